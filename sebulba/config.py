@@ -1,0 +1,102 @@
+"""The configuration schema: one frozen dataclass a section. Imports no jax.
+
+Each field's docstring is its line in `--help` and in the configuration reference.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """Which environment."""
+
+    suite: str = "envpool"
+    """Adapter: envpool, gymnasium or jax."""
+    id: str = "CartPole-v1"
+    """The suite's name of the environment."""
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Passed to the suite's constructor as they are."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DevicesConfig:
+    """Which devices act and which learn, by their position in `jax.local_devices()`."""
+
+    actor: tuple[int, ...] | None = None
+    """Devices that act; null: the only device, or the first of several."""
+    learner: tuple[int, ...] | None = None
+    """Devices that learn; null: the only device, or all of several but the first."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActorConfig:
+    """The actor threads."""
+
+    threads_per_device: int = 2
+    """Actor threads on each actor device, each with its own environments."""
+    num_envs: int = 16
+    """Environments of one actor thread."""
+    trajectory_length: int = 20
+    """Env steps of each environment in one act cycle."""
+    cycle: Literal["auto", "fused", "stepped"] = "auto"
+    """fused: the environment inside the jitted cycle; stepped: one jitted call an env step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """The learner thread."""
+
+    trajectories_per_cycle: int = 1
+    """Trajectories taken from the deque in each learner cycle."""
+    max_policy_lag: int | None = None
+    """Most learner cycles between acting and learning; 0: lock-step; null: free-running."""
+    queue_slots_per_actor: int = 1
+    """Trajectories that may wait in the deque for each actor thread."""
+    mapping: Literal["shard_map", "pmap"] = "shard_map"
+    """How the update is mapped over the learner devices; the numbers are the same."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """How long, and in which mode."""
+
+    total_env_steps: int = 500_000
+    """The run ends after the learner cycle in which this many env steps have been learned from."""
+    mode: Literal["threads", "serial"] = "threads"
+    """threads: actors and learner side by side; serial: the same functions in one thread."""
+    stop_at_return: float | None = None
+    """End early once the mean return of the return window has reached this."""
+    return_window: int = 100
+    """Finished episodes in the running mean return."""
+    log_interval_env_steps: int = 10_000
+    """Env steps between two rows of metrics."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """What a run can be resumed from."""
+
+    interval_s: float | None = 300.0
+    """Seconds between two checkpoints; there is one at the end too; null: only that one."""
+    keep: int = 3
+    """The newest checkpoints that stay; the one of the best mean return stays besides."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run. `agent` is the settings dataclass of the agent that `agent.name` names."""
+
+    env: EnvConfig = EnvConfig()
+    devices: DevicesConfig = DevicesConfig()
+    actor: ActorConfig = ActorConfig()
+    learner: LearnerConfig = LearnerConfig()
+    run: RunConfig = RunConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    agent: Any = None
+    seed: int = 0
+    """Seeds the networks, every actor's key and every environment."""
+    run_dir: str | None = None
+    """Where results go; null: runs/<agent>-<environment>-<date and time>."""
+    resume: str | None = None
+    """Go on in run_dir from a checkpoint: latest, best, or the number of its learner cycle."""

@@ -1,0 +1,86 @@
+"""Reductions over the batch of *all* learner devices of all hosts, for agents' losses.
+
+The learner averages gradients over the learner devices. A loss written as a local mean would then
+weigh a device with few valid entries as much as one with many, and a local sum would shrink with
+the number of devices. These helpers count over all devices instead, so the number of learner
+devices never changes the mathematics. Outside the learner's mapped update (in a test, a notebook)
+they reduce over what they are given.
+
+They return the same value on every learner device. The gradient of `psum` under pmap semantics is
+`psum`, so each device's gradient is the number of devices times its share, and the learner's
+average over devices is the gradient of the global value.
+"""
+
+import jax
+import jax.numpy as jnp
+
+LEARNER_AXIS = "learner"
+"""The named axis of the learner's mapped update. Only the framework names it."""
+
+
+def masked_sum(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Returns `[]`: the sum of `x` where `mask`, over all learner devices.
+
+    Args:
+        x: `[...]`, float.
+        mask: `[...]`, bool, of the same shape as `x`.
+    """
+    return _psum(jnp.sum(_select(x, mask, 0.0)))
+
+
+def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Returns `[]`: the mean of `x` where `mask`, over all learner devices; 0 if nowhere.
+
+    Args:
+        x: `[...]`, float.
+        mask: `[...]`, bool, of the same shape as `x`.
+    """
+    return masked_sum(x, mask) / _count(mask)
+
+
+def masked_moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the mean `[]` and the standard deviation `[]` of `x` where `mask`, gradient stopped.
+
+    Args:
+        x: `[...]`, float.
+        mask: `[...]`, bool, of the same shape as `x`.
+    """
+    x = jax.lax.stop_gradient(x)
+    mean = masked_mean(x, mask)
+    return mean, jnp.sqrt(masked_mean(jnp.square(x - mean), mask))
+
+
+def masked_max(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Returns `[]`: the greatest of `x` where `mask`, gradient stopped; `-inf` if nowhere.
+
+    Args:
+        x: `[...]`, float.
+        mask: `[...]`, bool, of the same shape as `x`.
+    """
+    x = jax.lax.stop_gradient(x)
+    local = jnp.max(_select(x, mask, -jnp.inf))
+    return jax.lax.pmax(local, LEARNER_AXIS) if _is_mapped() else local
+
+
+def _select(x: jax.Array, mask: jax.Array, otherwise: float) -> jax.Array:
+    # `where` and not a product: a NaN at an invalid entry must not reach the sum.
+    if x.shape != mask.shape:
+        raise ValueError(f"expected a mask of shape {x.shape} like x, got {mask.shape}")
+    return jnp.where(mask, x, jnp.asarray(otherwise, x.dtype))
+
+
+def _count(mask: jax.Array) -> jax.Array:
+    count = jnp.sum(mask, dtype=jnp.float32)
+    return jnp.maximum(jax.lax.stop_gradient(_psum(count)), 1.0)
+
+
+def _psum(x: jax.Array) -> jax.Array:
+    return jax.lax.psum(x, LEARNER_AXIS) if _is_mapped() else x
+
+
+def _is_mapped() -> bool:
+    try:
+        jax.lax.axis_size(LEARNER_AXIS)
+    except NameError:
+        return False
+    return True
