@@ -1,0 +1,97 @@
+"""Plain values against the types that the config schema declares."""
+
+import sys
+import types
+import typing
+from typing import Any, Literal
+
+import yaml
+
+from sebulba import yaml_dialect
+from sebulba.errors import ConfigError
+
+
+def coerce(value: Any, annotation: Any) -> Any:
+    """Returns `value` as `annotation` declares it.
+
+    An integral float is an int (1e6), an int is a float, a list is a tuple; a bool is no number,
+    null only fits `X | None`, and no number is infinite or NaN.
+
+    Raises:
+        ConfigError: `expected …, got …`.
+    """
+    if not _fits(value, annotation):
+        got = f"{yaml_dialect.inline(value)} ({type(value).__name__})"
+        raise ConfigError(f"expected {describe_type(annotation)}, got {got}")
+    return _convert(value, annotation)
+
+
+def coerce_text(text: str, annotation: Any) -> Any:
+    """Returns the value of a flag: the text itself where a string is declared, else YAML.
+
+    Raises:
+        ConfigError: as `coerce`, or the text is no YAML.
+    """
+    alternatives = _alternatives(annotation)
+    if str in alternatives:
+        return None if text == "null" and type(None) in alternatives else text
+    try:
+        value = yaml_dialect.parse(text)
+    except yaml.YAMLError as error:
+        reason = getattr(error, "problem", None) or error
+        raise ConfigError(f"expected {describe_type(annotation)}, got {text!r}: {reason}") from None
+    return coerce(value, annotation)
+
+
+def describe_type(annotation: Any) -> str:
+    """Returns a type in a config's own words: `int | null`, `[int, ...]`, `auto | fused`."""
+    return " | ".join(_describe_alternative(each) for each in _alternatives(annotation))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def _describe_alternative(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return " | ".join(yaml_dialect.inline(choice) for choice in arguments)
+    if origin is tuple:
+        return f"[{describe_type(arguments[0])}, ...]"
+    if origin is dict:
+        return "{name: value, ...}"
+    return {Any: "any", type(None): "null"}.get(annotation) or annotation.__name__
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is Any:
+        return True
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, alternative) for alternative in arguments)
+    if origin is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in arguments)
+    if origin is tuple and arguments[1:] == (...,):
+        return isinstance(value, list | tuple) and all(_fits(x, arguments[0]) for x in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(x, arguments[0]) for x in value)
+    if annotation is float:
+        return is_number and abs(value) <= sys.float_info.max
+    if annotation is int:
+        return is_number and (isinstance(value, int) or value.is_integer())
+    if annotation in (str, bool, type(None)):
+        return isinstance(value, annotation)
+    raise TypeError(f"the config schema cannot declare {annotation}")
+
+
+def _convert(value: Any, annotation: Any) -> Any:
+    if typing.get_origin(annotation) is tuple:
+        return tuple(_convert(item, typing.get_args(annotation)[0]) for item in value)
+    if annotation in (int, float):
+        return annotation(value)
+    alternatives = _alternatives(annotation)
+    if len(alternatives) == 1:
+        return value
+    return _convert(value, next(each for each in alternatives if _fits(value, each)))

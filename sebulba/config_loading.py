@@ -1,0 +1,163 @@
+"""A config: the schema's defaults, under a YAML file, under the flags of the command line.
+
+Values of all three are known by their dotted key, `actor.num_envs`. A flag takes a value's place
+whole: `--env.options` replaces the file's mapping, it does not add to it.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from sebulba import yaml_dialect
+from sebulba.agent_loading import DEFAULT_AGENT, agent_config_class
+from sebulba.coercion import coerce, coerce_text
+from sebulba.config import Config
+from sebulba.config_file import SECTIONS, Setting, read_config_file
+from sebulba.config_validation import problems
+from sebulba.errors import ConfigError, describe_nearest
+
+__all__ = ["ConfigError", "load_config", "to_yaml"]
+
+
+def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
+    """Returns the resolved config.
+
+    Args:
+        path: a YAML file; None for the defaults alone.
+        arguments: dotted flags, `["--actor.num-envs", "32", "--seed=3"]`. A value is YAML, except
+            that where a string is declared it is taken as it stands. The last of equal flags wins.
+
+    Raises:
+        ConfigError: what is wrong, with file and line, or the flag.
+    """
+    positionals, texts = split_arguments(arguments)
+    if positionals:
+        raise ConfigError(f"{positionals[0]}: expected a flag, --section.field VALUE")
+    file_settings = {} if path is None else read_config_file(path)
+    agent_class = _agent_class(file_settings, texts)
+    annotations = schema(agent_class)
+    settings = _coerce_file(file_settings, annotations) | _coerce_flags(texts, annotations)
+    config = _build(agent_class, settings, source=path or "defaults")
+    for key, message in problems(config):
+        where = settings[key].where if key in settings else f"{path or 'defaults'}: {key}"
+        raise ConfigError(f"{where}: {message}")
+    return config
+
+
+def to_yaml(config: Config) -> str:
+    """Returns every value of `config`; `load_config` gives an equal `Config` back."""
+    return yaml_dialect.dump(dataclasses.asdict(config))
+
+
+def sections(agent_class: type) -> dict[str, type]:
+    """Returns the dataclass of each section, of which `agent` is the agent's own."""
+    declared = typing.get_type_hints(Config) | {"agent": agent_class}
+    return {name: declared[name] for name in SECTIONS}
+
+
+def schema(agent_class: type) -> dict[str, Any]:
+    """Returns the declared type of every dotted key."""
+    annotations = {
+        f"{section}.{name}": annotation
+        for section, cls in sections(agent_class).items()
+        for name, annotation in typing.get_type_hints(cls).items()
+    }
+    declared = typing.get_type_hints(Config).items()
+    return annotations | {name: each for name, each in declared if name not in SECTIONS}
+
+
+def flag_name(key: str) -> str:
+    """Returns a key's flag: `--actor.num-envs`."""
+    return "--" + key.replace("_", "-").strip("-")
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Returns the positional arguments, and the text of each flag.
+
+    Raises:
+        ConfigError: a flag without a value.
+    """
+    positionals, texts = [], {}
+    remaining = iter(arguments)
+    for argument in remaining:
+        if not argument.startswith("-"):
+            positionals.append(argument)
+            continue
+        flag, equals, text = argument.partition("=")
+        if not equals:
+            text = next(remaining, "--")
+            if text.startswith("--"):
+                raise ConfigError(f"{flag}: expected a value after it")
+        texts[flag_name(flag.strip("-"))] = text
+    return positionals, texts
+
+
+def _agent_class(file_settings: dict[str, Setting], texts: dict[str, str]) -> type:
+    flag = flag_name("agent.name")
+    if flag in texts:
+        setting = Setting(value=texts[flag], where=flag)
+    else:
+        default = Setting(value=DEFAULT_AGENT, where="agent.name")
+        setting = file_settings.get("agent.name", default)
+    try:
+        return agent_config_class(coerce(setting.value, str))
+    except ConfigError as error:
+        raise ConfigError(f"{setting.where}: {error}") from error.__cause__
+
+
+def _coerce_file(settings: dict[str, Setting], annotations: dict[str, Any]) -> dict[str, Setting]:
+    coerced = {}
+    for key, setting in settings.items():
+        if key not in annotations:
+            raise ConfigError(f"{setting.where}: unknown key; {_nearest_keys(key, annotations)}")
+        try:
+            value = coerce(setting.value, annotations[key])
+        except ConfigError as error:
+            raise ConfigError(f"{setting.where}: {error}") from None
+        coerced[key] = dataclasses.replace(setting, value=value)
+    return coerced
+
+
+def _coerce_flags(texts: dict[str, str], annotations: dict[str, Any]) -> dict[str, Setting]:
+    keys = {flag_name(key): key for key in annotations}
+    settings = {}
+    for flag, text in texts.items():
+        if flag not in keys:
+            key = flag.removeprefix("--").replace("-", "_")
+            raise ConfigError(f"{flag}: unknown flag; {_nearest_keys(key, annotations)}")
+        try:
+            value = coerce_text(text, annotations[keys[flag]])
+        except ConfigError as error:
+            raise ConfigError(f"{flag}: {error}") from None
+        settings[keys[flag]] = Setting(value=value, where=flag)
+    return settings
+
+
+def _nearest_keys(key: str, annotations: dict[str, Any]) -> str:
+    section, _, name = key.rpartition(".")
+    elsewhere = [known for known in annotations if known.rpartition(".")[2] == name]
+    if elsewhere:
+        return f"did you mean {' or '.join(elsewhere)}?"
+    if section in SECTIONS:
+        known = [known for known in annotations if known.startswith(f"{section}.")]
+        return describe_nearest(name, (each.rpartition(".")[2] for each in known))
+    top_level = dict.fromkeys(known.partition(".")[0] for known in annotations)
+    return describe_nearest(section or name, top_level)
+
+
+def _build(agent_class: type, settings: dict[str, Setting], *, source: str) -> Config:
+    values: dict[str, Any] = {}
+    for section, cls in sections(agent_class).items():
+        prefix = f"{section}."
+        of_section = {
+            key.removeprefix(prefix): setting.value
+            for key, setting in settings.items()
+            if key.startswith(prefix)
+        }
+        try:
+            values[section] = cls(**of_section)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{source}: {section}: {error}") from error
+    values |= {key: setting.value for key, setting in settings.items() if "." not in key}
+    return Config(**values)

@@ -1,0 +1,81 @@
+"""What a config may not say, as far as no device is needed to see it."""
+
+from collections.abc import Iterator
+
+from sebulba.config import Config
+from sebulba.errors import ConfigError
+
+_LEAST = {
+    "actor.threads_per_device": 1,
+    "actor.num_envs": 1,
+    "actor.trajectory_length": 1,
+    "learner.trajectories_per_cycle": 1,
+    "learner.max_policy_lag": 0,
+    "learner.queue_slots_per_actor": 1,
+    "run.total_env_steps": 1,
+    "run.return_window": 1,
+    "run.log_interval_env_steps": 1,
+    "checkpoint.interval_s": 0,
+    "checkpoint.keep": 1,
+    "seed": 0,
+}
+_GREATEST_SEED = 2**31 - 1  # EnvPool's seeds are int32.
+
+
+def validate(config: Config) -> None:
+    """Checks every value that needs no device to be checked.
+
+    Raises:
+        ConfigError: the first wrong value, its key, what was expected and got.
+    """
+    for key, message in problems(config):
+        raise ConfigError(f"{key}: {message}")
+
+
+def problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Yields the key and the message of every wrong value."""
+    for key, least in _LEAST.items():
+        value = _value(config, key)
+        if value is not None and value < least:
+            yield key, f"expected at least {least}, got {value}"
+    if config.seed > _GREATEST_SEED:
+        yield "seed", f"expected at most {_GREATEST_SEED}, got {config.seed}"
+    for key in ("env.suite", "env.id", "run_dir"):
+        if _value(config, key) == "":
+            yield key, "expected a name, got an empty string"
+    resume = config.resume
+    if resume is not None:
+        if resume not in ("latest", "best") and not (resume.isascii() and resume.isdecimal()):
+            yield "resume", f"expected latest, best or the number of a checkpoint, got {resume!r}"
+        elif config.run_dir is None:
+            yield "resume", "expected run_dir, the directory to go on in (--run-dir), got none"
+    yield from _device_problems(config)
+
+
+def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
+    for key in ("devices.actor", "devices.learner"):
+        devices = _value(config, key)
+        if devices is None:
+            continue
+        if not devices:
+            yield key, "expected at least one device, got []; null chooses by itself"
+        if any(device < 0 for device in devices):
+            yield key, f"expected positions from 0, got {list(devices)}"
+        if len(set(devices)) < len(devices):
+            yield key, f"expected each device once, got {list(devices)}"
+    num_envs, num_learners = config.actor.num_envs, len(config.devices.learner or (0,))
+    if num_envs > 0 and num_envs % num_learners:
+        lower = num_envs - num_envs % num_learners
+        nearest = " or ".join(str(x) for x in (lower, lower + num_learners) if x)
+        yield (
+            "actor.num_envs",
+            f"expected a multiple of the {num_learners} devices in devices.learner, "
+            f"got {num_envs}; the nearest are {nearest}",
+        )
+
+
+def _value(config: Config, key: str):
+    value = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value

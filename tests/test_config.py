@@ -1,0 +1,309 @@
+"""Loading, coercing, checking and writing configs."""
+
+import dataclasses
+import pathlib
+import sys
+import types
+
+import pytest
+import yaml
+
+import agents
+from agents.config import ImpalaConfig, R2D2Config
+from sebulba.agent_loading import agent_factory
+from sebulba.config import ActorConfig, Config, DevicesConfig, LearnerConfig
+from sebulba.config_loading import ConfigError, load_config, to_yaml
+from sebulba.config_validation import validate
+from sebulba.errors import describe_nearest
+
+CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_config(text: str) -> str:
+        path = tmp_path / "x.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write_config
+
+
+def error_of(path, arguments=()):
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(str(path), "x.yaml")
+
+
+def test_load_config_takes_defaults_below_the_file_below_flags(write):
+    path = write("actor:\n  num_envs: 8\n  trajectory_length: 5\nseed: 1\n")
+    config = load_config(path, ["--actor.num-envs", "32", "--run-dir=runs/x"])
+    assert config.actor == ActorConfig(num_envs=32, trajectory_length=5)
+    assert (config.seed, config.run_dir) == (1, "runs/x")
+    assert config.learner == LearnerConfig()
+    assert config.agent == ImpalaConfig()
+
+
+@pytest.mark.parametrize("text", ["", "actor:\n", "# nothing\n"])
+def test_load_config_of_an_empty_file_or_section_is_the_defaults(write, text):
+    assert load_config(write(text)) == load_config(None) == Config(agent=ImpalaConfig())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "expected"),
+    [
+        (["--actor.num-envs", "32"], "actor.num_envs", 32),
+        (["--actor.num_envs", "32"], "actor.num_envs", 32),
+        (["--actor.num-envs=8", "--actor.num_envs", "9"], "actor.num_envs", 9),
+        (["--run.total-env-steps", "1e6"], "run.total_env_steps", 1_000_000),
+        (["--run.total-env-steps", "1_000"], "run.total_env_steps", 1_000),
+        (["--run.stop-at-return", "-21"], "run.stop_at_return", -21.0),
+        (["--learner.max-policy-lag", "null"], "learner.max_policy_lag", None),
+        (["--devices.learner", "[0, 1]"], "devices.learner", (0, 1)),
+        (["--agent.learning-rate", "1e-4"], "agent.learning_rate", 1e-4),
+        (["--agent.learning-rate-decay", "true"], "agent.learning_rate_decay", True),
+        (["--agent.lambda_", "0.9"], "agent.lambda_", 0.9),
+        (["--agent.lambda", "0.9"], "agent.lambda_", 0.9),
+        (["--run-dir", "2024"], "run_dir", "2024"),
+        (["--run-dir", "{a: b"], "run_dir", "{a: b"),
+        (["--run-dir", "null"], "run_dir", None),
+        (["--env.id", "no"], "env.id", "no"),
+    ],
+)
+def test_flags_are_read_by_the_declared_type(write, arguments, key, expected):
+    value = load_config(write("learner: {max_policy_lag: 3}"), arguments)
+    for name in key.split("."):
+        value = getattr(value, name)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_options_flag_replaces_the_mapping_of_the_file(write):
+    path = write("env: {options: {frame_skip: 4, episodic_life: true}}")
+    config = load_config(path, ["--env.options", "{max_episode_steps: 200, rate: 1e-2}"])
+    assert config.env.options == {"max_episode_steps": 200, "rate": 0.01}
+
+
+@pytest.mark.parametrize("text", ["1e-4", "0.0001", "1.0e-4", "1E-04"])
+def test_float_accepts_every_spelling(write, text):
+    assert load_config(write(f"agent: {{learning_rate: {text}}}")).agent.learning_rate == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[1e7, 1e-4, -.5, 1_000, .5e3]", [1e7, 1e-4, -0.5, 1000, 500.0]),
+        (
+            "[no, yes, off, 1:30, 010, 2024-01-01]",
+            ["no", "yes", "off", "1:30", "010", "2024-01-01"],
+        ),
+        ("[true, FALSE, ~, null, '1e-4', '7']", [True, False, None, None, "1e-4", "7"]),
+    ],
+)
+def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
+    value = load_config(write(f"env: {{options: {{x: {text}}}}}")).env.options["x"]
+    assert [(type(x), x) for x in value] == [(type(x), x) for x in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "actor:\n  num_env: 3\n",
+            "x.yaml:2: actor.num_env: unknown key; did you mean num_envs? (known: "
+            "threads_per_device, num_envs, trajectory_length, cycle)",
+        ),
+        (
+            "learner:\n  num_envs: 3\n",
+            "x.yaml:2: learner.num_envs: unknown key; did you mean actor.num_envs?",
+        ),
+        ("\nnum_envs: 3\n", "x.yaml:2: num_envs: unknown key; did you mean actor.num_envs?"),
+        (
+            "actr:\n  num_envs: 3\n",
+            "x.yaml:1: actr: unknown key; did you mean actor? "
+            "(known: env, devices, actor, learner, run, checkpoint, agent, seed, run_dir, resume)",
+        ),
+        (
+            "seed: 0\nactor:\n  num_envs: many\n",
+            "x.yaml:3: actor.num_envs: expected int, got many (str)",
+        ),
+        ("actor:\n  num_envs: 0\n", "x.yaml:2: actor.num_envs: expected at least 1, got 0"),
+        ("seed: 1\nactor: {}\nseed: 2\n", "x.yaml:3: seed: given twice, first in line 1"),
+        ("run:\n  mode: serial\n  mode: serial\n", "x.yaml:3: mode: given twice, first in line 2"),
+        ("env:\n  options:\n    a: 1\n    a: 1\n", "x.yaml:4: a: given twice, first in line 3"),
+        ("? [1]\n: 2\n", "x.yaml:1: expected a name as key"),
+        ("- 1\n", "x.yaml: expected a mapping, {name: value, ...}, got [1]"),
+        ("seed: 1\nactor: 3\n", "x.yaml:2: actor: expected a mapping, {name: value, ...}, got 3"),
+        ("actor: [\n", "x.yaml:2: expected the node content, but found '<stream end>'"),
+        ("seed: 1\n---\nseed: 2\n", "x.yaml:2: but found another document"),
+        ("seed: !!python/name:os.system\n", "x.yaml:1: could not determine a constructor"),
+        ("agent:\n  name: 3\n", "x.yaml:2: agent.name: expected str, got 3 (int)"),
+        (
+            "agent:\n  name: imapla\n",
+            "x.yaml:2: agent.name: unknown agent imapla; did you mean impala? (known: impala, ",
+        ),
+        (
+            "agent: {name: 'no_such_module:Agent'}",
+            "x.yaml:1: agent.name: cannot import no_such_module: No module named",
+        ),
+        (
+            "agent: {name: 'agents.config:Impala'}",
+            "x.yaml:1: agent.name: agents.config has no Impala; did you mean ImpalaConfig?",
+        ),
+        (
+            "agent: {name: 'agents.config:ImpalaConfig'}",
+            "x.yaml:1: agent.name: agents.config:ImpalaConfig: expected its settings to be",
+        ),
+    ],
+)
+def test_file_errors_name_file_line_and_key(write, text, message):
+    assert error_of(write(text)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--actor.num-env", "3"], "--actor.num-env: unknown flag; did you mean num_envs? (known:"),
+        (["--num-envs", "3"], "--num-envs: unknown flag; did you mean actor.num_envs?"),
+        (["--sed", "3"], "--sed: unknown flag; did you mean seed? (known: env,"),
+        (["--actor.num-envs", "3.5"], "--actor.num-envs: expected int, got 3.5 (float)"),
+        (["--actor.cycle", "fusd"], "--actor.cycle: expected auto | fused | stepped, got fusd"),
+        (["--env.options", "{a: "], "--env.options: expected {name: value, ...}, got '{a: ': "),
+        (["--seed"], "--seed: expected a value after it"),
+        (["--seed", "--run-dir", "x"], "--seed: expected a value after it"),
+        (["--agent.name", "ipala"], "--agent.name: unknown agent ipala; did you mean impala?"),
+        (["--seed", "-1"], "--seed: expected at least 0, got -1"),
+        (["seed", "3"], "seed: expected a flag, --section.field VALUE"),
+    ],
+)
+def test_flag_errors_name_the_flag(write, arguments, message):
+    assert error_of(write(""), arguments).startswith(message)
+
+
+def test_missing_file_names_the_nearest_of_its_folder():
+    message = error_of(str(CONFIGS / "impala_cartpol.yaml"))
+    assert "no such file" in message
+    assert "did you mean impala_cartpole.yaml" in message
+    assert "there is no folder /nowhere" in error_of("/nowhere/x.yaml")
+    assert "impala_catch.yaml" in error_of(str(CONFIGS))
+
+
+def test_agent_name_chooses_the_settings_of_the_agent_section(write):
+    assert load_config(write("agent: {name: r2d2}")).agent == R2D2Config()
+    assert load_config(None, ["--agent.name", "r2d2"]).agent == R2D2Config()
+    path = write("agent:\n  name: r2d2\n  clip_rho: 1.0\n")
+    assert error_of(path).startswith("x.yaml:3: agent.clip_rho: unknown key")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnConfig:
+    """Settings of an agent outside the table."""
+
+    name: str
+    depth: int = 2
+
+    def __post_init__(self):
+        if self.depth > 5:
+            raise ValueError(f"depth: expected at most 5, got {self.depth}")
+
+
+class OwnAgent:
+    Config = OwnConfig
+
+
+@pytest.fixture
+def own_agent(monkeypatch):
+    module = types.ModuleType("own_module")
+    module.OwnAgent = OwnAgent
+    monkeypatch.setitem(sys.modules, "own_module", module)
+    return "own_module:OwnAgent"
+
+
+def test_agent_outside_the_table_brings_its_settings(write, own_agent):
+    config = load_config(write(f"agent: {{name: '{own_agent}', depth: 3}}"))
+    assert config.agent == OwnConfig(name=own_agent, depth=3)
+    assert agent_factory(own_agent) is OwnAgent
+
+
+def test_agent_settings_may_refuse_their_values(write, own_agent):
+    message = error_of(write(f"agent: {{name: '{own_agent}', depth: 6}}"))
+    assert message == "x.yaml: agent: depth: expected at most 5, got 6"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_to_yaml_loads_back_equal_for_every_shipped_config(write, path):
+    config = load_config(str(path))
+    assert load_config(write(to_yaml(config))) == config
+    assert config.agent.name in agents.AGENTS
+
+
+def test_to_yaml_loads_back_equal_whatever_the_values(write):
+    arguments = [
+        *("--env.options", "{a: '1e-4', b: 'no', c: ['010', '1:30', 1e-5, [~]], d: {}, é: ''}"),
+        *("--run-dir", "null: # 7", "--agent.hidden-sizes", "[]", "--agent.learning-rate", "1e-20"),
+        *("--devices.learner", "[1, 0]", "--agent.max-grad-norm", "null", "--run.mode", "serial"),
+    ]
+    config = load_config(None, arguments)
+    text = to_yaml(config)
+    assert load_config(write(text)) == config
+    assert yaml.safe_load(text)["env"]["options"] == config.env.options
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Config(actor=ActorConfig(threads_per_device=0)), "actor.threads_per_device: expected at"),
+        (Config(actor=ActorConfig(trajectory_length=0)), "actor.trajectory_length: expected at"),
+        (Config(learner=LearnerConfig(max_policy_lag=-1)), "learner.max_policy_lag: expected at"),
+        (Config(devices=DevicesConfig(actor=())), "devices.actor: expected at least one"),
+        (Config(devices=DevicesConfig(actor=(-1,))), "devices.actor: expected positions from 0"),
+        (Config(devices=DevicesConfig(learner=(1, 1))), "devices.learner: expected each device"),
+        (
+            Config(devices=DevicesConfig(learner=(0, 1, 2))),
+            "actor.num_envs: expected a multiple of the 3 devices in devices.learner, got 16; "
+            "the nearest are 15 or 18",
+        ),
+        (Config(seed=2**31), "seed: expected at most 2147483647, got 2147483648"),
+        (Config(run_dir=""), "run_dir: expected a name"),
+    ],
+)
+def test_validate_names_the_key_expected_and_got(config, message):
+    with pytest.raises(ConfigError) as caught:
+        validate(config)
+    assert str(caught.value).startswith(message)
+
+
+def test_validate_accepts_the_edges():
+    validate(
+        Config(
+            actor=ActorConfig(threads_per_device=1, num_envs=2, trajectory_length=1),
+            learner=LearnerConfig(max_policy_lag=0),
+            devices=DevicesConfig(actor=(0,), learner=(0, 1)),
+            seed=2**31 - 1,
+        )
+    )
+
+
+def test_describe_nearest_offers_what_is_near_and_lists_what_is_known():
+    assert describe_nearest("pong-v5", ["Pong-v5", "Qbert-v5"]) == (
+        "did you mean Pong-v5? (known: Pong-v5, Qbert-v5)"
+    )
+    assert describe_nearest("Pong", ["Pong-v4", "Pong-v5"]).startswith(
+        "did you mean Pong-v5 or Pong-v4?"
+    )
+    assert describe_nearest("zzz", ["a", "b"]) == "(known: a, b)"
+    assert describe_nearest("zzz", []) == "(known: none)"
+    assert describe_nearest("x123", [f"x{i}" for i in range(100, 1000)]).endswith(
+        "(known: 900 names)"
+    )
+
+
+def test_shipped_configs_pair_the_papers_batch_with_its_summed_loss():
+    for name in ("impala_pong", "impala_breakout"):
+        config = load_config(str(CONFIGS / f"{name}.yaml"))
+        trajectories = config.actor.num_envs * config.learner.trajectories_per_cycle
+        assert (trajectories, config.actor.trajectory_length) == (32, 20)
+        assert config.agent.loss_reduction == "sum"
+        assert config.env.options == {"episodic_life": True}

@@ -1,0 +1,116 @@
+"""The command line: help, usage errors, and that neither pays for importing JAX."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from agents import AGENTS
+from sebulba.agent_loading import agent_config_class
+from sebulba.config import Config
+from sebulba.config_loading import schema, sections
+from sebulba.flags import field_docs, parse
+
+ROOT = pathlib.Path(__file__).parent.parent
+CATCH = str(ROOT / "configs" / "impala_catch.yaml")
+
+
+def run_train(*arguments):
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "sebulba.train", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def imported_packages(result):
+    modules = re.findall(r"^import time:.*\| +([\w.]+)$", result.stderr, re.MULTILINE)
+    return {module.partition(".")[0] for module in modules}
+
+
+def help_of(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        parse([*arguments, "--help"], "prog", "What it does.")
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_train_help_exits_0_without_importing_jax():
+    result = run_train("--help")
+    assert result.returncode == 0
+    assert "--actor.num-envs <int>  (default: 16)" in result.stdout
+    packages = imported_packages(result)
+    assert "yaml" in packages
+    assert not packages & {"jax", "jaxlib", "numpy", "flax", "gymnasium", "envpool"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((CATCH, "--actor.num-envs", "x"), "--actor.num-envs: expected int, got x (str)"),
+        ((), "expected one config file, got none"),
+    ],
+)
+def test_train_usage_error_exits_2_with_the_message_last_and_without_importing_jax(
+    arguments, message
+):
+    result = run_train(*arguments)
+    assert result.returncode == 2
+    assert [line for line in result.stderr.splitlines() if "import time:" not in line][
+        -1
+    ] == message
+    assert "jax" not in imported_packages(result)
+
+
+def test_parse_takes_the_config_file_before_and_after_flags():
+    before = parse([CATCH, "--seed", "3"], "prog", "")
+    after = parse(["--seed", "3", CATCH], "prog", "")
+    assert before == after
+    assert (before.seed, before.env.id) == (3, "Catch-v0")
+
+
+def test_parse_of_two_config_files_is_a_usage_error(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(["a.yaml", "b.yaml"], "prog", "")
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "expected one config file, got a.yaml b.yaml"
+
+
+def test_help_shows_every_field_once_with_its_default_and_docstring(capsys):
+    text = help_of(capsys)
+    flags = re.findall(r"^  (--\S+) <", text, re.MULTILINE)
+    agent_class = agent_config_class(next(iter(AGENTS)))
+    assert sorted(flags) == sorted(
+        "--" + key.replace("_", "-").rstrip("-") for key in schema(agent_class)
+    )
+    assert "--devices.learner <[int, ...] | null>  (default: null)" in text
+    assert "Environments of one actor thread." in text
+    assert "Units of an LSTM after the torso" in text
+
+
+def test_help_shows_the_values_of_the_command_line_as_defaults(capsys):
+    text = help_of(capsys, CATCH, "--agent.learning-rate", "5e-4")
+    assert "--env.id <str>  (default: Catch-v0)" in text
+    assert "--run.stop-at-return <float | null>  (default: 0.95)" in text
+    assert "--agent.learning-rate <float>  (default: 0.0005)" in text
+
+
+def test_help_describes_the_agent_that_is_asked_for(capsys):
+    assert "R2D2 (Kapturowski" in help_of(capsys, "--agent.name", "r2d2")
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_field_of_every_section_has_a_docstring(name):
+    agent_class = agent_config_class(name)
+    owners = {f"{section}.": cls for section, cls in sections(agent_class).items()} | {"": Config}
+    documented = [
+        prefix + field
+        for prefix, cls in owners.items()
+        for field, doc in field_docs(cls).items()
+        if doc
+    ]
+    assert sorted(documented) == sorted(schema(agent_class))
