@@ -1,0 +1,183 @@
+"""EnvPool: environments in C++ threads, stepped from Python or from inside `jit`."""
+
+import sys
+import warnings
+
+import envpool
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.config import EnvConfig
+from sebulba.envs import spaces
+from sebulba.envs.base import FusedEnvironment
+from sebulba.envs.lookup import did_you_mean
+from sebulba.errors import ConfigError
+from sebulba.pytree import pytree_dataclass
+from sebulba.types import EnvironmentSpec, EnvStep, PyTree
+
+_SET_ELSEWHERE = {
+    "num_envs": "set actor.num_envs",
+    "batch_size": "all environments are stepped together; set actor.num_envs",
+    "seed": "set seed",
+    "env_seed": "set seed",
+    "gym_reset_return_info": "the adapter needs it as it is",
+    "reward_clip": "rewards in the stream are raw; the agent clips",
+}
+
+
+def make(config: EnvConfig, *, num_envs: int, seed: int) -> "EnvPoolEnvironment":
+    """Makes `envpool.make_gymnasium(env.id, **env.options)`, stepped in sync.
+
+    Raises:
+        ConfigError: EnvPool has no such environment or option, or the environment is of
+            a kind that the stream contract does not cover.
+    """
+    _check_names(config)
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium's, of float64 bounds of EnvPool's own boxes.
+            warnings.filterwarnings("ignore", message=".*precision lowered by casting")
+            pool = envpool.make_gymnasium(config.id, num_envs=num_envs, seed=seed, **config.options)
+            pool.observation_space, pool.action_space  # noqa: B018 - made, and warned of, here
+    except Exception as error:
+        raise ConfigError(_refusal(config, error)) from error
+    if pool.config["max_num_players"] != 1:
+        raise ConfigError(
+            f"env.id: {config.id!r} has {pool.config['max_num_players']} players, expected one"
+        )
+    return EnvPoolEnvironment(
+        pool, num_envs=num_envs, episodic_life=bool(config.options.get("episodic_life"))
+    )
+
+
+@pytree_dataclass
+class EnvPoolState:
+    """What the traceable step carries."""
+
+    handle: jax.Array  # [8] uint8, the address of the pool; orders its steps
+    done: jax.Array  # [B] bool, of the latest row
+
+
+class EnvPoolEnvironment:
+    """An EnvPool of single-player environments as an `Environment`.
+
+    With `episodic_life` a lost life terminates the stream's episode, and `episode_over` tells the
+    end of the game.
+    """
+
+    def __init__(self, pool: gymnasium.Env, *, num_envs: int, episodic_life: bool):
+        self.num_envs = num_envs
+        action_space = _with_unset_bounds(pool.action_space)
+        self.spec = EnvironmentSpec(
+            observation=spaces.observation_spec(pool.observation_space),
+            action_space=spaces.agent_action_space(action_space),
+        )
+        self._to_environment = spaces.action_scaling(action_space)
+        self._pool = pool
+        self._episodic_life = episodic_life
+        *_, action = pool.spec.action_array_spec.values()
+        self._action_dtype = np.dtype(action.dtype)
+        self._done: np.ndarray | None = None
+
+    def reset(self) -> EnvStep:
+        """Starts all episodes; see `Environment.reset`."""
+        observation, _ = self._pool.reset()
+        no, yes = (np.full(self.num_envs, value) for value in (False, True))
+        self._done = no
+        return EnvStep(
+            observation=self._cast(observation),
+            reward=np.zeros(self.num_envs, np.float32),
+            terminated=no.copy(),
+            truncated=no.copy(),
+            is_first=yes,
+            episode_over=no.copy() if self._episodic_life else None,
+        )
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        """Steps all environments; see `Environment.step`."""
+        # EnvPool aborts the process on a wrong length and takes any value.
+        spaces.check_action(action, self.spec.action_space, self.num_envs)
+        action = self._to_environment(action)
+        result = self._pool.step(action.astype(self._action_dtype, copy=False))
+        env_step = self._env_step(np, *result, is_first=self._done)
+        self._done = env_step.done
+        return env_step
+
+    def fused(self) -> FusedEnvironment | None:
+        """Returns the traceable step, which cannot check an action's range; None off Linux."""
+        if self._done is None:
+            raise RuntimeError("expected reset() before fused()")
+        if sys.platform != "linux":
+            return None
+        # EnvPool declares its 64-bit arrays to XLA as 32-bit where x64 is off, and then writes
+        # past their ends: all that touches them is traced with x64 on.
+        with jax.enable_x64(True):
+            handle, _, _, pool_step = self._pool.xla()
+
+        def step(state: EnvPoolState, action: jax.Array) -> tuple[EnvPoolState, EnvStep]:
+            spaces.check_action_structure(action, self.spec.action_space, self.num_envs)
+            action = self._to_environment(action)
+            with jax.enable_x64(True):
+                handle, result = pool_step(state.handle, action.astype(self._action_dtype))
+                env_step = self._env_step(jnp, *result, is_first=state.done)
+            return EnvPoolState(handle=handle, done=env_step.done), env_step
+
+        state = EnvPoolState(handle=jnp.array(handle), done=jnp.array(self._done))
+        return FusedEnvironment(state=state, step=step)
+
+    def close(self) -> None:
+        """Drops the pool; its threads end with the last traceable step made from it."""
+        self._pool = None
+
+    def _env_step(
+        self, xp, observation, reward, terminated, truncated, info, *, is_first
+    ) -> EnvStep:
+        over = info["terminated"].astype(bool) | truncated if self._episodic_life else None
+        return EnvStep(
+            observation=self._cast(observation),
+            # dm_control environments pay for their first state.
+            reward=xp.where(is_first, xp.zeros_like(reward), reward),
+            terminated=terminated,
+            truncated=truncated,
+            is_first=is_first,
+            episode_over=over,
+        )
+
+    def _cast(self, observation: PyTree) -> PyTree:
+        def cast(spec: jax.ShapeDtypeStruct, leaf: np.ndarray | jax.Array):
+            return leaf.astype(spec.dtype, copy=False)
+
+        return jax.tree.map(cast, self.spec.observation, observation)
+
+
+def _check_names(config: EnvConfig) -> None:
+    valid = envpool.list_all_envs()
+    if config.id not in valid:
+        raise ConfigError(f"env.id: EnvPool has no {config.id!r}{did_you_mean(config.id, valid)}")
+    for name, advice in _SET_ELSEWHERE.items():
+        if name in config.options:
+            raise ConfigError(f"env.options.{name}: not an option here: {advice}")
+
+
+def _refusal(config: EnvConfig, error: Exception) -> str:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    message = f"EnvPool refuses env.id {config.id!r} with env.options {config.options}: {reason}"
+    if "unexpected keyword argument" not in reason:
+        return message
+    valid = envpool.make_spec(config.id).config._fields
+    unknown = [name for name in config.options if name not in valid]
+    return message + "".join(did_you_mean(name, valid) for name in unknown)
+
+
+def _with_unset_bounds(space: gymnasium.Space) -> gymnasium.Space:
+    """Reads `std::numeric_limits` as EnvPool means it: as no bound."""
+    if not isinstance(space, gymnasium.spaces.Box) or space.dtype.kind != "f":
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where(space.low == limits.tiny, -np.inf, space.low)
+    high = np.where(space.high == limits.max, np.inf, space.high)
+    return gymnasium.spaces.Box(
+        low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype
+    )

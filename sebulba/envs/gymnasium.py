@@ -1,0 +1,142 @@
+"""Gymnasium: any registered environment, in one process or one process each."""
+
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from sebulba.config import EnvConfig
+from sebulba.envs import spaces
+from sebulba.envs.lookup import did_you_mean, import_module
+from sebulba.errors import ConfigError
+from sebulba.types import EnvironmentSpec, EnvStep, PyTree
+
+_VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
+
+
+def make(config: EnvConfig, *, num_envs: int, seed: int) -> "GymnasiumEnvironment":
+    """Makes `gymnasium.make_vec(env.id, num_envs, **env.options)`.
+
+    Of the options, `vectorization_mode` is `sync` (default), `async` (a process for each
+    environment) or `vector_entry_point`; `vector_kwargs` go to the vector environment, all others
+    to the environment. `module:Id` imports the module, which registers the id.
+
+    Raises:
+        ConfigError: Gymnasium has no such environment or option, or the environment is
+            of a kind that the stream contract does not cover.
+    """
+    vector_env = _make_vec(config, num_envs, _vector_options(config.options))
+    try:
+        _check_autoreset(config, vector_env)
+        return GymnasiumEnvironment(vector_env, seed=seed)
+    except ConfigError:
+        vector_env.close()
+        raise
+
+
+class GymnasiumEnvironment:
+    """A Gymnasium vector environment that resets on the next step as an `Environment`."""
+
+    def __init__(self, vector_env: VectorEnv, *, seed: int):
+        self.num_envs = vector_env.num_envs
+        self.spec = EnvironmentSpec(
+            observation=spaces.observation_spec(vector_env.single_observation_space),
+            action_space=spaces.agent_action_space(vector_env.single_action_space),
+        )
+        self._to_environment = spaces.action_scaling(vector_env.single_action_space)
+        self._vector_env = vector_env
+        self._seed = seed
+        self._done = np.zeros(self.num_envs, bool)
+
+    def reset(self) -> EnvStep:
+        """Starts all episodes; see `Environment.reset`."""
+        observation, _ = self._vector_env.reset(seed=self._seed)
+        self._done = np.zeros(self.num_envs, bool)
+        return EnvStep(
+            observation=self._copy(observation),
+            reward=np.zeros(self.num_envs, np.float32),
+            terminated=np.zeros(self.num_envs, bool),
+            truncated=np.zeros(self.num_envs, bool),
+            is_first=np.ones(self.num_envs, bool),
+        )
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        """Steps all environments; see `Environment.step`."""
+        spaces.check_action(action, self.spec.action_space, self.num_envs)
+        action = self._to_environment(action)
+        action = action.astype(self._vector_env.single_action_space.dtype, copy=False)
+        observation, reward, terminated, truncated, _ = self._vector_env.step(action)
+        env_step = EnvStep(
+            observation=self._copy(observation),
+            reward=np.where(self._done, 0.0, reward).astype(np.float32),
+            terminated=np.array(terminated, bool),
+            truncated=np.array(truncated, bool),
+            is_first=self._done,
+        )
+        self._done = env_step.done
+        return env_step
+
+    def fused(self) -> None:
+        """Returns None: Python runs the environments."""
+
+    def close(self) -> None:
+        """Ends the worker processes, if any; may be called twice."""
+        self._vector_env.close()
+
+    def _copy(self, observation: PyTree) -> PyTree:
+        # Vector environments may write every observation into the same memory.
+        def copy(spec: jax.ShapeDtypeStruct, leaf: np.ndarray) -> np.ndarray:
+            return np.array(leaf, spec.dtype)
+
+        return jax.tree.map(copy, self.spec.observation, observation)
+
+
+def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
+    options = dict(options)
+    if "num_envs" in options:
+        raise ConfigError("env.options.num_envs: not an option here: set actor.num_envs")
+    mode = options.setdefault("vectorization_mode", "sync")
+    if mode not in _VECTORIZATION_MODES:
+        raise ConfigError(
+            f"env.options.vectorization_mode: expected one of {', '.join(_VECTORIZATION_MODES)}, "
+            f"got {mode!r}{did_you_mean(str(mode), _VECTORIZATION_MODES)}"
+        )
+    defaults = {
+        "sync": {"copy": False},
+        "async": {"copy": False, "context": "spawn"},  # A fork copies the locks of JAX's threads.
+        "vector_entry_point": {},
+    }[mode]
+    return options | {"vector_kwargs": defaults | options.get("vector_kwargs", {})}
+
+
+def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> VectorEnv:
+    module, _, name = config.id.rpartition(":")
+    if module:
+        import_module(module, key="env.id")
+    try:
+        return gymnasium.make_vec(config.id, num_envs, **options)
+    except gymnasium.error.UnregisteredEnv as error:
+        raise ConfigError(
+            f"env.id: Gymnasium has no {config.id!r}{did_you_mean(name, gymnasium.registry)}"
+        ) from error
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"env.id {config.id!r}: {error}") from error
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise ConfigError(
+            f"env.options: {config.id!r} refuses {config.options}: {error}"
+        ) from error
+
+
+def _check_autoreset(config: EnvConfig, vector_env: VectorEnv) -> None:
+    mode = vector_env.metadata.get("autoreset_mode")
+    if mode != AutoresetMode.NEXT_STEP:
+        raise ConfigError(
+            f"env.id: the vector environment of {config.id!r} has the autoreset mode {mode}, "
+            f"expected {AutoresetMode.NEXT_STEP}: leave autoreset_mode out of "
+            "env.options.vector_kwargs, and if the environment brings its own vector environment, "
+            "set env.options.vectorization_mode to sync or async"
+        )

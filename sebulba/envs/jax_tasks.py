@@ -1,0 +1,217 @@
+"""Small tasks in pure JAX that show in seconds whether an agent learns."""
+
+import dataclasses
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.errors import ConfigError
+from sebulba.pytree import pytree_dataclass
+
+TaskStep = tuple[object, jax.Array, jax.Array, jax.Array, jax.Array]
+"""State, observation, reward, terminated, truncated."""
+
+
+@pytree_dataclass
+class CatchState:
+    """Where ball and paddle are."""
+
+    ball_row: jax.Array  # [] int32
+    ball_column: jax.Array  # [] int32
+    paddle_column: jax.Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Catch:
+    """A ball falls a row a step from a random column; the paddle in the last row meets it or not.
+
+    Actions: 0 left, 1 stay, 2 right. The reward is 0 until the ball is in the last row, then 1 if
+    the paddle is there and -1 if not, and the episode terminates: after `rows - 1` steps. The
+    environment of Mnih et al. 2014 (arXiv 1406.6247, section 4.2) in the form of bsuite's (Osband
+    et al. 2020, arXiv 1908.03568).
+    """
+
+    rows: int = 10
+    columns: int = 5
+
+    def __post_init__(self):
+        _require(self.rows >= 2, "rows", "at least 2", self.rows)
+        _require(self.columns >= 1, "columns", "at least 1", self.columns)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The board, flat: 1 at the ball and at the paddle, else 0."""
+        return jax.ShapeDtypeStruct((self.rows * self.columns,), np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.Space:
+        """Left, stay, right."""
+        return gymnasium.spaces.Discrete(3)
+
+    def reset(self, key: jax.Array) -> tuple[CatchState, jax.Array]:
+        """Puts the ball in a random column of the first row, the paddle in the middle."""
+        state = CatchState(
+            ball_row=jnp.zeros((), jnp.int32),
+            ball_column=jax.random.randint(key, (), 0, self.columns, jnp.int32),
+            paddle_column=jnp.full((), self.columns // 2, jnp.int32),
+        )
+        return state, self._board(state)
+
+    def step(self, state: CatchState, action: jax.Array, key: jax.Array) -> TaskStep:
+        """Moves paddle and ball."""
+        del key
+        state = CatchState(
+            ball_row=state.ball_row + 1,
+            ball_column=state.ball_column,
+            paddle_column=jnp.clip(state.paddle_column + action - 1, 0, self.columns - 1),
+        )
+        terminated = state.ball_row == self.rows - 1
+        outcome = _plus_or_minus_one(state.paddle_column == state.ball_column)
+        reward = jnp.where(terminated, outcome, jnp.zeros_like(outcome))
+        return state, self._board(state), reward, terminated, jnp.zeros((), bool)
+
+    def _board(self, state: CatchState) -> jax.Array:
+        board = jnp.zeros((self.rows, self.columns), jnp.float32)
+        board = board.at[state.ball_row, state.ball_column].set(1.0)
+        return board.at[self.rows - 1, state.paddle_column].set(1.0).reshape(-1)
+
+
+@pytree_dataclass
+class RecallState:
+    """The cue, and how long ago it was."""
+
+    cue: jax.Array  # [] int32
+    elapsed: jax.Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recall:
+    """A cue is shown once; `delay` steps later it is asked for. Needs memory.
+
+    The first observation shows the cue, the next `delay - 1` show nothing, the one after shows the
+    query flag; the action chosen from it is rewarded with 1 if it is the cue, -1 if not, and the
+    episode terminates, after `delay + 1` steps. Without memory the best return is `2 / cues - 1`.
+    """
+
+    cues: int = 4
+    delay: int = 10
+
+    def __post_init__(self):
+        _require(self.cues >= 2, "cues", "at least 2", self.cues)
+        _require(self.delay >= 1, "delay", "at least 1", self.delay)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The cue as one-hot, or zeros; and the query flag."""
+        return jax.ShapeDtypeStruct((self.cues + 1,), np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.Space:
+        """The answer; ignored but for the query."""
+        return gymnasium.spaces.Discrete(self.cues)
+
+    def reset(self, key: jax.Array) -> tuple[RecallState, jax.Array]:
+        """Shows a random cue."""
+        cue = jax.random.randint(key, (), 0, self.cues, jnp.int32)
+        state = RecallState(cue=cue, elapsed=jnp.zeros((), jnp.int32))
+        return state, jax.nn.one_hot(cue, self.cues + 1, dtype=jnp.float32)
+
+    def step(self, state: RecallState, action: jax.Array, key: jax.Array) -> TaskStep:
+        """Waits, asks, or takes the answer."""
+        del key
+        terminated = state.elapsed == self.delay
+        answer = _plus_or_minus_one(action == state.cue)
+        reward = jnp.where(terminated, answer, jnp.zeros_like(answer))
+        state = RecallState(cue=state.cue, elapsed=state.elapsed + 1)
+        query = (state.elapsed == self.delay).astype(jnp.float32)
+        observation = jnp.zeros(self.cues + 1, jnp.float32).at[self.cues].set(query)
+        return state, observation, reward, terminated, jnp.zeros((), bool)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bandit:
+    """A contextual bandit: the action `context % actions` gives 1, any other 0. One step long.
+
+    Every second row of its stream is a reset: an agent that pairs rewards with the wrong action, or
+    trains on the reset transition, cannot learn it.
+    """
+
+    contexts: int = 8
+    actions: int = 4
+
+    def __post_init__(self):
+        _require(self.contexts >= 1, "contexts", "at least 1", self.contexts)
+        _require(self.actions >= 1, "actions", "at least 1", self.actions)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The context as one-hot; zeros at the end."""
+        return jax.ShapeDtypeStruct((self.contexts,), np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.Space:
+        """The arms."""
+        return gymnasium.spaces.Discrete(self.actions)
+
+    def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Draws a context, which is the state."""
+        return _draw_context(key, self.contexts)
+
+    def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> TaskStep:
+        """Pays."""
+        del key
+        reward = (action == state % self.actions).astype(jnp.float32)
+        observation = jnp.zeros(self.contexts, jnp.float32)
+        return state, observation, reward, jnp.ones((), bool), jnp.zeros((), bool)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContinuousBandit:
+    """A contextual bandit with a continuous action: pays `1 − (action − target)²`. One step long.
+
+    Actions are in [0, 4], and the contexts' targets lie evenly in [0.5, 3.5]. The best return is 1;
+    always the middle gets about 0, a uniformly random action about -1.
+    """
+
+    contexts: int = 8
+
+    def __post_init__(self):
+        _require(self.contexts >= 2, "contexts", "at least 2", self.contexts)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The context as one-hot; zeros at the end."""
+        return jax.ShapeDtypeStruct((self.contexts,), np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.Space:
+        """Neither centred on 0 nor of range 1, so that a missing scaling shows."""
+        return gymnasium.spaces.Box(0.0, 4.0, (1,), np.float32)
+
+    def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Draws a context, which is the state."""
+        return _draw_context(key, self.contexts)
+
+    def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> TaskStep:
+        """Pays."""
+        del key
+        target = jnp.linspace(0.5, 3.5, self.contexts)[state]
+        reward = 1.0 - jnp.square(action[0] - target)
+        observation = jnp.zeros(self.contexts, jnp.float32)
+        return state, observation, reward, jnp.ones((), bool), jnp.zeros((), bool)
+
+
+def _draw_context(key: jax.Array, contexts: int) -> tuple[jax.Array, jax.Array]:
+    context = jax.random.randint(key, (), 0, contexts, jnp.int32)
+    return context, jax.nn.one_hot(context, contexts, dtype=jnp.float32)
+
+
+def _plus_or_minus_one(condition: jax.Array) -> jax.Array:
+    return jnp.where(condition, jnp.float32(1.0), jnp.float32(-1.0))
+
+
+def _require(condition: bool, name: str, expected: str, got: object) -> None:
+    if not condition:
+        raise ConfigError(f"env.options.{name}: expected {expected}, got {got!r}")

@@ -1,0 +1,120 @@
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from sebulba.config import EnvConfig
+from sebulba.envs import make_environment
+from sebulba.errors import ConfigError
+
+
+class Doubles(gymnasium.Env):
+    """Observations and actions of float64, and integers; ends after two steps."""
+
+    observation_space = Dict({"x": Box(-10.0, 10.0, (2,), np.float64), "t": Discrete(3)})
+    action_space = Box(-0.1, 0.1, (2,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._x, self._t = np.zeros(2), 0
+        return self._observation(), {}
+
+    def step(self, action):
+        assert action.dtype == np.float64
+        self._x, self._t = self._x + action, self._t + 1
+        return self._observation(), float(self._x.sum()), self._t == 2, False, {}
+
+    def _observation(self):
+        return {"x": self._x, "t": self._t}
+
+
+class SameStep(gymnasium.vector.VectorEnv):
+    """A vector environment that resets in the step that ends an episode."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012
+    closed_by_adapter = False
+
+    def __init__(self, num_envs, **kwargs):
+        self.num_envs = num_envs
+
+    def close(self, **kwargs):
+        type(self).closed_by_adapter = True
+
+
+gymnasium.register("Doubles-v0", entry_point=Doubles)
+gymnasium.register("SameStep-v0", entry_point=Doubles, vector_entry_point=SameStep)
+
+
+def make(name, *, num_envs=2, **options):
+    config = EnvConfig(suite="gymnasium", id=name, options=options)
+    return make_environment(config, num_envs=num_envs, seed=1)
+
+
+def test_gymnasium_narrows_doubles_and_widens_actions():
+    environment = make("Doubles-v0")
+    assert environment.spec.observation == {
+        "x": jax.ShapeDtypeStruct((2,), np.float32),
+        "t": jax.ShapeDtypeStruct((), np.int32),
+    }
+    assert environment.spec.action_space.dtype == np.float32
+    environment.reset()
+    # The bounds as float32 are farther out than as float64; they count as inside.
+    row = environment.step(environment.spec.action_space.high[None].repeat(2, 0))
+    assert row.observation["x"].dtype == np.float32
+    np.testing.assert_allclose(row.observation["x"], 0.1)
+    np.testing.assert_array_equal(row.observation["t"], np.array([1, 1], np.int32))
+    np.testing.assert_allclose(row.reward, np.array([0.2, 0.2], np.float32))
+    environment.close()
+
+
+def test_gymnasium_cannot_be_fused():
+    environment = make("CartPole-v1")
+    environment.reset()
+    assert environment.fused() is None
+    environment.close()
+
+
+def test_gymnasium_imports_the_module_of_an_id():
+    environment = make(f"{__name__}:Doubles-v0")
+    assert environment.reset().observation["x"].shape == (2, 2)
+    environment.close()
+
+
+def test_gymnasium_takes_vector_environments_of_their_own():
+    environment = make("CartPole-v1", vectorization_mode="vector_entry_point")
+    first = environment.reset()
+    kept = first.observation.copy()
+    environment.step(np.ones(2, np.int32))
+    np.testing.assert_array_equal(first.observation, kept)
+    environment.close()
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+def test_gymnasium_refuses_other_autoreset_modes(mode):
+    with pytest.raises(ConfigError, match=r"autoreset_mode.*env\.options\.vector_kwarg"):
+        make("CartPole-v1", vector_kwargs={"autoreset_mode": mode})
+
+
+def test_gymnasium_closes_what_it_refuses_and_says_what_to_set():
+    with pytest.raises(ConfigError, match="vectorization_mode to sync or async"):
+        make("SameStep-v0", vectorization_mode="vector_entry_point")
+    assert SameStep.closed_by_adapter
+    make("SameStep-v0").close()
+
+
+def test_gymnasium_async_gives_the_stream_of_sync():
+    actions = np.random.default_rng(0).integers(2, size=(30, 2)).astype(np.int32)
+    synchronous, asynchronous = (
+        make("CartPole-v1", vectorization_mode=mode, max_episode_steps=12)
+        for mode in ("sync", "async")
+    )
+    expected = [synchronous.reset(), *map(synchronous.step, actions)]
+    got = [asynchronous.reset(), *map(asynchronous.step, actions)]  # compared only after the end:
+    jax.tree.map(np.testing.assert_array_equal, got, expected)  # all rows have their own memory
+    assert sum(row.truncated.sum() for row in got) >= 2
+    with pytest.raises(ValueError, match="expected an action"):
+        asynchronous.step(np.zeros(3, np.int32))
+    synchronous.close()
+    asynchronous.close()
+    asynchronous.close()

@@ -1,0 +1,100 @@
+import dataclasses
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sebulba.config import EnvConfig
+from sebulba.envs import make_environment
+from sebulba.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Countdown:
+    """Counts down from `start`, and terminates at 0; the action is taken off. Pays what is left."""
+
+    start: int = 3
+    truncates: bool = False
+    reward_dtype: type = np.float32
+    observation = {"left": jax.ShapeDtypeStruct((1,), np.float32)}  # noqa: RUF012
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, key):
+        del key
+        left = jnp.full((), self.start, jnp.int32)
+        return left, self._observation(left)
+
+    def step(self, state, action, key):
+        del key
+        left = state - action
+        at_end = left == 0
+        never = jnp.zeros((), bool)
+        flags = (never, at_end) if self.truncates else (at_end, never)
+        return left, self._observation(left), left.astype(self.reward_dtype), *flags
+
+    def _observation(self, left):
+        return {"left": left.astype(jnp.float32)[None]}
+
+
+def make(name, *, num_envs=1, **options):
+    config = EnvConfig(suite="jax", id=name, options=options)
+    return make_environment(config, num_envs=num_envs, seed=1)
+
+
+def play(environment, actions):
+    rows = [environment.reset()]
+    rows += [environment.step(np.array([a], np.int32)) for a in actions]
+    return [
+        (
+            float(row.observation["left"][0, 0]),
+            float(row.reward[0]),
+            "T" * int(row.terminated[0]) + "t" * int(row.truncated[0]) + "f" * int(row.is_first[0]),
+        )
+        for row in rows
+    ]
+
+
+def test_jax_suite_takes_a_task_of_ones_own_and_resets_on_the_next_step():
+    environment = make(f"{__name__}:Countdown", start=2)
+    assert play(environment, [1, 0, 1, 1, 1]) == [
+        (2.0, 0.0, "f"),
+        (1.0, 1.0, ""),
+        (1.0, 1.0, ""),
+        (0.0, 0.0, "T"),
+        (2.0, 0.0, "f"),
+        (1.0, 1.0, ""),
+    ]
+
+
+def test_jax_suite_keeps_the_tasks_own_truncation():
+    environment = make(f"{__name__}:Countdown", start=1, truncates=True)
+    assert play(environment, [1, 0]) == [(1.0, 0.0, "f"), (0.0, 0.0, "t"), (1.0, 0.0, "f")]
+
+
+def test_jax_suite_limit_counts_the_steps_of_each_episode():
+    environment = make(f"{__name__}:Countdown", start=2, max_episode_steps=2)
+    assert [flags for _, _, flags in play(environment, [1, 0, 0, 0, 0, 0, 0])] == [
+        *["f", "", "t"],
+        *["f", "", "t"],
+        *["f", ""],
+    ]
+
+
+def test_jax_suite_calls_a_termination_at_the_limit_a_termination():
+    environment = make(f"{__name__}:Countdown", start=2, max_episode_steps=2)
+    assert [flags for _, _, flags in play(environment, [1, 1, 0])] == ["f", "", "T", "f"]
+
+
+def test_jax_suite_names_what_a_task_gives_wrong():
+    with pytest.raises(ConfigError, match=r"Countdown.*reward.*float32.*got.*int32"):
+        make(f"{__name__}:Countdown", reward_dtype=np.int32)
+
+
+def test_jax_suite_steps_without_compiling_again():
+    environment = make("Catch-v0")
+    environment.reset()
+    for _ in range(3):
+        environment.step(np.zeros(1, np.int32))
+    assert environment._step._cache_size() == 1

@@ -1,0 +1,82 @@
+import subprocess
+import sys
+
+import pytest
+
+from sebulba.config import EnvConfig
+from sebulba.envs import SUITES, make_environment
+from sebulba.errors import ConfigError
+
+
+def make_own_suite(config, *, num_envs, seed):
+    return (config.id, num_envs, seed)
+
+
+def make(*, num_envs=2, **config):
+    return make_environment(EnvConfig(**config), num_envs=num_envs, seed=3)
+
+
+def test_make_environment_takes_a_suite_of_ones_own():
+    assert make(suite=f"{__name__}:make_own_suite", id="Mine") == ("Mine", 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"suite": "envpol"}, r"env\.suite: .*did you mean envpool\?"),
+        ({"suite": "no_such_module:make"}, r"env\.suite: there is no module 'no_such_module'"),
+        ({"suite": f"{__name__}:make_own_suit"}, r"env\.suite: .*did you mean make_own_suite"),
+        ({"num_envs": 0}, r"actor\.num_envs: expected at least 1, got 0"),
+        ({"id": "CartPol-v1"}, r"env\.id: .*did you mean CartPole-v1"),
+        (
+            {"options": {"max_episode_step": 5}},
+            r"env\.options .*did you mean max_episode_steps",
+        ),
+        ({"options": {"max_episode_steps": "five"}}, r"env\.options .*five"),
+        ({"options": {"seed": 5}}, r"env\.options\.seed: .*set seed"),
+        ({"options": {"batch_size": 1}}, r"env\.options\.batch_size: .*actor\.num_envs"),
+        ({"options": {"reward_clip": True}}, r"env\.options\.reward_clip: .*the agent clips"),
+        ({"id": "KuhnPoker-v1"}, r"env\.id: .*2 players"),
+        ({"suite": "gymnasium", "id": "CartPol-v1"}, r"env\.id: .*did you mean CartPole-v1"),
+        ({"suite": "gymnasium", "id": "no_such:Env-v0"}, r"env\.id: there is no module 'no_such'"),
+        ({"suite": "gymnasium", "id": "CartPole-v7"}, r"env\.id: .*did you mean CartPole-v1"),
+        ({"suite": "gymnasium", "id": "a b"}, r"env\.id 'a b': "),
+        ({"suite": "gymnasium", "options": {"sutton": True}}, r"env\.options: .*'sutton'"),
+        ({"suite": "gymnasium", "options": {"num_envs": 3}}, r"env\.options\.num_envs: "),
+        (
+            {"suite": "gymnasium", "options": {"vectorization_mode": "asink"}},
+            r"env\.options\.vectorization_mode: .*did you mean async",
+        ),
+        ({"suite": "jax", "id": "Cach-v0"}, r"env\.id: .*did you mean Catch-v0"),
+        ({"suite": "jax", "id": "sebulba.envs.jax_tasks:Cach"}, r"env\.id: .*did you mean Catch"),
+        (
+            {"suite": "jax", "id": "Catch-v0", "options": {"colums": 3}},
+            r"env\.options\.colums: .*did you mean columns",
+        ),
+        (
+            {"suite": "jax", "id": "Catch-v0", "options": {"rows": 1}},
+            r"env\.options\.rows: expected at least 2, got 1",
+        ),
+        (
+            {"suite": "jax", "id": "Catch-v0", "options": {"max_episode_steps": 0}},
+            r"env\.options\.max_episode_steps: expected at least 1, got 0",
+        ),
+    ],
+)
+def test_make_environment_error_names_the_key_and_the_nearest_value(config, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**config)
+
+
+def test_make_environment_keeps_the_error_of_a_suite_whose_own_import_fails(tmp_path, monkeypatch):
+    (tmp_path / "broken_suite.py").write_text("import missing_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="missing_dependency"):
+        make(suite="broken_suite:make")
+
+
+def test_envs_import_no_suite():
+    modules = [path.partition(":")[0] for path in SUITES.values()] + ["envpool"]
+    code = f"import sys, sebulba.envs; print([m for m in {modules} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "[]", result.stderr
