@@ -1,0 +1,106 @@
+"""Checks of an agent against its environment before anything runs, and of its first sharded state.
+
+Everything is traced with `jax.eval_shape`: nothing is computed or compiled.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from sebulba.agent import Agent
+from sebulba.types import EnvStep, PyTree, RunSpec
+
+
+class AgentError(ValueError):
+    """An agent breaks the protocol; the message names the leaf, the shape got and expected."""
+
+
+def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
+    """Checks that `act` keeps its shapes and that its action suits the environment.
+
+    Raises:
+        AgentError: naming the method and the leaf.
+    """
+    num_envs = run_spec.num_envs
+    env_step = env_step_shapes(run_spec)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    networks = jax.eval_shape(agent.init_networks, key)
+    actor_networks = jax.eval_shape(agent.actor_networks, networks)
+
+    def init(networks: PyTree, key: jax.Array) -> PyTree:
+        return agent.init_actor_state(networks, num_envs, key, 0)
+
+    def act(networks: PyTree, actor_state: PyTree, env_step: EnvStep) -> PyTree:
+        return agent.act(networks, actor_state, env_step, greedy=False)
+
+    actor_state = jax.eval_shape(init, actor_networks, key)
+    action, extras, next_state = jax.eval_shape(act, actor_networks, actor_state, env_step)
+    _expect_same("act: the actor state after a step", next_state, actor_state)
+    _expect_same("act: the action", action, action_shapes(run_spec, num_envs))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(extras):
+        if leaf.shape[:1] != (num_envs,):
+            raise AgentError(
+                f"act: extras{jax.tree_util.keystr(path)}: expected {num_envs} environments"
+                f" leading (actor.num_envs), got shape {leaf.shape}"
+            )
+
+
+def action_shapes(run_spec: RunSpec, num_envs: int) -> PyTree:
+    """Returns the shapes of a batch of actions."""
+    space = run_spec.environment.action_space
+    dtype = jnp.int32 if np.issubdtype(space.dtype, np.integer) else jnp.float32
+    return jax.ShapeDtypeStruct((num_envs, *space.shape), dtype)
+
+
+def env_step_shapes(run_spec: RunSpec) -> EnvStep:
+    """Returns the shapes of one row of an actor's environments."""
+    num_envs = run_spec.num_envs
+    flag = jax.ShapeDtypeStruct((num_envs,), bool)
+    return EnvStep(
+        observation=jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((num_envs, *leaf.shape), leaf.dtype),
+            run_spec.environment.observation,
+        ),
+        reward=jax.ShapeDtypeStruct((num_envs,), jnp.float32),
+        terminated=flag,
+        truncated=flag,
+        is_first=flag,
+    )
+
+
+def validate_sharded_state(sharded: PyTree, local: PyTree) -> None:
+    """Checks what `shard_actor_state` made of an actor state.
+
+    Raises:
+        AgentError: a leaf is missing, has another shape or dtype, or is not on the learner devices.
+    """
+    _expect_same("shard_actor_state", sharded, local)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(sharded):
+        if not isinstance(leaf.sharding, NamedSharding):
+            raise AgentError(
+                f"shard_actor_state: {_name(path)}: expected an array that `sharding.split` or"
+                f" `sharding.replicate` placed, got one on {leaf.sharding}"
+            )
+
+
+def _expect_same(what: str, got: PyTree, expected: PyTree) -> None:
+    got_leaves = dict(jax.tree_util.tree_leaves_with_path(got))
+    expected_leaves = dict(jax.tree_util.tree_leaves_with_path(expected))
+    for path in dict.fromkeys([*expected_leaves, *got_leaves]):
+        sides = [
+            _shape(leaves[path]) if path in leaves else "no such leaf"
+            for leaves in (expected_leaves, got_leaves)
+        ]
+        if sides[0] != sides[1]:
+            raise AgentError(f"{what}: {_name(path)}: expected {sides[0]}, got {sides[1]}")
+
+
+def _shape(leaf: Any) -> str:
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "the value"
