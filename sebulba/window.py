@@ -1,0 +1,100 @@
+"""The newest trajectories of one learner device, for agents that learn from nothing older.
+
+The trajectories of a learner cycle lie side by side in the environment axis. Each one that comes in
+puts the oldest out, so after a cycle's `N` trajectories the window holds exactly these.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import Agent
+from sebulba.pytree import pytree_dataclass
+from sebulba.types import ActorState, EnvStep, Networks, PyTree, RunSpec, Trajectory
+
+
+@pytree_dataclass
+class Window:
+    """`N` trajectories of `B` environments, the newest last."""
+
+    initial: PyTree  # [N·B, ...], what the agent keeps of the actor states before row 0
+    trajectory: Trajectory  # [T + 1, N·B, ...] rows
+
+
+def init_window(
+    agent: Agent,
+    networks: Networks,
+    run_spec: RunSpec,
+    num_envs: int,
+    *,
+    keep: Callable[[ActorState], PyTree],
+) -> Window:
+    """Returns a window of `run_spec.trajectories_per_cycle` trajectories of zeros.
+
+    Args:
+        agent: whose `init_actor_state` and `act` give the shapes; nothing is computed.
+        networks: as `Agent.init_networks` gives them.
+        run_spec: the run's.
+        num_envs: B, environments of one trajectory on one learner device.
+        keep: picks what to keep of an actor state; every leaf of it is per environment.
+    """
+    num_trajectories = run_spec.trajectories_per_cycle
+    width = num_envs * num_trajectories
+
+    def act(networks: Networks, key: jax.Array) -> tuple[PyTree, Trajectory]:
+        networks = agent.actor_networks(networks)
+        state = agent.init_actor_state(networks, width, key, 0)
+        env_step = _first_env_step(run_spec.environment.observation, width)
+        action, extras, _ = agent.act(networks, state, env_step, greedy=False)
+        return keep(state), Trajectory(env_steps=env_step, action=action, extras=extras)
+
+    initial, row = jax.eval_shape(act, networks, jax.random.key(0))
+    length = run_spec.trajectory_length
+    trajectory = Trajectory(
+        env_steps=_zeros(row.env_steps, length + 1),
+        action=_zeros(row.action, length),
+        extras=_zeros(row.extras, length),
+    )
+    return Window(initial=_zeros(initial), trajectory=trajectory)
+
+
+def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
+    """Returns the window with one more trajectory, without its oldest.
+
+    Args:
+        window: of any number of trajectories.
+        initial: `[B, ...]`, what the agent keeps of the actor state before row 0.
+        trajectory: `[T + 1, B, ...]` rows.
+    """
+    # For statistics of episodes only, and not every environment has it.
+    env_steps = dataclasses.replace(trajectory.env_steps, episode_over=None)
+    trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
+    return Window(
+        initial=_roll_in(window.initial, initial, axis=0),
+        trajectory=_roll_in(window.trajectory, trajectory, axis=1),
+    )
+
+
+def _roll_in(held: PyTree, new: PyTree, *, axis: int) -> PyTree:
+    def roll(held: jax.Array, new: jax.Array) -> jax.Array:
+        kept = jax.lax.slice_in_dim(held, new.shape[axis], None, axis=axis)
+        return jnp.concatenate([kept, new], axis=axis)
+
+    return jax.tree.map(roll, held, new)
+
+
+def _zeros(shapes: PyTree, *leading: int) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
+
+
+def _first_env_step(observation: PyTree, num_envs: int) -> EnvStep:
+    flags = jnp.zeros(num_envs, bool)
+    return EnvStep(
+        observation=_zeros(observation, num_envs),
+        reward=jnp.zeros(num_envs, jnp.float32),
+        terminated=flags,
+        truncated=flags,
+        is_first=flags,
+    )
