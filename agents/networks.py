@@ -1,0 +1,280 @@
+"""Networks of policies and values: torsos, an LSTM core, heads; all of them unroll over time.
+
+Observations are `[T, B, ...]`; a single row is an unroll of `T = 1`, so that acting and learning
+are the same code. Time is folded into the batch for everything but the LSTM: the gradients of
+convolutions inside a scan are an order of magnitude slower on a CPU.
+
+Images are uint8 with channels first, as frame stacks come from EnvPool and ALE. uint8 is divided by
+255 everywhere.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.initializers import orthogonal
+
+from sebulba.errors import ConfigError
+from sebulba.pytree import pytree_dataclass
+from sebulba.types import PyTree, RunSpec
+
+Torso = Literal["mlp", "shallow", "deep"]
+
+_HIDDEN_GAIN = 2**0.5
+_POLICY_GAIN = 0.01
+_VALUE_GAIN = 1.0
+
+
+@pytree_dataclass
+class PolicyValue:
+    """What an actor-critic network says about each row."""
+
+    logits: jax.Array  # [T, B, A]
+    values: jax.Array  # [T, B]
+
+
+@pytree_dataclass
+class LSTMState:
+    """The recurrent state of `B` environments."""
+
+    hidden: jax.Array  # [B, size]
+    cell: jax.Array  # [B, size]
+
+
+CoreState = LSTMState | tuple[()]
+"""`()` is that of a feed-forward network."""
+
+
+class MLPTorso(nn.Module):
+    """Tanh layers on all leaves of an observation, flattened and joined."""
+
+    hidden_sizes: Sequence[int]
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> jax.Array:
+        """Returns `[N, hidden_sizes[-1]]` of observations `[N, ...]`."""
+        leaves = [_as_float(leaf) for leaf in jax.tree.leaves(observation)]
+        x = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
+        for size in self.hidden_sizes:
+            x = nn.tanh(nn.Dense(size, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
+        return x
+
+
+class ShallowTorso(nn.Module):
+    """Two convolutions and a dense layer: Espeholt et al. 2018 (arXiv 1802.01561), figure 3."""
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """Returns `[N, 256]` of images `[N, C, H, W]`."""
+        x = _as_channels_last(observation)
+        x = nn.relu(nn.Conv(16, (8, 8), strides=4, padding="VALID")(x))
+        x = nn.relu(nn.Conv(32, (4, 4), strides=2, padding="VALID")(x))
+        x = x.reshape(x.shape[0], -1)
+        return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
+
+
+class DeepTorso(nn.Module):
+    """The residual network of Espeholt et al. 2018 (arXiv 1802.01561), figure 3."""
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """Returns `[N, 256]` of images `[N, C, H, W]`."""
+        x = _as_channels_last(observation)
+        for channels in (16, 32, 32):
+            x = nn.Conv(channels, (3, 3))(x)
+            x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+            for _ in range(2):
+                residual = nn.Conv(channels, (3, 3))(nn.relu(x))
+                x += nn.Conv(channels, (3, 3))(nn.relu(residual))
+        x = nn.relu(x).reshape(x.shape[0], -1)
+        return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
+
+
+class LSTMCore(nn.Module):
+    """An LSTM over time that starts anew wherever an episode does.
+
+    The forget gate has a constant bias of 1 (Jozefowicz et al. 2015, "An Empirical Exploration of
+    Recurrent Network Architectures"), which flax's cells lack.
+    """
+
+    size: int
+
+    @nn.compact
+    def __call__(
+        self, inputs: jax.Array, is_first: jax.Array, state: LSTMState
+    ) -> tuple[jax.Array, LSTMState]:
+        """Unrolls over time.
+
+        Args:
+            inputs: `[T, B, F]`.
+            is_first: `[T, B]` bool, rows before which the state is zeroed.
+            state: before row 0.
+
+        Returns:
+            `[T, B, size]`, and the state after row `T - 1`.
+        """
+        recurrent_kernel = self.param(
+            "recurrent_kernel", _init_recurrent_kernel, (self.size, 4 * self.size)
+        )
+
+        def step(state: LSTMState, row: tuple[jax.Array, jax.Array]):
+            from_input, is_first = row
+            hidden, cell = (
+                jnp.where(is_first[:, None], 0.0, leaf) for leaf in (state.hidden, state.cell)
+            )
+            gates = jnp.split(from_input + hidden @ recurrent_kernel, 4, axis=-1)
+            admit, forget, emit = (
+                nn.sigmoid(gates[0]),
+                nn.sigmoid(gates[1] + 1),
+                nn.sigmoid(gates[2]),
+            )
+            cell = forget * cell + admit * nn.tanh(gates[3])
+            hidden = emit * nn.tanh(cell)
+            return LSTMState(hidden=hidden, cell=cell), hidden
+
+        # The inputs' part of the gates needs no state: one product for all of time.
+        from_inputs = nn.Dense(4 * self.size)(inputs)
+        state, outputs = jax.lax.scan(step, state, (from_inputs, is_first))
+        return outputs, state
+
+    def initial_state(self, batch_size: int) -> LSTMState:
+        """Returns the zero state of `batch_size` environments."""
+        zeros = jnp.zeros((batch_size, self.size), jnp.float32)
+        return LSTMState(hidden=zeros, cell=zeros)
+
+
+class ActorCritic(nn.Module):
+    """Torso, LSTM if wanted, and the heads of policy and value.
+
+    The feed-forward mlp has a torso for each head; whatever is costly is shared.
+    """
+
+    num_actions: int
+    torso: Torso
+    hidden_sizes: Sequence[int]
+    lstm_size: int | None
+
+    @nn.compact
+    def __call__(
+        self,
+        observation: PyTree,
+        *,
+        reward: jax.Array,
+        last_action: jax.Array,
+        is_first: jax.Array,
+        state: CoreState,
+    ) -> tuple[PolicyValue, CoreState]:
+        """Unrolls consecutive rows.
+
+        Args:
+            observation: `[T, B, ...]`.
+            reward: `[T, B]`, that came with the observation; only the LSTM is fed it.
+            last_action: `[T, B]` int32, of the row before; only the LSTM is fed it.
+            is_first: `[T, B]`, where state, last action and reward are zeroed first.
+            state: as `initial_state` gives it, before row 0.
+
+        Returns:
+            Policy and value of each row, and the state after the last one.
+        """
+        for_policy = self._features(observation, name="torso")
+        for_value = for_policy
+        if self.lstm_size is not None:
+            inputs = join_past(for_policy, reward, last_action, is_first, self.num_actions)
+            for_policy, state = LSTMCore(self.lstm_size, name="core")(inputs, is_first, state)
+            for_value = for_policy
+        elif self.torso == "mlp":
+            for_value = self._features(observation, name="value_torso")
+        logits = nn.Dense(self.num_actions, kernel_init=orthogonal(_POLICY_GAIN), name="policy")
+        values = nn.Dense(1, kernel_init=orthogonal(_VALUE_GAIN), name="value")
+        return PolicyValue(logits=logits(for_policy), values=values(for_value)[..., 0]), state
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """Returns the state of `batch_size` environments before anything was seen."""
+        if self.lstm_size is None:
+            return ()
+        return LSTMCore(self.lstm_size, parent=None).initial_state(batch_size)
+
+    def _features(self, observation: PyTree, *, name: str) -> jax.Array:
+        """Returns the torso's `[T, B, F]`."""
+        leading = jax.tree.leaves(observation)[0].shape[:2]
+        folded = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), observation)
+        if self.torso == "mlp":
+            features = MLPTorso(self.hidden_sizes, name=name)(folded)
+        elif self.torso == "shallow":
+            features = ShallowTorso(name=name)(folded)
+        else:
+            features = DeepTorso(name=name)(folded)
+        return features.reshape(*leading, -1)
+
+
+def join_past(
+    features: jax.Array,
+    reward: jax.Array,
+    last_action: jax.Array,
+    is_first: jax.Array,
+    num_actions: int,
+) -> jax.Array:
+    """Returns `[T, B, F + 1 + A]`: features, reward, one-hot last action; at a reset no past.
+
+    Args:
+        features: `[T, B, F]`.
+        reward: `[T, B]`.
+        last_action: `[T, B]` int32.
+        is_first: `[T, B]` bool.
+        num_actions: A.
+    """
+    past = [reward[..., None], jax.nn.one_hot(last_action, num_actions, dtype=jnp.float32)]
+    is_reset = is_first[..., None]
+    return jnp.concatenate([features, *(jnp.where(is_reset, 0.0, x) for x in past)], axis=-1)
+
+
+def zero_observation(run_spec: RunSpec, *leading: int) -> PyTree:
+    """Returns observations `[*leading, ...]` to initialise a network with."""
+    return jax.tree.map(
+        lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype),
+        run_spec.environment.observation,
+    )
+
+
+def check_torso(torso: Torso, observation: PyTree) -> None:
+    """Raises unless the torso can take the observations.
+
+    Args:
+        torso: as the config names it.
+        observation: `EnvironmentSpec.observation`.
+
+    Raises:
+        ConfigError: a convolutional torso, and no image with channels first.
+    """
+    if torso == "mlp":
+        return
+    leaves = jax.tree.leaves(observation)
+    shapes = [tuple(leaf.shape) for leaf in leaves]
+    if len(leaves) != 1 or len(shapes[0]) != 3 or shapes[0][0] > shapes[0][2]:
+        raise ConfigError(
+            f"agent.torso: {torso} expects one image [channels, height, width], got observations of"
+            f" {' and '.join(map(str, shapes))}; mlp takes any"
+        )
+    if torso == "shallow" and min(shapes[0][1:]) < 20:
+        raise ConfigError(
+            f"agent.torso: shallow expects images of at least 20×20, got {shapes[0]}; deep or mlp"
+            " take smaller ones"
+        )
+
+
+def _init_recurrent_kernel(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Returns four orthogonal matrices side by side, one a gate."""
+    size = shape[0]
+    gates = [orthogonal()(gate_key, (size, size)) for gate_key in jax.random.split(key, 4)]
+    return jnp.concatenate(gates, axis=1)
+
+
+def _as_channels_last(images: jax.Array) -> jax.Array:
+    return jnp.moveaxis(_as_float(images), 1, -1)
+
+
+def _as_float(observation: jax.Array) -> jax.Array:
+    scale = 255.0 if observation.dtype == jnp.uint8 else 1.0
+    return observation.astype(jnp.float32) / scale

@@ -1,0 +1,100 @@
+"""Runs, trajectories and losses of small on-policy agents, for their tests."""
+
+import dataclasses
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.actor_critic import Memory
+from sebulba.types import EnvironmentSpec, RunSpec, Trajectory
+from tests.streams import random_env_steps
+
+LENGTH, NUM_ENVS, NUM_ACTIONS, OBSERVATION = 7, 8, 3, (4,)
+
+
+def make_run_spec(**changes):
+    run_spec = RunSpec(
+        environment=EnvironmentSpec(
+            observation=jax.ShapeDtypeStruct(OBSERVATION, jnp.float32),
+            action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
+        ),
+        num_envs=NUM_ENVS,
+        num_actors=1,
+        num_learner_devices=1,
+        trajectory_length=LENGTH,
+        trajectories_per_cycle=1,
+        num_cycles=10,
+    )
+    return dataclasses.replace(run_spec, **changes)
+
+
+def make_networks(agent, seed=0):
+    """Returns parameters whose policy is not near uniform, as it is at the start."""
+    networks = jax.jit(agent.init_networks)(jax.random.key(seed))
+    networks["params"]["policy"]["kernel"] *= 100.0
+    return networks
+
+
+def make_stream(seed=0, **kwargs):
+    return random_env_steps(seed, LENGTH, NUM_ENVS, OBSERVATION, **kwargs)
+
+
+def truncated_after(row):
+    """Returns one environment's stream that is truncated at `row`."""
+    stream = random_env_steps(0, LENGTH, 1, OBSERVATION, done_probability=0.0)
+    truncated, is_first = np.zeros((2, LENGTH + 1, 1), bool)
+    truncated[row] = is_first[row + 1] = True
+    return dataclasses.replace(stream, truncated=truncated, is_first=is_first)
+
+
+def live(agent, networks, env_steps, *, greedy=False):
+    """Acts through a stream that is what it is; returns the initial state and the trajectory."""
+    num_envs = env_steps.reward.shape[1]
+    state = agent.init_actor_state(networks, num_envs, jax.random.key(1), 0)
+    # As after earlier trajectories.
+    memory = Memory(
+        core=jax.tree.map(lambda x: x + 0.5, state.memory.core),
+        last_action=state.memory.last_action + 2,
+    )
+    state = initial = dataclasses.replace(state, memory=memory)
+    act = jax.jit(agent.act, static_argnames="greedy")
+    actions, extras = [], []
+    for t in range(env_steps.reward.shape[0] - 1):
+        row = jax.tree.map(lambda x, t=t: x[t], env_steps)
+        action, extra, state = act(networks, state, row, greedy=greedy)
+        actions.append(action)
+        extras.append(extra)
+    action, extras = jax.tree.map(lambda *x: jnp.stack(x), *zip(actions, extras, strict=True))
+    return initial, Trajectory(env_steps=to_device(env_steps), action=action, extras=extras)
+
+
+def take_in(agent, networks, initial, trajectory):
+    """Returns the experience of a learner whose networks these are, after one trajectory."""
+    experience = agent.init_experience(networks, trajectory.env_steps.reward.shape[1])
+    update = jax.jit(agent.update_experience)
+    return update(networks, experience, initial, initial, trajectory, jnp.int32(0))
+
+
+def make_experience(agent, networks, env_steps=None):
+    """Returns what was acted and is learned from with the same networks."""
+    initial, trajectory = live(agent, networks, env_steps or make_stream())
+    return take_in(agent, networks, initial, trajectory)
+
+
+def evaluate(agent, networks, experience, step=0):
+    """Returns loss, metrics and gradient."""
+    loss = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+    (value, (_, metrics)), grads = loss(networks, experience, jax.random.key(0), jnp.int32(step))
+    return value, metrics, grads
+
+
+def to_device(tree):
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def assert_trees_close(got, expected, rtol=1e-5, atol=1e-6):
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
