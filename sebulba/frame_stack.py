@@ -1,0 +1,75 @@
+"""Storing each frame once and rebuilding the stacks that the agent saw.
+
+A frame stack shows the newest `k` frames. EnvPool repeats an episode's first frame where there are
+no older ones, ALE's own vector environment shows zeros there. A life lost with `episodic_life`
+begins an episode of the stream but clears no stack: so the rows that do are an argument of their
+own here, and not `is_first`.
+"""
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FrameStack:
+    """How an environment stacks frames."""
+
+    size: int  # k
+    axis: int  # of the stack, in one environment's observation; the newest frame is its last
+    fill: Literal["repeat", "zeros"] = "repeat"
+
+    @property
+    def num_context_rows(self) -> int:
+        """Rows before a sequence whose frames its first stacks show."""
+        return self.size - 1
+
+
+def newest_frame(observation: jax.Array, stack: FrameStack) -> jax.Array:
+    """Returns the observation without its stack axis: only the newest frame.
+
+    Args:
+        observation: `[T, B, ...]`, with the stack at `2 + stack.axis`.
+        stack: how the frames were stacked.
+
+    Raises:
+        ValueError: the stack's size is another.
+    """
+    axis = 2 + stack.axis
+    if observation.shape[axis] != stack.size:
+        raise ValueError(
+            f"expected a stack of {stack.size} frames on axis {stack.axis} of an observation,"
+            f" got an observation of shape {observation.shape[2:]}"
+        )
+    return jax.lax.index_in_dim(observation, stack.size - 1, axis, keepdims=False)
+
+
+def rebuild_stacks(frames: jax.Array, starts: jax.Array, stack: FrameStack) -> jax.Array:
+    """Returns the observations as the agent saw them.
+
+    Args:
+        frames: `[k - 1 + T, B, ...]`, consecutive rows, the first `k - 1` being context.
+        starts: `[k - 1 + T, B]` bool, where the stack was cleared.
+        stack: how the frames were stacked.
+
+    Returns:
+        `[T, B, ...]` of the last `T` rows, with the stack at `2 + stack.axis`.
+    """
+    context = stack.num_context_rows
+    row = jnp.arange(frames.shape[0], dtype=jnp.int32)[:, None]
+    newest_start = jax.lax.cummax(jnp.where(starts, row, -1), axis=0)[context:]
+    planes = []
+    for age in reversed(range(stack.size)):
+        source = row[context:] - age
+        shown = source >= newest_start
+        if stack.fill == "repeat":
+            source = jnp.maximum(source, newest_start)
+        plane = frames[source, jnp.arange(frames.shape[1])[None]]
+        if stack.fill == "zeros":
+            shown = jnp.broadcast_to(shown, plane.shape[:2])
+            shown = shown.reshape(shown.shape + (1,) * (plane.ndim - 2))
+            plane = jnp.where(shown, plane, jnp.zeros((), plane.dtype))
+        planes.append(plane)
+    return jnp.stack(planes, axis=2 + stack.axis)
