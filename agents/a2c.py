@@ -1,0 +1,68 @@
+"""A2C: the synchronous advantage actor-critic.
+
+Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning" (arXiv 1602.01783),
+algorithm S3, with all actors in step. Nothing corrects for older parameters, so actors should act
+with the newest: `learner.max_policy_lag` 0.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from agents.actor_critic import ActorCriticAgent, OnePass, rewards_and_discounts
+from agents.config import A2CConfig
+from agents.networks import PolicyValue
+from sebulba.agent import Metrics
+from sebulba.distributions import categorical_entropy, categorical_log_prob
+from sebulba.reductions import masked_mean
+from sebulba.returns import gae
+from sebulba.types import RunSpec, Trajectory
+
+
+def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
+    """Returns the agent.
+
+    Raises:
+        ConfigError: naming the key to change.
+    """
+    learning = OnePass(functools.partial(a2c_loss, config=config))
+    return ActorCriticAgent(config, run_spec, learning=learning)
+
+
+def a2c_loss(
+    outputs: PolicyValue, trajectory: Trajectory, config: A2CConfig
+) -> tuple[jax.Array, Metrics]:
+    """Returns the loss `[]` and metrics: means over the valid transitions of all learner devices.
+
+    With λ = 1 the advantages are the paper's: rewards up to the trajectory's or the episode's end
+    and the value there, less the value here.
+
+    Args:
+        outputs: of all rows `[T + 1, B]`; differentiated.
+        trajectory: what the actor saw and did, with the same parameters.
+        config: γ, λ, costs.
+    """
+    valid = trajectory.valid
+    rewards, discounts = rewards_and_discounts(trajectory, config)
+    logits, values = outputs.logits[:-1], outputs.values[:-1]
+    advantages = gae(
+        rewards=rewards,
+        discounts=discounts,
+        valid=valid,
+        values=outputs.values,
+        lambda_=config.lambda_,
+    )
+    targets = jax.lax.stop_gradient(values) + advantages
+    log_probs = categorical_log_prob(logits, trajectory.action)
+    policy_loss = masked_mean(-log_probs * advantages, valid)
+    value_loss = masked_mean(0.5 * jnp.square(targets - values), valid)
+    entropy = masked_mean(categorical_entropy(logits), valid)
+    loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "value": masked_mean(values, valid),
+    }
+    return loss, metrics

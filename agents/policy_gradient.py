@@ -1,0 +1,58 @@
+"""The simple policy gradient: REINFORCE with rewards to go, and no value function.
+
+Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
+learning". The return of an action is what is paid until its trajectory or its episode ends, so
+trajectories should be as long as what matters: nothing stands in for what comes after, not at a
+truncation either. Nothing corrects for older parameters: `learner.max_policy_lag` 0.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from agents.actor_critic import ActorCriticAgent, OnePass, rewards_and_discounts
+from agents.config import PolicyGradientConfig
+from agents.networks import PolicyValue
+from sebulba.agent import Metrics
+from sebulba.distributions import categorical_entropy, categorical_log_prob
+from sebulba.reductions import masked_mean, masked_moments
+from sebulba.returns import gae
+from sebulba.types import RunSpec, Trajectory
+
+_STD_EPSILON = 1e-8
+
+
+def make_policy_gradient(config: PolicyGradientConfig, run_spec: RunSpec) -> ActorCriticAgent:
+    """Returns the agent; the network's value is neither trained nor used.
+
+    Raises:
+        ConfigError: naming the key to change.
+    """
+    learning = OnePass(functools.partial(policy_gradient_loss, config=config))
+    return ActorCriticAgent(config, run_spec, learning=learning)
+
+
+def policy_gradient_loss(
+    outputs: PolicyValue, trajectory: Trajectory, config: PolicyGradientConfig
+) -> tuple[jax.Array, Metrics]:
+    """Returns the loss `[]` and metrics: means over the valid transitions of all learner devices.
+
+    The baseline is the mean return of the batch, and its standard deviation the unit of returns.
+
+    Args:
+        outputs: of all rows `[T + 1, B]`; the logits are differentiated.
+        trajectory: what the actor saw and did, with the same parameters.
+        config: γ, entropy cost.
+    """
+    valid = trajectory.valid
+    rewards, discounts = rewards_and_discounts(trajectory, config)
+    # Without values, the generalised advantage of λ = 1 is the discounted reward to go.
+    no_values = jnp.zeros_like(outputs.values)
+    returns = gae(rewards=rewards, discounts=discounts, valid=valid, values=no_values, lambda_=1.0)
+    mean, std = masked_moments(returns, valid)
+    log_probs = categorical_log_prob(outputs.logits[:-1], trajectory.action)
+    policy_loss = masked_mean(-log_probs * (returns - mean) / (std + _STD_EPSILON), valid)
+    entropy = masked_mean(categorical_entropy(outputs.logits[:-1]), valid)
+    metrics = {"policy_loss": policy_loss, "entropy": entropy, "return_to_go": mean}
+    return policy_loss - config.entropy_cost * entropy, metrics

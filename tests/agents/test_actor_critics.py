@@ -1,0 +1,287 @@
+"""What every on-policy agent keeps: acting and learning agree, and resets teach nothing."""
+
+import dataclasses
+import functools
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.a2c import make_a2c
+from agents.actor_critic import ActorCriticExtras, unroll_trajectory
+from agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
+from agents.impala import make_impala
+from agents.policy_gradient import make_policy_gradient
+from agents.ppo import PPOExperience, make_ppo
+from sebulba.devices import LearnerDevices
+from sebulba.errors import ConfigError
+from sebulba.learner import Learner
+from sebulba.timing import WallClock
+from sebulba.types import EnvironmentSpec, TrajectoryItem
+from sebulba.validation import validate_agent, validate_sharded_state
+from tests.on_policy import (
+    LENGTH,
+    NUM_ACTIONS,
+    NUM_ENVS,
+    OBSERVATION,
+    evaluate,
+    live,
+    make_networks,
+    make_run_spec,
+    make_stream,
+    take_in,
+    truncated_after,
+)
+from tests.streams import random_env_steps
+
+MAKERS = {
+    "impala": (make_impala, ImpalaConfig),
+    "ppo": (make_ppo, PPOConfig),
+    "a2c": (make_a2c, A2CConfig),
+    "policy_gradient": (make_policy_gradient, PolicyGradientConfig),
+}
+# One minibatch: learner devices shuffle for themselves, and several would differ.
+REWARD_CLIP = 0.5
+ONE_MINIBATCH = {"ppo": {"num_minibatches": 1}}
+
+every_agent = pytest.mark.parametrize("name", MAKERS)
+with_and_without_memory = pytest.mark.parametrize("lstm_size", [None, 6])
+
+
+def make_agent(name, run_spec=None, **changes):
+    make, config_class = MAKERS[name]
+    settings = {"hidden_sizes": (8, 8), "entropy_cost": 0.01, "reward_clip": REWARD_CLIP}
+    settings |= ONE_MINIBATCH.get(name, {})
+    return make(config_class(**settings | changes), run_spec or make_run_spec())
+
+
+@functools.cache
+def acted(lstm_size, end=None, seed=0):
+    """Returns networks, and what was acted with them; every agent acts by the same code.
+
+    Args:
+        lstm_size: of the network.
+        end: the row at which the stream is truncated; None: it ends now and then.
+        seed: of networks and stream.
+    """
+    agent = make_agent("a2c", lstm_size=lstm_size, reward_clip=REWARD_CLIP)
+    networks = make_networks(agent, seed)
+    stream = make_stream(seed) if end is None else truncated_after(end)
+    return networks, *live(agent, networks, stream)
+
+
+def window_of(experience):
+    return experience.window if isinstance(experience, PPOExperience) else experience
+
+
+def with_observation(experience, observation):
+    """Returns the experience with other observations in its window."""
+    window = window_of(experience)
+    env_steps = dataclasses.replace(window.trajectory.env_steps, observation=observation)
+    trajectory = dataclasses.replace(window.trajectory, env_steps=env_steps)
+    window = dataclasses.replace(window, trajectory=trajectory)
+    if isinstance(experience, PPOExperience):
+        return dataclasses.replace(experience, window=window)
+    return window
+
+
+def gradient_of_rows(agent, networks, experience):
+    """Returns `[T + 1, B, ...]`, the gradient of the loss by each row's observation."""
+
+    def loss(observation):
+        changed = with_observation(experience, observation)
+        return agent.loss(networks, changed, jax.random.key(0), jnp.int32(0))[0]
+
+    return jax.jit(jax.grad(loss))(window_of(experience).trajectory.env_steps.observation)
+
+
+@with_and_without_memory
+def test_learner_unroll_gives_the_logits_that_the_actor_had(lstm_size):
+    networks, initial, trajectory = acted(lstm_size)
+    agent = make_agent("a2c", lstm_size=lstm_size)
+    assert trajectory.env_steps.is_first[1:].any()
+    assert jnp.std(trajectory.extras.logits) > 0.1
+    outputs = jax.jit(lambda n, m, t: unroll_trajectory(agent.unroll, n, m, t))(
+        networks, initial.memory, trajectory
+    )
+    np.testing.assert_allclose(outputs.logits[:-1], trajectory.extras.logits, rtol=1e-5, atol=1e-5)
+
+
+@every_agent
+def test_rows_that_end_an_episode_have_no_gradient_and_all_others_have(name):
+    agent = make_agent(name)
+    networks, initial, trajectory = acted(None)
+    experience = take_in(agent, networks, initial, trajectory)
+    valid = window_of(experience).trajectory.valid
+    assert not valid.all() and valid.any()
+    has_gradient = gradient_of_rows(agent, networks, experience).any(axis=-1)
+    np.testing.assert_array_equal(has_gradient[:-1], valid)
+    assert not has_gradient[-1].any()
+
+
+@every_agent
+@with_and_without_memory
+def test_the_ignored_action_of_a_final_observation_changes_nothing(name, lstm_size):
+    agent = make_agent(name, lstm_size=lstm_size)
+    networks, initial, trajectory = acted(lstm_size)
+    later, _, _ = acted(lstm_size, seed=1)
+    done = ~trajectory.valid
+    assert done.any()
+    action = jnp.where(done, (trajectory.action + 1) % NUM_ACTIONS, trajectory.action)
+    logits = jnp.where(done[..., None], jnp.nan, trajectory.extras.logits)
+    changed = dataclasses.replace(
+        trajectory, action=action, extras=ActorCriticExtras(logits=logits)
+    )
+    expected, got = (
+        evaluate(agent, later, take_in(agent, networks, initial, each))
+        for each in (trajectory, changed)
+    )
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert np.isfinite(x).all()
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    # The returns of the simple policy gradient are normalised over all of them.
+    [("impala", {}), ("ppo", {"normalize_advantages": False}), ("a2c", {})],
+)
+@with_and_without_memory
+def test_nothing_after_a_truncation_changes_what_is_learned_before_it(name, changes, lstm_size):
+    end = 3
+    agent = make_agent(name, lstm_size=lstm_size, **changes)
+    networks, initial, trajectory = acted(lstm_size, end)
+    env_steps = dataclasses.replace(
+        trajectory.env_steps,
+        observation=trajectory.env_steps.observation.at[end + 1 :].add(1.0),
+        reward=trajectory.env_steps.reward.at[end + 1 :].add(5.0),
+    )
+    changed = dataclasses.replace(trajectory, env_steps=env_steps)
+    before, after = (
+        gradient_of_rows(agent, networks, take_in(agent, networks, initial, each))
+        for each in (trajectory, changed)
+    )
+    assert before[:end].any(axis=-1).all()
+    np.testing.assert_allclose(after[: end + 1], before[: end + 1], rtol=1e-5, atol=1e-7)
+    assert (abs(after[end + 1 : -1] - before[end + 1 : -1]) > 1e-3).any()
+
+
+@functools.cache
+def uneven_trajectories(lstm_size):
+    """Returns two of them, whose first environments have far fewer valid transitions."""
+    often = random_env_steps(0, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.7)
+    never = random_env_steps(1, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.0)
+    stream = jax.tree.map(lambda *x: np.concatenate(x, axis=1), often, never)
+    agent = make_agent("a2c", lstm_size=lstm_size)
+    return [live(agent, make_networks(agent, seed), stream) for seed in range(2)]
+
+
+def one_update_on(name, num_devices, **changes):
+    """Returns the parameters and metrics after a learner cycle of two trajectories."""
+    learners = LearnerDevices(jax.devices()[:num_devices])
+    run_spec = make_run_spec(num_learner_devices=num_devices, trajectories_per_cycle=2)
+    agent = make_agent(name, run_spec, optimizer="rmsprop", rmsprop_epsilon=0.01, **changes)
+    learner = Learner(
+        agent=agent,
+        learners=learners,
+        num_envs_per_device=NUM_ENVS // num_devices,
+        key=jax.random.key(0),
+        clock=WallClock(),
+    )
+    items = []
+    for number, (initial, trajectory) in enumerate(uneven_trajectories(changes["lstm_size"])):
+        state = agent.shard_actor_state(initial, learners)
+        items.append(
+            TrajectoryItem(
+                initial_state=state,
+                final_state=state,
+                trajectory=learners.split(trajectory, axis=1),
+                actor_id=0,
+                sequence_number=number,
+                policy_version=0,
+                env_steps=1,
+                episodes=(),
+            )
+        )
+    metrics = learner.run_cycle(items)
+    return jax.device_get((learner.published, metrics))
+
+
+@every_agent
+def test_the_number_of_learner_devices_never_changes_the_update(name):
+    expected, got = (one_update_on(name, number, lstm_size=None) for number in (1, 2))
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@every_agent
+@pytest.mark.parametrize(("torso", "lstm_size"), [("mlp", None), ("mlp", 6), ("deep", None)])
+def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, torso, lstm_size):
+    observation = {
+        "mlp": {"a": jax.ShapeDtypeStruct((), jnp.int32)},
+        "deep": jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8),
+    }[torso]
+    environment = EnvironmentSpec(
+        observation=observation, action_space=gymnasium.spaces.Discrete(NUM_ACTIONS)
+    )
+    run_spec = make_run_spec(environment=environment, trajectories_per_cycle=3)
+    agent = make_agent(name, run_spec, torso=torso, lstm_size=lstm_size)
+    validate_agent(agent, run_spec)
+
+    def cycle(key):
+        networks = agent.init_networks(key)
+        state = agent.init_actor_state(networks, NUM_ENVS, key, 0)
+        experience = agent.init_experience(networks, NUM_ENVS)
+        env_steps = jax.tree.map(
+            lambda x: x[:, :NUM_ENVS], window_of(experience).trajectory.env_steps
+        )
+        row = jax.tree.map(lambda x: x[0], env_steps)
+        action, extras, _ = agent.act(networks, state, row, greedy=False)
+        action, extras = jax.tree.map(lambda x: jnp.stack([x] * LENGTH), (action, extras))
+        trajectory = type(window_of(experience).trajectory)(
+            env_steps=env_steps, action=action, extras=extras
+        )
+        updated = agent.update_experience(
+            networks, experience, state, state, trajectory, jnp.int32(0)
+        )
+        loss, (after, metrics) = agent.loss(networks, updated, key, jnp.int32(0))
+        return experience, updated, after, loss, metrics
+
+    experience, updated, after, loss, metrics = jax.eval_shape(cycle, jax.random.key(0))
+    for later in (updated, after):
+        assert jax.tree.structure(experience) == jax.tree.structure(later)
+        assert jax.tree.leaves(experience) == jax.tree.leaves(later)
+    assert window_of(experience).trajectory.action.shape == (LENGTH, 3 * NUM_ENVS)
+    assert {leaf.shape for leaf in (loss, *metrics.values())} == {()}
+
+
+@every_agent
+@pytest.mark.parametrize(
+    "action_space",
+    [
+        gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32),
+        gymnasium.spaces.MultiDiscrete([2, 3]),
+        gymnasium.spaces.Discrete(3, start=1),
+    ],
+)
+def test_an_action_space_other_than_discrete_is_refused(name, action_space):
+    environment = EnvironmentSpec(
+        observation=jax.ShapeDtypeStruct(OBSERVATION, jnp.float32), action_space=action_space
+    )
+    with pytest.raises(ConfigError, match=rf"env\.id: {name} expects .* Discrete .* got"):
+        make_agent(name, make_run_spec(environment=environment))
+
+
+def test_actor_state_is_split_over_the_devices_but_for_the_key():
+    agent = make_agent("a2c", lstm_size=6)
+    learners = LearnerDevices(jax.devices())
+    networks = agent.init_networks(jax.random.key(0))
+    state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
+    placed = agent.shard_actor_state(state, learners)
+    validate_sharded_state(placed, state)
+    assert placed.key.sharding.is_fully_replicated
+    for leaf in jax.tree.leaves(placed.memory):
+        assert leaf.addressable_shards[0].data.shape[0] == NUM_ENVS // len(learners)

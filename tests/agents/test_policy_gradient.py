@@ -1,0 +1,49 @@
+"""The simple policy gradient: rewards to go, by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.actor_critic import ActorCriticExtras
+from agents.config import PolicyGradientConfig
+from agents.networks import PolicyValue
+from agents.policy_gradient import policy_gradient_loss
+from sebulba.types import EnvStep, Trajectory
+
+
+def column(*numbers, dtype=None):
+    return jnp.array(numbers, dtype)[:, None]
+
+
+def test_actions_count_with_what_was_paid_until_their_episode_or_trajectory_ended():
+    # Two steps of an episode that is truncated, the reset, one step of the next episode.
+    trajectory = Trajectory(
+        env_steps=EnvStep(
+            observation=jnp.zeros((5, 1, 1)),
+            reward=column(7.0, 2.0, 4.0, 0.0, 5.0),
+            terminated=jnp.zeros((5, 1), bool),
+            truncated=column(False, False, True, False, False),
+            is_first=column(True, False, False, True, False),
+        ),
+        action=column(0, 1, 1, 0, dtype=jnp.int32),
+        extras=ActorCriticExtras(logits=jnp.zeros((4, 1, 2))),
+    )
+    probabilities = jnp.array([[0.4, 0.6], [0.2, 0.8], [0.1, 0.9], [0.7, 0.3], [0.5, 0.5]])[:, None]
+    config = PolicyGradientConfig(discount=0.5, entropy_cost=0.1)
+
+    def loss(values):
+        outputs = PolicyValue(logits=jnp.log(probabilities), values=values)
+        return policy_gradient_loss(outputs, trajectory, config)
+
+    (got, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.full((5, 1), 3.0))
+    returns = np.array([2.0 + 0.5 * 4.0, 4.0, 5.0])
+    normalised = (returns - returns.mean()) / returns.std()
+    policy_loss = -np.mean(np.log([0.4, 0.8, 0.7]) * normalised)
+    chances = np.array([[0.4, 0.6], [0.2, 0.8], [0.7, 0.3]])
+    entropy = -np.mean(np.sum(chances * np.log(chances), axis=1))
+    expected = {"policy_loss": policy_loss, "entropy": entropy, "return_to_go": returns.mean()}
+    assert metrics.keys() == expected.keys()
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(metrics[name], wanted, rtol=1e-5)
+    np.testing.assert_allclose(got, policy_loss - 0.1 * entropy, rtol=1e-5)
+    assert not gradient.any()

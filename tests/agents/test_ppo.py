@@ -1,0 +1,225 @@
+"""PPO: the clipped objective, targets of one parameter version, and minibatches."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.config import PPOConfig
+from agents.networks import PolicyValue
+from agents.ppo import PPO, Minibatch, Targets, clipped_surrogate, make_ppo, ppo_loss
+from sebulba.errors import ConfigError
+from sebulba.returns import gae
+from tests.on_policy import (
+    LENGTH,
+    NUM_ENVS,
+    assert_trees_close,
+    evaluate,
+    live,
+    make_experience,
+    make_networks,
+    make_run_spec,
+    make_stream,
+    take_in,
+)
+
+CLIP = jnp.float32(0.2)
+
+
+def make_config(**changes):
+    return PPOConfig(**{"hidden_sizes": (8, 8)} | changes)
+
+
+def make_agent(run_spec=None, **changes):
+    return make_ppo(make_config(**changes), run_spec or make_run_spec())
+
+
+def row(*numbers):
+    return jnp.array([numbers], jnp.float32)
+
+
+def make_minibatch(*, advantages, log_probs, values, valid=None):
+    """Returns transitions `[1, B]` in which action 0 of 2 was taken."""
+    shape = advantages.shape
+    return Minibatch(
+        action=jnp.zeros(shape, jnp.int32),
+        valid=jnp.ones(shape, bool) if valid is None else jnp.array([valid]),
+        targets=Targets(log_probs=log_probs, values=values, advantages=advantages),
+    )
+
+
+def logits_of(probabilities):
+    """Returns `[1, B, 2]`, by the probability of action 0."""
+    return jnp.log(jnp.stack([probabilities, 1.0 - probabilities], axis=-1))
+
+
+def test_the_surrogate_is_clipped_only_where_that_lowers_it():
+    ratios, ones = jnp.array([0.5, 0.95, 1.05, 1.5]), jnp.ones(4)
+    gained = clipped_surrogate(ratios, ones, CLIP)
+    np.testing.assert_allclose(gained, [0.5, 0.95, 1.05, 1.2], rtol=1e-6)
+    lost = clipped_surrogate(ratios, -ones, CLIP)
+    np.testing.assert_allclose(lost, [-0.8, -0.95, -1.05, -1.5], rtol=1e-6)
+
+
+def test_loss_of_two_transitions_is_the_papers():
+    config = make_config(normalize_advantages=False, baseline_cost=0.5, entropy_cost=0.01)
+    probabilities = row(0.6, 0.3)
+    minibatch = make_minibatch(
+        advantages=row(2.0, -1.0), log_probs=jnp.log(row(0.4, 0.6)), values=row(1.0, 3.0)
+    )
+    outputs = PolicyValue(logits=logits_of(probabilities), values=row(2.0, 2.5))
+    loss, metrics = ppo_loss(outputs, minibatch, config, clip=CLIP)
+    # Ratios 1.5 and 0.5; the returns are 1 + 2 and 3 − 1.
+    policy_loss = -(1.2 * 2.0 + 0.8 * -1.0) / 2
+    value_loss = 0.5 * ((2.0 - 3.0) ** 2 + (2.5 - 2.0) ** 2) / 2
+    entropy = -sum(p * np.log(p) + (1 - p) * np.log(1 - p) for p in (0.6, 0.3)) / 2
+    expected = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "value": 2.25,
+        "kl": (0.5 - np.log(1.5) - 0.5 - np.log(0.5)) / 2,
+        "clip_fraction": 1.0,
+    }
+    assert metrics.keys() == expected.keys()
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(metrics[name], wanted, rtol=1e-5)
+    np.testing.assert_allclose(loss, policy_loss + 0.5 * value_loss - 0.01 * entropy, rtol=1e-5)
+
+
+def test_advantages_are_normalised_over_valid_transitions_alone():
+    minibatch = make_minibatch(
+        advantages=row(3.0, 100.0, 1.0),
+        log_probs=jnp.log(row(0.5, 0.5, 0.5)),
+        values=row(0.0, 0.0, 0.0),
+        valid=[True, False, True],
+    )
+    outputs = PolicyValue(logits=logits_of(row(0.55, 0.9, 0.45)), values=row(0.0, 0.0, 0.0))
+    _, metrics = ppo_loss(outputs, minibatch, make_config(), clip=CLIP)
+    np.testing.assert_allclose(metrics["policy_loss"], -(1.1 - 0.9) / 2, rtol=1e-5)
+
+
+def test_a_value_beyond_its_clip_has_no_gradient_unless_that_would_be_an_advantage():
+    minibatch = make_minibatch(
+        advantages=row(3.0, 3.0, -3.0),
+        log_probs=jnp.log(row(0.5, 0.5, 0.5)),
+        values=row(0.0, 0.0, 0.0),
+    )
+    values = row(0.5, 0.1, 0.5)
+
+    def gradient(value_clip):
+        config = make_config(value_clip=value_clip, baseline_cost=1.0)
+
+        def loss(values):
+            outputs = PolicyValue(logits=logits_of(row(0.5, 0.5, 0.5)), values=values)
+            return ppo_loss(outputs, minibatch, config, clip=CLIP)[0]
+
+        return jax.grad(loss)(values)
+
+    # The returns are 3, 3 and −3; the last value went the wrong way.
+    np.testing.assert_allclose(gradient(0.2), row(0.0, -2.9, 3.5) / 3, rtol=1e-5)
+    np.testing.assert_allclose(gradient(None), row(-2.5, -2.9, 3.5) / 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lstm_size", [None, 6])
+def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
+    agent = make_agent(lstm_size=lstm_size, lambda_=0.9, discount=0.8)
+    behaviour, learner = make_networks(agent), make_networks(agent, seed=1)
+    initial, trajectory = live(agent, behaviour, make_stream())
+    experience = take_in(agent, learner, initial, trajectory)
+    last_action = jnp.concatenate([initial.memory.last_action[None], trajectory.action])
+    values = agent.unroll(learner, trajectory.env_steps, last_action, initial.memory.core)[0].values
+    targets = experience.window.trajectory.extras
+    np.testing.assert_allclose(targets.values, values[:-1], rtol=1e-5, atol=1e-6)
+    expected = gae(
+        rewards=trajectory.env_steps.reward[1:],
+        discounts=jnp.where(trajectory.env_steps.terminated[1:], 0.0, 0.8),
+        valid=trajectory.valid,
+        values=values,
+        lambda_=0.9,
+    )
+    np.testing.assert_allclose(targets.advantages, expected, rtol=1e-4, atol=1e-5)
+    log_policy = jax.nn.log_softmax(trajectory.extras.logits)
+    taken = jnp.take_along_axis(log_policy, trajectory.action[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(targets.log_probs, taken, rtol=1e-5)
+    _, (later, _) = jax.jit(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))
+    assert_trees_close(later.window, experience.window, 0, 0)
+
+
+@pytest.mark.parametrize("lstm_size", [None, 6])
+def test_minibatches_part_each_epoch_and_every_epoch_is_shuffled_anew(lstm_size):
+    agent = make_agent(lstm_size=lstm_size, num_epochs=2, num_minibatches=4)
+    networks = make_networks(agent)
+    experience = make_experience(agent, networks)
+    num_entries = NUM_ENVS if lstm_size else LENGTH * NUM_ENVS
+    loss = jax.jit(agent.loss)
+    orders = []
+    for step in range(agent.num_updates_per_cycle(0)):
+        key = jax.random.key(step)
+        _, (experience, _) = loss(networks, experience, key, jnp.int32(step))
+        orders.append(np.asarray(experience.order))
+    assert agent.num_updates_per_cycle(7) == len(orders) == 8
+    for epoch in (orders[:4], orders[4:]):
+        assert sorted(epoch[0]) == list(range(num_entries))
+        for order in epoch[1:]:
+            np.testing.assert_array_equal(order, epoch[0])
+    assert (orders[0] != orders[4]).any() and (orders[0] != np.arange(num_entries)).any()
+
+
+@pytest.mark.parametrize("lstm_size", [None, 6])
+def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
+    never_done = make_stream(done_probability=0.0)
+    # Without the resets and the normalisation that make minibatches count differently.
+    changes = {"lstm_size": lstm_size, "normalize_advantages": False}
+    whole = make_agent(num_minibatches=1, **changes)
+    networks, later = make_networks(whole), make_networks(whole, seed=1)
+    expected = evaluate(whole, later, make_experience(whole, networks, never_done))
+    parts = make_agent(num_minibatches=4, **changes)
+    experience = make_experience(parts, networks, never_done)
+    loss = jax.jit(jax.value_and_grad(parts.loss, has_aux=True))
+    results = []
+    for step in range(4):
+        (value, (experience, metrics)), grads = loss(
+            later, experience, jax.random.key(step), jnp.int32(step)
+        )
+        results.append((value, metrics, grads))
+    mean = jax.tree.map(lambda *x: jnp.mean(jnp.stack(x), axis=0), *results)
+    assert_trees_close(mean, expected, 1e-4, 1e-5)
+    assert abs(results[0][0] - results[1][0]) > 1e-4
+
+
+def test_the_clip_falls_to_zero_over_the_run_if_it_decays():
+    run_spec = make_run_spec(num_cycles=5)
+    for decays, expected in ((True, [0.2, 0.1, 0.0]), (False, [0.2, 0.2, 0.2])):
+        config = make_config(clip=0.2, clip_decay=decays, num_epochs=2, num_minibatches=2)
+        learning = PPO(config, run_spec)
+        clips = [learning._clip(jnp.int32(step)) for step in (0, 10, 20)]
+        np.testing.assert_allclose(clips, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_minibatches": 3}, r"divisor of the 56 transitions .* got 3"),
+        ({"num_minibatches": 7, "lstm_size": 6}, r"divisor of the 8 environments .* got 7"),
+        ({"num_minibatches": 0}, "got 0"),
+    ],
+)
+def test_minibatches_that_do_not_part_the_batch_name_the_key(changes, message):
+    with pytest.raises(ConfigError, match=rf"agent\.num_minibatches: expected .*{message}"):
+        make_agent(**changes)
+
+
+def test_rewards_are_clipped_where_they_are_learned_from():
+    stream = make_stream()
+    clipped = dataclasses.replace(stream, reward=np.clip(stream.reward, -0.5, 0.5))
+    agent, plain = make_agent(reward_clip=0.5), make_agent()
+    networks = make_networks(agent)
+    got, expected, unclipped = (
+        make_experience(each, networks, rows).window.trajectory.extras.advantages
+        for each, rows in ((agent, stream), (plain, clipped), (plain, stream))
+    )
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    assert (abs(got - unclipped) > 1e-2).any()
