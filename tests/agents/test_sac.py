@@ -1,0 +1,259 @@
+"""SAC against hand-fed numbers and a slow reference."""
+
+import dataclasses
+import functools
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.config import SACConfig
+from agents.sac import SAC
+from agents.transitions import Transitions
+from sebulba.errors import ConfigError
+from sebulba.replay import SequenceIds
+from sebulba.tanh_gaussian import TanhGaussianSample
+from sebulba.types import EnvironmentSpec, RunSpec, Trajectory
+from sebulba.validation import validate_agent
+from tests.splitting import step_split, step_whole
+from tests.streams import random_env_steps
+
+LENGTH, NUM_ENVS = 4, 4
+CONFIG = SACConfig(
+    hidden_sizes=(8,),
+    batch_size=32,
+    replay_capacity=NUM_ENVS * 16,
+    min_replay_rows=40,
+    initial_temperature=0.2,
+)
+RUN_SPEC = RunSpec(
+    environment=EnvironmentSpec(
+        observation=jax.ShapeDtypeStruct((3,), jnp.float32),
+        action_space=gymnasium.spaces.Box(-1.0, 1.0, (2,)),
+    ),
+    num_envs=NUM_ENVS,
+    num_actors=1,
+    num_learner_devices=1,
+    trajectory_length=LENGTH,
+    trajectories_per_cycle=1,
+    num_cycles=100,
+)
+
+
+@functools.cache
+def agent_and_networks():
+    """Returns an agent, and networks whose target critics differ from the online ones."""
+    agent = SAC(CONFIG, RUN_SPEC)
+    networks, other = (agent.init_networks(jax.random.key(seed)) for seed in (0, 1))
+    return agent, dataclasses.replace(networks, target_critics=other.target_critics)
+
+
+def random_batch(size=32, seed=0):
+    rng = np.random.default_rng(seed)
+    discount = np.where(rng.random(size) < 0.3, 0.0, 0.99)
+    return Transitions(
+        observation=jnp.asarray(rng.normal(size=(size, 3)), jnp.float32),
+        action=jnp.asarray(rng.uniform(-1, 1, (size, 2)), jnp.float32),
+        reward=jnp.asarray(rng.normal(size=size), jnp.float32),
+        discount=jnp.asarray(discount, jnp.float32),
+        next_observation=jnp.asarray(rng.normal(size=(size, 3)), jnp.float32),
+        weight=jnp.ones(size),
+        ids=SequenceIds(stream=jnp.zeros(size, jnp.int32), start=jnp.arange(size, dtype=jnp.int32)),
+        num_transitions=jnp.full(size, 40, jnp.int32),
+    )
+
+
+def random_draws(size=32, seed=1):
+    rng = np.random.default_rng(seed)
+    return TanhGaussianSample(
+        action=jnp.asarray(rng.uniform(-1, 1, (size, 2)), jnp.float32),
+        log_prob=jnp.asarray(rng.normal(size=size), jnp.float32),
+    )
+
+
+class FixedCritics:
+    """Critics of given values, in place of the network."""
+
+    def __init__(self, values):
+        self.values = jnp.asarray(values)
+
+    def apply(self, params, observation, action):
+        return jnp.tile(self.values[:, None], (1, action.shape[0]))
+
+
+def with_fixed_critics(values):
+    agent = SAC(CONFIG, RUN_SPEC)
+    agent._critics = FixedCritics(values)
+    return agent
+
+
+def test_targets_golden():
+    _, networks = agent_and_networks()
+    batch = dataclasses.replace(
+        random_batch(2), reward=jnp.full(2, 0.5), discount=jnp.array([0.99, 0.0])
+    )
+    following = TanhGaussianSample(action=jnp.zeros((2, 2)), log_prob=jnp.full(2, 1.809849))
+    targets = with_fixed_critics([1.7, 1.4]).targets(networks, batch, following)
+    np.testing.assert_allclose(targets, [1.527650, 0.5], atol=2e-6)
+
+
+def test_gradient_of_the_temperature_golden():
+    agent, networks = agent_and_networks()
+    batch, draws = random_batch(2), random_draws(2)
+    here = dataclasses.replace(draws, log_prob=jnp.full(2, 1.809849))
+    grads = jax.grad(
+        lambda networks: agent.loss_of_batch(networks, batch, here=here, following=draws)[0]
+    )(networks)
+    np.testing.assert_allclose(grads.online.log_temperature, 0.2 * (-1.809849 + 2.0), rtol=1e-5)
+
+
+def test_loss_equals_the_slow_reference():
+    agent, networks = agent_and_networks()
+    batch, here, following = random_batch(), random_draws(seed=1), random_draws(seed=2)
+    loss, _ = jax.jit(agent.loss_of_batch)(networks, batch, here=here, following=following)
+
+    def q(params, observation, action):
+        return np.asarray(agent._critics.apply(params, observation, action), np.float64)
+
+    critics = networks.online.critics
+    stored = q(critics, batch.observation, batch.action)
+    own = q(critics, batch.observation, here.action)
+    after = q(networks.target_critics, batch.next_observation, following.action)
+    losses = []
+    for i in range(32):
+        value = min(after[:, i]) - 0.2 * float(following.log_prob[i])
+        target = float(batch.reward[i]) + float(batch.discount[i]) * value
+        log_prob = float(here.log_prob[i])
+        losses.append(
+            0.5 * (stored[0, i] - target) ** 2
+            + 0.5 * (stored[1, i] - target) ** 2
+            + (0.2 * log_prob - min(own[:, i]))
+            + 0.2 * (-log_prob + 2.0)
+        )
+    np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
+    assert (own[0] < own[1]).any() and (own[0] > own[1]).any()
+
+
+def test_each_loss_moves_its_own_parameters_only():
+    agent, networks = agent_and_networks()
+    batch = random_batch()
+
+    def loss(networks, batch):
+        policy = networks.online.policy
+        here = agent._draw(jax.random.key(3), policy, batch.observation)
+        following = agent._draw(jax.random.key(4), policy, batch.next_observation)
+        return agent.loss_of_batch(networks, batch, here=here, following=following)[0]
+
+    grads = jax.jit(jax.grad(loss))(networks, batch)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(grads.target_critics))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(grads.online))
+    other = dataclasses.replace(batch, reward=batch.reward + 5.0)
+    others = jax.jit(jax.grad(loss))(networks, other)
+    jax.tree.map(np.testing.assert_array_equal, grads.online.policy, others.online.policy)
+    np.testing.assert_array_equal(grads.online.log_temperature, others.online.log_temperature)
+    assert not np.allclose(
+        jax.tree.leaves(grads.online.critics)[0], jax.tree.leaves(others.online.critics)[0]
+    )
+
+
+def test_one_and_two_learner_devices_take_the_same_step():
+    agent, networks = agent_and_networks()
+    opt_state = agent.init_opt_state(networks)
+    batch = random_batch()
+    batch = dataclasses.replace(batch, weight=batch.weight.at[:16].multiply(0.1))
+    everything = (batch, random_draws(seed=1), random_draws(seed=2))
+
+    def loss(networks, everything):
+        batch, here, following = everything
+        return agent.loss_of_batch(networks, batch, here=here, following=following)[0]
+
+    expected = step_whole(agent, loss, networks, opt_state, everything)
+    got = step_split(agent, loss, networks, opt_state, everything, num_devices=2)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), got, expected)
+    assert float(expected[2]) != 0.0
+
+
+def test_loss_learns_from_the_replay_with_finite_gradients():
+    agent, networks = agent_and_networks()
+    update, experience = jax.jit(agent.update_experience), agent.init_experience(networks, NUM_ENVS)
+    state = agent.init_actor_state((), NUM_ENVS, jax.random.key(0), 0)
+    env_steps = random_env_steps(0, 4 * LENGTH, NUM_ENVS)
+    rng = np.random.default_rng(0)
+    for begin in range(0, 4 * LENGTH, LENGTH):
+        trajectory = Trajectory(
+            env_steps=jax.tree.map(lambda x: jnp.asarray(x[begin : begin + LENGTH + 1]), env_steps),  # noqa: B023
+            action=jnp.asarray(rng.uniform(-1, 1, (LENGTH, NUM_ENVS, 2)), jnp.float32),
+            extras=(),
+        )
+        experience = update(networks, experience, state, state, trajectory, jnp.int32(0))
+    loss = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+    (value, (after, metrics)), grads = loss(networks, experience, jax.random.key(0), jnp.int32(0))
+    assert np.isfinite(value) and all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
+    jax.tree.map(np.testing.assert_array_equal, after, experience)
+    valid = ~env_steps.done[: 4 * LENGTH - 1]
+    assert int(metrics["replay_sequences"]) == np.count_nonzero(valid)
+
+
+def test_optimize_moves_the_target_critics_by_the_share():
+    agent, networks = agent_and_networks()
+    grads = jax.tree.map(jnp.ones_like, networks)
+    after, _ = jax.jit(agent.optimize)(networks, agent.init_opt_state(networks), grads)
+
+    def check(new, old, online):
+        np.testing.assert_allclose(new, 0.995 * old + 0.005 * online, rtol=1e-5, atol=1e-7)
+
+    jax.tree.map(check, after.target_critics, networks.target_critics, after.online.critics)
+    # Adam's first step is the learning rate.
+    np.testing.assert_allclose(
+        after.online.log_temperature, np.log(0.2) - CONFIG.learning_rate, rtol=1e-5
+    )
+
+
+def test_act_draws_within_bounds_and_takes_the_mode_when_greedy():
+    agent, networks = agent_and_networks()
+    policy = agent.actor_networks(networks)
+    state = agent.init_actor_state(policy, NUM_ENVS, jax.random.key(0), 0)
+    env_step = jax.tree.map(lambda x: x[0], random_env_steps(0, 1, NUM_ENVS))
+    act = jax.jit(functools.partial(agent.act, greedy=False))
+    actions = []
+    for _ in range(200):
+        action, extras, state = act(policy, state, env_step)
+        actions.append(np.asarray(action))
+        assert extras == ()
+    actions = np.stack(actions)
+    assert actions.shape == (200, NUM_ENVS, 2)
+    assert (np.abs(actions) <= 1.0).all() and (actions.std(axis=0) > 0.1).all()
+    gaussian = agent._policy.apply(policy, env_step.observation)
+    mode, _, _ = agent.act(policy, state, env_step, greedy=True)
+    np.testing.assert_allclose(mode, np.tanh(gaussian.mean), rtol=1e-6)
+    pre_tanh = np.arctanh(np.clip(actions, -0.999999, 0.999999))
+    np.testing.assert_allclose(np.median(pre_tanh, axis=0), gaussian.mean, atol=0.4)
+
+
+def test_num_updates_keep_the_replay_ratio_exactly():
+    agent = SAC(dataclasses.replace(CONFIG, replay_ratio=32.0), RUN_SPEC)
+    counts = [agent.num_updates_per_cycle(cycle) for cycle in range(5)]
+    # 16 rows a cycle, an update each, and learning starts after 40.
+    assert counts == [0, 0, 8, 16, 16]
+
+
+def test_actors_get_the_policy_only():
+    agent, networks = agent_and_networks()
+    assert agent.actor_networks(networks) is networks.online.policy
+    validate_agent(agent, RUN_SPEC)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Discrete(3),
+        gymnasium.spaces.Box(-np.inf, np.inf, (2,)),
+        gymnasium.spaces.Box(-1.0, 1.0, (2, 2)),
+    ],
+)
+def test_other_actions_are_refused(space):
+    environment = dataclasses.replace(RUN_SPEC.environment, action_space=space)
+    with pytest.raises(ConfigError, match="continuous, bounded actions"):
+        SAC(CONFIG, dataclasses.replace(RUN_SPEC, environment=environment))
