@@ -1,0 +1,55 @@
+"""Whether a config learns its task, on many seeds: `python -m benchmarks.learning CONFIG`.
+
+Each seed is a run of its own, in a process of its own, as a user would start it; the wall time is
+the whole process's, imports and compilation included.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def learn(config: str, seed: int, arguments: list[str]) -> dict:
+    """Runs one seed; returns the steps and seconds it took, and the best mean return."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = pathlib.Path(folder) / "run"
+        command = [sys.executable, "-m", "sebulba.train", config, "--seed", str(seed)]
+        started = time.perf_counter()
+        subprocess.run(
+            [*command, "--run-dir", str(run_dir), *arguments], check=True, stderr=subprocess.DEVNULL
+        )
+        wall_time_s = time.perf_counter() - started
+        summary = json.loads((run_dir / "summary.json").read_text())
+    return {
+        "seed": seed,
+        "env_steps": summary["env_steps"],
+        "process_s": round(wall_time_s, 1),
+        "best_return": summary["best_episode_return_mean"],
+        "final_return": summary["final_episode_return_mean"],
+    }
+
+
+def main() -> None:
+    """Runs all seeds and prints a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
+    parser.add_argument("--json", type=pathlib.Path)
+    options, arguments = parser.parse_known_args()
+    results = []
+    for seed in options.seeds:
+        results.append(learn(options.config, seed, arguments))
+        print(json.dumps(results[-1]), flush=True)
+    steps = [result["env_steps"] for result in results]
+    worst = min(result["best_return"] for result in results)
+    print(f"{options.config}: worst best return {worst:.2f}, most env steps {max(steps):,}")
+    if options.json:
+        options.json.write_text(json.dumps({"config": options.config, "runs": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Agents learn their tasks through the whole ring, on seeds that nothing was tuned on."""
+
+import dataclasses
+import json
+
+import pytest
+
+from sebulba import training
+from sebulba.config import DevicesConfig
+from sebulba.config_loading import load_config
+
+
+def best_return(tmp_path, name, arguments=()):
+    """Trains a config of the project to its end; returns the best mean return."""
+    config = load_config(f"configs/{name}.yaml", ["--run-dir", str(tmp_path / "run"), *arguments])
+    config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
+    assert training.train(config) == 0
+    return json.loads((tmp_path / "run" / "summary.json").read_text())["best_episode_return_mean"]
+
+
+@pytest.mark.parametrize("name", ["impala_bandit", "ppo_bandit", "a2c_bandit", "pg_bandit"])
+def test_every_agent_solves_the_bandit(tmp_path, name):
+    """With rewards shifted by a row, or resets masked wrongly, nothing can be learned here."""
+    assert best_return(tmp_path, name, ["--seed", "1001"]) >= 0.95
+
+
+def test_random_actions_do_not_learn(tmp_path):
+    assert 15 < best_return(tmp_path, "random_cartpole", ["--seed", "1004"]) < 40
+
+
+@pytest.mark.slow
+def test_ppo_with_memory_solves_recall(tmp_path):
+    assert best_return(tmp_path, "ppo_recall", ["--seed", "1005"]) >= 0.9
+
+
+@pytest.mark.slow
+def test_impala_solves_catch(tmp_path):
+    assert best_return(tmp_path, "impala_catch", ["--seed", "1002"]) >= 0.9
+
+
+def test_r2d2_solves_recall(tmp_path):
+    assert best_return(tmp_path, "r2d2_recall", ["--seed", "1003"]) >= 0.9
+
+
+def test_ddqn_solves_the_bandit(tmp_path):
+    assert best_return(tmp_path, "ddqn_bandit", ["--seed", "1004"]) >= 0.95
+
+
+@pytest.mark.slow
+def test_prioritised_dueling_ddqn_solves_the_bandit(tmp_path):
+    arguments = ["--agent.priority-exponent", "0.6", "--agent.dueling-size", "32"]
+    assert best_return(tmp_path, "ddqn_bandit", ["--seed", "1005", *arguments]) >= 0.95
+
+
+def test_sac_solves_the_continuous_bandit(tmp_path):
+    assert best_return(tmp_path, "sac_bandit", ["--seed", "1006"]) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2000, 2005))
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [
+        ("impala_cartpole", 475),
+        ("impala_catch", 0.9),
+        ("impala_recall", 0.9),
+        ("impala_bandit", 0.95),
+        ("ppo_cartpole", 475),
+        ("ppo_recall", 0.9),
+        ("ppo_bandit", 0.95),
+        ("a2c_cartpole", 400),
+        ("a2c_bandit", 0.95),
+        ("pg_cartpole", 195),
+        ("pg_bandit", 0.95),
+        ("r2d2_recall", 0.9),
+        ("r2d2_cartpole", 400),
+        ("ddqn_cartpole", 450),
+        ("ddqn_bandit", 0.95),
+        ("sac_pendulum", -200),
+        ("sac_bandit", 0.9),
+    ],
+)
+def test_every_seed_learns(tmp_path, name, bar, seed):
+    assert best_return(tmp_path, name, ["--seed", str(seed)]) >= bar
+
+
+@pytest.mark.slow
+def test_recall_cannot_be_learned_without_memory(tmp_path):
+    arguments = ["--agent.lstm-size", "null", "--seed", "2000"]
+    assert best_return(tmp_path, "impala_recall", arguments) < 0
