@@ -1,0 +1,112 @@
+"""The parts of acting, each alone: what an act cycle is measured against."""
+
+from collections.abc import Callable
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.agent import Agent
+from sebulba.envs.base import Environment
+from sebulba.types import EnvStep, Networks, PyTree
+
+
+def step_alone(environment: Environment, num_rows: int) -> Callable[[], int]:
+    """Returns work: an environment that has been reset, stepped with random actions."""
+    actions = random_actions(environment, num_rows)
+
+    def run() -> int:
+        for action in actions:
+            environment.step(action)
+        return num_rows * environment.num_envs
+
+    return run
+
+
+def scan_alone(environment: Environment, num_rows: int, num_scans: int = 1) -> Callable[[], int]:
+    """Returns work: a fusible environment that has been reset, stepped in jitted scans."""
+    fused = environment.fused()
+    actions = jnp.asarray(np.stack(random_actions(environment, num_rows)))
+
+    @jax.jit
+    def scan(state: PyTree, actions: jax.Array) -> tuple[PyTree, jax.Array]:
+        def step(state: PyTree, action: jax.Array) -> tuple[PyTree, EnvStep]:
+            return fused.step(state, action)
+
+        state, rows = jax.lax.scan(step, state, actions)
+        return state, rows
+
+    state = fused.state
+
+    def run() -> int:
+        nonlocal state
+        for _ in range(num_scans):
+            state, rows = scan(state, actions)
+            jax.block_until_ready(rows)
+        return num_scans * num_rows * environment.num_envs
+
+    return run
+
+
+def infer_alone(
+    agent: Agent, networks: Networks, env_step: EnvStep, num_rows: int
+) -> Callable[[], int]:
+    """Returns work: a bare jitted act for each vector step, its action brought to the host."""
+    num_envs = env_step.reward.shape[0]
+    act = jax.jit(_act(agent), donate_argnums=1)
+    state = _initial_state(agent, networks, num_envs)
+
+    def run() -> int:
+        nonlocal state
+        for _ in range(num_rows):
+            action, _, state = act(networks, state, env_step)
+            jax.tree.map(np.asarray, action)
+        return num_rows * num_envs
+
+    return run
+
+
+def infer_in_scan(
+    agent: Agent, networks: Networks, env_step: EnvStep, num_rows: int, num_scans: int = 1
+) -> Callable[[], int]:
+    """Returns work: acting from `num_rows` given rows in jitted scans."""
+    num_envs = env_step.reward.shape[0]
+    # As an argument: a constant row would let XLA take the work out of the loop.
+    rows = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * num_rows), env_step)
+    state = _initial_state(agent, networks, num_envs)
+
+    @jax.jit
+    def scan(networks: Networks, state: PyTree, rows: EnvStep) -> tuple[PyTree, PyTree]:
+        def step(state: PyTree, row: EnvStep) -> tuple[PyTree, PyTree]:
+            action, extras, state = _act(agent)(networks, state, row)
+            return state, (action, extras)
+
+        return jax.lax.scan(step, state, rows)
+
+    def run() -> int:
+        nonlocal state
+        for _ in range(num_scans):
+            state, chosen = scan(networks, state, rows)
+            jax.block_until_ready(chosen)
+        return num_scans * num_rows * num_envs
+
+    return run
+
+
+def random_actions(environment: Environment, num_rows: int) -> list[np.ndarray]:
+    """Returns `num_rows` actions `[B, ...]` of the environment's action space."""
+    space = gymnasium.vector.utils.batch_space(environment.spec.action_space, environment.num_envs)
+    space.seed(0)
+    dtype = environment.spec.action_space.dtype
+    return [space.sample().astype(dtype) for _ in range(num_rows)]
+
+
+def _act(agent: Agent) -> Callable[[Networks, PyTree, EnvStep], tuple[PyTree, PyTree, PyTree]]:
+    return lambda networks, state, row: agent.act(networks, state, row, greedy=False)
+
+
+def _initial_state(agent: Agent, networks: Networks, num_envs: int) -> PyTree:
+    return jax.jit(lambda networks, key: agent.init_actor_state(networks, num_envs, key, 0))(
+        networks, jax.random.key(0)
+    )

@@ -1,0 +1,89 @@
+"""The act cycles that one writes first, for comparison: a Python loop around a jitted `act`.
+
+Each env step uploads the row, calls the jitted act, and keeps the episode statistics with one jax
+call for each operation (`eager`), with one jitted call (`jit`), or with one that also donates the
+statistics (`donated`). Rows are kept in a list, which one jitted call stacks at the end.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.act_cycle import ActCarry, CycleResult
+from sebulba.agent import Agent
+from sebulba.envs.base import Environment
+from sebulba.episodes import EpisodeStatistics, update_statistics
+from sebulba.types import ActorState, EnvStep, Networks, Trajectory
+
+Bookkeeping = Literal["eager", "jit", "donated"]
+BOOKKEEPING: tuple[Bookkeeping, ...] = ("eager", "jit", "donated")
+
+
+class LoopCycle:
+    """An act cycle as a loop, with the bookkeeping outside the jitted act."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        environment: Environment,
+        *,
+        bookkeeping: Bookkeeping,
+        trajectory_length: int,
+    ):
+        self._environment = environment
+        self._trajectory_length = trajectory_length
+
+        def act(networks: Networks, actor_state: ActorState, env_step: EnvStep):
+            return agent.act(networks, actor_state, env_step, greedy=False)
+
+        self._act = jax.jit(act, donate_argnums=1)
+        self._update = {
+            "eager": _update,
+            "jit": jax.jit(_update),
+            "donated": jax.jit(_update, donate_argnums=0),
+        }[bookkeeping]
+        self._stack = jax.jit(_stack)
+
+    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
+        """Acts `T` steps; `carry.actor_state` is donated."""
+        actor_state, statistics, env_step = carry.actor_state, carry.statistics, carry.env_step
+        rows = []
+        for _ in range(self._trajectory_length):
+            env_step = jax.tree.map(jnp.array, env_step)
+            action, extras, actor_state = self._act(networks, actor_state, env_step)
+            statistics, kept = self._update(statistics, env_step)
+            rows.append((env_step, action, extras, kept))
+            env_step = self._environment.step(np.asarray(action))
+        result = self._stack(rows, env_step, actor_state)
+        jax.block_until_ready(result)
+        carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
+        return carry, result
+
+
+def _update(
+    statistics: EpisodeStatistics, env_step: EnvStep
+) -> tuple[EpisodeStatistics, EpisodeStatistics]:
+    """Returns the statistics twice: one goes on to the next step, one is kept."""
+    statistics = update_statistics(statistics, env_step)
+    return statistics, statistics
+
+
+def _stack(rows: list, last: EnvStep, actor_state: ActorState) -> CycleResult:
+    env_steps, action, extras, episodes = zip(*rows, strict=True)
+
+    def stack(*leaves: jax.Array) -> jax.Array:
+        return jnp.stack(leaves)
+
+    trajectory = Trajectory(
+        env_steps=jax.tree.map(stack, *env_steps, last),
+        action=jax.tree.map(stack, *action),
+        extras=jax.tree.map(stack, *extras),
+    )
+    return CycleResult(
+        final_state=jax.tree.map(jnp.copy, actor_state),
+        trajectory=trajectory,
+        episodes=jax.tree.map(stack, *episodes),
+        env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
+    )

@@ -1,0 +1,158 @@
+"""Times the learner: updates a second inside the running framework against a bare jitted loop.
+
+    python -m benchmarks.learner [--torsos mlp nature shallow deep] [--updates 1 4] [--json FILE]
+
+Inside, the learner's thread runs as it does in training, deques, publishing and progress included;
+trajectories are acted once and then handed to it over and over, so that no actor takes the cores
+from it. The bare loop is a plain jitted gradient step on the same batch.
+"""
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import harness, rings
+from benchmarks.harness import Result, Timed
+from benchmarks.policy_gradient import PolicyGradientConfig
+from sebulba.agent import Agent
+from sebulba.assembly import Ring
+from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
+from sebulba.learner import run_learner
+from sebulba.queues import Closed
+from sebulba.types import PyTree, Trajectory
+
+
+def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: int) -> Result:
+    """Returns updates a second inside the framework and in a bare loop."""
+    image = torso != "mlp"
+    config = Config(
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        env=EnvConfig(suite="benchmarks.environments:make", id="Canned", options={"image": image}),
+        actor=ActorConfig(
+            threads_per_device=1, num_envs=num_envs, trajectory_length=20, cycle="stepped"
+        ),
+        agent=PolicyGradientConfig(torso=torso, updates_per_cycle=updates),
+    )
+    rates = harness.interleave(
+        {
+            "inside the framework": lambda: _inside(config, cycles=cycles),
+            "bare loop": _BareLoop(config, num_updates=updates * cycles),
+        },
+        repeats,
+    )
+    return Result(
+        name=f"learner, {torso}",
+        unit="updates/s",
+        rates=rates,
+        ratios={"inside / bare": rates["inside the framework"].over(rates["bare loop"])},
+        settings={
+            "rows a batch": num_envs * config.actor.trajectory_length,
+            "updates a cycle": updates,
+            "cycles": cycles,
+        },
+    )
+
+
+def _inside(config: Config, *, cycles: int) -> Timed:
+    """Runs the learner of a new ring, fed with one trajectory from another thread."""
+    (item,) = rings.act_one_cycle(ring := rings.quiet_ring(config))
+    ring.close_environments()
+    # A cycle is needed to compile, and rates begin after it.
+    config = rings.of_length(config, (cycles + 1) * item.env_steps)
+    ring = rings.quiet_ring(config)
+    ring.close_environments()
+    feeder = threading.Thread(target=_feed, args=(ring, item), daemon=True)
+    feeder.start()
+    run_learner(
+        ring.learner,
+        schedule=ring.schedule,
+        trajectories=ring.trajectories,
+        stagings=ring.stagings,
+        progress=ring.progress,
+    )
+    ring.close()
+    feeder.join()
+    updates_per_step = config.agent.updates_per_cycle / item.env_steps
+    return Timed(amount=ring.progress.steps_per_second * updates_per_step, seconds=1.0)
+
+
+def _feed(ring: Ring, item) -> None:
+    try:
+        for number in itertools.count():
+            ring.ledger.act(0, item.env_steps)
+            ring.trajectories.put(dataclasses.replace(item, sequence_number=number))
+    except Closed:
+        pass
+
+
+class _BareLoop:
+    """Work: a plain jitted gradient step on one batch, again and again."""
+
+    def __init__(self, config: Config, *, num_updates: int):
+        ring = rings.quiet_ring(config)
+        (item,) = rings.act_one_cycle(ring)
+        agent = rings.make_agent(config, ring.environments[0].spec, 1)
+        ring.close_environments()
+        networks = agent.init_networks(jax.random.key(0))
+        experience = agent.update_experience(
+            networks,
+            agent.init_experience(networks, config.actor.num_envs),
+            item.initial_state,
+            item.final_state,
+            item.trajectory,
+            jnp.int32(0),
+        )
+        self._state = (networks, agent.init_opt_state(networks))
+        self._step = jax.jit(_gradient_step(agent, experience), donate_argnums=0)
+        self._trajectory: Trajectory = item.trajectory
+        self._num_updates = num_updates
+
+    def __call__(self) -> int:
+        """Takes the steps, two in flight at most; returns their number."""
+        previous = None
+        for _ in range(self._num_updates):
+            self._state, loss = self._step(self._state, self._trajectory)
+            if previous is not None:
+                jax.block_until_ready(previous)
+            previous = loss
+        jax.block_until_ready(self._state)
+        return self._num_updates
+
+
+def _gradient_step(agent: Agent, experience: PyTree) -> Callable[[PyTree, Trajectory], PyTree]:
+    def step(state: PyTree, trajectory: Trajectory) -> tuple[PyTree, jax.Array]:
+        networks, opt_state = state
+        batch = dataclasses.replace(experience, trajectory=trajectory)
+        loss = jax.value_and_grad(agent.loss, has_aux=True)
+        (value, _), grads = loss(networks, batch, jax.random.key(0), jnp.int32(0))
+        return agent.optimize(networks, opt_state, grads), value
+
+    return step
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("--torsos", nargs="+", default=["mlp", "nature", "shallow", "deep"])
+    parser.add_argument("--updates", nargs="+", type=int, default=[1, 4], help="a cycle")
+    arguments = parser.parse_args()
+    results = [
+        measure(
+            torso=torso,
+            num_envs={"mlp": 128, "deep": 8}.get(torso, 32),
+            updates=updates,
+            cycles=max(4, (100 if torso == "mlp" else 8) // updates),
+            repeats=arguments.repeats,
+        )
+        for torso in arguments.torsos
+        for updates in arguments.updates
+    ]
+    harness.report(results, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The toy agent of the benchmarks: REINFORCE with an MLP or convolutions, for discrete actions.
+
+Five tanh layers of 200 on CartPole make 162,202 parameters. For a run, `agent.name` is
+`benchmarks.policy_gradient:PolicyGradient`.
+"""
+
+import dataclasses
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents.networks import DeepTorso, ShallowTorso
+from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.devices import shard_per_env_leaves
+from sebulba.distributions import categorical_log_prob, categorical_mode, categorical_sample
+from sebulba.pytree import pytree_dataclass
+from sebulba.reductions import masked_mean
+from sebulba.types import EnvStep, Networks, PyTree, RunSpec, Trajectory
+from sebulba.window import Window, init_window, push
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyGradientConfig:
+    """Settings of the toy agent."""
+
+    name: str = "benchmarks.policy_gradient:PolicyGradient"
+    """Which agent."""
+    torso: Literal["mlp", "nature", "shallow", "deep"] = "mlp"
+    """mlp: tanh layers; nature: DQN's convolutions; shallow, deep: IMPALA's."""
+    hidden_sizes: tuple[int, ...] = (200, 200, 200, 200, 200)
+    """Widths of the tanh layers."""
+    discount: float = 0.99
+    """γ."""
+    learning_rate: float = 1e-3
+    """Of Adam."""
+    updates_per_cycle: int = 1
+    """Optimisation steps a learner cycle."""
+
+
+@pytree_dataclass
+class PolicyGradientState:
+    """Nothing but the key."""
+
+    key: jax.Array
+
+
+class MLP(nn.Module):
+    """Tanh layers."""
+
+    hidden_sizes: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns `[N, hidden_sizes[-1]]` of `[N, size]`."""
+        for size in self.hidden_sizes:
+            x = nn.tanh(nn.Dense(size)(x))
+        return x
+
+
+class Nature(nn.Module):
+    """The network of DQN (Mnih et al. 2015, "Human-level control …", Methods)."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Returns `[N, 512]` of images `[N, C, H, W]`."""
+        x = jnp.moveaxis(images, 1, -1).astype(jnp.float32) / 255.0
+        for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            x = nn.relu(nn.Conv(features, (size, size), strides=stride, padding="VALID")(x))
+        return nn.relu(nn.Dense(512)(x.reshape(x.shape[0], -1)))
+
+
+class Policy(nn.Module):
+    """A torso, and a layer for the logits."""
+
+    config: PolicyGradientConfig
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """Returns logits `[T, B, A]` of observations `[T, B, ...]`."""
+        torso = {
+            "mlp": lambda: MLP(self.config.hidden_sizes),
+            "nature": Nature,
+            "shallow": ShallowTorso,
+            "deep": DeepTorso,
+        }[self.config.torso]()
+        features = torso(observation.reshape(-1, *observation.shape[2:]))
+        return nn.Dense(self.num_actions)(features).reshape(*observation.shape[:2], -1)
+
+
+class PolicyGradient:
+    """REINFORCE (Williams 1992), with returns that end with the trajectory."""
+
+    Config = PolicyGradientConfig
+
+    def __init__(self, config: PolicyGradientConfig, run_spec: RunSpec):
+        self._config = config
+        self._run_spec = run_spec
+        self._policy = Policy(config, int(run_spec.environment.action_space.n))
+        self._optimizer = optax.adam(config.learning_rate)
+
+    def init_networks(self, key: jax.Array) -> Networks:
+        """Returns the parameters."""
+        leaf = self._run_spec.environment.observation
+        return self._policy.init(key, jnp.zeros((1, 1, *leaf.shape), leaf.dtype))
+
+    def init_opt_state(self, networks: Networks) -> PyTree:
+        """Returns Adam's state."""
+        return self._optimizer.init(networks)
+
+    def init_experience(self, networks: Networks, num_envs: int) -> Window:
+        """Returns an empty window of one learner cycle's trajectories."""
+        return init_window(self, networks, self._run_spec, num_envs, keep=lambda state: ())
+
+    def init_actor_state(
+        self, networks: Networks, num_envs: int, key: jax.Array, actor_id: int
+    ) -> PolicyGradientState:
+        """Returns the key."""
+        del networks, num_envs, actor_id
+        return PolicyGradientState(key=key)
+
+    def act(
+        self,
+        networks: Networks,
+        actor_state: PolicyGradientState,
+        env_step: EnvStep,
+        *,
+        greedy: bool,
+    ) -> tuple[jax.Array, tuple[()], PolicyGradientState]:
+        """Samples from the policy, or takes its mode."""
+        logits = self._policy.apply(networks, env_step.observation[None])[0]
+        key, action_key = jax.random.split(actor_state.key)
+        action = categorical_mode(logits) if greedy else categorical_sample(action_key, logits)
+        return action, (), PolicyGradientState(key=key)
+
+    def shard_actor_state(
+        self, actor_state: PolicyGradientState, sharding: ActorStateSharding
+    ) -> PolicyGradientState:
+        """Gives every learner device the key."""
+        return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
+
+    def update_experience(
+        self,
+        networks: Networks,
+        experience: Window,
+        initial_state: PolicyGradientState,
+        final_state: PolicyGradientState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> Window:
+        """Takes the trajectory in."""
+        del networks, initial_state, final_state, actor_id
+        return push(experience, (), trajectory)
+
+    def loss(
+        self, networks: Networks, experience: Window, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[Window, Metrics]]:
+        """Returns minus the mean of log-probability times return."""
+        del key, step
+        trajectory = experience.trajectory
+        arrived = jax.tree.map(lambda leaf: leaf[1:], trajectory.env_steps)
+        discounts = jnp.where(arrived.terminated, 0.0, self._config.discount)
+        returns = _returns(arrived.reward, discounts)
+        logits = self._policy.apply(networks, trajectory.env_steps.observation[:-1])
+        log_probs = categorical_log_prob(logits, trajectory.action)
+        return -masked_mean(log_probs * returns, trajectory.valid), (experience, {})
+
+    def optimize(
+        self, networks: Networks, opt_state: PyTree, grads: Networks
+    ) -> tuple[Networks, PyTree]:
+        """Takes one step of Adam."""
+        # Optax raises floats to integer counts, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = self._optimizer.update(grads, opt_state, networks)
+        return optax.apply_updates(networks, updates), opt_state
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Returns the setting."""
+        del cycle
+        return self._config.updates_per_cycle
+
+    def actor_networks(self, networks: Networks) -> Networks:
+        """Returns everything."""
+        return networks
+
+
+def _returns(rewards: jax.Array, discounts: jax.Array) -> jax.Array:
+    """Returns `[T, B]`, from `rewards` and `discounts` `[T, B]` on arriving after each step."""
+
+    def step(later: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        reward, discount = row
+        now = reward + discount * later
+        return now, now
+
+    _, returns = jax.lax.scan(step, jnp.zeros_like(rewards[0]), (rewards, discounts), reverse=True)
+    return returns

@@ -1,0 +1,95 @@
+"""Whole rings, run for a while, and what they are compared with."""
+
+import concurrent.futures
+import dataclasses
+
+import jax
+
+from benchmarks.harness import Timed
+from sebulba.agent import Agent
+from sebulba.agent_loading import agent_factory
+from sebulba.assembly import Ring, assemble
+from sebulba.config import Config
+from sebulba.runner import run
+from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
+
+
+def of_length(config: Config, env_steps: int) -> Config:
+    """Returns the config of a run of `env_steps` that nothing ends earlier."""
+    changes = {"total_env_steps": env_steps, "stop_at_return": None}
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, **changes))
+
+
+def quiet_ring(config: Config) -> Ring:
+    """Assembles a ring that writes its rows nowhere."""
+    return assemble(config, write_row=lambda row: None)
+
+
+def make_agent(config: Config, spec: EnvironmentSpec, num_actors: int) -> Agent:
+    """Returns the config's agent, for one learner device."""
+    run_spec = RunSpec(
+        environment=spec,
+        num_envs=config.actor.num_envs,
+        num_actors=num_actors,
+        num_learner_devices=1,
+        trajectory_length=config.actor.trajectory_length,
+        trajectories_per_cycle=config.learner.trajectories_per_cycle,
+        num_cycles=1,
+    )
+    return agent_factory(config.agent.name)(config.agent, run_spec)
+
+
+def run_ring(config: Config) -> Timed:
+    """Runs a new ring to its end; env steps learned from, start-up and compilation excluded."""
+    ring = quiet_ring(config)
+    try:
+        run(ring, mode=config.run.mode)
+    finally:
+        ring.close_environments()
+    rate = ring.progress.steps_per_second
+    if rate is None:
+        raise ValueError("expected more env steps: the run was over before it was compiled")
+    return Timed(amount=rate, seconds=1.0)
+
+
+class ActorsAlone:
+    """Work: a ring's actors, each in a thread, with nobody learning."""
+
+    def __init__(self, ring: Ring, cycles: int):
+        self._ring = ring
+        self._cycles = cycles
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(ring.actors))
+
+    def __call__(self) -> int:
+        """Acts every actor's cycles; returns the env steps."""
+        return sum(self._pool.map(self._act, range(len(self._ring.actors))))
+
+    def _act(self, actor_id: int) -> int:
+        networks = self._ring.learner.networks_on(self._ring.actor_devices[actor_id])
+        actor = self._ring.actors[actor_id]
+        return sum(actor.run_cycle(networks, 0).env_steps for _ in range(self._cycles))
+
+
+class UpdatesAlone:
+    """Work: a ring's learner cycles, again and again on the same trajectories."""
+
+    def __init__(self, ring: Ring, cycles: int):
+        self._ring = ring
+        self._cycles = cycles
+        self._items = act_one_cycle(ring)
+
+    def __call__(self) -> int:
+        """Learns; returns the env steps learned from."""
+        for _ in range(self._cycles):
+            self._ring.learner.run_cycle(self._items)
+            jax.block_until_ready(self._ring.learner.state)
+        return self._cycles * sum(item.env_steps for item in self._items)
+
+
+def act_one_cycle(ring: Ring) -> list[TrajectoryItem]:
+    """Returns the trajectories of one learner cycle, acted in this thread."""
+    turn = ring.schedule.actors_in_turn(0)
+    return [
+        ring.actors[actor_id].run_cycle(ring.learner.networks_on(ring.actor_devices[actor_id]), 0)
+        for actor_id in turn
+    ]

@@ -1,0 +1,109 @@
+"""Runs many learner cycles and watches what must not grow.
+
+    python -m benchmarks.soak [--cycles 10000] [--json FILE]
+
+Resident memory, threads, open files and compilations, several times a second, while IMPALA's
+CartPole config runs free. The growth is from a tenth of the cycles on. Linux only.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+from typing import Any
+
+import jax
+
+from benchmarks import harness, rings
+from sebulba.config import Config
+from sebulba.config_loading import load_config
+from sebulba.metrics.files import write_json
+from sebulba.runner import run
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "impala_cartpole.yaml"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the process holds at one moment."""
+
+    cycle: int  # of the learner
+    resident_megabytes: float
+    threads: int
+    open_files: int
+    compilations: int
+
+
+def watch(config: Config, *, cycles: int) -> list[Sample]:
+    """Runs the config for about `cycles` learner cycles; returns the samples."""
+    rows = config.actor.num_envs * config.actor.trajectory_length
+    config = rings.of_length(config, cycles * rows * config.learner.trajectories_per_cycle)
+    compilations = 0
+
+    def count(event: str, duration: float, **kwargs: Any) -> None:
+        nonlocal compilations
+        compilations += event == _COMPILED
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    ring = rings.quiet_ring(config)
+    samples: list[Sample] = []
+
+    def sample() -> bool:
+        samples.append(_sample(ring.learner.num_cycles, compilations))
+        return False
+
+    try:
+        run(ring, mode="threads", should_stop=sample)
+    finally:
+        ring.close_environments()
+        jax.monitoring.unregister_event_duration_listener(count)
+    return samples
+
+
+def growth(samples: list[Sample]) -> dict[str, float]:
+    """Returns how much each number grew from a tenth of the cycles to the end."""
+    last = samples[-1]
+    first = next(each for each in samples if each.cycle >= last.cycle / 10)
+    return {
+        field.name: getattr(last, field.name) - getattr(first, field.name)
+        for field in dataclasses.fields(Sample)
+        if field.name != "cycle"
+    }
+
+
+def _sample(cycle: int, compilations: int) -> Sample:
+    status = pathlib.Path("/proc/self/status").read_text()
+    return Sample(
+        cycle=cycle,
+        resident_megabytes=int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3,
+        threads=int(re.search(r"Threads:\s+(\d+)", status)[1]),
+        open_files=len(os.listdir("/proc/self/fd")),
+        compilations=compilations,
+    )
+
+
+def main() -> None:
+    """Runs the soak."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cycles", type=int, default=10_000, help="of the learner")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the result to this file")
+    arguments = parser.parse_args()
+    samples = watch(load_config(str(CONFIG)), cycles=arguments.cycles)
+    for sample in samples[:: max(1, len(samples) // 20)]:
+        print(sample)
+    print("growth from a tenth of the cycles on:", growth(samples))
+    if arguments.json:
+        document = {
+            "stamp": harness.stamp(),
+            "growth": growth(samples),
+            "samples": [dataclasses.asdict(sample) for sample in samples],
+        }
+        write_json(arguments.json, document)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Times a config end to end: env steps learned from a second, against its parts.
+
+    python -m benchmarks.throughput configs/impala_cartpole.yaml [--env-steps 100000] [--json FILE]
+
+Any other flag is the config's, as of `python -m sebulba.train`.
+
+Beside it stand the same actors with nobody learning, and environment, inference and update, each
+alone, with the serial limit 1 / (1/environment + 1/inference + 1/update). End to end, each repeat
+is a new run, whose start-up and compilation do not count.
+"""
+
+from collections.abc import Callable
+
+from benchmarks import alone, harness, rings
+from benchmarks.harness import Result
+from sebulba.assembly import Ring
+from sebulba.config import Config
+from sebulba.config_loading import load_config
+from sebulba.envs import make_environment
+
+
+def measure(config: Config, *, env_steps: int, repeats: int) -> Result:
+    """Returns env steps a second of the config and of its parts."""
+    config = rings.of_length(config, env_steps)
+    ring = rings.quiet_ring(config)
+    rows_per_cycle = config.actor.num_envs * config.actor.trajectory_length
+    cycles = max(1, env_steps // (rows_per_cycle * len(ring.actors)))
+    work: dict[str, Callable[[], float | harness.Timed]] = {
+        "end to end": lambda: rings.run_ring(config),
+        "the same actors alone": rings.ActorsAlone(ring, cycles),
+        **_acting_alone(config, ring, cycles),
+        "update alone": rings.UpdatesAlone(ring, max(1, cycles // 4)),
+    }
+    try:
+        rates = harness.interleave(work, repeats)
+    finally:
+        ring.close_environments()
+    parts = ("environment alone", "inference alone", "update alone")
+    rates["serial limit"] = harness.serial_limit(*(rates[part] for part in parts))
+    end_to_end = rates["end to end"]
+    return Result(
+        name=f"throughput, {config.agent.name} on {config.env.suite} {config.env.id}",
+        unit="env steps/s",
+        rates=rates,
+        ratios={
+            "end to end / the same actors alone": end_to_end.over(rates["the same actors alone"]),
+            "end to end / serial limit": end_to_end.over(rates["serial limit"]),
+        },
+        settings={
+            "environments": config.actor.num_envs,
+            "actors": len(ring.actors),
+            "T": config.actor.trajectory_length,
+            "env steps": env_steps,
+        },
+    )
+
+
+def _acting_alone(config: Config, ring: Ring, cycles: int) -> dict[str, Callable[[], int]]:
+    """Returns the work of environment and inference, in the way that the config acts."""
+    environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
+    row = environment.reset()
+    agent = rings.make_agent(config, environment.spec, len(ring.actors))
+    networks = ring.learner.networks_on(ring.actor_devices[0])
+    length = config.actor.trajectory_length
+    if config.actor.cycle != "stepped" and environment.fused() is not None:
+        return {
+            "environment alone": alone.scan_alone(environment, length, cycles),
+            "inference alone": alone.infer_in_scan(agent, networks, row, length, cycles),
+        }
+    return {
+        "environment alone": alone.step_alone(environment, length * cycles),
+        "inference alone": alone.infer_alone(agent, networks, row, length * cycles),
+    }
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("config", help="YAML file")
+    parser.add_argument("--env-steps", type=int, default=100_000, help="of a repeat")
+    arguments, flags = parser.parse_known_args()
+    config = load_config(arguments.config, flags)
+    result = measure(config, env_steps=arguments.env_steps, repeats=arguments.repeats)
+    harness.report([result], arguments.json)
+
+
+if __name__ == "__main__":
+    main()

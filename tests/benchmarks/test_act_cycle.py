@@ -1,0 +1,74 @@
+"""The act-cycle benchmark: all its variants do the same."""
+
+import jax
+import pytest
+
+from benchmarks import act_cycle
+from benchmarks.bookkeeping import LoopCycle
+from benchmarks.policy_gradient import PolicyGradientConfig
+
+
+def make_bench(name):
+    return act_cycle.Bench(act_cycle.ENVIRONMENTS[name], length=6, hidden_sizes=(8,))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "envpool",
+        pytest.param("zero", marks=pytest.mark.slow),
+        pytest.param("gymnasium-sync", marks=pytest.mark.slow),
+    ],
+)
+def test_all_variants_give_identical_trajectories(name):
+    act_cycle.check_identical(make_bench(name))
+
+
+def test_a_variant_that_acts_otherwise_is_found(monkeypatch):
+    bench = make_bench("zero")
+    monkeypatch.setattr(
+        bench,
+        "make_cycle",
+        lambda variant, *args, make=bench.make_cycle: (
+            make(variant, *args) if variant != "fused" else _with_another_key(*make(variant, *args))
+        ),
+    )
+    with pytest.raises(AssertionError):
+        act_cycle.check_identical(bench)
+
+
+def _with_another_key(cycle, carry):
+    key = jax.random.key(99)
+    return cycle, type(carry)(
+        actor_state=type(carry.actor_state)(key=key),
+        env_step=carry.env_step,
+        statistics=carry.statistics,
+    )
+
+
+@pytest.mark.slow
+def test_measure_has_every_variant_and_its_limits():
+    result = act_cycle.measure(make_bench("zero"), threads=[1, 2], num_cycles=1, repeats=2)
+    variants = ("eager", "jit", "donated", "stepped", "fused")
+    expected = {f"{variant}, {number} threads" for variant in variants for number in (1, 2)}
+    assert expected <= set(result.rates)
+    assert {"stepped serial limit", "fused serial limit"} <= set(result.rates)
+    assert all(len(series.values) == 2 for series in result.rates.values())
+    assert "fused / its serial limit" in result.ratios
+
+
+@pytest.mark.parametrize(("bookkeeping", "deleted"), [("jit", False), ("donated", True)])
+def test_only_the_donated_variant_donates_its_statistics(bookkeeping, deleted):
+    bench = make_bench("zero")
+    environment = bench.make_environment(0)
+    _, carry = bench.make_cycle("jit", environment, environment.reset())
+    cycle = LoopCycle(bench.agent, environment, bookkeeping=bookkeeping, trajectory_length=2)
+    cycle(bench.networks, carry)
+    assert carry.statistics.episode_return.is_deleted() is deleted
+
+
+def test_the_agent_has_as_many_parameters_as_the_notes_say():
+    bench = act_cycle.Bench(
+        act_cycle.ENVIRONMENTS["zero"], length=1, hidden_sizes=PolicyGradientConfig().hidden_sizes
+    )
+    assert sum(leaf.size for leaf in jax.tree.leaves(bench.networks)) == 162_202
