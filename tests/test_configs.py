@@ -1,0 +1,30 @@
+"""Every shipped config names an environment that can be made and an agent that suits it."""
+
+import pathlib
+
+import pytest
+
+from sebulba.agent_loading import agent_factory
+from sebulba.config_loading import load_config
+from sebulba.envs import make_environment
+from sebulba.types import RunSpec
+from sebulba.validation import validate_agent
+
+CONFIGS = sorted((pathlib.Path(__file__).parent.parent / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_config_names_an_environment_and_an_agent_that_suit_each_other(path):
+    config = load_config(str(path))
+    environment = make_environment(config.env, num_envs=1, seed=0)
+    run_spec = RunSpec(
+        environment=environment.spec,
+        num_envs=config.actor.num_envs,
+        num_actors=config.actor.threads_per_device,
+        num_learner_devices=1,
+        trajectory_length=config.actor.trajectory_length,
+        trajectories_per_cycle=config.learner.trajectories_per_cycle,
+        num_cycles=100,
+    )
+    environment.close()
+    validate_agent(agent_factory(config.agent.name)(config.agent, run_spec), run_spec)
