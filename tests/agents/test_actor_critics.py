@@ -214,7 +214,7 @@ def test_the_number_of_learner_devices_never_changes_the_update(name):
     expected, got = (one_update_on(name, number, lstm_size=None) for number in (1, 2))
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
 
 
 @every_agent
