@@ -31,10 +31,10 @@ from agents.replay_sizes import ReplayRatio, frame_stack, replay_spec
 from sebulba import replay
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.devices import shard_per_env_leaves
-from sebulba.priorities import importance_weights
 from sebulba.pytree import pytree_dataclass
 from sebulba.reductions import masked_mean
 from sebulba.replay import ReplayState, Sample
+from sebulba.replay.priorities import importance_weights
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 
 

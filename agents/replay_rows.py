@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.errors import ConfigError
-from sebulba.frame_stack import FrameStack, newest_frame, rebuild_stacks
 from sebulba.pytree import pytree_dataclass
+from sebulba.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 
 
@@ -74,7 +74,7 @@ def as_seen(rows: Row, stack: FrameStack | None) -> Row:
     """Returns the rows `[T, n]` as the actor saw them.
 
     Args:
-        rows: `[context + T, n]`, as `sebulba.replay` gives them.
+        rows: `[context + T, n]`, as `sebulba.replay.buffer` gives them.
         stack: how frames are stacked, if each is stored once.
     """
     if stack is None:

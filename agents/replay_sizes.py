@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from sebulba.agent import Metrics
 from sebulba.errors import ConfigError
-from sebulba.frame_stack import FrameStack
 from sebulba.replay import ReplaySpec, ReplayState
+from sebulba.replay.frame_stack import FrameStack
 from sebulba.types import RunSpec
 
 

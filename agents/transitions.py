@@ -6,11 +6,11 @@ import jax.numpy as jnp
 from agents.replay_rows import as_seen, row_shapes, rows_of
 from agents.replay_sizes import ReplayConfig, replay_spec
 from sebulba import replay
-from sebulba.frame_stack import FrameStack
-from sebulba.priorities import importance_weights
 from sebulba.pytree import pytree_dataclass
 from sebulba.reductions import masked_mean
 from sebulba.replay import ReplayState, SequenceIds
+from sebulba.replay.frame_stack import FrameStack
+from sebulba.replay.priorities import importance_weights
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 
 # No priority is 0: a transition learned perfectly may be drawn again.

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba import replay
-from sebulba.frame_stack import FrameStack, rebuild_stacks
-from sebulba.priorities import draw
 from sebulba.replay import ReplaySpec, ReplayState
+from sebulba.replay.frame_stack import FrameStack, rebuild_stacks
+from sebulba.replay.priorities import draw
 from sebulba.types import PyTree
 
 STACK = FrameStack(size=4, axis=0)

@@ -7,9 +7,9 @@ import jax
 
 from benchmarks.harness import Timed
 from sebulba.agent import Agent
-from sebulba.agent_loading import agent_factory
 from sebulba.assembly import Ring, assemble
 from sebulba.config import Config
+from sebulba.config.agents import agent_factory
 from sebulba.runner import run
 from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
 

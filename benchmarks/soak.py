@@ -17,7 +17,7 @@ import jax
 
 from benchmarks import harness, rings
 from sebulba.config import Config
-from sebulba.config_loading import load_config
+from sebulba.config.loading import load_config
 from sebulba.metrics.files import write_json
 from sebulba.runner import run
 

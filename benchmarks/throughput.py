@@ -15,7 +15,7 @@ from benchmarks import alone, harness, rings
 from benchmarks.harness import Result
 from sebulba.assembly import Ring
 from sebulba.config import Config
-from sebulba.config_loading import load_config
+from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
 
 

@@ -16,8 +16,8 @@ from sebulba.act_cycle import (
 )
 from sebulba.actor import Actor
 from sebulba.agent import Agent
-from sebulba.agent_loading import agent_factory
 from sebulba.config import Config
+from sebulba.config.agents import agent_factory
 from sebulba.devices import DevicePlan, LearnerDevices, plan_devices
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment

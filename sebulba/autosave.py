@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from sebulba.assembly import Ring
-from sebulba.checkpoint import Checkpointer, SaveError
+from sebulba.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.run_state import LearnedPoints, RunState, capture
 from sebulba.types import TrajectoryItem
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
+from sebulba.checkpoints.restore import steps_in
 from sebulba.config import Config
-from sebulba.config_loading import load_config, to_yaml
+from sebulba.config.loading import load_config, to_yaml
 from sebulba.errors import ConfigError
 from sebulba.metrics.files import write_json, write_text
-from sebulba.restore import steps_in
 
 CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"

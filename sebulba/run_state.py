@@ -17,8 +17,8 @@ import jax
 from sebulba.act_cycle import ActCarry
 from sebulba.actor import Actor
 from sebulba.assembly import Ring
-from sebulba.checkpoint import Snapshot, snapshot
-from sebulba.restore import Which, restore
+from sebulba.checkpoints.checkpointer import Snapshot, snapshot
+from sebulba.checkpoints.restore import Which, restore
 from sebulba.types import PyTree, TrajectoryItem
 
 Level = Literal["exact", "restart"]
@@ -94,7 +94,7 @@ def resume(ring: Ring, directory: str | os.PathLike[str], which: Which) -> Resum
     devices: after an error the ring is of no use.
 
     Raises:
-        CheckpointError: as `sebulba.restore.restore`.
+        CheckpointError: as `sebulba.checkpoints.restore.restore`.
     """
     carries = [actor.resume_point for actor in ring.actors]
     like = jax.tree.map(_shape, _stored(ring.learner.state, carries))

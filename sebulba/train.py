@@ -2,7 +2,7 @@
 
 import sys
 
-from sebulba import flags
+from sebulba.config import flags
 
 
 def main() -> None:

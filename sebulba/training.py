@@ -11,7 +11,8 @@ import jax
 
 from sebulba.assembly import Ring, assemble
 from sebulba.autosave import Autosave
-from sebulba.checkpoint import Checkpointer
+from sebulba.checkpoints.checkpointer import Checkpointer
+from sebulba.checkpoints.restore import CheckpointError, Which, steps_in
 from sebulba.config import Config
 from sebulba.errors import ConfigError
 from sebulba.metrics.console import Console
@@ -20,7 +21,6 @@ from sebulba.metrics.jsonl import JsonlWriter
 from sebulba.metrics.summary import write_summary
 from sebulba.metrics.tensorboard import TensorBoardWriter
 from sebulba.metrics.writers import MetricsFanOut
-from sebulba.restore import CheckpointError, Which, steps_in
 from sebulba.run_dir import CHECKPOINTS, open_run_dir, resume_command
 from sebulba.run_state import resume
 from sebulba.runner import StopSignal, StuckError, run

@@ -10,7 +10,7 @@ import time
 
 from sebulba.assembly import assemble
 from sebulba.autosave import Autosave
-from sebulba.checkpoint import Checkpointer
+from sebulba.checkpoints.checkpointer import Checkpointer
 from sebulba.queues import Closed
 from sebulba.run_state import resume
 from sebulba.runner import run

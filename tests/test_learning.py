@@ -7,7 +7,7 @@ import pytest
 
 from sebulba import training
 from sebulba.config import DevicesConfig
-from sebulba.config_loading import load_config
+from sebulba.config.loading import load_config
 
 
 def best_return(tmp_path, name, arguments=()):

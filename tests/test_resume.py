@@ -12,7 +12,8 @@ import pytest
 from agents.config import ImpalaConfig, R2D2Config
 from sebulba import training
 from sebulba.actor import Actor
-from sebulba.checkpoint import Checkpointer, SaveError
+from sebulba.checkpoints.checkpointer import Checkpointer, SaveError
+from sebulba.checkpoints.restore import steps_in
 from sebulba.config import (
     ActorConfig,
     CheckpointConfig,
@@ -22,9 +23,8 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
-from sebulba.config_loading import load_config
+from sebulba.config.loading import load_config
 from sebulba.progress import Progress
-from sebulba.restore import steps_in
 from tests.resuming import comparable, rows_in, run_ring
 from tests.toys import ToyConfig
 from tests.trees import assert_trees_equal

@@ -13,8 +13,8 @@ import pytest
 
 from sebulba import training
 from sebulba.assembly import assemble
-from sebulba.config_loading import load_config
-from sebulba.restore import steps_in
+from sebulba.checkpoints.restore import steps_in
+from sebulba.config.loading import load_config
 from sebulba.run_state import resume
 from tests.resuming import ROOT, comparable, rows_in, start_process
 from tests.trees import assert_trees_equal

@@ -13,7 +13,7 @@ import pytest
 
 from sebulba import training
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, RunConfig
-from sebulba.config_loading import load_config
+from sebulba.config.loading import load_config
 from tests.toys import ToyAgent, ToyConfig
 
 ROOT = pathlib.Path(__file__).parent.parent

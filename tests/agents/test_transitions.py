@@ -12,8 +12,8 @@ from agents.config import DDQNConfig
 from agents.transitions import TransitionReplay, fold
 from sebulba.devices import PER_DEVICE, LearnerDevices
 from sebulba.errors import ConfigError
-from sebulba.frame_stack import FrameStack
 from sebulba.mapping import map_over_learners
+from sebulba.replay.frame_stack import FrameStack
 from sebulba.types import EnvironmentSpec, EnvStep, RunSpec, Trajectory
 from tests.streams import random_env_steps
 

@@ -4,7 +4,7 @@ import typing
 
 import pytest
 
-from sebulba.coercion import coerce
+from sebulba.config.coercion import coerce
 from sebulba.errors import ConfigError
 
 

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from agents import AGENTS
-from sebulba.agent_loading import agent_config_class
 from sebulba.config import Config
-from sebulba.config_loading import schema, sections
-from sebulba.flags import field_docs, parse
+from sebulba.config.agents import agent_config_class
+from sebulba.config.flags import field_docs, parse
+from sebulba.config.loading import schema, sections
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 CATCH = str(ROOT / "configs" / "impala_catch.yaml")
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from sebulba import yaml_dialect
-from sebulba.config import Config
+from sebulba.config import Config, yaml_dialect
 from sebulba.errors import ConfigError, describe_nearest
 
 SECTIONS = tuple(

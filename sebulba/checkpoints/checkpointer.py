@@ -2,7 +2,7 @@
 
 A checkpoint is a directory named after its step that appears whole, in one rename. In it are three
 items, written by Orbax: `state`, every array by its path; `meta`, the dict; `manifest`, which says
-what the other two must be. `sebulba.restore` reads them back.
+what the other two must be. `sebulba.checkpoints.restore` reads them back.
 """
 
 import contextlib
@@ -18,9 +18,17 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from sebulba.manifest import Leaf, Manifest, crc32_of, crc32_of_meta, flatten, is_key, leaf_of
-from sebulba.orbax_noise import silence_orbax
-from sebulba.restore import best_step, steps_in
+from sebulba.checkpoints.manifest import (
+    Leaf,
+    Manifest,
+    crc32_of,
+    crc32_of_meta,
+    flatten,
+    is_key,
+    leaf_of,
+)
+from sebulba.checkpoints.orbax_noise import silence_orbax
+from sebulba.checkpoints.restore import best_step, steps_in
 from sebulba.types import PyTree
 
 _TEMPORARY = ".orbax-checkpoint-tmp"  # Orbax's own mark

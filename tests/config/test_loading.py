@@ -10,13 +10,13 @@ import yaml
 
 import agents
 from agents.config import ImpalaConfig, R2D2Config
-from sebulba.agent_loading import agent_factory
 from sebulba.config import ActorConfig, Config, DevicesConfig, LearnerConfig
-from sebulba.config_loading import ConfigError, load_config, to_yaml
-from sebulba.config_validation import validate
+from sebulba.config.agents import agent_factory
+from sebulba.config.loading import ConfigError, load_config, to_yaml
+from sebulba.config.validation import validate
 from sebulba.errors import describe_nearest
 
-CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 
 
 @pytest.fixture

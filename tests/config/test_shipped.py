@@ -4,13 +4,13 @@ import pathlib
 
 import pytest
 
-from sebulba.agent_loading import agent_factory
-from sebulba.config_loading import load_config
+from sebulba.config.agents import agent_factory
+from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
 from sebulba.types import RunSpec
 from sebulba.validation import validate_agent
 
-CONFIGS = sorted((pathlib.Path(__file__).parent.parent / "configs").glob("*.yaml"))
+CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
-from sebulba import yaml_dialect
+from sebulba.config import yaml_dialect
 from sebulba.errors import ConfigError
 
 

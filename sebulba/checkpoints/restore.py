@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from sebulba.manifest import (
+from sebulba.checkpoints.manifest import (
     Manifest,
     Mismatch,
     compare,
@@ -23,7 +23,7 @@ from sebulba.manifest import (
     leaf_of,
     table,
 )
-from sebulba.orbax_noise import silence_orbax
+from sebulba.checkpoints.orbax_noise import silence_orbax
 from sebulba.types import PyTree
 
 Which = Literal["latest", "best"] | int

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from sebulba.checkpoint import Checkpointer, SaveError, snapshot
+from sebulba.checkpoints.checkpointer import Checkpointer, SaveError, snapshot
+from sebulba.checkpoints.restore import CheckpointError, best_step, restore, steps_in
 from sebulba.devices import LearnerDevices
-from sebulba.restore import CheckpointError, best_step, restore, steps_in
 from tests.trees import assert_trees_equal
 
 META = {"env_steps": 12, "returns": [0.1, float("nan"), 1e300], "name": "é"}

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sebulba import replay
-from sebulba.frame_stack import FrameStack, newest_frame, rebuild_stacks
 from sebulba.replay import ReplaySpec
+from sebulba.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
 
 STACK = FrameStack(size=3, axis=0)
 

@@ -13,11 +13,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sebulba.coercion import describe_type
 from sebulba.config import Config
-from sebulba.config_loading import flag_name, load_config, schema, sections, split_arguments
+from sebulba.config.coercion import describe_type
+from sebulba.config.loading import flag_name, load_config, schema, sections, split_arguments
+from sebulba.config.yaml_dialect import inline
 from sebulba.errors import ConfigError
-from sebulba.yaml_dialect import inline
 
 USAGE_ERROR = 2
 """The exit code of a wrong config or command line."""

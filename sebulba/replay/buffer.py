@@ -33,8 +33,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from sebulba.priorities import draw, priority_mass
 from sebulba.pytree import pytree_dataclass
+from sebulba.replay.priorities import draw, priority_mass
 from sebulba.types import PyTree
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.priorities import draw, importance_weights, priority_mass
+from sebulba.replay.priorities import draw, importance_weights, priority_mass
 
 # P(chi² > bound) = 1e-4 for the degrees of freedom used below.
 CHI_SQUARE_BOUND = {3: 21.1, 299: 396.0}

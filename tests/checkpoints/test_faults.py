@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 
-from sebulba.checkpoint import Checkpointer
-from sebulba.restore import restore, steps_in
+from sebulba.checkpoints.checkpointer import Checkpointer
+from sebulba.checkpoints.restore import restore, steps_in
 from tests.trees import assert_trees_equal
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run_script(script, *args):
@@ -31,7 +31,7 @@ def run_script(script, *args):
 FULL_DISK = """
 import resource, signal, sys, time
 import numpy as np
-from sebulba.checkpoint import Checkpointer, SaveError
+from sebulba.checkpoints.checkpointer import Checkpointer, SaveError
 
 def state(seed):
     return {name: np.random.default_rng(seed).normal(size=20_000) for name in "abcd"}
@@ -79,7 +79,7 @@ def test_full_disk_is_told_and_costs_no_older_checkpoint(tmp_path, then):
 KILLED = """
 import itertools, sys
 import numpy as np
-from sebulba.checkpoint import Checkpointer
+from sebulba.checkpoints.checkpointer import Checkpointer
 
 checkpointer = Checkpointer(sys.argv[1], keep=2)
 for step in itertools.count(int(sys.argv[2])):

@@ -9,12 +9,11 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from sebulba import yaml_dialect
-from sebulba.agent_loading import DEFAULT_AGENT, agent_config_class
-from sebulba.coercion import coerce, coerce_text
-from sebulba.config import Config
-from sebulba.config_file import SECTIONS, Setting, read_config_file
-from sebulba.config_validation import problems
+from sebulba.config import Config, yaml_dialect
+from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
+from sebulba.config.coercion import coerce, coerce_text
+from sebulba.config.file import SECTIONS, Setting, read_config_file
+from sebulba.config.validation import problems
 from sebulba.errors import ConfigError, describe_nearest
 
 __all__ = ["ConfigError", "load_config", "to_yaml"]

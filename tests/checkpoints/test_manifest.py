@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.manifest import (
+from sebulba.checkpoints.manifest import (
     Leaf,
     Manifest,
     ManifestError,

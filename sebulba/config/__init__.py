@@ -1,0 +1,21 @@
+"""What a run is told: the schema, and how it is read from YAML and flags. Imports no jax."""
+
+from sebulba.config.schema import (
+    ActorConfig,
+    CheckpointConfig,
+    Config,
+    DevicesConfig,
+    EnvConfig,
+    LearnerConfig,
+    RunConfig,
+)
+
+__all__ = [
+    "ActorConfig",
+    "CheckpointConfig",
+    "Config",
+    "DevicesConfig",
+    "EnvConfig",
+    "LearnerConfig",
+    "RunConfig",
+]
