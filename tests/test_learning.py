@@ -38,6 +38,7 @@ def test_impala_solves_catch(tmp_path):
     assert best_return(tmp_path, "impala_catch", ["--seed", "1002"]) >= 0.9
 
 
+@pytest.mark.slow
 def test_r2d2_solves_recall(tmp_path):
     assert best_return(tmp_path, "r2d2_recall", ["--seed", "1003"]) >= 0.9
 
@@ -52,6 +53,7 @@ def test_prioritised_dueling_ddqn_solves_the_bandit(tmp_path):
     assert best_return(tmp_path, "ddqn_bandit", ["--seed", "1005", *arguments]) >= 0.95
 
 
+@pytest.mark.slow
 def test_sac_solves_the_continuous_bandit(tmp_path):
     assert best_return(tmp_path, "sac_bandit", ["--seed", "1006"]) >= 0.9
 

@@ -36,7 +36,7 @@ def make_trajectory(number, episode_over=None):
 def make_window(num_trajectories):
     run_spec = toy_run_spec(trajectories_per_cycle=num_trajectories, trajectory_length=LENGTH)
     agent = ToyAgent(ToyConfig(), run_spec)
-    networks = agent.init_networks(jax.random.key(0))
+    networks = jax.jit(agent.init_networks)(jax.random.key(0))
     return init_window(agent, networks, run_spec, NUM_ENVS, keep=lambda state: state.count)
 
 
@@ -113,7 +113,7 @@ def test_push_drops_what_only_statistics_need():
 def test_a_recurrent_state_may_be_any_pytree_or_nothing():
     run_spec = toy_run_spec(trajectories_per_cycle=2)
     agent = ToyAgent(ToyConfig(), run_spec)
-    networks = agent.init_networks(jax.random.key(0))
+    networks = jax.jit(agent.init_networks)(jax.random.key(0))
 
     def keep(state: ToyState):
         return {"twice": (state.count, state.count), "nothing": ()}

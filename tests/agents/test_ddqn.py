@@ -51,7 +51,7 @@ RUN_SPEC = RunSpec(
 def agent_and_networks(**changes):
     """Returns an agent, and networks whose target differs from the online one."""
     agent = DDQN(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
-    online, target = (agent.init_networks(jax.random.key(seed)).online for seed in (0, 1))
+    online, target = (jax.jit(agent.init_networks)(jax.random.key(seed)).online for seed in (0, 1))
     return agent, QNetworks(online=online, target=target)
 
 
@@ -125,20 +125,18 @@ def test_target_network_and_next_observation_get_no_gradient():
 def test_gradient_of_a_large_error_is_that_of_one():
     agent, networks = agent_and_networks()
     batch = dataclasses.replace(random_batch(1), discount=jnp.zeros(1), weight=jnp.ones(1))
-    grads = [
-        jax.grad(
-            lambda networks, r: agent.loss_of_batch(
-                networks, dataclasses.replace(batch, reward=jnp.array([r]))
-            )[0]
-        )(networks, reward).online
-        for reward in (100.0, 1000.0)
-    ]
+
+    def loss(networks, reward):
+        return agent.loss_of_batch(networks, dataclasses.replace(batch, reward=reward[None]))[0]
+
+    grad = jax.jit(jax.grad(loss))
+    grads = [grad(networks, jnp.float32(reward)).online for reward in (100.0, 1000.0)]
     jax.tree.map(np.testing.assert_array_equal, *grads)
 
 
 def test_one_and_two_learner_devices_take_the_same_step():
     agent, networks = agent_and_networks()
-    batch, opt_state = random_batch(), agent.init_opt_state(networks)
+    batch, opt_state = random_batch(), jax.jit(agent.init_opt_state)(networks)
     # One device's share weighs far less than the other's.
     batch = dataclasses.replace(batch, weight=batch.weight.at[:16].multiply(0.1))
 
@@ -156,8 +154,8 @@ def test_loss_writes_the_new_priorities_of_what_it_sampled():
     experience = filled(agent, networks)
     key = jax.random.key(0)
     _, (updated, _) = jax.jit(agent.loss)(networks, experience, key, jnp.int32(0))
-    batch = agent._replay.sample(experience, key)
-    _, td_error, _ = agent.loss_of_batch(networks, batch)
+    batch = jax.jit(agent._replay.sample)(experience, key)
+    _, td_error, _ = jax.jit(agent.loss_of_batch)(networks, batch)
     slot = batch.ids.start % 16
     expected = (np.abs(td_error) + 1e-6) ** 0.6
     np.testing.assert_allclose(updated.mass[batch.ids.stream, slot], expected, rtol=1e-4)
@@ -238,11 +236,12 @@ def test_replay_metrics_are_of_all_rows():
 
 def test_optimize_copies_to_the_target_once_a_period():
     agent, networks = agent_and_networks()
-    opt_state = agent.init_opt_state(networks)
+    opt_state = jax.jit(agent.init_opt_state)(networks)
     grads = jax.tree.map(jnp.ones_like, networks)
-    once, opt_state = agent.optimize(networks, opt_state, grads)
+    optimize = jax.jit(agent.optimize)
+    once, opt_state = optimize(networks, opt_state, grads)
     jax.tree.map(np.testing.assert_array_equal, once.target, networks.target)
-    twice, opt_state = agent.optimize(once, opt_state, grads)
+    twice, opt_state = optimize(once, opt_state, grads)
     jax.tree.map(np.testing.assert_array_equal, twice.target, twice.online)
 
 

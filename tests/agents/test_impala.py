@@ -247,7 +247,7 @@ def test_each_step_draws_anew():
 
 def test_each_trajectory_is_learned_from_once_and_actors_get_everything():
     agent = make_agent()
-    networks = agent.init_networks(jax.random.key(0))
+    networks = jax.jit(agent.init_networks)(jax.random.key(0))
     assert [agent.num_updates_per_cycle(cycle) for cycle in (0, 1, 1000)] == [1, 1, 1]
     assert agent.actor_networks(networks) is networks
 
@@ -256,7 +256,7 @@ def step_sizes(grads, num_updates=1, run_spec=None, **changes):
     """Returns how far each of several steps on the same gradients moves a parameter of 0."""
     agent = make_agent(run_spec, **changes)
     networks = {"w": jnp.zeros_like(grads)}
-    opt_state = agent.init_opt_state(networks)
+    opt_state = jax.jit(agent.init_opt_state)(networks)
     steps = []
     for _ in range(num_updates):
         moved, opt_state = jax.jit(agent.optimize)(networks, opt_state, {"w": grads})

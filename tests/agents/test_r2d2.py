@@ -122,8 +122,8 @@ def lived():
     """An agent, different online and target networks, its life, and its replay."""
     agent = R2D2(CONFIG, RUN_SPEC)
     networks = QNetworks(
-        online=agent.init_networks(jax.random.key(0)).online,
-        target=agent.init_networks(jax.random.key(1)).online,
+        online=jax.jit(agent.init_networks)(jax.random.key(0)).online,
+        target=jax.jit(agent.init_networks)(jax.random.key(1)).online,
     )
     trajectories = _live(agent, networks, _stream(8 * LENGTH + 1), 8)
     return agent, networks, trajectories, _remember(agent, networks, trajectories)
@@ -277,22 +277,25 @@ def test_stored_memory_is_that_of_a_fresh_replay_of_the_actor(lived):
     action = jnp.concatenate([t.action for _, _, t in trajectories])
     stream = _stream(8 * LENGTH + 1)
     assert len(set(sample.ids.start.tolist())) > 1
-    for b, (env, start) in enumerate(
-        zip(sample.ids.stream.tolist(), sample.ids.start.tolist(), strict=True)
-    ):
-        before = jax.tree.map(lambda x: x[:start, env, None], stream)  # noqa: B023
-        taken = action[:start, env, None]
-        _, lstm = agent.network.apply(
+    for start in set(sample.ids.start.tolist()):
+        before = jax.tree.map(lambda x: x[:start], stream)  # noqa: B023
+        _, lstm = _unroll(agent)(
             networks.online,
             before.observation,
             reward=before.reward,
-            last_action=jnp.concatenate([jnp.zeros((1, 1), jnp.int32), taken[:-1]]),
+            last_action=jnp.concatenate([jnp.zeros((1, 8), jnp.int32), action[: start - 1]]),
             is_first=before.is_first,
-            state=agent.network.initial_state(1),
+            state=agent.network.initial_state(8),
         )
-        stored = jax.tree.map(lambda x: x[b], sample.sequences.recurrent)  # noqa: B023
-        assert stored.last_action == taken[-1, 0]
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[0], atol=1e-6), stored.lstm, lstm)
+        starts_here = np.asarray(sample.ids.start) == start
+        env = np.asarray(sample.ids.stream)[starts_here]
+        stored = jax.tree.map(lambda x: x[starts_here], sample.sequences.recurrent)  # noqa: B023
+        np.testing.assert_array_equal(stored.last_action, action[start - 1, env])
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y[env], atol=1e-6),  # noqa: B023
+            stored.lstm,
+            lstm,
+        )
 
 
 def test_learners_q_is_the_actors(lived):
@@ -401,7 +404,7 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
     four = R2D2(CONFIG, dataclasses.replace(RUN_SPEC, num_learner_devices=4))
     shards = [_remember(four, networks, trajectories, slice(2 * d, 2 * d + 2)) for d in range(4)]
     samples = [_sample(shards[d], seed=d, num_sequences=4, num_envs=2) for d in range(4)]
-    opt_state = agent.init_opt_state(networks)
+    opt_state = jax.jit(agent.init_opt_state)(networks)
 
     ids = SequenceIds(
         stream=jnp.concatenate([s.ids.stream + 2 * d for d, s in enumerate(samples)]),
@@ -437,7 +440,7 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
 
 def test_optimize_copies_to_the_target_once_a_period(lived):
     agent, networks, _, _ = lived
-    opt_state = agent.init_opt_state(networks)
+    opt_state = jax.jit(agent.init_opt_state)(networks)
     grads = jax.tree.map(jnp.ones_like, networks)
     optimize = jax.jit(agent.optimize)
     once, opt_state = optimize(networks, opt_state, grads)
@@ -506,7 +509,7 @@ def test_replay_ratio_metric_is_the_configured_one(lived):
 def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
     is_first = _stream(8 * LENGTH + 1, 2).is_first
     rng = np.random.default_rng(0)
-    newest = rng.integers(0, 256, (8 * LENGTH + 1, 2, 44, 44), np.uint8)
+    newest = rng.integers(0, 256, (8 * LENGTH + 1, 2, 36, 36), np.uint8)
     stacks = []
     for t in range(8 * LENGTH + 1):
         repeated = np.repeat(newest[t][:, None], 4, axis=1)
@@ -526,14 +529,14 @@ def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
         RUN_SPEC,
         num_envs=2,
         environment=EnvironmentSpec(
-            observation=jax.ShapeDtypeStruct((4, 44, 44), jnp.uint8),
+            observation=jax.ShapeDtypeStruct((4, 36, 36), jnp.uint8),
             action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
         ),
     )
     config = dataclasses.replace(CONFIG, torso="dqn", batch_size=4, replay_capacity=56)
     whole = R2D2(config, run_spec)
     once = R2D2(dataclasses.replace(config, frame_stack=4), run_spec)
-    networks = whole.init_networks(jax.random.key(0))
+    networks = jax.jit(whole.init_networks)(jax.random.key(0))
     state = whole.init_actor_state(networks.online, 2, jax.random.key(0), 0)
     losses = []
     for agent in (whole, once):
@@ -541,7 +544,7 @@ def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
         for trajectory in trajectories:
             experience = update(networks, experience, state, state, trajectory, jnp.int32(0))
         assert experience.rows.env_step.observation.shape[2:] == (
-            (4, 44, 44) if agent is whole else (44, 44)
+            (4, 36, 36) if agent is whole else (36, 36)
         )
         # Only one sequence, so that both draw the same.
         mass = jnp.zeros_like(experience.mass).at[1, 4].set(1.0)

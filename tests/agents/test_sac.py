@@ -46,7 +46,7 @@ RUN_SPEC = RunSpec(
 def agent_and_networks():
     """Returns an agent, and networks whose target critics differ from the online ones."""
     agent = SAC(CONFIG, RUN_SPEC)
-    networks, other = (agent.init_networks(jax.random.key(seed)) for seed in (0, 1))
+    networks, other = (jax.jit(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1))
     return agent, dataclasses.replace(networks, target_critics=other.target_critics)
 
 

@@ -102,13 +102,13 @@ def test_new_transitions_get_the_greatest_priority_but_for_invalid_ones():
     env_steps, action = stream()
     agent_replay = TransitionReplay(CONFIG, RUN_SPEC, discount=GAMMA, priority_exponent=0.5)
     state = fill(agent_replay, env_steps, action)
-    batch = agent_replay.sample(state, jax.random.key(0))
-    state = agent_replay.update_priorities(state, batch.ids, jnp.full(64, -9.0))
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
+    state = jax.jit(agent_replay.update_priorities)(state, batch.ids, jnp.full(64, -9.0))
     rows = jax.tree.map(lambda x: jnp.asarray(x[: LENGTH + 1]), env_steps)
     done = jnp.zeros((LENGTH + 1, NUM_ENVS), bool).at[1, 0].set(True)
     rows = dataclasses.replace(rows, terminated=done, truncated=jnp.zeros_like(done))
     trajectory = Trajectory(env_steps=rows, action=jnp.asarray(action[:LENGTH]), extras=())
-    state = agent_replay.add(state, trajectory, jnp.int32(0))
+    state = jax.jit(agent_replay.add)(state, trajectory, jnp.int32(0))
     # Starts ROWS … ROWS + LENGTH − 2 of the ring of 16 are complete now, and so is ROWS − 1.
     slots = [(ROWS + i) % 16 for i in range(LENGTH - 1)]
     expected = np.full((NUM_ENVS, LENGTH - 1), 3.0)
@@ -119,7 +119,7 @@ def test_new_transitions_get_the_greatest_priority_but_for_invalid_ones():
 def test_update_priorities_leaves_uniform_replay_alone():
     agent_replay = TransitionReplay(CONFIG, RUN_SPEC, discount=GAMMA)
     state = fill(agent_replay, *stream())
-    batch = agent_replay.sample(state, jax.random.key(0))
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
     assert agent_replay.update_priorities(state, batch.ids, jnp.ones(64)) is state
 
 
@@ -127,7 +127,8 @@ def test_rewards_are_clipped_each():
     env_steps, action = stream()
     env_steps = dataclasses.replace(env_steps, reward=env_steps.reward * np.float32(10))
     agent_replay = TransitionReplay(CONFIG, RUN_SPEC, discount=GAMMA, n_step=2, reward_clip=1.0)
-    batch = agent_replay.sample(fill(agent_replay, env_steps, action), jax.random.key(0))
+    state = fill(agent_replay, env_steps, action)
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
     clipped = dataclasses.replace(env_steps, reward=np.clip(env_steps.reward, -1.0, 1.0))
     expected = [slow_transition(clipped, *divmod(a, NUM_ENVS), 2)[0] for a in batch.action.tolist()]
     np.testing.assert_allclose(batch.reward, expected, rtol=1e-5, atol=1e-6)
@@ -204,7 +205,7 @@ def test_frames_stored_once_come_back_as_stacks():
     )
     state = fill(agent_replay, env_steps, action)
     assert state.rows.env_step.observation.shape == (NUM_ENVS, 16, 2, 2)
-    batch = agent_replay.sample(state, jax.random.key(0))
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
     t, b = np.divmod(np.asarray(batch.action), NUM_ENVS)
     np.testing.assert_array_equal(batch.observation, env_steps.observation[t, b])
     np.testing.assert_array_equal(batch.next_observation, env_steps.observation[t + 1, b])
