@@ -15,11 +15,13 @@ from sebulba.checkpoints.checkpointer import Checkpointer
 from sebulba.checkpoints.restore import CheckpointError, Which, steps_in
 from sebulba.config import Config
 from sebulba.errors import ConfigError
+from sebulba.metrics.base import MetricsWriter
 from sebulba.metrics.console import Console
 from sebulba.metrics.csv import CsvWriter
 from sebulba.metrics.jsonl import JsonlWriter
 from sebulba.metrics.summary import write_summary
 from sebulba.metrics.tensorboard import TensorBoardWriter
+from sebulba.metrics.wandb import WandbWriter
 from sebulba.metrics.writers import MetricsFanOut
 from sebulba.run_dir import CHECKPOINTS, open_run_dir, resume_command
 from sebulba.run_state import resume
@@ -146,11 +148,7 @@ def _open_outputs(ring: Ring, config: Config, path: pathlib.Path, console: Conso
         checkpointer.discard_after(resumed.num_cycles)
     return _Outputs(
         fan_out=MetricsFanOut(
-            [
-                JsonlWriter(path / "metrics.jsonl", resume_env_steps=env_steps),
-                CsvWriter(path / "metrics.csv", resume_env_steps=env_steps),
-                TensorBoardWriter(path, resume_env_steps=env_steps),
-            ],
+            _writers(config, path, resume_env_steps=env_steps),
             on_warning=console.message,
         ),
         autosave=Autosave(
@@ -160,6 +158,22 @@ def _open_outputs(ring: Ring, config: Config, path: pathlib.Path, console: Conso
             on_warning=console.message,
         ),
     )
+
+
+def _writers(
+    config: Config, path: pathlib.Path, *, resume_env_steps: int | None
+) -> list[MetricsWriter]:
+    writers: list[MetricsWriter] = [
+        JsonlWriter(path / "metrics.jsonl", resume_env_steps=resume_env_steps),
+        CsvWriter(path / "metrics.csv", resume_env_steps=resume_env_steps),
+        TensorBoardWriter(path, resume_env_steps=resume_env_steps),
+    ]
+    if config.run.wandb_project is not None:
+        project, settings = config.run.wandb_project, dataclasses.asdict(config)
+        writers.append(
+            WandbWriter(path / "wandb", project=project, name=path.name, config=settings)
+        )
+    return writers
 
 
 def _which(resume: str) -> Which:

@@ -71,6 +71,8 @@ class RunConfig:
     """Finished episodes in the running mean return."""
     log_interval_env_steps: int = 10_000
     """Env steps between two rows of metrics."""
+    wandb_project: str | None = None
+    """Weights & Biases project that gets every row too (pip install 'sebulba[wandb]')."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
