@@ -1,0 +1,6 @@
+"""Prints the configuration reference, `docs/configuration.md`: `python -m sebulba.config`."""
+
+from sebulba.config.reference import reference
+
+if __name__ == "__main__":
+    print(reference(), end="")
