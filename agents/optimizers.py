@@ -11,13 +11,20 @@ from sebulba.types import PyTree
 class OptimizerConfig(Protocol):
     """The settings that name an optimizer, in whichever agent's config."""
 
-    optimizer: str
-    learning_rate: float
-    learning_rate_decay: bool
-    adam_epsilon: float
-    rmsprop_decay: float
-    rmsprop_epsilon: float
-    max_grad_norm: float | None
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def learning_rate_decay(self) -> bool: ...
+    @property
+    def adam_epsilon(self) -> float: ...
+    @property
+    def rmsprop_decay(self) -> float: ...
+    @property
+    def rmsprop_epsilon(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float | None: ...
 
 
 def make_optimizer(config: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:

@@ -30,10 +30,14 @@ class QOptState:
 class QOptimizerConfig(Protocol):
     """The settings of a Q agent's optimizer."""
 
-    learning_rate: float
-    adam_epsilon: float
-    max_grad_norm: float | None
-    target_period: int
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def adam_epsilon(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float | None: ...
+    @property
+    def target_period(self) -> int: ...
 
 
 def with_copy(online: PyTree) -> QNetworks:

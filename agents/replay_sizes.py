@@ -21,17 +21,23 @@ from sebulba.types import RunSpec
 class ReplayConfig(Protocol):
     """What every agent with a replay has among its settings. Counts are of all learner devices."""
 
-    batch_size: int
-    replay_ratio: float
-    replay_capacity: int
-    min_replay_rows: int
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def replay_ratio(self) -> float: ...
+    @property
+    def replay_capacity(self) -> int: ...
+    @property
+    def min_replay_rows(self) -> int: ...
 
 
 class FrameStackConfig(Protocol):
     """The settings of an agent that can store each frame of a stack once."""
 
-    frame_stack: int | None
-    frame_stack_fill: Literal["repeat", "zeros"]
+    @property
+    def frame_stack(self) -> int | None: ...
+    @property
+    def frame_stack_fill(self) -> Literal["repeat", "zeros"]: ...
 
 
 class ReplayRatio:

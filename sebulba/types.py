@@ -23,6 +23,8 @@ import jax
 from sebulba.pytree import pytree_dataclass
 
 PyTree = Any
+Array = Any
+"""A leaf: a `jax.Array`; in host memory a NumPy array; in a description a `jax.ShapeDtypeStruct`."""
 Networks = PyTree
 """Parameters, and whatever travels with them: target parameters, normalisers."""
 ActorState = PyTree
@@ -36,16 +38,16 @@ class EnvStep:
     """What one step of `B` environments gives; with a leading axis of time in a trajectory."""
 
     observation: PyTree  # [B, ...], also at an episode's end the true observation
-    reward: jax.Array  # [B] float32, raw, paid on arriving here; 0 on a reset row
-    terminated: jax.Array  # [B] bool, the discount on arriving here is 0
-    truncated: jax.Array  # [B] bool, bootstraps from this very observation
-    is_first: jax.Array  # [B] bool, this observation is a reset
+    reward: Array  # [B] float32, raw, paid on arriving here; 0 on a reset row
+    terminated: Array  # [B] bool, the discount on arriving here is 0
+    truncated: Array  # [B] bool, bootstraps from this very observation
+    is_first: Array  # [B] bool, this observation is a reset
     # [B] bool where an episode's statistics end elsewhere than its stream (a lost life ends the
     # stream's episode, not the game); None means `terminated | truncated`.
-    episode_over: jax.Array | None = None
+    episode_over: Array | None = None
 
     @property
-    def done(self) -> jax.Array:
+    def done(self) -> Array:
         """`[B]` bool: this row ends an episode; the action chosen from it is ignored."""
         return self.terminated | self.truncated
 
@@ -59,7 +61,7 @@ class Trajectory:
     extras: PyTree  # [T, B, ...], the agent's own: behaviour logits, values, q …
 
     @property
-    def valid(self) -> jax.Array:
+    def valid(self) -> Array:
         """`[T, B]` bool: False for the transition out of a final observation (the autoreset step).
 
         An invalid transition has weight 0 in every loss term, priority, normalisation, entropy and

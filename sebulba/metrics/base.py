@@ -1,9 +1,9 @@
 """What a row of metrics is, and what writes one."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
-Row = dict[str, float | int | str | None]
-"""One line of `metrics.jsonl`: plain Python values; None where nothing has been measured yet."""
+Row = dict[str, Any]
+"""One line of `metrics.jsonl`: a float, int, str, or None where nothing has been measured yet."""
 
 REQUIRED_KEYS = (
     "env_steps",

@@ -93,12 +93,12 @@ class _PlainDisplay:
         print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        if self._held_back is not None:
-            self._print_row()
+        self._print_row()
 
     def _print_row(self) -> None:
-        self.message(plain_line(self._held_back, self._total_env_steps))
-        self._held_back = None
+        if self._held_back is not None:
+            self.message(plain_line(self._held_back, self._total_env_steps))
+            self._held_back = None
 
 
 class _LiveDisplay:
