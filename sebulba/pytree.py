@@ -11,7 +11,7 @@ T = TypeVar("T")
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def pytree_dataclass(cls: type[T]) -> type[T]:
     """Makes `cls` a frozen, keyword-only dataclass registered as a pytree, every field a child."""
-    cls.__repr__ = describe
+    setattr(cls, "__repr__", describe)  # noqa: B010 - mypy takes no assignment to a method
     cls = dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)(cls)
     return jax.tree_util.register_dataclass(cls)
 

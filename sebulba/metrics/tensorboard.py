@@ -52,18 +52,20 @@ class TensorBoardWriter:
 
     def _write(self, event: Event) -> None:
         try:
-            if self._file is None:
+            file = self._file
+            if file is None:
                 name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
-                self._file = RecordWriter(str(self._directory / name))
-                self._append(Event(file_version="brain.Event:2"))
-            self._append(event)
-            self._file.flush()
+                file = self._file = RecordWriter(str(self._directory / name))
+                _append(file, Event(file_version="brain.Event:2"))
+            _append(file, event)
+            file.flush()
         except OSError:
             # TensorBoard reads no file further than a torn record: the next row opens a new one.
             with contextlib.suppress(OSError):
                 self.close()
             raise
 
-    def _append(self, event: Event) -> None:
-        event.wall_time = time.time()
-        self._file.write(event.SerializeToString())
+
+def _append(file: RecordWriter, event: Event) -> None:
+    event.wall_time = time.time()
+    file.write(event.SerializeToString())
