@@ -10,11 +10,11 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from agents.actor_critic import ActorCriticAgent, OnePass, rewards_and_discounts
+from agents.actor_critic import ActorCriticAgent
 from agents.config import A2CConfig
 from agents.networks import PolicyValue
+from agents.on_policy import OnePass, rewards_and_discounts
 from sebulba.agent import Metrics
-from sebulba.distributions import categorical_entropy, categorical_log_prob
 from sebulba.reductions import masked_mean
 from sebulba.returns import gae
 from sebulba.types import RunSpec, Trajectory
@@ -45,7 +45,7 @@ def a2c_loss(
     """
     valid = trajectory.valid
     rewards, discounts = rewards_and_discounts(trajectory, config)
-    logits, values = outputs.logits[:-1], outputs.values[:-1]
+    policy, values = jax.tree.map(lambda leaf: leaf[:-1], (outputs.policy, outputs.values))
     advantages = gae(
         rewards=rewards,
         discounts=discounts,
@@ -54,10 +54,9 @@ def a2c_loss(
         lambda_=config.lambda_,
     )
     targets = jax.lax.stop_gradient(values) + advantages
-    log_probs = categorical_log_prob(logits, trajectory.action)
-    policy_loss = masked_mean(-log_probs * advantages, valid)
+    policy_loss = masked_mean(-policy.log_prob(trajectory.action) * advantages, valid)
     value_loss = masked_mean(0.5 * jnp.square(targets - values), valid)
-    entropy = masked_mean(categorical_entropy(logits), valid)
+    entropy = masked_mean(policy.entropy(), valid)
     loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
     metrics = {
         "policy_loss": policy_loss,

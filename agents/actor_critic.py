@@ -1,39 +1,29 @@
-"""What on-policy agents have in common: everything but what they learn from their trajectories.
+"""Acting with a policy and a value: all that on-policy agents have in common.
 
-`ActorCriticAgent` acts with a network of policy and value, keeps its memory, and takes the steps of
-the optimizer. A `Learning` gives it the loss; `OnePass` is that of agents which learn once from
-each trajectory.
+`ActorCriticAgent` acts with a network, keeps its memory, and takes the steps of the optimizer. What
+it learns from its trajectories is a `Learning`'s to say.
 """
 
-from collections.abc import Callable
-from typing import Protocol
-
-import gymnasium
 import jax
 import jax.numpy as jnp
 
-from agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
-from agents.networks import ActorCritic, CoreState, PolicyValue, check_torso
+from agents.networks import ActorCritic, CoreState, PolicyValue, check_torso, zero_observation
+from agents.normalization import discounted_returns, init_normalization, merge_rows
+from agents.on_policy import (
+    ActorCriticConfig,
+    ActorCriticNetworks,
+    Learning,
+    Memory,
+    clip_rewards,
+)
 from agents.optimizers import descend, make_optimizer
-from sebulba import distributions
+from agents.policies import make_policy_head
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.devices import shard_per_env_leaves
-from sebulba.errors import ConfigError
+from sebulba.distributions import Distribution
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import EnvStep, Experience, Networks, PyTree, RunSpec, Trajectory
-from sebulba.window import Window, init_window, push
-
-ActorCriticConfig = A2CConfig | ImpalaConfig | PolicyGradientConfig | PPOConfig
-Unroll = Callable[[Networks, EnvStep, jax.Array, CoreState], tuple[PolicyValue, CoreState]]
-"""`ActorCriticAgent.unroll`."""
-
-
-@pytree_dataclass
-class Memory:
-    """What the network has to know about the past; zeroed at `is_first`."""
-
-    core: CoreState  # [B, ...]
-    last_action: jax.Array  # [B] int32
+from sebulba.types import EnvStep, Experience, PyTree, RunSpec, Trajectory
+from sebulba.window import init_window
 
 
 @pytree_dataclass
@@ -48,83 +38,22 @@ class ActorCriticState:
 class ActorCriticExtras:
     """What the learner has to know about each action."""
 
-    logits: jax.Array  # [B, A], of the behaviour policy
+    policy: Distribution  # [B], the behaviour policy
 
 
-class Learning(Protocol):
-    """What is learned from trajectories, and in how many steps; otherwise as in `Agent`."""
+@pytree_dataclass
+class ActorCriticOptState:
+    """The optimizer's state."""
 
-    num_updates_per_cycle: int
-
-    def init_experience(self, window: Window) -> Experience:
-        """Returns the experience, from an empty window of one learner cycle's trajectories."""
-        ...
-
-    def update_experience(
-        self,
-        unroll: Unroll,
-        networks: Networks,
-        experience: Experience,
-        memory: Memory,
-        trajectory: Trajectory,
-    ) -> Experience:
-        """Takes a trajectory in, and the memory that the actor began it with."""
-        ...
-
-    def loss(
-        self,
-        unroll: Unroll,
-        networks: Networks,
-        experience: Experience,
-        key: jax.Array,
-        step: jax.Array,
-    ) -> tuple[jax.Array, tuple[Experience, Metrics]]:
-        """Returns one optimisation step's loss, the experience and metrics."""
-        ...
-
-
-class OnePass:
-    """One optimisation step a learner cycle, on all of its trajectories."""
-
-    num_updates_per_cycle = 1
-
-    def __init__(self, loss: Callable[[PolicyValue, Trajectory], tuple[jax.Array, Metrics]]):
-        """Takes the loss of trajectories, given the network's outputs of their `T + 1` rows."""
-        self._loss = loss
-
-    def init_experience(self, window: Window) -> Window:
-        """Returns the window."""
-        return window
-
-    def update_experience(
-        self,
-        unroll: Unroll,
-        networks: Networks,
-        experience: Window,
-        memory: Memory,
-        trajectory: Trajectory,
-    ) -> Window:
-        """Pushes the trajectory into the window."""
-        del unroll, networks
-        return push(experience, memory, trajectory)
-
-    def loss(
-        self,
-        unroll: Unroll,
-        networks: Networks,
-        experience: Window,
-        key: jax.Array,
-        step: jax.Array,
-    ) -> tuple[jax.Array, tuple[Window, Metrics]]:
-        """Returns the loss of the newest trajectories, under the learner's parameters."""
-        del key, step
-        outputs = unroll_trajectory(unroll, networks, experience.initial, experience.trajectory)
-        loss, metrics = self._loss(outputs, experience.trajectory)
-        return loss, (experience, metrics)
+    optimizer: PyTree
+    num_updates: jax.Array  # [] int32
 
 
 class ActorCriticAgent:
-    """An actor-critic for discrete actions, feed-forward or with an LSTM."""
+    """An actor-critic, feed-forward or with an LSTM, for discrete or continuous actions.
+
+    Continuous actions are drawn from a Gaussian without bounds; the environment's adapter clips.
+    """
 
     def __init__(self, config: ActorCriticConfig, run_spec: RunSpec, *, learning: Learning):
         """Checks that environment and torso suit the agent.
@@ -137,18 +66,16 @@ class ActorCriticAgent:
         Raises:
             ConfigError: naming the key to change.
         """
-        action_space = run_spec.environment.action_space
-        if not isinstance(action_space, gymnasium.spaces.Discrete) or action_space.start != 0:
-            raise ConfigError(
-                f"env.id: {config.name} expects an environment with a Discrete action space from 0"
-                f" on, got {action_space}"
-            )
         check_torso(config.torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         self._learning = learning
         self._network = ActorCritic(
-            num_actions=int(action_space.n),
+            policy=make_policy_head(
+                run_spec.environment.action_space,
+                agent=config.name,
+                initial_log_std=config.initial_log_std,
+            ),
             torso=config.torso,
             hidden_sizes=config.hidden_sizes,
             lstm_size=config.lstm_size,
@@ -156,26 +83,30 @@ class ActorCriticAgent:
         num_updates = run_spec.num_cycles * learning.num_updates_per_cycle
         self._optimizer = make_optimizer(config, num_updates)
 
-    def init_networks(self, key: jax.Array) -> Networks:
-        """Returns the parameters."""
-        observation = jax.tree.map(
-            lambda leaf: jnp.zeros((1, 1, *leaf.shape), leaf.dtype),
-            self._run_spec.environment.observation,
-        )
-        return self._network.init(
+    def init_networks(self, key: jax.Array) -> ActorCriticNetworks:
+        """Returns the parameters, and moments of nothing."""
+        params = self._network.init(
             key,
-            observation,
+            zero_observation(self._run_spec, 1, 1),
             reward=jnp.zeros((1, 1), jnp.float32),
-            last_action=jnp.zeros((1, 1), jnp.int32),
+            last_action=self._zero_action(1, 1),
             is_first=jnp.ones((1, 1), bool),
             state=self._network.initial_state(1),
         )
+        normalization = init_normalization(
+            self._run_spec.environment.observation,
+            of_observations=self._config.normalize_observations,
+            of_rewards=self._config.normalize_rewards,
+        )
+        return ActorCriticNetworks(params=params, normalization=normalization)
 
-    def init_opt_state(self, networks: Networks) -> PyTree:
+    def init_opt_state(self, networks: ActorCriticNetworks) -> ActorCriticOptState:
         """Returns the optimizer's state."""
-        return self._optimizer.init(networks)
+        return ActorCriticOptState(
+            optimizer=self._optimizer.init(networks.params), num_updates=jnp.int32(0)
+        )
 
-    def init_experience(self, networks: Networks, num_envs: int) -> Experience:
+    def init_experience(self, networks: ActorCriticNetworks, num_envs: int) -> Experience:
         """Returns what is made of an empty window of one learner cycle's trajectories."""
         window = init_window(
             self, networks, self._run_spec, num_envs, keep=lambda actor_state: actor_state.memory
@@ -183,29 +114,40 @@ class ActorCriticAgent:
         return self._learning.init_experience(window)
 
     def init_actor_state(
-        self, networks: Networks, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: ActorCriticNetworks, num_envs: int, key: jax.Array, actor_id: int
     ) -> ActorCriticState:
         """Returns an empty memory, and the key."""
         del networks, actor_id
+        normalizes = self._config.normalize_rewards
         memory = Memory(
             core=self._network.initial_state(num_envs),
-            last_action=jnp.zeros(num_envs, jnp.int32),
+            last_action=self._zero_action(num_envs),
+            discounted_return=jnp.zeros(num_envs, jnp.float32) if normalizes else None,
         )
         return ActorCriticState(memory=memory, key=key)
 
     def act(
-        self, networks: Networks, actor_state: ActorCriticState, env_step: EnvStep, *, greedy: bool
+        self,
+        networks: ActorCriticNetworks,
+        actor_state: ActorCriticState,
+        env_step: EnvStep,
+        *,
+        greedy: bool,
     ) -> tuple[jax.Array, ActorCriticExtras, ActorCriticState]:
         """Samples from the policy, or takes its mode."""
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], env_step)
         memory = actor_state.memory
         outputs, core = self.unroll(networks, rows, memory.last_action[None], memory.core)
-        logits = outputs.logits[0]
+        policy = jax.tree.map(lambda leaf: leaf[0], outputs.policy)
         key, action_key = jax.random.split(actor_state.key)
-        sample = distributions.categorical_sample(action_key, logits)
-        action = distributions.categorical_mode(logits) if greedy else sample
-        memory = Memory(core=core, last_action=action)
-        return action, ActorCriticExtras(logits=logits), ActorCriticState(memory=memory, key=key)
+        action = policy.mode() if greedy else policy.sample(action_key)
+        discounted_return = memory.discounted_return
+        if discounted_return is not None:
+            discounted_return = discounted_returns(rows, discounted_return, self._config.discount)[
+                0
+            ]
+        memory = Memory(core=core, last_action=action, discounted_return=discounted_return)
+        return action, ActorCriticExtras(policy=policy), ActorCriticState(memory=memory, key=key)
 
     def shard_actor_state(
         self, actor_state: ActorCriticState, sharding: ActorStateSharding
@@ -215,7 +157,7 @@ class ActorCriticAgent:
 
     def update_experience(
         self,
-        networks: Networks,
+        networks: ActorCriticNetworks,
         experience: Experience,
         initial_state: ActorCriticState,
         final_state: ActorCriticState,
@@ -229,64 +171,80 @@ class ActorCriticAgent:
         )
 
     def loss(
-        self, networks: Networks, experience: Experience, key: jax.Array, step: jax.Array
+        self,
+        networks: ActorCriticNetworks,
+        experience: Experience,
+        key: jax.Array,
+        step: jax.Array,
     ) -> tuple[jax.Array, tuple[Experience, Metrics]]:
         """Returns the loss of this optimisation step."""
         return self._learning.loss(self.unroll, networks, experience, key, step)
 
     def optimize(
-        self, networks: Networks, opt_state: PyTree, grads: Networks
-    ) -> tuple[Networks, PyTree]:
-        """Takes one step of the optimizer."""
-        return descend(self._optimizer, networks, opt_state, grads)
+        self,
+        networks: ActorCriticNetworks,
+        opt_state: ActorCriticOptState,
+        grads: ActorCriticNetworks,
+        experience: Experience,
+    ) -> tuple[ActorCriticNetworks, ActorCriticOptState]:
+        """Takes a step of the optimizer; a cycle's last one merges its rows into the moments.
+
+        So all of a cycle's updates normalise as its targets were.
+        """
+        params, optimizer = descend(
+            self._optimizer, networks.params, opt_state.optimizer, grads.params
+        )
+        num_updates = opt_state.num_updates + 1
+        is_last = num_updates % self._learning.num_updates_per_cycle == 0
+        window = self._learning.window(experience)
+        normalization = merge_rows(
+            networks.normalization,
+            window.trajectory.env_steps,
+            window.trajectory.valid & is_last,
+            window.initial.discounted_return,
+            self._config.discount,
+        )
+        return (
+            ActorCriticNetworks(params=params, normalization=normalization),
+            ActorCriticOptState(optimizer=optimizer, num_updates=num_updates),
+        )
 
     def num_updates_per_cycle(self, cycle: int) -> int:
         """Returns the same number for every cycle."""
         del cycle
         return self._learning.num_updates_per_cycle
 
-    def actor_networks(self, networks: Networks) -> Networks:
+    def actor_networks(self, networks: ActorCriticNetworks) -> ActorCriticNetworks:
         """Returns everything."""
         return networks
 
     def unroll(
-        self, networks: Networks, env_steps: EnvStep, last_action: jax.Array, core: CoreState
+        self,
+        networks: ActorCriticNetworks,
+        env_steps: EnvStep,
+        last_action: jax.Array,
+        core: CoreState,
     ) -> tuple[PolicyValue, CoreState]:
         """Returns policy and value of consecutive rows, and the core's state after them.
 
         Args:
-            networks: the parameters.
+            networks: the parameters, and what normalises their inputs.
             env_steps: `[R, B, ...]`; acting unrolls one row, learning a trajectory's `T + 1`.
-            last_action: `[R, B]`, chosen from the row before each.
+            last_action: `[R, B, ...]`, chosen from the row before each.
             core: the state before row 0.
         """
+        normalization = networks.normalization
+        reward = normalization.scale(env_steps.reward)
         return self._network.apply(
-            networks,
-            env_steps.observation,
-            reward=clip_rewards(env_steps.reward, self._config.reward_clip),
+            networks.params,
+            normalization.normalize(env_steps.observation),
+            reward=clip_rewards(reward, self._config.reward_clip),
             last_action=last_action,
             is_first=env_steps.is_first,
             state=core,
         )
 
-
-def unroll_trajectory(
-    unroll: Unroll, networks: Networks, memory: Memory, trajectory: Trajectory
-) -> PolicyValue:
-    """Returns policy and value of all rows `[T + 1, B]`, from the memory before row 0."""
-    last_action = jnp.concatenate([memory.last_action[None], trajectory.action])
-    return unroll(networks, trajectory.env_steps, last_action, memory.core)[0]
-
-
-def rewards_and_discounts(
-    trajectory: Trajectory, config: ActorCriticConfig
-) -> tuple[jax.Array, jax.Array]:
-    """Returns what each transition paid, and the discount on arriving; `[T, B]` each."""
-    env_steps = trajectory.env_steps
-    discounts = jnp.where(env_steps.terminated[1:], 0.0, config.discount)
-    return clip_rewards(env_steps.reward[1:], config.reward_clip), discounts
-
-
-def clip_rewards(reward: jax.Array, limit: float | None) -> jax.Array:
-    """Returns rewards of the same shape, clipped to ± `limit` if there is one."""
-    return reward if limit is None else jnp.clip(reward, -limit, limit)
+    def _zero_action(self, *leading: int) -> jax.Array:
+        space = self._run_spec.environment.action_space
+        dtype = jnp.int32 if jnp.issubdtype(space.dtype, jnp.integer) else jnp.float32
+        return jnp.zeros((*leading, *space.shape), dtype)

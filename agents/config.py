@@ -19,6 +19,12 @@ class ImpalaConfig:
     """Widths of the mlp torso."""
     lstm_size: int | None = None
     """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
+    normalize_observations: bool = False
+    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
+    normalize_rewards: bool = False
+    """By the deviation so far of discounted returns, before reward_clip."""
+    initial_log_std: float = 0.0
+    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
     discount: float = 0.99
     """γ."""
     lambda_: float = 1.0
@@ -210,6 +216,12 @@ class PPOConfig:
     """Widths of the mlp torso."""
     lstm_size: int | None = None
     """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
+    normalize_observations: bool = False
+    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
+    normalize_rewards: bool = False
+    """By the deviation so far of discounted returns, before reward_clip."""
+    initial_log_std: float = 0.0
+    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
     discount: float = 0.99
     """γ."""
     lambda_: float = 0.95
@@ -260,6 +272,12 @@ class A2CConfig:
     """Widths of the mlp torso."""
     lstm_size: int | None = None
     """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
+    normalize_observations: bool = False
+    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
+    normalize_rewards: bool = False
+    """By the deviation so far of discounted returns, before reward_clip."""
+    initial_log_std: float = 0.0
+    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
     discount: float = 0.99
     """γ."""
     lambda_: float = 1.0
@@ -298,6 +316,12 @@ class PolicyGradientConfig:
     """Widths of the mlp torso."""
     lstm_size: int | None = None
     """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
+    normalize_observations: bool = False
+    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
+    normalize_rewards: bool = False
+    """By the deviation so far of discounted returns, before reward_clip."""
+    initial_log_std: float = 0.0
+    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
     discount: float = 0.99
     """γ."""
     entropy_cost: float = 0.0

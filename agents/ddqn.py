@@ -92,7 +92,7 @@ class DDQN:
             final_epsilon=exploration_epsilons(
                 first=actor_id * num_envs,
                 count=num_envs,
-                total=num_envs * self._run_spec.num_actors,
+                total=self._run_spec.num_envs_of_all_hosts,
                 base=self._config.epsilon_end,
                 exponent=self._config.epsilon_exponent,
             ),
@@ -188,9 +188,10 @@ class DDQN:
         return masked_mean(loss, jnp.ones_like(drawn)), td_error, metrics
 
     def optimize(
-        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks
+        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
     ) -> tuple[QNetworks, QOptState]:
         """Takes an Adam step, and copies to the target network once a period."""
+        del experience
         return self._optimizer.step(networks, opt_state, grads)
 
     def num_updates_per_cycle(self, cycle: int) -> int:

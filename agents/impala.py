@@ -9,11 +9,11 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from agents.actor_critic import ActorCriticAgent, OnePass, rewards_and_discounts
+from agents.actor_critic import ActorCriticAgent
 from agents.config import ImpalaConfig
 from agents.networks import PolicyValue
+from agents.on_policy import OnePass, rewards_and_discounts
 from sebulba.agent import Metrics
-from sebulba.distributions import categorical_entropy, categorical_kl, categorical_log_prob
 from sebulba.reductions import masked_mean, masked_sum
 from sebulba.returns import vtrace
 from sebulba.types import RunSpec, Trajectory
@@ -45,11 +45,11 @@ def impala_loss(
     reduce = {"mean": masked_mean, "sum": masked_sum}[config.loss_reduction]
     valid = trajectory.valid
     rewards, discounts = rewards_and_discounts(trajectory, config)
-    logits, values = outputs.logits[:-1], outputs.values[:-1]
-    behaviour, action = trajectory.extras.logits, trajectory.action
-    log_probs = categorical_log_prob(logits, action)
+    policy, values = jax.tree.map(lambda leaf: leaf[:-1], (outputs.policy, outputs.values))
+    behaviour, action = trajectory.extras.policy, trajectory.action
+    log_probs = policy.log_prob(action)
     targets = vtrace(
-        log_rhos=log_probs - categorical_log_prob(behaviour, action),
+        log_rhos=log_probs - behaviour.log_prob(action),
         rewards=rewards,
         discounts=discounts,
         valid=valid,
@@ -59,7 +59,7 @@ def impala_loss(
         clip_c=config.clip_c,
         clip_pg_rho=config.clip_pg_rho,
     )
-    entropies = categorical_entropy(logits)
+    entropies = policy.entropy()
     policy_loss = reduce(-log_probs * targets.advantages, valid)
     value_loss = reduce(0.5 * jnp.square(targets.values - values), valid)
     entropy_loss = -reduce(entropies, valid)
@@ -70,6 +70,6 @@ def impala_loss(
         "entropy": masked_mean(entropies, valid),
         "value": masked_mean(values, valid),
         "rho": masked_mean(targets.rhos, valid),
-        "kl": masked_mean(categorical_kl(behaviour, logits), valid),
+        "kl": masked_mean(behaviour.kl(policy), valid),
     }
     return loss, metrics

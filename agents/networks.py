@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from flax.linen.initializers import orthogonal
 
+from agents.policies import PolicyHead
+from sebulba.distributions import Distribution
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import PyTree, RunSpec
@@ -23,7 +25,6 @@ from sebulba.types import PyTree, RunSpec
 Torso = Literal["mlp", "shallow", "deep"]
 
 _HIDDEN_GAIN = 2**0.5
-_POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
 
 
@@ -31,7 +32,7 @@ _VALUE_GAIN = 1.0
 class PolicyValue:
     """What an actor-critic network says about each row."""
 
-    logits: jax.Array  # [T, B, A]
+    policy: Distribution  # [T, B]
     values: jax.Array  # [T, B]
 
 
@@ -90,6 +91,27 @@ class DeepTorso(nn.Module):
                 x += nn.Conv(channels, (3, 3))(nn.relu(residual))
         x = nn.relu(x).reshape(x.shape[0], -1)
         return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
+
+
+class ObservationTorso(nn.Module):
+    """The torso of a name: an image through convolutions, all else through tanh layers beside."""
+
+    torso: Torso
+    hidden_sizes: Sequence[int]
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> jax.Array:
+        """Returns `[N, F]` of observations `[N, ...]`."""
+        if self.torso == "mlp":
+            return MLPTorso(self.hidden_sizes, name="mlp")(observation)
+        leaves = jax.tree.leaves(observation)
+        (image,) = (leaf for leaf in leaves if _is_image(leaf.shape[1:]))
+        beside = [leaf for leaf in leaves if not _is_image(leaf.shape[1:])]
+        convolutions = ShallowTorso if self.torso == "shallow" else DeepTorso
+        features = [convolutions(name=self.torso)(image)]
+        if beside:
+            features.append(MLPTorso(self.hidden_sizes, name="mlp")(beside))
+        return jnp.concatenate(features, axis=-1)
 
 
 class LSTMCore(nn.Module):
@@ -151,7 +173,7 @@ class ActorCritic(nn.Module):
     The feed-forward mlp has a torso for each head; whatever is costly is shared.
     """
 
-    num_actions: int
+    policy: PolicyHead
     torso: Torso
     hidden_sizes: Sequence[int]
     lstm_size: int | None
@@ -171,7 +193,7 @@ class ActorCritic(nn.Module):
         Args:
             observation: `[T, B, ...]`.
             reward: `[T, B]`, that came with the observation; only the LSTM is fed it.
-            last_action: `[T, B]` int32, of the row before; only the LSTM is fed it.
+            last_action: `[T, B, ...]`, of the row before; only the LSTM is fed it.
             is_first: `[T, B]`, where state, last action and reward are zeroed first.
             state: as `initial_state` gives it, before row 0.
 
@@ -181,14 +203,13 @@ class ActorCritic(nn.Module):
         for_policy = self._features(observation, name="torso")
         for_value = for_policy
         if self.lstm_size is not None:
-            inputs = join_past(for_policy, reward, last_action, is_first, self.num_actions)
+            inputs = join_past(for_policy, reward, self.policy.encode(last_action), is_first)
             for_policy, state = LSTMCore(self.lstm_size, name="core")(inputs, is_first, state)
             for_value = for_policy
         elif self.torso == "mlp":
             for_value = self._features(observation, name="value_torso")
-        logits = nn.Dense(self.num_actions, kernel_init=orthogonal(_POLICY_GAIN), name="policy")
         values = nn.Dense(1, kernel_init=orthogonal(_VALUE_GAIN), name="value")
-        return PolicyValue(logits=logits(for_policy), values=values(for_value)[..., 0]), state
+        return PolicyValue(policy=self.policy(for_policy), values=values(for_value)[..., 0]), state
 
     def initial_state(self, batch_size: int) -> CoreState:
         """Returns the state of `batch_size` environments before anything was seen."""
@@ -200,13 +221,8 @@ class ActorCritic(nn.Module):
         """Returns the torso's `[T, B, F]`."""
         leading = jax.tree.leaves(observation)[0].shape[:2]
         folded = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), observation)
-        if self.torso == "mlp":
-            features = MLPTorso(self.hidden_sizes, name=name)(folded)
-        elif self.torso == "shallow":
-            features = ShallowTorso(name=name)(folded)
-        else:
-            features = DeepTorso(name=name)(folded)
-        return features.reshape(*leading, -1)
+        torso = ObservationTorso(self.torso, self.hidden_sizes, name=name)
+        return torso(folded).reshape(*leading, -1)
 
 
 def join_past(
@@ -214,18 +230,16 @@ def join_past(
     reward: jax.Array,
     last_action: jax.Array,
     is_first: jax.Array,
-    num_actions: int,
 ) -> jax.Array:
-    """Returns `[T, B, F + 1 + A]`: features, reward, one-hot last action; at a reset no past.
+    """Returns `[T, B, F + 1 + E]`: features, reward and last action; at a reset no past.
 
     Args:
         features: `[T, B, F]`.
         reward: `[T, B]`.
-        last_action: `[T, B]` int32.
+        last_action: `[T, B, E]`, as numbers: one-hot where it is one of several.
         is_first: `[T, B]` bool.
-        num_actions: A.
     """
-    past = [reward[..., None], jax.nn.one_hot(last_action, num_actions, dtype=jnp.float32)]
+    past = [reward[..., None], last_action]
     is_reset = is_first[..., None]
     return jnp.concatenate([features, *(jnp.where(is_reset, 0.0, x) for x in past)], axis=-1)
 
@@ -246,20 +260,20 @@ def check_torso(torso: Torso, observation: PyTree) -> None:
         observation: `EnvironmentSpec.observation`.
 
     Raises:
-        ConfigError: a convolutional torso, and no image with channels first.
+        ConfigError: a convolutional torso, and not one image with channels first.
     """
     if torso == "mlp":
         return
-    leaves = jax.tree.leaves(observation)
-    shapes = [tuple(leaf.shape) for leaf in leaves]
-    if len(leaves) != 1 or len(shapes[0]) != 3 or shapes[0][0] > shapes[0][2]:
+    shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(observation)]
+    images = [shape for shape in shapes if _is_image(shape)]
+    if len(images) != 1 or images[0][0] > images[0][2]:
         raise ConfigError(
-            f"agent.torso: {torso} expects one image [channels, height, width], got observations of"
-            f" {' and '.join(map(str, shapes))}; mlp takes any"
+            f"agent.torso: {torso} expects one image [channels, height, width], and vectors beside"
+            f" it at most, got observations of {' and '.join(map(str, shapes))}; mlp takes any"
         )
-    if torso == "shallow" and min(shapes[0][1:]) < 20:
+    if torso == "shallow" and min(images[0][1:]) < 20:
         raise ConfigError(
-            f"agent.torso: shallow expects images of at least 20×20, got {shapes[0]}; deep or mlp"
+            f"agent.torso: shallow expects images of at least 20×20, got {images[0]}; deep or mlp"
             " take smaller ones"
         )
 
@@ -269,6 +283,11 @@ def _init_recurrent_kernel(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
     size = shape[0]
     gates = [orthogonal()(gate_key, (size, size)) for gate_key in jax.random.split(key, 4)]
     return jnp.concatenate(gates, axis=1)
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    """Tells an image by the axes of one observation."""
+    return len(shape) == 3
 
 
 def _as_channels_last(images: jax.Array) -> jax.Array:

@@ -11,11 +11,11 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from agents.actor_critic import ActorCriticAgent, OnePass, rewards_and_discounts
+from agents.actor_critic import ActorCriticAgent
 from agents.config import PolicyGradientConfig
 from agents.networks import PolicyValue
+from agents.on_policy import OnePass, rewards_and_discounts
 from sebulba.agent import Metrics
-from sebulba.distributions import categorical_entropy, categorical_log_prob
 from sebulba.reductions import masked_mean, masked_moments
 from sebulba.returns import gae
 from sebulba.types import RunSpec, Trajectory
@@ -41,7 +41,7 @@ def policy_gradient_loss(
     The baseline is the mean return of the batch, and its standard deviation the unit of returns.
 
     Args:
-        outputs: of all rows `[T + 1, B]`; the logits are differentiated.
+        outputs: of all rows `[T + 1, B]`; the policy is differentiated.
         trajectory: what the actor saw and did, with the same parameters.
         config: γ, entropy cost.
     """
@@ -51,8 +51,9 @@ def policy_gradient_loss(
     no_values = jnp.zeros_like(outputs.values)
     returns = gae(rewards=rewards, discounts=discounts, valid=valid, values=no_values, lambda_=1.0)
     mean, std = masked_moments(returns, valid)
-    log_probs = categorical_log_prob(outputs.logits[:-1], trajectory.action)
+    policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
+    log_probs = policy.log_prob(trajectory.action)
     policy_loss = masked_mean(-log_probs * (returns - mean) / (std + _STD_EPSILON), valid)
-    entropy = masked_mean(categorical_entropy(outputs.logits[:-1]), valid)
+    entropy = masked_mean(policy.entropy(), valid)
     metrics = {"policy_loss": policy_loss, "entropy": entropy, "return_to_go": mean}
     return policy_loss - config.entropy_cost * entropy, metrics

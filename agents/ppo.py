@@ -13,22 +13,23 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from agents.actor_critic import (
-    ActorCriticAgent,
+from agents.actor_critic import ActorCriticAgent
+from agents.config import PPOConfig
+from agents.networks import PolicyValue
+from agents.on_policy import (
+    ActorCriticNetworks,
     Memory,
     Unroll,
     rewards_and_discounts,
     unroll_trajectory,
+    with_scaled_rewards,
 )
-from agents.config import PPOConfig
-from agents.networks import PolicyValue
 from sebulba.agent import Metrics
-from sebulba.distributions import categorical_entropy, categorical_log_prob
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.reductions import masked_mean, masked_moments
 from sebulba.returns import gae
-from sebulba.types import Networks, RunSpec, Trajectory
+from sebulba.types import RunSpec, Trajectory
 from sebulba.window import Window, push
 
 _STD_EPSILON = 1e-8
@@ -47,7 +48,7 @@ class Targets:
 class Minibatch:
     """Transitions: `[T, B]` of whole unrolls, or `[1, B]` of any time."""
 
-    action: jax.Array
+    action: jax.Array  # [T, B, ...]
     valid: jax.Array
     targets: Targets
 
@@ -105,14 +106,15 @@ class PPO:
     def update_experience(
         self,
         unroll: Unroll,
-        networks: Networks,
+        networks: ActorCriticNetworks,
         experience: PPOExperience,
         memory: Memory,
         trajectory: Trajectory,
     ) -> PPOExperience:
         """Takes the trajectory in, with its targets under the parameters of now."""
         outputs = unroll_trajectory(unroll, networks, memory, trajectory)
-        targets = compute_targets(outputs, trajectory, self._config)
+        learned = with_scaled_rewards(networks, trajectory)
+        targets = compute_targets(outputs, learned, self._config)
         trajectory = dataclasses.replace(trajectory, extras=targets)
         window = push(experience.window, memory, trajectory)
         return PPOExperience(window=window, order=experience.order)
@@ -120,7 +122,7 @@ class PPO:
     def loss(
         self,
         unroll: Unroll,
-        networks: Networks,
+        networks: ActorCriticNetworks,
         experience: PPOExperience,
         key: jax.Array,
         step: jax.Array,
@@ -139,6 +141,10 @@ class PPO:
         loss, metrics = ppo_loss(outputs, minibatch, self._config, clip=self._clip(step))
         return loss, (PPOExperience(window=experience.window, order=order), metrics)
 
+    def window(self, experience: PPOExperience) -> Window:
+        """Returns the trajectories; their rewards are raw."""
+        return experience.window
+
     def _clip(self, step: jax.Array) -> jax.Array:
         clip = jnp.float32(self._config.clip)
         if not self._config.clip_decay:
@@ -151,12 +157,12 @@ def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOCon
 
     Args:
         outputs: of all rows `[T + 1, B]`.
-        trajectory: with the behaviour policy's logits.
+        trajectory: with the behaviour policy, and rewards as they are to be learned from.
         config: γ, λ, reward clip.
     """
     rewards, discounts = rewards_and_discounts(trajectory, config)
     return Targets(
-        log_probs=categorical_log_prob(trajectory.extras.logits, trajectory.action),
+        log_probs=trajectory.extras.policy.log_prob(trajectory.action),
         values=outputs.values[:-1],
         advantages=gae(
             rewards=rewards,
@@ -195,13 +201,13 @@ def ppo_loss(
     if config.normalize_advantages:
         mean, std = masked_moments(advantages, valid)
         advantages = (advantages - mean) / (std + _STD_EPSILON)
-    log_probs = categorical_log_prob(outputs.logits, minibatch.action)
+    log_probs = outputs.policy.log_prob(minibatch.action)
     # Masked before `exp`: the gradient of an infinite weight is NaN however that is masked.
     log_ratios = jnp.where(valid, log_probs - targets.log_probs, 0.0)
     ratios = jnp.exp(log_ratios)
     policy_loss = -masked_mean(clipped_surrogate(ratios, advantages, clip), valid)
     value_loss = masked_mean(_value_losses(outputs.values, targets, config.value_clip), valid)
-    entropy = masked_mean(categorical_entropy(outputs.logits), valid)
+    entropy = masked_mean(outputs.policy.entropy(), valid)
     loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
     metrics = {
         "policy_loss": policy_loss,
@@ -225,7 +231,7 @@ def _value_losses(values: jax.Array, targets: Targets, clip: float | None) -> ja
 
 
 def _unroll_envs(
-    unroll: Unroll, networks: Networks, window: Window, chosen: jax.Array
+    unroll: Unroll, networks: ActorCriticNetworks, window: Window, chosen: jax.Array
 ) -> tuple[PolicyValue, Minibatch]:
     """Returns outputs and transitions `[T, B]` of the chosen environments."""
     memory = jax.tree.map(lambda leaf: leaf[chosen], window.initial)
@@ -235,7 +241,7 @@ def _unroll_envs(
 
 
 def _apply_to_transitions(
-    unroll: Unroll, networks: Networks, window: Window, chosen: jax.Array
+    unroll: Unroll, networks: ActorCriticNetworks, window: Window, chosen: jax.Array
 ) -> tuple[PolicyValue, Minibatch]:
     """Returns outputs and transitions `[1, B]`, chosen among all environments and times."""
 

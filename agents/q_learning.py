@@ -4,6 +4,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 
+from agents.replay_rows import valid_transitions
 from sebulba.errors import ConfigError
 from sebulba.returns import n_step_returns
 from sebulba.types import EnvStep, RunSpec
@@ -100,7 +101,7 @@ def rescaled_td_errors(
     """Returns `[m, n]`: n-step target less Q, 0 where the transition is invalid.
 
     The target is `h(Σ γ^k r + γ^n h⁻¹(bootstrap))` (Kapturowski et al. 2019, section 2.3), with
-    fewer rewards at the end of the sequence and before a truncation.
+    fewer rewards at the end of the sequence and before a truncation or a seam.
 
     Args:
         env_steps: `[m + 1, n]`, consecutive rows.
@@ -112,7 +113,7 @@ def rescaled_td_errors(
         n_step: rewards in a target.
         rescale_epsilon: ε of h.
     """
-    valid = ~env_steps.done[:-1]
+    valid = valid_transitions(env_steps)
     bootstrap_values = inverse_rescale(jax.lax.stop_gradient(bootstrap_q), rescale_epsilon)
     returns = n_step_returns(
         rewards=env_steps.reward[1:],

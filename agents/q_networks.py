@@ -93,7 +93,8 @@ class RecurrentQNetwork(nn.Module):
         # Time is folded into the batch: convolutions are slow inside a scan on a CPU.
         folded = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), observation)
         features = torso(folded).reshape(*reward.shape, -1)
-        inputs = join_past(features, reward, last_action, is_first, self.num_actions)
+        last_action = jax.nn.one_hot(last_action, self.num_actions, dtype=jnp.float32)
+        inputs = join_past(features, reward, last_action, is_first)
         x, state = LSTMCore(self.lstm_size)(inputs, is_first, state)
         return DuelingHead(self.num_actions, self.dueling_size)(x), state
 

@@ -26,7 +26,7 @@ from agents.q_learning import (
 )
 from agents.q_networks import RecurrentQNetwork, check_q_torso
 from agents.q_optimizer import QNetworks, QOptimizer, QOptState, with_copy
-from agents.replay_rows import Row, as_seen, row_shapes, rows_of
+from agents.replay_rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from agents.replay_sizes import ReplayRatio, frame_stack, replay_spec
 from sebulba import replay
 from sebulba.agent import ActorStateSharding, Metrics
@@ -133,7 +133,7 @@ class R2D2:
             epsilon=exploration_epsilons(
                 first=actor_id * num_envs,
                 count=num_envs,
-                total=num_envs * self._run_spec.num_actors,
+                total=self._run_spec.num_envs_of_all_hosts,
                 base=self._config.epsilon_base,
                 exponent=self._config.epsilon_exponent,
             ),
@@ -227,7 +227,7 @@ class R2D2:
         )
         loss = weights * 0.5 * jnp.sum(jnp.square(td_errors), axis=0)
         every = jnp.ones_like(weights, bool)
-        valid = ~learned.env_step.done[:-1]
+        valid = valid_transitions(learned.env_step)
         metrics = {
             "q_taken": masked_mean(taken_q, valid),
             "td_error": masked_mean(jnp.abs(td_errors), valid),
@@ -236,9 +236,10 @@ class R2D2:
         return masked_mean(loss, every), priority, metrics
 
     def optimize(
-        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks
+        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
     ) -> tuple[QNetworks, QOptState]:
         """Takes an Adam step, and copies to the target network once a period."""
+        del experience
         return self._optimizer.step(networks, opt_state, grads)
 
     def num_updates_per_cycle(self, cycle: int) -> int:
@@ -295,6 +296,6 @@ class R2D2:
             n_step=config.n_step,
             rescale_epsilon=config.rescale_epsilon,
         )
-        valid = ~rows.env_step.done[:-1]
+        valid = valid_transitions(rows.env_step)
         priority = sequence_priority(jax.lax.stop_gradient(td_errors), valid, config.priority_mix)
         return td_errors, priority

@@ -70,6 +70,16 @@ def rows_of(trajectory: Trajectory, stack: FrameStack | None, extras: PyTree) ->
     )
 
 
+def valid_transitions(env_steps: EnvStep) -> jax.Array:
+    """Returns `[T, n]` bool: of rows `[T + 1, n]`, which transitions are experience.
+
+    As `Trajectory.valid`, and besides not one into a reset from a row that ended no episode: there
+    the environment was made anew between two trajectories. The row before is the last one known of
+    its episode, and is bootstrapped from as a truncation's final observation is.
+    """
+    return ~(env_steps.done[:-1] | env_steps.is_first[1:])
+
+
 def as_seen(rows: Row, stack: FrameStack | None) -> Row:
     """Returns the rows `[T, n]` as the actor saw them.
 

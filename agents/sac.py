@@ -201,9 +201,14 @@ class SAC:
         return jax.lax.stop_gradient(batch.reward + batch.discount * value)
 
     def optimize(
-        self, networks: SACNetworks, opt_state: PyTree, grads: SACNetworks
+        self,
+        networks: SACNetworks,
+        opt_state: PyTree,
+        grads: SACNetworks,
+        experience: ReplayState,
     ) -> tuple[SACNetworks, PyTree]:
         """Takes an Adam step, and moves the target critics a little."""
+        del experience
         online, opt_state = descend(self._optimizer, networks.online, opt_state, grads.online)
         target_critics = optax.incremental_update(
             online.critics, networks.target_critics, self._config.polyak

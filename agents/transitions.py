@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from agents.replay_rows import as_seen, row_shapes, rows_of
+from agents.replay_rows import as_seen, row_shapes, rows_of, valid_transitions
 from agents.replay_sizes import ReplayConfig, replay_spec
 from sebulba import replay
 from sebulba.pytree import pytree_dataclass
@@ -89,8 +89,8 @@ class TransitionReplay:
         """
         state = replay.add(self._spec, state, rows_of(trajectory, self._stack, ()), (), actor_id)
         ids = replay.newest(self._spec, state, actor_id)
-        first = self._spec.num_context_rows
-        is_invalid = replay.read(self._spec, state, ids).rows.env_step.done[first]
+        env_steps = replay.read(self._spec, state, ids).rows.env_step
+        is_invalid = ~valid_transitions(env_steps)[self._spec.num_context_rows]
         # A negative start is never stored, so the valid ones keep what they have.
         invalid = SequenceIds(stream=ids.stream, start=jnp.where(is_invalid, ids.start, -1))
         return replay.update_priorities(
@@ -149,7 +149,7 @@ def fold(
         `[B]` float32, discounted rewards; `[B]` float32, γ^k or 0 where the episode terminated; and
         `[B]` int32, `k`: the row that the transition arrives at.
     """
-    counts = jax.lax.cummin((~env_steps.done[:-1]).astype(jnp.int32), axis=0)
+    counts = jax.lax.cummin(valid_transitions(env_steps).astype(jnp.int32), axis=0)
     length = jnp.maximum(jnp.sum(counts, axis=0), 1)
     discounts = discount * (1.0 - env_steps.terminated[1:].astype(jnp.float32))
     after = jnp.cumprod(discounts, axis=0)

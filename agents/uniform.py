@@ -77,10 +77,14 @@ class UniformAgent:
         return jnp.zeros((), jnp.float32), (experience, {})
 
     def optimize(
-        self, networks: tuple[()], opt_state: tuple[()], grads: tuple[()]
+        self,
+        networks: tuple[()],
+        opt_state: tuple[()],
+        grads: tuple[()],
+        experience: tuple[()],
     ) -> tuple[tuple[()], tuple[()]]:
         """Changes nothing."""
-        del grads
+        del grads, experience
         return networks, opt_state
 
     def num_updates_per_cycle(self, cycle: int) -> int:

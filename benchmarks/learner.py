@@ -129,7 +129,7 @@ def _gradient_step(agent: Agent, experience: PyTree) -> Callable[[PyTree, Trajec
         batch = dataclasses.replace(experience, trajectory=trajectory)
         loss = jax.value_and_grad(agent.loss, has_aux=True)
         (value, _), grads = loss(networks, batch, jax.random.key(0), jnp.int32(0))
-        return agent.optimize(networks, opt_state, grads), value
+        return agent.optimize(networks, opt_state, grads, batch), value
 
     return step
 

@@ -169,9 +169,10 @@ class PolicyGradient:
         return -masked_mean(log_probs * returns, trajectory.valid), (experience, {})
 
     def optimize(
-        self, networks: Networks, opt_state: PyTree, grads: Networks
+        self, networks: Networks, opt_state: PyTree, grads: Networks, experience: Window
     ) -> tuple[Networks, PyTree]:
         """Takes one step of Adam."""
+        del experience
         # Optax raises floats to integer counts, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = self._optimizer.update(grads, opt_state, networks)

@@ -58,8 +58,9 @@ class Agent(Protocol):
             networks: as `actor_networks` gives them.
             num_envs: environments of this actor.
             key: this actor's own.
-            actor_id: 0 … `run_spec.num_actors` − 1; environment `b` of the actor is number
-                `actor_id · num_envs + b` of the run (an exploration ladder counts over all).
+            actor_id: counted over all hosts; environment `b` of the actor is number
+                `actor_id · num_envs + b` of `run_spec.num_envs_of_all_hosts` (an exploration ladder
+                counts over all).
         """
         ...
 
@@ -112,7 +113,7 @@ class Agent(Protocol):
             initial_state: the actor state before row 0.
             final_state: the actor state after row `T - 1`.
             trajectory: `[T + 1, B]` rows, `B` being this device's share of the environments.
-            actor_id: int32 `[]`. An actor's trajectories come in the order in which they were
+            actor_id: int32 `[]`, 0 … `run_spec.num_actors` − 1 on each host. An actor's trajectories come in the order in which they were
                 acted, so `(actor_id, b)` names a stream without gaps.
         """
         ...
@@ -135,14 +136,19 @@ class Agent(Protocol):
         ...
 
     def optimize(
-        self, networks: Networks, opt_state: PyTree, grads: Networks
+        self, networks: Networks, opt_state: PyTree, grads: Networks, experience: Experience
     ) -> tuple[Networks, PyTree]:
         """Returns new networks and optimizer state; target networks are updated here too.
+
+        The result has to be the same on every learner device. What of it comes from the experience,
+        such as the moments that observations are normalised with, is therefore reduced over all of
+        them, as a loss is.
 
         Args:
             networks: before the step.
             opt_state: before the step.
             grads: averaged over all learner devices of all hosts.
+            experience: this learner device's, as `loss` gave it.
         """
         ...
 

@@ -1,11 +1,133 @@
-"""Distributions over actions, as functions of their parameters.
+"""Distributions over actions: pytrees of their parameters, batched over any leading axes.
 
-A logit of −∞ is an action that is never taken; entropy and divergence stay finite, and so do their
-gradients.
+A network's head gives one, a trajectory stores one, and a loss asks it for densities; none of them
+knows what kind of action it is. A logit of −∞ is an action that is never taken; entropy and
+divergence stay finite, and so do their gradients.
 """
+
+import math
+from typing import Protocol, Self
 
 import jax
 import jax.numpy as jnp
+
+from sebulba.pytree import pytree_dataclass
+
+_LOG_SQRT_TAU = 0.5 * math.log(2.0 * math.pi)
+
+
+class Distribution(Protocol):
+    """A batch `[...]` of distributions over actions."""
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Returns `[...]`: the log probability, or log density, of an action each."""
+        ...
+
+    def entropy(self) -> jax.Array:
+        """Returns `[...]`, in nats."""
+        ...
+
+    def kl(self, other: Self) -> jax.Array:
+        """Returns `[...]`: the divergence E[log self − log other] under `self`, in nats."""
+        ...
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Returns a draw each; the key is consumed."""
+        ...
+
+    def mode(self) -> jax.Array:
+        """Returns the likeliest action each."""
+        ...
+
+
+@pytree_dataclass
+class Categorical:
+    """One of the actions 0 … A − 1, as int32 `[...]`."""
+
+    logits: jax.Array  # [..., A], need not be normalised
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Returns `[...]`; see `Distribution.log_prob`."""
+        return categorical_log_prob(self.logits, action)
+
+    def entropy(self) -> jax.Array:
+        """Returns `[...]`; see `Distribution.entropy`."""
+        return categorical_entropy(self.logits)
+
+    def kl(self, other: "Categorical") -> jax.Array:
+        """Returns `[...]`; see `Distribution.kl`."""
+        return categorical_kl(self.logits, other.logits)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Returns `[...]`; see `Distribution.sample`."""
+        return categorical_sample(key, self.logits)
+
+    def mode(self) -> jax.Array:
+        """Returns `[...]`; the first of several."""
+        return categorical_mode(self.logits)
+
+
+@pytree_dataclass
+class MultiCategorical:
+    """Several independent choices at once: an action is int32 `[..., choices]`."""
+
+    choices: tuple[Categorical, ...]
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Returns `[...]`: the sum over the choices."""
+        return _total([choice.log_prob(action[..., i]) for i, choice in enumerate(self.choices)])
+
+    def entropy(self) -> jax.Array:
+        """Returns `[...]`: the sum over the choices."""
+        return _total([choice.entropy() for choice in self.choices])
+
+    def kl(self, other: "MultiCategorical") -> jax.Array:
+        """Returns `[...]`: the sum over the choices."""
+        pairs = zip(self.choices, other.choices, strict=True)
+        return _total([mine.kl(theirs) for mine, theirs in pairs])
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Returns `[..., choices]`; see `Distribution.sample`."""
+        keys = jax.random.split(key, len(self.choices))
+        draws = [choice.sample(key) for choice, key in zip(self.choices, keys, strict=True)]
+        return jnp.stack(draws, axis=-1)
+
+    def mode(self) -> jax.Array:
+        """Returns `[..., choices]`; see `Distribution.mode`."""
+        return jnp.stack([choice.mode() for choice in self.choices], axis=-1)
+
+
+@pytree_dataclass
+class DiagonalGaussian:
+    """Independent normal components: an action is float32 `[..., A]`."""
+
+    mean: jax.Array  # [..., A]
+    log_std: jax.Array  # [..., A]
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Returns `[...]`: the sum over the components."""
+        noise = (action - self.mean) * jnp.exp(-self.log_std)
+        return jnp.sum(-0.5 * jnp.square(noise) - self.log_std - _LOG_SQRT_TAU, axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """Returns `[...]`: the sum over the components."""
+        return jnp.sum(self.log_std + 0.5 + _LOG_SQRT_TAU, axis=-1)
+
+    def kl(self, other: "DiagonalGaussian") -> jax.Array:
+        """Returns `[...]`: the sum over the components."""
+        log_ratio = self.log_std - other.log_std
+        distance = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        return jnp.sum(
+            0.5 * (jnp.exp(2.0 * log_ratio) + jnp.square(distance) - 1.0) - log_ratio, axis=-1
+        )
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Returns `[..., A]`; see `Distribution.sample`."""
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape)
+
+    def mode(self) -> jax.Array:
+        """Returns `[..., A]`: the mean."""
+        return self.mean
 
 
 def categorical_log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:
@@ -59,6 +181,10 @@ def categorical_mode(logits: jax.Array) -> jax.Array:
         logits: `[..., A]`, need not be normalised.
     """
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+
+def _total(terms: list[jax.Array]) -> jax.Array:
+    return jnp.sum(jnp.stack(terms), axis=0)
 
 
 def _expectation(log_probs: jax.Array, x: jax.Array) -> jax.Array:

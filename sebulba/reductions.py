@@ -50,6 +50,18 @@ def masked_moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]
     return mean, jnp.sqrt(masked_mean(jnp.square(x - mean), mask))
 
 
+def masked_feature_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Returns `[...]`: the mean of each feature where `mask`; 0 if nowhere.
+
+    Args:
+        x: `[*rows, ...]`, float.
+        mask: `[*rows]`, bool, of the leading axes of `x`.
+    """
+    features = range(mask.ndim, x.ndim)
+    every = jnp.broadcast_to(jnp.expand_dims(mask, tuple(features)), x.shape)
+    return _psum(jnp.sum(_select(x, every, 0.0), axis=tuple(range(mask.ndim)))) / _count(mask)
+
+
 def masked_max(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Returns `[]`: the greatest of `x` where `mask`, gradient stopped; `-inf` if nowhere.
 

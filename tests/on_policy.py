@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.actor_critic import Memory
 from sebulba.types import EnvironmentSpec, RunSpec, Trajectory
 from tests.streams import random_env_steps
 
@@ -33,7 +32,8 @@ def make_run_spec(**changes):
 def make_networks(agent, seed=0):
     """Returns parameters whose policy is not near uniform, as it is at the start."""
     networks = jax.jit(agent.init_networks)(jax.random.key(seed))
-    networks["params"]["policy"]["kernel"] *= 100.0
+    (layer,) = networks.params["params"]["policy"].keys() - {"log_std"}
+    networks.params["params"]["policy"][layer]["kernel"] *= 100.0
     return networks
 
 
@@ -54,7 +54,8 @@ def live(agent, networks, env_steps, *, greedy=False):
     num_envs = env_steps.reward.shape[1]
     state = agent.init_actor_state(networks, num_envs, jax.random.key(1), 0)
     # As after earlier trajectories.
-    memory = Memory(
+    memory = dataclasses.replace(
+        state.memory,
         core=jax.tree.map(lambda x: x + 0.5, state.memory.core),
         last_action=state.memory.last_action + 2,
     )

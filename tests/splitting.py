@@ -40,4 +40,4 @@ def step_split(agent, loss, networks, opt_state, batch, *, num_devices):
 
 def _step(agent, loss, networks, opt_state, batch, average=lambda x: x):
     value, grads = jax.value_and_grad(loss)(networks, batch)
-    return *agent.optimize(networks, opt_state, average(grads)), value
+    return *agent.optimize(networks, opt_state, average(grads), ()), value

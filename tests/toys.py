@@ -128,7 +128,7 @@ class ToyAgent:
         metrics = {"reward_sum": masked_sum(reward, valid)}
         return loss, (experience, metrics)
 
-    def optimize(self, networks, opt_state, grads):
+    def optimize(self, networks, opt_state, grads, experience):
         updates, opt_state = self._optimizer.update(grads, opt_state)
         return optax.apply_updates(networks, updates), opt_state
 

@@ -8,6 +8,7 @@ from agents.a2c import a2c_loss
 from agents.actor_critic import ActorCriticExtras
 from agents.config import A2CConfig
 from agents.networks import PolicyValue
+from sebulba.distributions import Categorical
 from sebulba.types import EnvStep, Trajectory
 
 
@@ -26,14 +27,14 @@ def test_loss_of_two_episodes_ends_is_the_papers():
             is_first=column(True, False, True, False),
         ),
         action=column(0, 1, 1, dtype=jnp.int32),
-        extras=ActorCriticExtras(logits=jnp.zeros((3, 1, 2))),
+        extras=ActorCriticExtras(policy=Categorical(logits=jnp.zeros((3, 1, 2)))),
     )
     probabilities = jnp.array([[0.4, 0.6], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]])[:, None]
     values = column(0.5, 1.0, 2.0, 9.0)
     config = A2CConfig(discount=0.9, baseline_cost=0.5, entropy_cost=0.01)
 
     def loss(values):
-        outputs = PolicyValue(logits=jnp.log(probabilities), values=values)
+        outputs = PolicyValue(policy=Categorical(logits=jnp.log(probabilities)), values=values)
         return a2c_loss(outputs, trajectory, config)
 
     (got, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(values)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from agents.a2c import make_a2c
-from agents.actor_critic import ActorCriticExtras, unroll_trajectory
+from agents.actor_critic import ActorCriticExtras
 from agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
 from agents.impala import make_impala
+from agents.on_policy import unroll_trajectory
 from agents.policy_gradient import make_policy_gradient
 from agents.ppo import PPOExperience, make_ppo
 from sebulba.devices import LearnerDevices
+from sebulba.distributions import Categorical
 from sebulba.errors import ConfigError
 from sebulba.learner import Learner
 from sebulba.timing import WallClock
@@ -102,11 +104,13 @@ def test_learner_unroll_gives_the_logits_that_the_actor_had(lstm_size):
     networks, initial, trajectory = acted(lstm_size)
     agent = make_agent("a2c", lstm_size=lstm_size)
     assert trajectory.env_steps.is_first[1:].any()
-    assert jnp.std(trajectory.extras.logits) > 0.1
+    assert jnp.std(trajectory.extras.policy.logits) > 0.1
     outputs = jax.jit(lambda n, m, t: unroll_trajectory(agent.unroll, n, m, t))(
         networks, initial.memory, trajectory
     )
-    np.testing.assert_allclose(outputs.logits[:-1], trajectory.extras.logits, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        outputs.policy.logits[:-1], trajectory.extras.policy.logits, rtol=1e-5, atol=1e-5
+    )
 
 
 @every_agent
@@ -130,9 +134,9 @@ def test_the_ignored_action_of_a_final_observation_changes_nothing(name, lstm_si
     done = ~trajectory.valid
     assert done.any()
     action = jnp.where(done, (trajectory.action + 1) % NUM_ACTIONS, trajectory.action)
-    logits = jnp.where(done[..., None], jnp.nan, trajectory.extras.logits)
+    logits = jnp.where(done[..., None], jnp.nan, trajectory.extras.policy.logits)
     changed = dataclasses.replace(
-        trajectory, action=action, extras=ActorCriticExtras(logits=logits)
+        trajectory, action=action, extras=ActorCriticExtras(policy=Categorical(logits=logits))
     )
     expected, got = (
         evaluate(agent, later, take_in(agent, networks, initial, each))
@@ -262,12 +266,13 @@ def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, to
 @pytest.mark.parametrize(
     "action_space",
     [
-        gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32),
-        gymnasium.spaces.MultiDiscrete([2, 3]),
+        gymnasium.spaces.Box(-1.0, 1.0, (2, 2), np.float32),
+        gymnasium.spaces.MultiDiscrete([[2, 3]]),
+        gymnasium.spaces.MultiDiscrete([2, 3], start=[0, 1]),
         gymnasium.spaces.Discrete(3, start=1),
     ],
 )
-def test_an_action_space_other_than_discrete_is_refused(name, action_space):
+def test_an_action_space_that_has_no_policy_is_refused(name, action_space):
     environment = EnvironmentSpec(
         observation=jax.ShapeDtypeStruct(OBSERVATION, jnp.float32), action_space=action_space
     )

@@ -12,6 +12,9 @@ from agents.actor_critic import ActorCriticExtras
 from agents.config import ImpalaConfig
 from agents.impala import impala_loss, make_impala
 from agents.networks import PolicyValue
+from agents.normalization import Normalization
+from agents.on_policy import ActorCriticNetworks
+from sebulba.distributions import Categorical
 from sebulba.errors import ConfigError
 from sebulba.reductions import LEARNER_AXIS
 from sebulba.types import EnvStep, Trajectory
@@ -47,7 +50,9 @@ def make_outputs(seed=0, num_envs=NUM_ENVS):
     rng = np.random.default_rng(seed)
     return to_device(
         PolicyValue(
-            logits=rng.normal(size=(LENGTH + 1, num_envs, NUM_ACTIONS)).astype(np.float32),
+            policy=Categorical(
+                logits=rng.normal(size=(LENGTH + 1, num_envs, NUM_ACTIONS)).astype(np.float32)
+            ),
             values=rng.normal(size=(LENGTH + 1, num_envs)).astype(np.float32),
         )
     )
@@ -58,7 +63,9 @@ def make_trajectory(seed=0):
     logits = rng.normal(size=(LENGTH, NUM_ENVS, NUM_ACTIONS)).astype(np.float32)
     action = rng.integers(0, NUM_ACTIONS, (LENGTH, NUM_ENVS)).astype(np.int32)
     trajectory = Trajectory(
-        env_steps=make_stream(seed), action=action, extras=ActorCriticExtras(logits=logits)
+        env_steps=make_stream(seed),
+        action=action,
+        extras=ActorCriticExtras(policy=Categorical(logits=logits)),
     )
     assert not trajectory.valid.all()
     return to_device(trajectory)
@@ -93,10 +100,11 @@ def test_loss_of_one_transition_is_the_papers():
             is_first=jnp.array([[True], [False]]),
         ),
         action=jnp.array([[0]], jnp.int32),
-        extras=ActorCriticExtras(logits=jnp.log(jnp.array([[[0.8, 0.2]]]))),
+        extras=ActorCriticExtras(policy=Categorical(logits=jnp.log(jnp.array([[[0.8, 0.2]]])))),
     )
     outputs = PolicyValue(
-        logits=jnp.log(jnp.array([[[0.4, 0.6]], [[0.5, 0.5]]])), values=jnp.array([[0.5], [1.0]])
+        policy=Categorical(logits=jnp.log(jnp.array([[[0.4, 0.6]], [[0.5, 0.5]]]))),
+        values=jnp.array([[0.5], [1.0]]),
     )
     config = make_config(discount=0.9, baseline_cost=0.5, entropy_cost=0.01)
     loss, metrics = jitted_loss(outputs, trajectory, config)
@@ -132,7 +140,7 @@ def test_rows_that_end_an_episode_have_no_gradient_and_all_others_have(reduction
     config = make_config(loss_reduction=reduction)
     gradient = loss_gradient(make_outputs(), trajectory, config)
     done, valid = ~trajectory.valid, trajectory.valid
-    for leaf in (gradient.logits.any(axis=-1), gradient.values != 0):
+    for leaf in (gradient.policy.logits.any(axis=-1), gradient.values != 0):
         assert not leaf[:-1][done].any()
         assert leaf[:-1][valid].all()
         assert not leaf[-1].any()
@@ -147,7 +155,9 @@ def test_only_the_value_of_a_truncated_end_is_bootstrapped_from():
         assert ended.any()
         values = jnp.where(ended, outputs.values + 3.0, outputs.values)
         changed, _ = jitted_loss(
-            PolicyValue(logits=outputs.logits, values=values), trajectory, config
+            PolicyValue(policy=Categorical(logits=outputs.policy.logits), values=values),
+            trajectory,
+            config,
         )
         assert bool(changed != expected) == matters
 
@@ -208,7 +218,7 @@ def test_the_lstm_is_fed_clipped_rewards():
         state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
         step = dataclasses.replace(row, reward=np.full(NUM_ENVS, reward, np.float32))
         act = jax.jit(agent.act, static_argnames="greedy")
-        return act(networks, state, step, greedy=False)[1].logits
+        return act(networks, state, step, greedy=False)[1].policy.logits
 
     np.testing.assert_array_equal(logits(5.0, reward_clip=1.0), logits(1.0))
     assert (logits(5.0) != logits(1.0)).any()
@@ -222,13 +232,13 @@ def test_actions_are_samples_of_the_stored_policy_and_greedy_ones_its_mode():
     stream = random_env_steps(0, 1, num_envs, OBSERVATION)
     stream = dataclasses.replace(stream, observation=observation)
     _, trajectory = live(agent, networks, stream)
-    policy = jax.nn.softmax(trajectory.extras.logits[0, 0])
+    policy = jax.nn.softmax(trajectory.extras.policy.logits[0, 0])
     frequencies = np.bincount(trajectory.action[0], minlength=NUM_ACTIONS) / num_envs
     np.testing.assert_allclose(frequencies, policy, atol=0.03)
     assert len(np.unique(trajectory.action)) > 1
     _, trajectory = live(agent, networks, stream, greedy=True)
     np.testing.assert_array_equal(
-        trajectory.action, jnp.argmax(trajectory.extras.logits, axis=-1).astype(jnp.int32)
+        trajectory.action, jnp.argmax(trajectory.extras.policy.logits, axis=-1).astype(jnp.int32)
     )
 
 
@@ -252,15 +262,22 @@ def test_each_trajectory_is_learned_from_once_and_actors_get_everything():
     assert agent.actor_networks(networks) is networks
 
 
+def networks_of(params):
+    """Returns networks without normalisation."""
+    normalization = Normalization(observation=None, discounted_return=None)
+    return ActorCriticNetworks(params=params, normalization=normalization)
+
+
 def step_sizes(grads, num_updates=1, run_spec=None, **changes):
     """Returns how far each of several steps on the same gradients moves a parameter of 0."""
     agent = make_agent(run_spec, **changes)
-    networks = {"w": jnp.zeros_like(grads)}
+    networks = networks_of(jnp.zeros_like(grads))
     opt_state = jax.jit(agent.init_opt_state)(networks)
+    window = agent.init_experience(jax.jit(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
     steps = []
     for _ in range(num_updates):
-        moved, opt_state = jax.jit(agent.optimize)(networks, opt_state, {"w": grads})
-        steps.append(np.asarray(moved["w"]))
+        moved, opt_state = jax.jit(agent.optimize)(networks, opt_state, networks_of(grads), window)
+        steps.append(np.asarray(moved.params))
     return steps
 
 

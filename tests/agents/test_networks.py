@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from agents.networks import ActorCritic, DeepTorso, LSTMCore, LSTMState, check_torso, join_past
+from agents.policies import CategoricalHead
 from sebulba.errors import ConfigError
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
@@ -31,7 +32,10 @@ def make_inputs(seed=0, shape=VECTOR, length=LENGTH, num_envs=NUM_ENVS):
 
 def make_network(torso="mlp", lstm_size=None, hidden_sizes=(8, 8)):
     return ActorCritic(
-        num_actions=NUM_ACTIONS, torso=torso, hidden_sizes=hidden_sizes, lstm_size=lstm_size
+        policy=CategoricalHead(NUM_ACTIONS),
+        torso=torso,
+        hidden_sizes=hidden_sizes,
+        lstm_size=lstm_size,
     )
 
 
@@ -41,7 +45,7 @@ def init(network, inputs, seed=0):
     state = jax.tree.map(lambda x: x + 0.5, state)
     params = jax.jit(network.init)(jax.random.key(seed), state=state, **inputs)
     # The policy's initial gain would hide differences.
-    params["params"]["policy"]["kernel"] *= 100.0
+    params["params"]["policy"]["logits"]["kernel"] *= 100.0
     return params, state
 
 
@@ -118,7 +122,7 @@ def test_unrolling_equals_stepping(torso, shape, lstm_size):
     params, state = init(network, inputs)
     apply = jax.jit(network.apply)
     unrolled, final = apply(params, state=state, **inputs)
-    assert unrolled.logits.shape == (LENGTH, NUM_ENVS, NUM_ACTIONS)
+    assert unrolled.policy.logits.shape == (LENGTH, NUM_ENVS, NUM_ACTIONS)
     assert unrolled.values.shape == (LENGTH, NUM_ENVS)
     steps = []
     for t in range(LENGTH):
@@ -162,18 +166,17 @@ def test_only_the_lstm_is_fed_the_past():
             {"last_action": (inputs["last_action"] + 1) % NUM_ACTIONS},
         ):
             changed, _ = apply(params, state=state, **inputs | change)
-            assert bool((changed.logits != outputs.logits).any()) == is_fed
+            assert bool((changed.policy.logits != outputs.policy.logits).any()) == is_fed
 
 
-def test_join_past_is_features_reward_and_one_hot_action_but_for_resets():
+def test_join_past_is_features_reward_and_last_action_but_for_resets():
     joined = join_past(
         jnp.array([[[7.0]], [[8.0]]]),
         jnp.array([[0.5], [0.6]]),
-        jnp.array([[2], [1]], jnp.int32),
+        jnp.array([[[0.0, 1.0]], [[1.0, 0.0]]]),
         jnp.array([[False], [True]]),
-        3,
     )
-    np.testing.assert_allclose(joined, [[[7.0, 0.5, 0, 0, 1]], [[8.0, 0, 0, 0, 0]]])
+    np.testing.assert_allclose(joined, [[[7.0, 0.5, 0, 1]], [[8.0, 0, 0, 0]]])
 
 
 def test_feed_forward_mlp_has_a_torso_for_each_head():
@@ -183,7 +186,8 @@ def test_feed_forward_mlp_has_a_torso_for_each_head():
 
     def gradient(head):
         def total(params):
-            return jnp.sum(getattr(network.apply(params, state=state, **inputs)[0], head))
+            outputs, _ = network.apply(params, state=state, **inputs)
+            return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(getattr(outputs, head)))
 
         return jax.jit(jax.grad(total))(params)["params"]
 
@@ -191,7 +195,7 @@ def test_feed_forward_mlp_has_a_torso_for_each_head():
         grads = gradient(head)
         return {name for name in grads if any(x.any() for x in jax.tree.leaves(grads[name]))}
 
-    assert touched("logits") == {"torso", "policy"}
+    assert touched("policy") == {"torso", "policy"}
     assert touched("values") == {"value_torso", "value"}
 
 
@@ -206,8 +210,8 @@ def test_dense_layers_start_orthogonal_with_the_gain_of_their_role():
     inputs = make_inputs()
     params = network.init(jax.random.key(0), state=(), **inputs)["params"]
     kernels = {
-        2**0.5: params["torso"]["Dense_1"]["kernel"],
-        0.01: params["policy"]["kernel"],
+        2**0.5: params["torso"]["mlp"]["Dense_1"]["kernel"],
+        0.01: params["policy"]["logits"]["kernel"],
         1.0: params["value"]["kernel"],
     }
     for gain, kernel in kernels.items():
@@ -220,7 +224,7 @@ def test_atari_torsos_have_the_papers_sizes(torso, num_flat):
     network = make_network(torso)
     inputs = make_inputs(shape=(4, 84, 84), length=1, num_envs=1)
     params = jax.eval_shape(lambda: network.init(jax.random.key(0), state=(), **inputs))
-    torso_params = params["params"]["torso"]
+    torso_params = params["params"]["torso"][torso]
     assert torso_params["Dense_0"]["kernel"].shape == (num_flat, 256)
     first = (8, 8, 4, 16) if torso == "shallow" else (3, 3, 4, 16)
     assert torso_params["Conv_0"]["kernel"].shape == first
@@ -265,6 +269,19 @@ def test_mlp_takes_any_observation():
     assert_trees_close(outputs, expected)
 
 
+def test_vectors_beside_an_image_go_through_an_mlp_of_their_own():
+    inputs = make_inputs(shape=IMAGE, length=1)
+    parts = {"camera": inputs["observation"], "joints": jnp.ones((1, NUM_ENVS, 3))}
+    network = make_network("shallow", lstm_size=4)
+    params, state = init(network, inputs | {"observation": parts})
+    apply = jax.jit(network.apply)
+    outputs, _ = apply(params, state=state, **inputs | {"observation": parts})
+    assert params["params"]["core"]["Dense_0"]["kernel"].shape[0] == 256 + 8 + 1 + NUM_ACTIONS
+    for changed in ({"joints": parts["joints"] + 1.0}, {"camera": 255 - parts["camera"]}):
+        other, _ = apply(params, state=state, **inputs | {"observation": parts | changed})
+        assert (other.values != outputs.values).any()
+
+
 @pytest.mark.parametrize("torso", ["shallow", "deep"])
 def test_no_convolution_is_inside_the_scan_over_time(torso):
     network = make_network(torso, lstm_size=4)
@@ -274,7 +291,7 @@ def test_no_convolution_is_inside_the_scan_over_time(torso):
 
     def loss(params):
         outputs, _ = network.apply(params, state=state, **inputs)
-        return jnp.sum(outputs.logits) + jnp.sum(outputs.values)
+        return jnp.sum(outputs.policy.logits) + jnp.sum(outputs.values)
 
     jaxpr = jax.make_jaxpr(jax.grad(loss))(params)
     scans = [equation for equation in equations(jaxpr.jaxpr) if equation.primitive.name == "scan"]
@@ -295,7 +312,8 @@ def equations(jaxpr):
     [
         ("shallow", [(4,)], r"agent.torso: shallow expects one image .* got .*\(4,\)"),
         ("deep", [(84, 84, 3)], r"\[channels, height, width\].*\(84, 84, 3\)"),
-        ("deep", [(4, 84, 84), (2,)], r"\(4, 84, 84\) and \(2,\)"),
+        ("deep", [(4, 84, 84), (3, 84, 84)], r"\(4, 84, 84\) and \(3, 84, 84\)"),
+        ("deep", [(4,), (2,)], r"vectors beside it at most, got .*\(4,\) and \(2,\)"),
         ("shallow", [(4, 10, 10)], r"at least 20×20, got \(4, 10, 10\)"),
     ],
 )
@@ -309,4 +327,5 @@ def test_torsos_that_fit_are_accepted():
     image = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
     for torso in ("shallow", "deep", "mlp"):
         check_torso(torso, image)
+        check_torso(torso, {"image": image, "vector": jax.ShapeDtypeStruct((2,), jnp.float32)})
     check_torso("mlp", {"a": image, "b": jax.ShapeDtypeStruct((), jnp.int32)})

@@ -8,6 +8,7 @@ from agents.actor_critic import ActorCriticExtras
 from agents.config import PolicyGradientConfig
 from agents.networks import PolicyValue
 from agents.policy_gradient import policy_gradient_loss
+from sebulba.distributions import Categorical
 from sebulba.types import EnvStep, Trajectory
 
 
@@ -26,13 +27,13 @@ def test_actions_count_with_what_was_paid_until_their_episode_or_trajectory_ende
             is_first=column(True, False, False, True, False),
         ),
         action=column(0, 1, 1, 0, dtype=jnp.int32),
-        extras=ActorCriticExtras(logits=jnp.zeros((4, 1, 2))),
+        extras=ActorCriticExtras(policy=Categorical(logits=jnp.zeros((4, 1, 2)))),
     )
     probabilities = jnp.array([[0.4, 0.6], [0.2, 0.8], [0.1, 0.9], [0.7, 0.3], [0.5, 0.5]])[:, None]
     config = PolicyGradientConfig(discount=0.5, entropy_cost=0.1)
 
     def loss(values):
-        outputs = PolicyValue(logits=jnp.log(probabilities), values=values)
+        outputs = PolicyValue(policy=Categorical(logits=jnp.log(probabilities)), values=values)
         return policy_gradient_loss(outputs, trajectory, config)
 
     (got, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.full((5, 1), 3.0))

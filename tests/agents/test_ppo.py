@@ -10,6 +10,7 @@ import pytest
 from agents.config import PPOConfig
 from agents.networks import PolicyValue
 from agents.ppo import PPO, Minibatch, Targets, clipped_surrogate, make_ppo, ppo_loss
+from sebulba.distributions import Categorical
 from sebulba.errors import ConfigError
 from sebulba.returns import gae
 from tests.on_policy import (
@@ -69,7 +70,7 @@ def test_loss_of_two_transitions_is_the_papers():
     minibatch = make_minibatch(
         advantages=row(2.0, -1.0), log_probs=jnp.log(row(0.4, 0.6)), values=row(1.0, 3.0)
     )
-    outputs = PolicyValue(logits=logits_of(probabilities), values=row(2.0, 2.5))
+    outputs = PolicyValue(policy=Categorical(logits=logits_of(probabilities)), values=row(2.0, 2.5))
     loss, metrics = ppo_loss(outputs, minibatch, config, clip=CLIP)
     # Ratios 1.5 and 0.5; the returns are 1 + 2 and 3 − 1.
     policy_loss = -(1.2 * 2.0 + 0.8 * -1.0) / 2
@@ -96,7 +97,9 @@ def test_advantages_are_normalised_over_valid_transitions_alone():
         values=row(0.0, 0.0, 0.0),
         valid=[True, False, True],
     )
-    outputs = PolicyValue(logits=logits_of(row(0.55, 0.9, 0.45)), values=row(0.0, 0.0, 0.0))
+    outputs = PolicyValue(
+        policy=Categorical(logits=logits_of(row(0.55, 0.9, 0.45))), values=row(0.0, 0.0, 0.0)
+    )
     _, metrics = ppo_loss(outputs, minibatch, make_config(), clip=CLIP)
     np.testing.assert_allclose(metrics["policy_loss"], -(1.1 - 0.9) / 2, rtol=1e-5)
 
@@ -113,7 +116,9 @@ def test_a_value_beyond_its_clip_has_no_gradient_unless_that_would_be_an_advanta
         config = make_config(value_clip=value_clip, baseline_cost=1.0)
 
         def loss(values):
-            outputs = PolicyValue(logits=logits_of(row(0.5, 0.5, 0.5)), values=values)
+            outputs = PolicyValue(
+                policy=Categorical(logits=logits_of(row(0.5, 0.5, 0.5))), values=values
+            )
             return ppo_loss(outputs, minibatch, config, clip=CLIP)[0]
 
         return jax.grad(loss)(values)
@@ -141,7 +146,7 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
         lambda_=0.9,
     )
     np.testing.assert_allclose(targets.advantages, expected, rtol=1e-4, atol=1e-5)
-    log_policy = jax.nn.log_softmax(trajectory.extras.logits)
+    log_policy = jax.nn.log_softmax(trajectory.extras.policy.logits)
     taken = jnp.take_along_axis(log_policy, trajectory.action[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(targets.log_probs, taken, rtol=1e-5)
     _, (later, _) = jax.jit(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))

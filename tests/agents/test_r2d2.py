@@ -420,7 +420,7 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
     def step(agent, networks, opt_state, sample, average=lambda grads: grads):
         loss = lambda networks: agent.loss_of_sample(networks, sample)[0]  # noqa: E731
         value, grads = jax.value_and_grad(loss)(networks)
-        return *agent.optimize(networks, opt_state, average(grads)), value
+        return *agent.optimize(networks, opt_state, average(grads), ()), value
 
     def on_device(networks, opt_state, sample):
         sample = jax.tree.map(lambda x: x[0], sample)

@@ -106,7 +106,12 @@ def test_new_transitions_get_the_greatest_priority_but_for_invalid_ones():
     state = jax.jit(agent_replay.update_priorities)(state, batch.ids, jnp.full(64, -9.0))
     rows = jax.tree.map(lambda x: jnp.asarray(x[: LENGTH + 1]), env_steps)
     done = jnp.zeros((LENGTH + 1, NUM_ENVS), bool).at[1, 0].set(True)
-    rows = dataclasses.replace(rows, terminated=done, truncated=jnp.zeros_like(done))
+    rows = dataclasses.replace(
+        rows,
+        terminated=done,
+        truncated=jnp.zeros_like(done),
+        is_first=jnp.concatenate([env_steps.done[ROWS - 1 : ROWS], done[:-1]]),
+    )
     trajectory = Trajectory(env_steps=rows, action=jnp.asarray(action[:LENGTH]), extras=())
     state = jax.jit(agent_replay.add)(state, trajectory, jnp.int32(0))
     # Starts ROWS … ROWS + LENGTH − 2 of the ring of 16 are complete now, and so is ROWS − 1.
@@ -154,8 +159,12 @@ def test_devices_with_fewer_valid_transitions_weigh_less():
     env_steps, action = stream()
     never = env_steps.terminated.copy()
     never[:, 0] = False
+    others = np.arange(NUM_ENVS) > 0
     env_steps = dataclasses.replace(
-        env_steps, terminated=never, truncated=env_steps.truncated & (np.arange(NUM_ENVS) > 0)
+        env_steps,
+        terminated=never,
+        truncated=env_steps.truncated & others,
+        is_first=env_steps.is_first & others,
     )
     devices = [[0, 1], [1, 2]]
     run_spec = dataclasses.replace(RUN_SPEC, num_envs=4, num_learner_devices=2)

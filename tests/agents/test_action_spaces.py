@@ -1,0 +1,196 @@
+"""Multi-discrete and continuous actions: what every on-policy agent keeps with them too.
+
+The same code serves all kinds of actions; `test_actor_critics` has the discrete ones.
+"""
+
+import dataclasses
+import functools
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.a2c import make_a2c
+from agents.actor_critic import ActorCriticExtras
+from agents.config import A2CConfig, ImpalaConfig, PPOConfig
+from agents.impala import make_impala
+from agents.on_policy import unroll_trajectory
+from agents.policies import make_policy_head
+from agents.ppo import make_ppo
+from sebulba.devices import LearnerDevices
+from sebulba.learner import Learner
+from sebulba.timing import WallClock
+from sebulba.types import EnvironmentSpec, TrajectoryItem
+from sebulba.validation import validate_agent
+from tests.on_policy import (
+    LENGTH,
+    NUM_ENVS,
+    OBSERVATION,
+    evaluate,
+    live,
+    make_networks,
+    make_run_spec,
+    make_stream,
+    take_in,
+)
+from tests.streams import random_env_steps
+
+SPACES = {
+    "multi-discrete": gymnasium.spaces.MultiDiscrete([2, 3], dtype=np.int32),
+    "continuous": gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32),
+}
+MAKERS = {
+    "impala": (make_impala, ImpalaConfig),
+    "ppo": (make_ppo, functools.partial(PPOConfig, num_minibatches=1)),
+    "a2c": (make_a2c, A2CConfig),
+}
+every_kind = pytest.mark.parametrize("kind", SPACES)
+
+
+def make_agent(name, kind, *, num_devices=1, **changes):
+    environment = EnvironmentSpec(
+        observation=jax.ShapeDtypeStruct(OBSERVATION, jnp.float32), action_space=SPACES[kind]
+    )
+    make, make_config = MAKERS[name]
+    run_spec = make_run_spec(environment=environment, num_learner_devices=num_devices)
+    return make(make_config(**{"hidden_sizes": (8, 8)} | changes), run_spec)
+
+
+@functools.cache
+def acted(kind, lstm_size=None):
+    """Returns networks and what was acted with them; every agent acts by the same code."""
+    agent = make_agent("a2c", kind, lstm_size=lstm_size)
+    networks = make_networks(agent)
+    return networks, *live(agent, networks, make_stream())
+
+
+@every_kind
+def test_the_agent_keeps_the_protocol(kind):
+    agent = make_agent("ppo", kind, lstm_size=6)
+    validate_agent(agent, agent._run_spec)
+
+
+@every_kind
+def test_learner_unroll_gives_the_log_probabilities_that_the_actor_had(kind):
+    networks, initial, trajectory = acted(kind, lstm_size=6)
+    agent = make_agent("a2c", kind, lstm_size=6)
+    outputs = jax.jit(lambda n, m, t: unroll_trajectory(agent.unroll, n, m, t))(
+        networks, initial.memory, trajectory
+    )
+    policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
+    behaviour = trajectory.extras.policy.log_prob(trajectory.action)
+    assert behaviour.shape == (LENGTH, NUM_ENVS) and jnp.std(behaviour) > 0.1
+    np.testing.assert_allclose(policy.log_prob(trajectory.action), behaviour, rtol=1e-5, atol=1e-5)
+
+
+def test_the_density_is_that_of_the_draw_and_not_of_what_the_environment_clips():
+    _, _, trajectory = acted("continuous")
+    assert (abs(trajectory.action) > 1.0).any()
+    policy = trajectory.extras.policy
+    noise = (trajectory.action - policy.mean) / np.exp(policy.log_std)
+    # Draws of a standard normal: clipped ones would lie nearer.
+    np.testing.assert_allclose(np.std(noise), 1.0, atol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("ppo", "continuous"), ("impala", "multi-discrete"), ("a2c", "continuous")]
+)
+def test_resets_teach_nothing(name, kind):
+    """Neither the ignored action nor its policy matters, and final rows have no gradient."""
+    agent = make_agent(name, kind)
+    networks, initial, trajectory = acted(kind)
+    done = ~trajectory.valid
+    assert done.any()
+    ignored = jnp.ones_like(trajectory.action) - trajectory.action
+    nowhere = jax.tree.map(
+        lambda leaf: jnp.where(done[..., None], jnp.nan, leaf), trajectory.extras.policy
+    )
+    changed = dataclasses.replace(
+        trajectory,
+        action=jnp.where(done[..., None], ignored, trajectory.action),
+        extras=ActorCriticExtras(policy=nowhere),
+    )
+    later, update = make_networks(agent, seed=1), functools.partial(take_in, agent, networks)
+    expected, got = (
+        evaluate(agent, later, update(initial, each)) for each in (trajectory, changed)
+    )
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert np.isfinite(x).all()
+        np.testing.assert_array_equal(x, y)
+    assert all(leaf.any() for leaf in jax.tree.leaves(expected[2].params["params"]["policy"]))
+
+
+NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
+
+
+@functools.cache
+def uneven_trajectory():
+    """Returns one whose first environments have far fewer valid transitions."""
+    often = random_env_steps(0, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.7)
+    never = random_env_steps(1, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.0)
+    stream = jax.tree.map(lambda *x: np.concatenate(x, axis=1), often, never)
+    agent = make_agent("a2c", "continuous", **NORMALIZED)
+    return live(agent, make_networks(agent), stream)
+
+
+def one_update_on(num_devices):
+    """Returns networks and metrics after an update, and the number of valid transitions."""
+    agent = make_agent(
+        "ppo",
+        "continuous",
+        num_devices=num_devices,
+        **NORMALIZED,
+        optimizer="rmsprop",
+        rmsprop_epsilon=0.01,
+        num_epochs=1,
+    )
+    initial, trajectory = uneven_trajectory()
+    learners = LearnerDevices(jax.devices()[:num_devices])
+    learner = Learner(
+        agent=agent,
+        learners=learners,
+        num_envs_per_device=NUM_ENVS // num_devices,
+        key=jax.random.key(0),
+        clock=WallClock(),
+    )
+    state = agent.shard_actor_state(initial, learners)
+    item = TrajectoryItem(
+        initial_state=state,
+        final_state=state,
+        trajectory=learners.split(trajectory, axis=1),
+        actor_id=0,
+        sequence_number=0,
+        policy_version=0,
+        env_steps=1,
+        episodes=(),
+    )
+    metrics = learner.run_cycle([item])
+    return jax.device_get((learner.published, metrics)), trajectory.valid.sum()
+
+
+def test_the_number_of_learner_devices_never_changes_update_or_moments():
+    (expected, num_valid), (got, _) = (one_update_on(number) for number in (1, 2))
+    networks, _ = expected
+    assert networks.normalization.observation[0].count == int(num_valid)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_action_is_fed_as_one_hot_or_as_it_is():
+    multi, continuous = (
+        make_policy_head(space, agent="ppo", initial_log_std=0.0) for space in SPACES.values()
+    )
+    action = jnp.array([[[1, 2]], [[0, 0]]], jnp.int32)
+    expected = [[[0, 1, 0, 0, 1]], [[1, 0, 1, 0, 0]]]
+    np.testing.assert_array_equal(multi.encode(action), np.array(expected, np.float32))
+    action = jnp.array([[[0.5, -2.0]]])
+    np.testing.assert_array_equal(continuous.encode(action), action)
+
+
+def test_continuous_actions_begin_with_the_deviation_of_the_config():
+    head = make_policy_head(SPACES["continuous"], agent="ppo", initial_log_std=-1.5)
+    policy, _ = head.init_with_output(jax.random.key(0), jnp.ones((1, 3, 4)))
+    np.testing.assert_array_equal(policy.log_std, np.full((1, 3, 2), -1.5, np.float32))
