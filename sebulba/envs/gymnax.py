@@ -1,0 +1,98 @@
+"""gymnax: environments written in JAX, in `jax_suite`'s batches; they run inside the act cycle.
+
+gymnax 1.0.1 tells terminations from time limits, and has functions without its own autoreset.
+"""
+
+import dataclasses
+from typing import Any
+
+import gymnasium
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces as gymnax_spaces
+
+from sebulba.config import EnvConfig
+from sebulba.envs.jax_suite import JaxEnvironment
+from sebulba.envs.lookup import did_you_mean
+from sebulba.errors import ConfigError
+from sebulba.types import PyTree
+
+
+def make(config: EnvConfig, *, num_envs: int, seed: int) -> JaxEnvironment:
+    """Makes `gymnax.make(env.id)`; `env.options` are fields of its parameters.
+
+    Raises:
+        ConfigError: gymnax has no such environment or parameter.
+    """
+    if config.id not in ids():
+        raise ConfigError(f"env.id: gymnax has no {config.id!r}{did_you_mean(config.id, ids())}")
+    environment, params = gymnax.make(config.id)
+    valid = [field.name for field in dataclasses.fields(params)]
+    for option in config.options:
+        if option not in valid:
+            raise ConfigError(
+                f"env.options.{option}: {config.id!r} has no such parameter, only"
+                f" {', '.join(valid)}{did_you_mean(option, valid)}"
+            )
+    task = GymnaxTask(environment, dataclasses.replace(params, **config.options))
+    return JaxEnvironment(task, num_envs=num_envs, seed=seed)
+
+
+def ids() -> list[str]:
+    """Returns the names of gymnax's environments."""
+    return list(gymnax.registered_envs)
+
+
+class GymnaxTask:
+    """A gymnax environment as a `sebulba.envs.jax_suite.JaxTask`."""
+
+    def __init__(self, environment: Any, params: Any):
+        self._environment = environment
+        self._params = params
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        self.observation = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+            jax.eval_shape(self.reset, key)[1],
+        )
+        self.action_space = _gymnasium_space(environment.action_space(params))
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """Starts an episode."""
+        observation, state = self._environment.reset_env(key, self._params)
+        return _as_arrays(state), _as_arrays(observation)
+
+    def step(
+        self, state: PyTree, action: jax.Array, key: jax.Array
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+        """Steps without gymnax's own autoreset, which would hide the final observation."""
+        observation, next_state, reward, terminated, _ = self._environment.step_env(
+            key, state, action, self._params
+        )
+        terminated = jnp.asarray(terminated, bool)
+        truncated = jnp.asarray(self._environment.is_truncated(next_state, self._params), bool)
+        next_state = jax.tree.map(lambda new, old: new.astype(old.dtype), next_state, state)
+        return (
+            next_state,
+            _as_arrays(observation),
+            jnp.asarray(reward, jnp.float32),
+            terminated,
+            truncated & ~terminated,
+        )
+
+
+def _as_arrays(tree: PyTree) -> PyTree:
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def _gymnasium_space(space: Any) -> gymnasium.Space:
+    if isinstance(space, gymnax_spaces.Discrete):
+        return gymnasium.spaces.Discrete(int(space.n))
+    if isinstance(space, gymnax_spaces.Box):
+        low, high = (
+            np.broadcast_to(np.asarray(bound, np.float32), space.shape)
+            for bound in (space.low, space.high)
+        )
+        return gymnasium.spaces.Box(low, high, dtype=np.float32)
+    raise ConfigError(f"env.id: expected Discrete or Box actions, got {space!r}")

@@ -1,0 +1,77 @@
+"""gymnax in the stream contract; skipped where the extra is not installed."""
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.config import EnvConfig
+from sebulba.errors import ConfigError
+
+gymnax = pytest.importorskip("gymnax")
+
+from sebulba.envs.gymnax import ids, make  # noqa: E402
+
+# Its 64-bit requests, and shapes that it broadcasts, are its own.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*dtype.*:UserWarning"),
+]
+
+
+def make_env(name, **options):
+    return make(EnvConfig(suite="gymnax", id=name, options=options), num_envs=3, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def _lenient_jax():
+    """gymnax is not written for strict promotion."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def test_time_limit_truncates_and_the_next_row_is_a_reset():
+    environment = make_env("CartPole-v1", max_steps_in_episode=5)
+    environment.reset()
+    rows = [environment.step(np.array([t % 2] * 3, np.int32)) for t in range(6)]
+    assert rows[4].truncated.all() and not rows[4].terminated.any()
+    assert rows[5].is_first.all() and not rows[5].reward.any() and not rows[5].truncated.any()
+    assert not np.allclose(rows[4].observation, rows[5].observation)
+
+
+def test_a_fallen_pole_terminates():
+    environment = make_env("CartPole-v1")
+    environment.reset()
+    rows = [environment.step(np.ones(3, np.int32)) for _ in range(12)]
+    assert any(row.terminated.any() for row in rows)
+    assert not any(row.truncated.any() for row in rows)
+
+
+def test_fused_and_stepped_are_the_same_stream():
+    stepped, fused = make_env("MountainCarContinuous-v0"), make_env("MountainCarContinuous-v0")
+    stepped.reset(), fused.reset()
+    traceable = fused.fused()
+    state = traceable.state
+    for _ in range(4):
+        action = np.full((3, 1), 0.5, np.float32)
+        state, row = traceable.step(state, action)
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), row, stepped.step(action)
+        )
+
+
+@pytest.mark.parametrize("name", ["Breakout-MinAtar", "Pendulum-v1", "DeepSea-bsuite"])
+def test_others_step(name):
+    environment = make_env(name)
+    environment.reset()
+    shape = (3, *environment.spec.action_space.shape)
+    row = environment.step(np.zeros(shape, environment.spec.action_space.dtype))
+    assert row.reward.dtype == np.float32
+    assert not row.is_first.any()
+
+
+def test_unknown_names_offer_the_nearest():
+    assert "CartPole-v1" in ids()
+    with pytest.raises(ConfigError, match="did you mean CartPole-v1"):
+        make_env("CartPole-v2")
+    with pytest.raises(ConfigError, match="did you mean max_steps_in_episode"):
+        make_env("CartPole-v1", max_steps_in_episodes=3)
