@@ -1,0 +1,1 @@
+"""How fast a config runs on these devices, and how it could run faster."""
