@@ -1,13 +1,35 @@
-"""Trains the agent of a config: `python -m sebulba.train CONFIG [--section.field VALUE ...]`."""
+"""Trains the agent of a config: `python -m sebulba.train CONFIG [--section.field VALUE ...]`.
+
+With `--seeds 0..4` it trains once with each seed, one run after another.
+"""
 
 import sys
 
+from sebulba import seeds
 from sebulba.config import flags
+from sebulba.config.naming import default_run_dir
+from sebulba.errors import ConfigError
+
+_PROG = "python -m sebulba.train"
+_DESCRIPTION = """\
+Trains the agent of a config.
+
+--seeds 0..4 (or 0,3,7) trains once with each seed, one run after another, each in a process of its
+own and in RUN_DIR/seed-N."""
 
 
 def main() -> None:
     """Parses the command line, trains, and exits with the run's code."""
-    config = flags.parse(sys.argv[1:], "python -m sebulba.train", "Trains the agent of a config.")
+    try:
+        several, argv = seeds.take_seeds(sys.argv[1:])
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(flags.USAGE_ERROR)
+    if several is not None:
+        config = flags.parse([*argv, "--seed", str(max(several))], _PROG, _DESCRIPTION)
+        run_dir = config.run_dir or default_run_dir(config)
+        sys.exit(seeds.train_seeds(argv, several, run_dir=run_dir))
+    config = flags.parse(argv, _PROG, _DESCRIPTION)
     # Not before the command line is known to be right: importing jax takes a second.
     from sebulba.training import train
 

@@ -5,7 +5,9 @@ from sebulba.config.schema import (
     CheckpointConfig,
     Config,
     DevicesConfig,
+    DistributedConfig,
     EnvConfig,
+    EvaluationConfig,
     LearnerConfig,
     RunConfig,
 )
@@ -15,7 +17,9 @@ __all__ = [
     "CheckpointConfig",
     "Config",
     "DevicesConfig",
+    "DistributedConfig",
     "EnvConfig",
+    "EvaluationConfig",
     "LearnerConfig",
     "RunConfig",
 ]

@@ -1,7 +1,8 @@
 """From `agent.name` to the agent's settings dataclass and the agent itself.
 
-A name is one of the table `agents.AGENTS`, or `module:Name` for an agent of one's own: a class
-built as `Name(config, run_spec)` whose settings are the dataclass `Name.Config`.
+A name is one of the table `agents.AGENTS`, one that an installed package brings (see
+`sebulba.config.plugins`), or `module:Name` for an agent of one's own: a class built as
+`Name(config, run_spec)` whose settings are the dataclass `Name.Config`.
 """
 
 import dataclasses
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agents import AGENTS
+from sebulba.config.plugins import AGENTS_GROUP, plugins
 from sebulba.errors import ConfigError, describe_nearest
 
 DEFAULT_AGENT = next(iter(AGENTS))
@@ -22,7 +24,7 @@ def agent_config_class(name: str) -> type:
     Raises:
         ConfigError: no such agent, or its settings are no dataclass with a field `name`.
     """
-    config_class = (
+    config_class: Any = (
         _load(AGENTS[name].config) if name in AGENTS else getattr(_load(name), "Config", None)
     )
     is_dataclass = isinstance(config_class, type) and dataclasses.is_dataclass(config_class)
@@ -43,11 +45,12 @@ def agent_factory(name: str) -> Callable[..., Any]:
     return _load(AGENTS[name].factory if name in AGENTS else name)
 
 
-def _load(reference: str) -> Any:
-    module_name, colon, attribute = reference.partition(":")
+def _load(name: str) -> Any:
+    known = {} if ":" in name else plugins(AGENTS_GROUP)
+    module_name, colon, attribute = known.get(name, name).partition(":")
     if not (module_name and colon and attribute):
         raise ConfigError(
-            f"unknown agent {reference}; {describe_nearest(reference, AGENTS)}, "
+            f"unknown agent {name}; {describe_nearest(name, [*AGENTS, *known])}, "
             "or module:Name for an agent of your own"
         )
     try:

@@ -49,6 +49,22 @@ def to_yaml(config: Config) -> str:
     return yaml_dialect.dump(dataclasses.asdict(config))
 
 
+def default_settings(agent_name: str) -> dict[str, Any]:
+    """Returns the default of every dotted key, for a config of this agent.
+
+    Raises:
+        ConfigError: no such agent, or it has settings without a default.
+    """
+    config = _build(agent_config_class(agent_name), {}, source=agent_name)
+    values: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        section = vars(value) if name in SECTIONS else None
+        values |= (
+            {name: value} if section is None else {f"{name}.{key}": section[key] for key in section}
+        )
+    return values
+
+
 def sections(agent_class: type) -> dict[str, type]:
     """Returns the dataclass of each section, of which `agent` is the agent's own."""
     declared = typing.get_type_hints(Config) | {"agent": agent_class}

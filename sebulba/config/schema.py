@@ -41,6 +41,12 @@ class ActorConfig:
     """Env steps of each environment in one act cycle."""
     cycle: Literal["auto", "fused", "stepped"] = "auto"
     """fused: the environment inside the jitted cycle; stepped: one jitted call an env step."""
+    on_env_error: Literal["fail", "restart"] = "fail"
+    """When an environment fails: end the run, or make the actor's environments anew and go on."""
+    max_env_restarts: int = 3
+    """Restarts of an actor's environments in the whole run, if on_env_error is restart."""
+    env_timeout_s: float | None = 60.0
+    """Seconds for an env step, or for a fused cycle, before the watchdog ends the run; null: all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +61,12 @@ class LearnerConfig:
     """Trajectories that may wait in the deque for each actor thread."""
     mapping: Literal["shard_map", "pmap"] = "shard_map"
     """How the update is mapped over the learner devices; the numbers are the same."""
+    on_non_finite: Literal["stop", "skip"] = "stop"
+    """After an update whose loss or gradients are not finite, which is never applied."""
+    max_non_finite_updates: int = 10
+    """With skip: so many of them in a row end the run all the same."""
+    update_timeout_s: float | None = 600.0
+    """Seconds for the updates of a cycle, before the watchdog ends the run; compilation has all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +83,10 @@ class RunConfig:
     """Finished episodes in the running mean return."""
     log_interval_env_steps: int = 10_000
     """Env steps between two rows of metrics."""
+    record_schedule: bool = False
+    """Write schedule.jsonl: what each learner cycle took, and which networks acted it."""
+    replay_schedule: str | None = None
+    """A recorded schedule.jsonl to repeat, so that a free-running run comes out bitwise the same."""
     wandb_project: str | None = None
     """Weights & Biases project that gets every row too (pip install 'sebulba[wandb]')."""
 
@@ -83,6 +99,44 @@ class CheckpointConfig:
     """Seconds between two checkpoints; there is one at the end too; null: only that one."""
     keep: int = 3
     """The newest checkpoints that stay; the one of the best mean return stays besides."""
+    exact_reset_cycles: int | None = None
+    """Make environments anew every so many actor cycles, and save at those only: exact resume."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """How a policy is measured, beside training and after it."""
+
+    interval_env_steps: int | None = None
+    """Env steps between two evaluations beside training; there is one at the end too; null: none."""
+    episodes: int = 20
+    """Episodes of an evaluation, divided evenly over its environments."""
+    num_envs: int = 8
+    """Environments of an evaluation, stepped together."""
+    max_episode_steps: int = 30_000
+    """Env steps that an environment is given for each of its episodes, so that it always ends."""
+    greedy: bool = True
+    """Act by the mode of the policy; false: by samples, as in training."""
+    stop_on_error: bool = False
+    """End the run when an evaluation fails; false: warn, and try again after the interval."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+    """The processes of the run, one on each host."""
+
+    mode: Literal["off", "auto", "manual"] = "off"
+    """auto: as Slurm, Open MPI, Kubernetes or a TPU pod says; manual: as the next three say."""
+    coordinator: str | None = None
+    """Where process 0 listens, host:port; manual only."""
+    num_processes: int | None = None
+    """Processes of the run; manual only."""
+    process_id: int | None = None
+    """This process among them, from 0; manual only."""
+    local_devices: tuple[int, ...] | None = None
+    """GPUs of this process, of those it sees; null: all of them."""
+    heartbeat_timeout_s: int = 30
+    """Seconds of silence after which a process counts as dead, and the others end."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +149,8 @@ class Config:
     learner: LearnerConfig = LearnerConfig()
     run: RunConfig = RunConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    distributed: DistributedConfig = DistributedConfig()
     agent: Any = None
     seed: int = 0
     """Seeds the networks, every actor's key and every environment."""

@@ -1,0 +1,12 @@
+"""What a run's directory is called when the config does not say."""
+
+import datetime
+
+from sebulba.config.schema import Config
+
+
+def default_run_dir(config: Config) -> str:
+    """Returns `runs/<agent>-<environment>-<date and time>`."""
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    names = f"{config.agent.name}-{config.env.id}".replace("/", "-").replace(":", "-")
+    return f"runs/{names}-{now}"

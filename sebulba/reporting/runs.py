@@ -1,0 +1,157 @@
+"""A run directory as plain values, whatever state the run is in."""
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from sebulba.config.file import read_config_file
+from sebulba.errors import ConfigError
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+
+_STATUS_UNKNOWN = "running, or ended without a summary"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run directory holds."""
+
+    path: pathlib.Path
+    config: dict[str, Any]  # by dotted key
+    rows: list[dict[str, Any]]  # of metrics.jsonl; may be empty
+    summary: dict[str, Any] | None  # of the run's end; None while it runs, or after a kill
+    process: dict[str, Any]  # of run.json: versions, devices, command; may be empty
+
+    @property
+    def status(self) -> str:
+        """How the run ended."""
+        return _STATUS_UNKNOWN if self.summary is None else str(self.summary.get("status"))
+
+    def column(self, key: str) -> list[float]:
+        """Returns a number for each row, NaN where the row has none or one that is not finite."""
+        return [_number(row.get(key)) for row in self.rows]
+
+    def time_shares(self) -> dict[str, dict[str, float]]:
+        """Returns each kind of thread's shares: the summary's, else those of the rows, weighted."""
+        if self.summary is not None and self.summary.get("time_shares"):
+            return self.summary["time_shares"]
+        seconds: dict[str, dict[str, float]] = {}
+        earlier = 0.0
+        for row in self.rows:
+            wall_time = _number(row.get("wall_time_s"))
+            if math.isnan(wall_time):
+                continue
+            for key, share in row.items():
+                if key.startswith("time/") and math.isfinite(_number(share)):
+                    _, kind, activity = key.split("/", 2)
+                    spent = seconds.setdefault(kind, {})
+                    spent[activity] = spent.get(activity, 0.0) + share * (wall_time - earlier)
+            earlier = wall_time
+        return {
+            kind: {key: each / total for key, each in spent.items()}
+            for kind, spent in seconds.items()
+            if (total := sum(spent.values())) > 0
+        }
+
+
+def read_runs(paths: Sequence[str | pathlib.Path]) -> list[Run]:
+    """Reads every run of the directories: each is a run's own, or holds those of runs.
+
+    Raises:
+        ConfigError: a directory is none, holds no run, or a file in it is missing or unreadable.
+    """
+    directories = [each for path in paths for each in _run_directories(pathlib.Path(path))]
+    return [read_run(each) for each in dict.fromkeys(directories)]
+
+
+def read_run(path: pathlib.Path) -> Run:
+    """Reads one run directory: `config.yaml` and `metrics.jsonl`, and what else there is.
+
+    Raises:
+        ConfigError: one of the two is missing, or a file is unreadable.
+    """
+    for name in (CONFIG, METRICS):
+        if not (path / name).is_file():
+            raise ConfigError(f"{path}: expected a run directory, which has a {name}")
+    rows = read_rows(path / METRICS)
+    summary = _read_json(path / "summary.json")
+    if summary is not None and _goes_beyond(rows, summary):
+        summary = None  # Of the session before the one that is under way.
+    return Run(
+        path=path,
+        config={key: each.value for key, each in read_config_file(str(path / CONFIG)).items()},
+        rows=rows,
+        summary=summary,
+        process=_read_json(path / "run.json") or {},
+    )
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the objects of a JSON-lines file; a last line that is still being written is left.
+
+    Raises:
+        ConfigError: another line is no JSON object.
+    """
+    text = _read_text(path)
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"{path}:{number}: expected a JSON object, got {error}") from error
+        if not isinstance(row, dict):
+            raise ConfigError(f"{path}:{number}: expected a JSON object, got {line[:40]}")
+        rows.append(row)
+    return rows
+
+
+def _goes_beyond(rows: list[dict[str, Any]], summary: dict[str, Any]) -> bool:
+    return bool(rows) and _number(rows[-1].get("env_steps")) > _number(summary.get("env_steps"))
+
+
+def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:
+    if not path.is_dir():
+        got = "a file" if path.exists() else "nothing there"
+        raise ConfigError(f"{path}: expected a run directory, got {got}")
+    if (path / CONFIG).exists() or (path / METRICS).exists():
+        return [path]
+    inside = [each for each in path.iterdir() if (each / CONFIG).is_file()]
+    if not inside:
+        raise ConfigError(f"{path}: expected a {CONFIG} in it or in a directory below it, got none")
+    return sorted(inside, key=_natural_order)
+
+
+def _natural_order(path: pathlib.Path) -> tuple[str, int, str]:
+    """Sorts seed-10 after seed-9."""
+    digits = path.name[len(path.name.rstrip("0123456789")) :]
+    return (path.name.removesuffix(digits) if digits else path.name, int(digits or 0), path.name)
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(_read_text(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: expected JSON, got {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _read_text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan  # Null, or the string of a number that is not finite.
+    return float(value) if math.isfinite(value) else math.nan

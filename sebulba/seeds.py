@@ -1,0 +1,146 @@
+"""One config with several seeds: a training run for each, one after another. Imports no jax.
+
+Each run is a process of its own, so that none can take the others down; they share the compilation
+cache on disk.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sebulba.errors import ConfigError
+
+FLAG = "--seeds"
+EXPECTED = "expected seeds as 0..4 (the first to the last) or 0,3,7"
+
+_MOST_SEEDS = 1000
+_EXIT_SIGNAL_BASE = 128
+
+
+def take_seeds(argv: Sequence[str]) -> tuple[list[int] | None, list[str]]:
+    """Takes `--seeds` out of a command line.
+
+    Returns:
+        The seeds, or None if the command line names none, and the rest of the command line.
+
+    Raises:
+        ConfigError: the flag has no value or one that does not say seeds, is there twice, or
+            beside `--seed`.
+    """
+    rest: list[str] = []
+    texts: list[str] = []
+    arguments = iter(argv)
+    for argument in arguments:
+        flag, equals, text = argument.partition("=")
+        if flag == FLAG:
+            texts.append(text if equals else next(arguments, ""))
+        else:
+            rest.append(argument)
+    if len(texts) > 1:
+        raise ConfigError(f"{FLAG}: expected it once, got {' and '.join(texts)}")
+    if texts and any(argument.partition("=")[0] == "--seed" for argument in rest):
+        raise ConfigError(f"{FLAG}: expected no --seed beside it")
+    return (parse_seeds(texts[0]) if texts else None), rest
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Returns the seeds of `0..4`, both ends included, or of `0,3,7`, in that order.
+
+    Raises:
+        ConfigError: the text says no seeds, or one twice.
+    """
+    if span := re.fullmatch(r"(\d+)\.\.(\d+)", text):
+        first, last = map(int, span.groups())
+        if last - first >= _MOST_SEEDS:
+            raise ConfigError(f"{FLAG}: expected at most {_MOST_SEEDS} seeds, got {text}")
+        seeds = list(range(first, last + 1))
+    elif re.fullmatch(r"\d+(,\d+)*", text):
+        seeds = [int(each) for each in text.split(",")]
+    else:
+        seeds = []
+    if not seeds:
+        raise ConfigError(f"{FLAG}: {EXPECTED}, got {text!r}")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{FLAG}: expected each seed once, got {text}")
+    return seeds
+
+
+def train_seeds(argv: Sequence[str], seeds: Sequence[int], *, run_dir: str) -> int:
+    """Trains with each seed in `run_dir/seed-N`, and returns the exit code of them all.
+
+    A run that fails does not keep the next from starting; a signal ends the run under way, which
+    saves itself, and starts no other.
+
+    Args:
+        argv: the command line of one run; of equal flags the last wins, so its `--run-dir` gives
+            way to the seed's.
+        seeds: in the order of the runs.
+        run_dir: the directory above those of the runs.
+
+    Returns:
+        0 if all ended with 0, else the first other exit code; 128 + its number after a signal that
+        kept a run from starting.
+    """
+    codes: dict[int, int] = {}
+    with _Forwarding().installed() as signals:
+        for seed in seeds:
+            if signals.number is not None:
+                break
+            directory = f"{run_dir}/seed-{seed}"
+            print(f"seed {seed}: {directory}", file=sys.stderr)
+            own = ["--seed", str(seed), "--run-dir", directory]
+            codes[seed] = signals.run([sys.executable, "-m", "sebulba.train", *argv, *own])
+    _report(codes, seeds)
+    failures = [code for code in codes.values() if code]
+    if not failures and signals.number is not None and len(codes) < len(seeds):
+        return _EXIT_SIGNAL_BASE + signals.number
+    return failures[0] if failures else 0
+
+
+class _Forwarding:
+    """Hands signals on to the run under way, each of them once."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._process: subprocess.Popen | None = None
+
+    def run(self, command: list[str]) -> int:
+        """Runs a command to its end and returns its exit code."""
+        # In a process group of its own: Ctrl-C would reach it twice, which ends it unsaved.
+        self._process = subprocess.Popen(command, process_group=0, stdin=subprocess.DEVNULL)
+        if self.number is not None:  # It came while the process started.
+            self._process.send_signal(self.number)
+        code = self._process.wait()
+        return code if code >= 0 else _EXIT_SIGNAL_BASE - code
+
+    @contextmanager
+    def installed(self) -> Iterator["_Forwarding"]:
+        """Listens for SIGINT and SIGTERM."""
+        previous = {
+            number: signal.signal(number, self._receive)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield self
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: Any) -> None:
+        self.number = number
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+def _report(codes: dict[int, int], seeds: Sequence[int]) -> None:
+    parts = [
+        f"seed {seed} {'done' if codes[seed] == 0 else f'ended with {codes[seed]}'}"
+        if seed in codes
+        else f"seed {seed} not started"
+        for seed in seeds
+    ]
+    print("; ".join(parts), file=sys.stderr)
