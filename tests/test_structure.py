@@ -13,25 +13,55 @@ ROOT = pathlib.Path(__file__).parent.parent
 # A file imports from lower layers and from its own, which must stay free of cycles.
 LAYERS = [
     # What flows, what an agent is, what a config says.
-    ["pytree", "types", "agent", "errors", "config"],
+    ["pytree", "types", "agent", "errors", "exit_codes", "config"],
     # Pieces that agents may use as well.
     ["prng", "reductions", "returns", "distributions", "devices", "ledger", "queues", "mapping"],
-    ["value_rescaling", "tanh_gaussian"],
+    ["value_rescaling", "tanh_gaussian", "running_moments"],
     ["timing", "schedule", "episodes", "window", "replay"],
     # The world outside.
-    ["envs", "metrics", "checkpoints", "run_dir"],
+    ["envs", "metrics", "checkpoints", "run_dir", "schedule_file", "reporting"],
+    ["hosts", "agreement"],
     # One cycle, one actor, one update.
-    ["act_cycle", "validation", "progress", "memory_plan"],
+    [
+        "act_cycle",
+        "trajectory_buffer",
+        "whole_episodes",
+        "validation",
+        "progress",
+        "memory_plan",
+        "non_finite",
+        "watchdog",
+    ],
+    ["renewal"],
     ["actor", "learner"],
+    ["actor_building"],
     ["assembly", "run_state", "autosave"],
+    ["evaluation"],
     # The only module with threads.
     ["runner"],
-    ["training"],
-    ["train"],
+    ["joining"],
+    ["outputs", "endings"],
+    ["training", "checking"],
+    ["planning", "rerunning", "evaluating"],
+    # Command lines.
+    ["seeds", "local_processes"],
+    ["train", "evaluate", "plot", "report", "check", "rerun", "plan", "launch"],
 ]
 AGENT_LAYERS = 4
 # Modules and packages that the command line needs before it knows that it will run.
-JAX_FREE = {"config", "errors", "train"}
+JAX_FREE = {
+    "launch",
+    "local_processes",
+    "config",
+    "errors",
+    "exit_codes",
+    "train",
+    "rerun",
+    "seeds",
+    "evaluate",
+    "check",
+    "plan",
+}
 
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))

@@ -28,6 +28,7 @@ from sebulba.checkpoints.manifest import (
     leaf_of,
 )
 from sebulba.checkpoints.orbax_noise import silence_orbax
+from sebulba.checkpoints.own_process import composite_handler, multiprocessing_options, save_args
 from sebulba.checkpoints.restore import best_step, steps_in
 from sebulba.types import PyTree
 
@@ -79,7 +80,8 @@ class Checkpointer:
         self._keep = keep
         silence_orbax()
         self._saver = ocp.AsyncCheckpointer(
-            ocp.CompositeCheckpointHandler(),
+            composite_handler(),
+            multiprocessing_options=multiprocessing_options(),
             # Otherwise a save that fails to begin leaves threads that wait for its directories for
             # minutes, and the process's end waits for them.
             async_options=ocp.options.AsyncOptions(create_directories_asynchronously=False),
@@ -115,7 +117,7 @@ class Checkpointer:
             return
         args = ocp.args.Composite(
             # Orbax refuses arrays without elements; the manifest says all there is to them.
-            state=ocp.args.PyTreeSave({p: x for p, x in state.arrays.items() if x.size}),
+            state=save_args({p: x for p, x in state.arrays.items() if x.size}),
             meta=ocp.args.JsonSave(meta),
             manifest=ocp.args.JsonSave(manifest.to_json()),
         )

@@ -24,6 +24,11 @@ from sebulba.checkpoints.manifest import (
     table,
 )
 from sebulba.checkpoints.orbax_noise import silence_orbax
+from sebulba.checkpoints.own_process import (
+    composite_handler,
+    multiprocessing_options,
+    restore_args,
+)
 from sebulba.types import PyTree
 
 Which = Literal["latest", "best"] | int
@@ -131,13 +136,13 @@ def _read(
     """Returns every array that `like` names, and the dict; none is verified."""
     data = {path: _storage(leaf) for path, leaf in like.items()}
     wanted = {path: leaf for path, leaf in data.items() if leaf.size}
-    args = ocp.args.Composite(
-        state=ocp.args.PyTreeRestore(wanted, partial_restore=True),
-        meta=ocp.args.JsonRestore(),
-    )
+    # Orbax reads no empty pytree.
+    state = {"state": restore_args(wanted)} if wanted else {}
+    args = ocp.args.Composite(**state, meta=ocp.args.JsonRestore())
     silence_orbax()
     try:
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+        options = multiprocessing_options()
+        with ocp.Checkpointer(composite_handler(), multiprocessing_options=options) as reader:
             restored = reader.restore(directory / str(step), args=args)
         arrays = {
             path: np.asarray(restored.state[path])

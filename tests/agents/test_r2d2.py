@@ -443,9 +443,9 @@ def test_optimize_copies_to_the_target_once_a_period(lived):
     opt_state = jax.jit(agent.init_opt_state)(networks)
     grads = jax.tree.map(jnp.ones_like, networks)
     optimize = jax.jit(agent.optimize)
-    once, opt_state = optimize(networks, opt_state, grads)
+    once, opt_state = optimize(networks, opt_state, grads, ())
     jax.tree.map(np.testing.assert_array_equal, once.target, networks.target)
-    twice, opt_state = optimize(once, opt_state, grads)
+    twice, opt_state = optimize(once, opt_state, grads, ())
     jax.tree.map(np.testing.assert_array_equal, twice.target, twice.online)
     assert int(opt_state.num_updates) == 2
 

@@ -1,0 +1,112 @@
+"""What all hosts do after a learner cycle: each tells the others, and all decide the same."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from sebulba.devices import LearnerDevices
+from sebulba.types import EpisodeRecord
+
+_HOST_AXIS = "host"
+_NUM_VOTES = 2
+_NUM_COUNTS = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrajectoryReport:
+    """What the hosts tell each other about a trajectory that was learned from."""
+
+    env_steps: int
+    policy_lag: int
+    num_episodes: int  # that finished in it
+    episodes: tuple[EpisodeRecord, ...]  # the last of them
+
+
+class Agreement:
+    """Gathers what the hosts report and ask for, by one small collective a learner cycle.
+
+    Every decision is a function of all reports and votes, and therefore the same on every host at
+    the same cycle: they stop when one was told to, and save when all are ready to. A host alone
+    gathers nothing; it is stopped by its supervisor, and may always save.
+    """
+
+    def __init__(self, learners: LearnerDevices, *, max_episodes: int):
+        """Begins without any decision.
+
+        Args:
+            learners: of all hosts.
+            max_episodes: the last episodes of a trajectory that are told of: as many as the return
+                window has, since no others stay in it.
+        """
+        self.stop_signal: int | None = None
+        self.allows_checkpoint = learners.num_hosts == 1
+        self.asks_to_stop: Callable[[], int | None] = lambda: None
+        self.wants_checkpoint: Callable[[], bool] = lambda: False
+        self._max_episodes = max_episodes
+        self._gather = None if learners.num_hosts == 1 else _Gather(learners)
+
+    def decide(self, reports: Sequence[TrajectoryReport]) -> list[TrajectoryReport]:
+        """Returns all hosts' reports of a learner cycle, in the order of the hosts.
+
+        Args:
+            reports: of this host's trajectories; every host has as many.
+        """
+        if self._gather is None:
+            return list(reports)
+        packed = [pack(report, max_episodes=self._max_episodes) for report in reports]
+        votes = np.array([self.asks_to_stop() or 0, self.wants_checkpoint()], np.int32)
+        rows = self._gather(np.concatenate([votes, *packed]))
+        self.stop_signal = int(rows[:, 0].max()) or None
+        self.allows_checkpoint = bool(rows[:, 1].all())
+        every = rows[:, _NUM_VOTES:].reshape(-1, _NUM_COUNTS + 2 * self._max_episodes)
+        return [unpack(row) for row in every]
+
+
+def pack(report: TrajectoryReport, *, max_episodes: int) -> np.ndarray:
+    """Returns a report as int32, of a length that depends on nothing that happens."""
+    kept = report.episodes[-max_episodes:]
+    returns = np.zeros(max_episodes, np.float32)
+    returns[: len(kept)] = [record.episode_return for record in kept]
+    lengths = np.zeros(max_episodes, np.int32)
+    lengths[: len(kept)] = [record.episode_length for record in kept]
+    counts = [report.env_steps, report.policy_lag, report.num_episodes, len(kept)]
+    return np.concatenate([np.array(counts, np.int32), returns.view(np.int32), lengths])
+
+
+def unpack(row: np.ndarray) -> TrajectoryReport:
+    """Returns what `pack` was given, without the episodes that it had no room for."""
+    env_steps, policy_lag, num_episodes, num_kept = map(int, row[:_NUM_COUNTS])
+    returns, lengths = np.split(row[_NUM_COUNTS:], 2)
+    episodes = zip(returns.view(np.float32)[:num_kept], lengths[:num_kept], strict=True)
+    return TrajectoryReport(
+        env_steps=env_steps,
+        policy_lag=policy_lag,
+        num_episodes=num_episodes,
+        episodes=tuple(
+            EpisodeRecord(episode_return=float(episode_return), episode_length=int(length))
+            for episode_return, length in episodes
+        ),
+    )
+
+
+class _Gather:
+    """Hands every host's row to all, over the first learner device of each."""
+
+    def __init__(self, learners: LearnerDevices):
+        firsts = learners.mesh.devices[:: len(learners.devices)]
+        self._num_hosts = learners.num_hosts
+        self._device = learners.devices[0]
+        self._sharding = NamedSharding(Mesh(firsts, (_HOST_AXIS,)), PartitionSpec(_HOST_AXIS))
+        whole = NamedSharding(self._sharding.mesh, PartitionSpec())
+        self._gather = jax.jit(lambda rows: rows, out_shardings=whole)
+
+    def __call__(self, row: np.ndarray) -> np.ndarray:
+        """Returns `[hosts, n]` for this host's `[n]`."""
+        own = jax.device_put(row[None], self._device)
+        rows = jax.make_array_from_single_device_arrays(
+            (self._num_hosts, row.size), self._sharding, [own]
+        )
+        return np.asarray(self._gather(rows))

@@ -1,0 +1,85 @@
+"""What the hosts of a run settle before its first learner cycle."""
+
+import pathlib
+
+import numpy as np
+
+from sebulba import hosts
+from sebulba.checkpoints.manifest import crc32_of, flatten
+from sebulba.checkpoints.restore import CheckpointError, Which, best_step, steps_in
+from sebulba.config import Config
+from sebulba.errors import ConfigError
+from sebulba.learner import Learner
+from sebulba.run_dir import describe_host, directory_of_host, open_run_dir
+
+
+def open_run_dir_together(config: Config) -> pathlib.Path:
+    """Opens the run's directory; of several hosts the first one does, and tells the others.
+
+    Raises:
+        ConfigError: as `open_run_dir`, on every host; or configs, versions or devices differ.
+    """
+    if not hosts.are_several():
+        return open_run_dir(config)
+    hosts.check_equal(describe_host(config))
+    path, problem = "", ""
+    if hosts.is_first():
+        try:
+            path = str(open_run_dir(config))
+        except ConfigError as error:
+            problem = str(error)
+    if problem := hosts.gather_texts(problem)[0]:
+        raise ConfigError(problem)
+    shared = pathlib.Path(hosts.gather_texts(path)[0])
+    directory_of_host(shared).mkdir(parents=True, exist_ok=True)
+    return shared
+
+
+def choose_step(directory: pathlib.Path, which: Which) -> Which:
+    """Returns the checkpoint to resume from: of several hosts one that they all have.
+
+    Args:
+        directory: of this host's checkpoints.
+        which: the newest that all have, the first host's best, or one by its step.
+
+    Raises:
+        CheckpointError: on every host: they have none in common, or not that one.
+    """
+    if not hosts.are_several():
+        return which
+    own = " ".join(map(str, steps_in(directory)))
+    every = [set(map(int, text.split())) for text in hosts.gather_texts(own)]
+    common = set.intersection(*every)
+    wanted = which
+    if which == "best":
+        best = hosts.gather_texts(str(best_step(directory) or ""))[0]
+        wanted = int(best) if best else which
+    elif which == "latest" and common:
+        wanted = max(common)
+    if wanted not in common:
+        listing = "; ".join(
+            f"host {number} has {', '.join(map(str, sorted(steps))) or 'none'}"
+            for number, steps in enumerate(every)
+        )
+        raise CheckpointError(
+            f"expected checkpoint {which!r} on each of the {len(every)} hosts: {listing}"
+        )
+    return wanted
+
+
+def check_networks(learner: Learner) -> None:
+    """Checks that all hosts start from the same networks.
+
+    Raises:
+        ConfigError: naming the first host that differs.
+    """
+    if hosts.are_several():
+        hosts.check_equal({"the networks' CRC32": str(networks_crc32(learner))})
+
+
+def networks_crc32(learner: Learner) -> str | None:
+    """Returns the CRC32 of the learner's networks, all leaves in order; None within a cycle."""
+    if not learner.is_between_cycles:
+        return None
+    leaves = flatten(learner.state.networks).values()
+    return crc32_of(b"".join(np.asarray(leaf).tobytes() for leaf in leaves))

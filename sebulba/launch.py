@@ -1,0 +1,36 @@
+"""Runs a config on several hosts that are all this machine.
+
+`python -m sebulba.launch --local N [--devices K] CONFIG [--section.field VALUE ...]`, for tests and
+a first try: N processes of `python -m sebulba.train`, connected over the loopback. Imports no jax.
+"""
+
+import sys
+
+from sebulba.config import flags
+from sebulba.errors import ConfigError
+from sebulba.local_processes import run_together, take_flag
+
+_PROG = "python -m sebulba.launch --local N [--devices K]"
+_DESCRIPTION = """\
+Runs a config on N hosts that are all this machine: N processes of python -m sebulba.train,
+connected over the loopback, each line of their output behind its process's number. --devices K
+gives each process K virtual CPU devices. All end when one fails, whose exit code this is."""
+
+
+def main() -> None:
+    """Parses the command line, runs the processes, and exits with the run's code."""
+    try:
+        num_processes, argv = take_flag(sys.argv[1:], "--local")
+        num_devices, argv = take_flag(argv, "--devices")
+        wants_help = any(argument in ("-h", "--help") for argument in argv)
+        if num_processes is None and not wants_help:
+            raise ConfigError("--local: expected the number of processes, got none")
+    except ConfigError as error:
+        print(f"usage: {_PROG} CONFIG [--section.field VALUE ...]\n{error}", file=sys.stderr)
+        sys.exit(flags.USAGE_ERROR)
+    flags.parse(argv, _PROG, _DESCRIPTION)
+    sys.exit(run_together(argv, num_processes=num_processes or 1, num_devices=num_devices))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""One host of a learner over two: `PORT PROCESS_ID OUT` learns from its half of fixed data."""
+
+import sys
+
+import numpy as np
+
+from sebulba import hosts
+from sebulba.config import DevicesConfig
+from sebulba.config.schema import DistributedConfig
+from sebulba.devices import plan_learners
+from tests.hosts.test_learner_over_hosts import NUM_HOSTS, learn
+
+port, process_id, out = sys.argv[1:]
+hosts.connect(
+    DistributedConfig(
+        mode="manual",
+        coordinator=f"127.0.0.1:{port}",
+        num_processes=NUM_HOSTS,
+        process_id=int(process_id),
+    )
+)
+learner, metrics = learn(plan_learners(DevicesConfig(learner=(0, 1))), host=int(process_id))
+experience = learner.state_of_host.experience
+np.savez(
+    out,
+    weights=np.asarray(learner.published["weights"]),
+    loss=np.array([float(update["loss"]) for update in metrics]),
+    reward_sum=np.array([float(update["reward_sum"]) for update in metrics]),
+    final_count=np.asarray(experience.final_count),
+)
+hosts.disconnect()

@@ -1,0 +1,129 @@
+"""Runs whose hosts are processes of this machine, each with two virtual devices."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from tests.conftest import CACHE
+from tests.resuming import ROOT
+
+NUM_DEVICES = 2
+# Generous: they bound how long a test hangs, not how long it takes.
+DEADLINE_S = 240.0
+HEARTBEAT_S = 6
+
+ENDLESS = ("--run.total-env-steps", "1000000000")
+CONFIG = """
+env: {suite: jax, id: Catch-v0}
+devices: {actor: [0], learner: [0, 1]}
+actor: {num_envs: 4, trajectory_length: 5}
+learner: {max_policy_lag: 0}
+agent: {name: 'tests.toys:ToyAgent', updates_per_cycle: 2}
+checkpoint: {interval_s: 0.5}
+run: {log_interval_env_steps: 400, total_env_steps: 1600}
+"""
+
+
+def environment(num_devices=NUM_DEVICES):
+    """Returns the environment variables of a process with virtual devices."""
+    return os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(num_devices),
+        "JAX_COMPILATION_CACHE_DIR": str(CACHE),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    }
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(command, num_devices=NUM_DEVICES):
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT,
+        env=environment(num_devices),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def launch(config, run_dir, *arguments):
+    """Runs a config on two hosts by the launcher; returns its exit code and what it printed."""
+    command = ["-m", "sebulba.launch", "--local", 2, "--devices", NUM_DEVICES, config]
+    process = start([*command, "--run-dir", run_dir, *arguments])
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, output
+
+
+@contextlib.contextmanager
+def hosts(config, run_dir, *arguments, by_host=None):
+    """Starts two hosts without the launcher, which would end them all; gives their processes.
+
+    Args:
+        by_host: further arguments of single hosts.
+    """
+    port = free_port()
+    place = ["--distributed.mode", "manual", "--distributed.coordinator", f"127.0.0.1:{port}"]
+    place += ["--distributed.num-processes", 2, "--distributed.heartbeat-timeout-s", HEARTBEAT_S]
+    processes = []
+    for number in range(2):
+        own = [*place, "--distributed.process-id", number, *(by_host or {}).get(number, ())]
+        command = ["-m", "sebulba.train", config, "--run-dir", run_dir]
+        processes.append(start([*command, *arguments, *own]))
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def end_of(process):
+    """Returns a process's exit code and its output, once it has ended by itself."""
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, output
+
+
+def wait_for(condition, processes=()):
+    """Waits until the condition holds, while the processes run."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        for process in processes:
+            assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def directories(run_dir):
+    """Returns the directories of both hosts."""
+    return run_dir, run_dir / "hosts" / "1"
+
+
+def checkpoints(run_dir):
+    """Returns the steps that both hosts have."""
+    steps = [
+        {int(path.name) for path in (directory / "checkpoints").glob("*") if path.name.isdecimal()}
+        for directory in directories(run_dir)
+    ]
+    return sorted(set.intersection(*steps))
+
+
+def summaries(run_dir):
+    return [json.loads((path / "summary.json").read_text()) for path in directories(run_dir)]
+
+
+def last_line(output):
+    return output.strip().splitlines()[-1]
+
+
+TERMINATED = 128 + signal.SIGTERM

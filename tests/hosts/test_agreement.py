@@ -1,0 +1,48 @@
+"""What hosts tell each other after a learner cycle."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.agreement import Agreement, TrajectoryReport, pack, unpack
+from sebulba.devices import LearnerDevices
+from sebulba.types import EpisodeRecord
+
+
+def make_report(num_episodes=3):
+    episodes = tuple(
+        EpisodeRecord(episode_return=0.5 + number, episode_length=10 + number)
+        for number in range(num_episodes)
+    )
+    return TrajectoryReport(
+        env_steps=17, policy_lag=2, num_episodes=num_episodes, episodes=episodes
+    )
+
+
+@pytest.mark.parametrize("num_episodes", [0, 3, 5])
+def test_a_report_is_read_as_it_was_packed(num_episodes):
+    report = make_report(num_episodes)
+    assert unpack(pack(report, max_episodes=5)) == report
+
+
+def test_a_packed_report_keeps_the_last_episodes_and_the_number_of_all():
+    report = make_report(num_episodes=4)
+    expected = dataclasses.replace(report, episodes=report.episodes[-2:])
+    assert unpack(pack(report, max_episodes=2)) == expected
+
+
+def test_the_length_of_a_packed_report_depends_on_nothing_that_happened():
+    sizes = {pack(make_report(number), max_episodes=4).shape for number in range(8)}
+    assert len(sizes) == 1
+    assert pack(make_report(), max_episodes=4).dtype == np.int32
+
+
+def test_a_host_alone_decides_nothing_and_may_always_save():
+    agreement = Agreement(LearnerDevices(jax.devices()[:2]), max_episodes=5)
+    agreement.asks_to_stop = lambda: 15
+    reports = [make_report(1), make_report(2)]
+    assert agreement.decide(reports) == reports
+    assert agreement.stop_signal is None
+    assert agreement.allows_checkpoint

@@ -1,0 +1,99 @@
+"""The learner over two hosts of two devices each takes the update of one host with four."""
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.devices import LearnerDevices
+from sebulba.learner import Learner
+from sebulba.timing import WallClock
+from sebulba.types import TrajectoryItem
+from tests.hosts import processes
+from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
+
+NUM_ENVS = 8
+NUM_HOSTS = 2
+NUM_CYCLES = 3
+
+
+def share_of(tree, host, axis):
+    """Returns a host's half of the environments, or all of them."""
+    if host is None:
+        return tree
+    half = NUM_ENVS // NUM_HOSTS
+    index = (slice(None),) * axis + (slice(host * half, (host + 1) * half),)
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def learn(learners, *, host=None):
+    """Takes three cycles of fixed data, or one host's half of it."""
+    num_devices = len(learners.devices)
+    num_envs = NUM_ENVS if host is None else NUM_ENVS // NUM_HOSTS
+    run_spec = toy_run_spec(num_envs=num_envs, num_learner_devices=num_devices)
+    agent = ToyAgent(ToyConfig(updates_per_cycle=2), run_spec)
+    learner = Learner(
+        agent=agent,
+        learners=learners,
+        num_envs_per_device=num_envs // num_devices,
+        key=jax.random.key(1),
+        clock=WallClock(),
+    )
+    metrics = []
+    for cycle in range(NUM_CYCLES):
+        trajectory = toy_trajectory(toy_run_spec(), NUM_ENVS, seed=cycle)
+        count = np.arange(NUM_ENVS, dtype=np.int32)
+        state = ToyState(key=jax.random.key(0), count=share_of(count, host, 0))
+        item = TrajectoryItem(
+            initial_state=agent.shard_actor_state(state, learners),
+            final_state=agent.shard_actor_state(state, learners),
+            trajectory=learners.split(share_of(trajectory, host, 1), axis=1),
+            actor_id=0,
+            sequence_number=cycle,
+            policy_version=cycle,
+            env_steps=1,
+            episodes=(),
+        )
+        metrics += learner.run_cycle([item])
+    return learner, jax.device_get(metrics)
+
+
+@pytest.fixture(scope="module")
+def of_hosts(tmp_path_factory):
+    """What each of two processes learned."""
+    port, directory = processes.free_port(), tmp_path_factory.mktemp("learners")
+    started = [
+        processes.start(["-m", "tests.hosts.learn_together", port, host, directory / f"{host}.npz"])
+        for host in range(NUM_HOSTS)
+    ]
+    for process in started:
+        code, output = processes.end_of(process)
+        assert code == 0, output
+    return [dict(np.load(directory / f"{host}.npz")) for host in range(NUM_HOSTS)]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What one process with as many devices learned from the same data."""
+    return learn(LearnerDevices(jax.devices()[:4]))
+
+
+def test_two_hosts_take_the_update_of_one_with_as_many_devices(of_hosts, alone):
+    learner, metrics = alone
+    for result in of_hosts:
+        np.testing.assert_allclose(
+            result["weights"], learner.published["weights"], rtol=1e-5, atol=1e-6
+        )
+        for name in ("loss", "reward_sum"):
+            expected = [update[name] for update in metrics]
+            np.testing.assert_allclose(result[name], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_all_hosts_have_the_same_bits(of_hosts):
+    first, second = of_hosts
+    np.testing.assert_array_equal(first["weights"], second["weights"])
+    np.testing.assert_array_equal(first["loss"], second["loss"])
+
+
+def test_each_hosts_experience_is_its_own(of_hosts):
+    counts = [result["final_count"].reshape(-1).tolist() for result in of_hosts]
+    assert counts == [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -1,0 +1,42 @@
+"""Shipped configs learn over two hosts."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.hosts.processes import environment, summaries
+from tests.resuming import ROOT
+
+DEADLINE_S = 1800.0
+
+
+def learn(name, run_dir):
+    """Runs a shipped config on two hosts; returns both summaries."""
+    command = ["-m", "sebulba.launch", "--local", "2", "--devices", "1"]
+    variables = environment(1)
+    # Minutes of computing: here it is the compiled code's speed that counts.
+    variables.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
+    subprocess.run(
+        [sys.executable, *command, f"configs/{name}.yaml", "--run-dir", str(run_dir)],
+        cwd=ROOT,
+        env=variables,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    return summaries(run_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "threshold"),
+    [
+        pytest.param("impala_cartpole", 475.0, id="impala"),
+        pytest.param("r2d2_recall", 0.9, id="r2d2"),
+    ],
+)
+def test_two_hosts_learn_with_the_same_networks(name, threshold, tmp_path):
+    first, second = learn(name, tmp_path / "run")
+    assert first["final_episode_return_mean"] >= threshold, json.dumps(first)
+    assert first["networks_crc32"] == second["networks_crc32"]

@@ -1,0 +1,149 @@
+"""Runs over two hosts: what they agree on, what they keep, and what one does without the other."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.hosts.processes import (
+    CONFIG,
+    ENDLESS,
+    TERMINATED,
+    checkpoints,
+    directories,
+    end_of,
+    hosts,
+    last_line,
+    launch,
+    start,
+    summaries,
+    wait_for,
+)
+from tests.resuming import rows_in
+
+EXIT_CONFIG = 2
+EXIT_FAILED = 3
+EXIT_CHECKPOINT = 4
+STEPS_PER_CYCLE = 40  # of both hosts, reset steps included
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "config.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+    """The directory of a run that has reached its goal."""
+    run_dir = tmp_path_factory.mktemp("runs") / "finished"
+    code, output = launch(config, run_dir)
+    assert code == 0, output
+    return run_dir
+
+
+def test_hosts_end_with_the_same_networks_at_the_same_cycle(finished):
+    first, second = summaries(finished)
+    assert first["networks_crc32"] == second["networks_crc32"] is not None
+    for key in ("env_steps", "updates", "learner_cycles", "episodes", "final_episode_return_mean"):
+        assert first[key] == second[key]
+
+
+def test_env_steps_and_episodes_are_those_of_all_hosts(finished):
+    learned = [sum(each["learned"] for each in one["ledger"]) for one in summaries(finished)]
+    assert summaries(finished)[0]["env_steps"] == sum(learned)
+    assert learned[0] > 0 and learned[1] > 0
+
+
+def test_the_first_host_alone_writes_metrics(finished):
+    own, others = directories(finished)
+    rows = rows_in(own)
+    assert [row["env_steps"] for row in rows] == sorted({row["env_steps"] for row in rows})
+    assert sorted(path.name for path in others.iterdir()) == ["checkpoints", "summary.json"]
+
+
+def test_both_hosts_have_the_last_checkpoint(finished):
+    assert checkpoints(finished)[-1] == summaries(finished)[0]["learner_cycles"]
+
+
+def test_hosts_go_on_together_and_a_host_alone_does_not(config, finished):
+    earlier = summaries(finished)[0]
+    more = ("--run.total-env-steps", str(earlier["env_steps"] + 400), "--resume", "latest")
+    alone = start(["-m", "sebulba.train", config, "--run-dir", finished, *more])
+    code, output = launch(config, finished, *more)
+    assert code == 0, output
+    assert f"[1] resumes at cycle {earlier['learner_cycles']} (exact" in output
+    first, second = summaries(finished)
+    assert first["env_steps"] >= earlier["env_steps"] + 400
+    assert first["networks_crc32"] == second["networks_crc32"] != earlier["networks_crc32"]
+    code, output = end_of(alone)
+    assert code == EXIT_CHECKPOINT
+    assert "saved by 2 hosts" in output
+
+
+def test_a_signal_to_one_host_stops_both_at_the_same_cycle(config, tmp_path):
+    with hosts(config, tmp_path / "run", *ENDLESS) as processes:
+        wait_for(lambda: checkpoints(tmp_path / "run"), processes)
+        processes[1].send_signal(signal.SIGTERM)
+        ends = [end_of(process) for process in processes]
+    assert [code for code, _ in ends] == [TERMINATED, TERMINATED], ends
+    first, second = summaries(tmp_path / "run")
+    assert first["status"] == second["status"] == "interrupted"
+    assert first["learner_cycles"] == second["learner_cycles"] == checkpoints(tmp_path / "run")[-1]
+
+
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        pytest.param(0, signal.SIGKILL, id="first-killed"),
+        pytest.param(1, signal.SIGKILL, id="second-killed", marks=pytest.mark.slow),
+        pytest.param(0, signal.SIGSTOP, id="first-stopped", marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGSTOP, id="second-stopped", marks=pytest.mark.slow),
+    ],
+)
+def test_a_host_that_loses_the_other_ends_and_both_resume(victim, number, config, tmp_path):
+    run_dir = tmp_path / "run"
+    with hosts(config, run_dir, *ENDLESS) as processes:
+        wait_for(lambda: len(checkpoints(run_dir)) > 1, processes)
+        os.kill(processes[victim].pid, number)
+        code, output = end_of(processes[1 - victim])
+    assert code == EXIT_FAILED, output
+    assert "--resume latest" in last_line(output)
+    step = checkpoints(run_dir)[-1]
+    goal = ("--run.total-env-steps", str(STEPS_PER_CYCLE * (step + 20)))
+    code, output = launch(config, run_dir, *goal, "--resume", "latest")
+    assert code == 0, output
+    assert f"[0] resumes at cycle {step} (exact" in output
+    assert f"[1] resumes at cycle {step} (exact" in output
+    first, second = summaries(run_dir)
+    assert first["networks_crc32"] == second["networks_crc32"]
+
+
+def test_a_host_that_raises_ends_the_other(config, tmp_path):
+    run_dir = tmp_path / "run"
+    raising = ("--agent.name", "tests.hosts.raising:RaisingAgent")
+    with hosts(config, run_dir, *ENDLESS, *raising) as processes:
+        (first_code, first), (second_code, second) = [end_of(process) for process in processes]
+    assert (first_code, second_code) == (EXIT_FAILED, EXIT_FAILED)
+    assert "RuntimeError: the second host fails – This happened in actor" in last_line(second)
+    assert last_line(first).startswith("sebulba: ")
+    assert "Results so far" in last_line(first)
+
+
+def test_hosts_of_different_configs_do_not_start(config, tmp_path):
+    different = {1: ("--actor.trajectory-length", 6)}
+    with hosts(config, tmp_path / "run", by_host=different) as processes:
+        ends = [end_of(process) for process in processes]
+    for code, output in ends:
+        assert code == EXIT_CONFIG, output
+        expected = "the config's actor.trajectory_length to be the same on all, got 5 on host 0"
+        assert expected in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_config_that_is_kept_says_nothing_of_the_place_of_a_host(finished):
+    text = (finished / "config.yaml").read_text()
+    assert "mode: 'off'" in text
+    assert json.loads((finished / "run.json").read_text())["versions"]["jax"]
