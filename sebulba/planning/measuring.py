@@ -31,10 +31,10 @@ def measure_parts(config: Config, *, seconds: float) -> Parts:
         config: as for training; its threads are not all needed.
         seconds: to spend on each part, compilation not counted.
     """
-    ring = assemble(_for_measuring(config), write_row=lambda row: None)
+    ring = assemble(for_measuring(config), write_row=lambda row: None)
     try:
         act = _cost(_acting(ring), seconds)
-        update = _cost(_learning(ring, config), seconds)
+        update = _cost(learner_cycle(ring, config), seconds)
         transfer = _cost(_placing(ring, plan_learners(config.devices)), seconds / 4)
     finally:
         ring.close_environments()
@@ -49,7 +49,8 @@ def measure_parts(config: Config, *, seconds: float) -> Parts:
     )
 
 
-def _for_measuring(config: Config) -> Config:
+def for_measuring(config: Config) -> Config:
+    """Returns the config of a ring whose parts are timed one by one: it has one actor a device."""
     # A replay that has not been filled may give losses that are not finite.
     return dataclasses.replace(
         config,
@@ -83,7 +84,8 @@ def _acting(ring: Ring) -> Callable[[], None]:
     return act
 
 
-def _learning(ring: Ring, config: Config) -> Callable[[], None]:
+def learner_cycle(ring: Ring, config: Config) -> Callable[[], None]:
+    """Returns work: a learner cycle of the middle of the run, its networks staged."""
     networks = ring.learner.networks_on(ring.actor_devices[0])
     items = [
         ring.actors[0].run_cycle(networks, 0) for _ in range(config.learner.trajectories_per_cycle)
