@@ -28,5 +28,8 @@ AGENTS: dict[str, AgentEntry] = {
     ),
     "ddqn": AgentEntry(factory="agents.ddqn:DDQN", config="agents.config:DDQNConfig"),
     "sac": AgentEntry(factory="agents.sac:SAC", config="agents.config:SACConfig"),
+    "skills": AgentEntry(
+        factory="agents.skills:SkillsAgent", config="agents.skills_config:SkillsConfig"
+    ),
 }
 """Agents by the name that `agent.name` takes in a config."""

@@ -1,80 +1,104 @@
 """Times act cycles: env steps a second of acting alone, by the way it is done.
 
-    python -m benchmarks.act_cycle [--environments envpool zero …] [--threads 1 2] [--json FILE]
+    python -m benchmarks.act_cycle [--workloads envpool pong-ale …] [--threads 1 2] [--json FILE]
 
-CartPole, an MLP of five tanh layers of 200, 16 environments a thread, 100 steps a cycle, 20 cycles
-a repeat. All variants give the same trajectories, which is checked first. Beside them stand the
-environment alone, the inference alone (stepped: a bare jitted act for each vector step; fused: a
-jitted scan), and the serial limit 1 / (1/environment + 1/inference).
+CartPole with an MLP of five tanh layers of 200, 16 environments a thread and 100 steps a cycle;
+Pong with the network of DQN, 64 environments a thread and 20 steps a cycle. All variants give the
+same trajectories, which is checked first. Beside them stand the environment alone, the inference
+alone (stepped: a bare jitted act for each vector step; fused: a jitted scan), and the serial limit
+1 / (1/environment + 1/inference). The loops of `benchmarks.bookkeeping` run in one thread.
 """
 
 import concurrent.futures
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
 
 from benchmarks import alone, harness
 from benchmarks.bookkeeping import BOOKKEEPING, LoopCycle
-from benchmarks.harness import Result
+from benchmarks.harness import Result, Series
 from benchmarks.policy_gradient import PolicyGradient, PolicyGradientConfig
-from sebulba.act_cycle import (
-    ActCarry,
-    ActCycle,
-    BufferAllocator,
-    FusedCycle,
-    StepFunctions,
-    SteppedCycle,
-    init_carry,
-)
+from sebulba.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
+from sebulba.fused_cycle import FusedCycle
+from sebulba.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.timing import WallClock
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec
 
-NUM_ENVS = 16
-ENVIRONMENTS = {
-    "envpool": EnvConfig(suite="envpool", id="CartPole-v1"),
-    "gymnasium-sync": EnvConfig(suite="gymnasium", id="CartPole-v1"),
-    "gymnasium-async": EnvConfig(
-        suite="gymnasium", id="CartPole-v1", options={"vectorization_mode": "async"}
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is acted, and how much of it in a repeat."""
+
+    env: EnvConfig
+    agent: PolicyGradientConfig = dataclasses.field(default_factory=PolicyGradientConfig)
+    num_envs: int = 16  # of a thread
+    length: int = 100  # T
+    num_cycles: int = 20
+    has_loops: bool = True  # whether the loops of `benchmarks.bookkeeping` run too
+
+
+def _pong(env: EnvConfig) -> Workload:
+    return Workload(
+        env=env,
+        agent=PolicyGradientConfig(torso="nature"),
+        num_envs=64,
+        length=20,
+        num_cycles=2,
+        has_loops=False,
+    )
+
+
+WORKLOADS = {
+    "envpool": Workload(env=EnvConfig(suite="envpool", id="CartPole-v1")),
+    "zero": Workload(env=EnvConfig(suite="benchmarks.environments:make", id="Canned")),
+    "gymnasium-sync": Workload(env=EnvConfig(suite="gymnasium", id="CartPole-v1"), num_cycles=5),
+    "gymnasium-async": Workload(
+        env=EnvConfig(suite="gymnasium", id="CartPole-v1", options={"vectorization_mode": "async"}),
+        num_cycles=5,
     ),
-    "zero": EnvConfig(suite="benchmarks.environments:make", id="Canned"),
+    "pong-envpool": _pong(EnvConfig(suite="envpool", id="Pong-v5")),
+    "pong-ale": _pong(EnvConfig(suite="ale", id="pong")),
 }
 CHECKED_CYCLES = 3
+CHECKED_ENVS = 4
 
 
 class Bench:
-    """One environment's act cycles, with the agent and networks that all of them share."""
+    """One workload's act cycles, with the agent and networks that all of them share."""
 
-    def __init__(self, config: EnvConfig, *, length: int, hidden_sizes: tuple[int, ...]):
-        self.config = config
-        self.length = length
+    def __init__(self, workload: Workload):
+        self.workload = workload
+        self.length = workload.length
         self.device = jax.local_devices()[0]
-        environment = self.make_environment(0)
+        environment = make_environment(workload.env, num_envs=1, seed=0)
         self.fusible = environment.reset() is not None and environment.fused() is not None
         run_spec = RunSpec(
             environment=environment.spec,
-            num_envs=NUM_ENVS,
+            num_envs=workload.num_envs,
             num_actors=1,
             num_learner_devices=1,
-            trajectory_length=length,
+            trajectory_length=workload.length,
             trajectories_per_cycle=1,
             num_cycles=1,
         )
         environment.close()
-        self.agent = PolicyGradient(PolicyGradientConfig(hidden_sizes=hidden_sizes), run_spec)
+        self.agent = PolicyGradient(workload.agent, run_spec)
         self.networks: Networks = jax.device_put(
             self.agent.init_networks(jax.random.key(0)), self.device
         )
         self.functions = StepFunctions(self.agent)
-        self.variants = (*BOOKKEEPING, "stepped", *(["fused"] if self.fusible else []))
+        self.loops = BOOKKEEPING if workload.has_loops else ()
+        self.cycles = ("stepped", "fused") if self.fusible else ("stepped",)
 
     def make_environment(self, seed: int) -> Environment:
         """Makes a new batch of environments."""
-        return make_environment(self.config, num_envs=NUM_ENVS, seed=seed)
+        return make_environment(self.workload.env, num_envs=self.workload.num_envs, seed=seed)
 
     def make_cycle(
         self, variant: str, environment: Environment, env_step: EnvStep
@@ -115,7 +139,8 @@ class Acting:
         """Acts `num_cycles` cycles in each thread; returns the rows acted."""
         run = functools.partial(self._act, num_cycles=num_cycles)
         self._cycles = list(self._pool.map(run, self._cycles))
-        return len(self._cycles) * num_cycles * self._bench.length * NUM_ENVS
+        workload = self._bench.workload
+        return len(self._cycles) * num_cycles * workload.length * workload.num_envs
 
     def _act(self, pair: tuple[ActCycle, ActCarry], num_cycles: int) -> tuple[ActCycle, ActCarry]:
         cycle, carry = pair
@@ -131,7 +156,7 @@ def check_identical(bench: Bench) -> None:
         AssertionError: they do not.
     """
     expected: list[PyTree] | None = None
-    for variant in bench.variants:
+    for variant in (*bench.loops, *bench.cycles):
         environment = bench.make_environment(0)
         cycle, carry = bench.make_cycle(variant, environment, environment.reset())
         results = []
@@ -144,94 +169,92 @@ def check_identical(bench: Bench) -> None:
         jax.tree.map(np.testing.assert_array_equal, results, expected)
 
 
-def measure(bench: Bench, *, threads: Sequence[int], num_cycles: int, repeats: int) -> Result:
-    """Returns env steps a second of every variant with every number of threads."""
+def measure(bench: Bench, *, threads: Sequence[int], repeats: int) -> Result:
+    """Returns env steps a second of every variant, of the act cycles with 1 and more threads."""
+    workload = bench.workload
+    threads = sorted({1, *threads})
     environments = [bench.make_environment(seed) for seed in range(max(threads))]
     # A fused environment's stream goes on through its traceable step alone.
     own = [bench.make_environment(seed) for seed in range(sum(threads))] if bench.fusible else []
     remaining = iter(own)
     work: dict[str, Callable[[], float]] = {}
     for number in threads:
-        for variant in bench.variants:
+        for variant in (*(bench.loops if number == 1 else ()), *bench.cycles):
             mine = [next(remaining) for _ in range(number)] if variant == "fused" else environments
             acting = Acting(bench, variant, mine[:number])
-            work[f"{variant}, {number} threads"] = functools.partial(acting, num_cycles)
-    rows = num_cycles * bench.length
+            work[_name(variant, number)] = functools.partial(acting, workload.num_cycles)
+    rows = workload.num_cycles * workload.length
     agent, networks, row = bench.agent, bench.networks, environments[0].reset()
     work["stepped environment alone"] = alone.step_alone(environments[0], rows)
     work["stepped inference alone"] = alone.infer_alone(agent, networks, row, rows)
     if bench.fusible:
         own.append(bench.make_environment(0))
         own[-1].reset()
-        scans = {"num_rows": bench.length, "num_scans": num_cycles}
+        scans = {"num_rows": workload.length, "num_scans": workload.num_cycles}
         work["fused environment alone"] = alone.scan_alone(own[-1], **scans)
         work["fused inference alone"] = alone.infer_in_scan(agent, networks, row, **scans)
     rates = harness.interleave(work, repeats)
     for environment in (*environments, *own):
         environment.close()
-    for kind in ("stepped", "fused") if bench.fusible else ("stepped",):
+    for kind in bench.cycles:
         rates[f"{kind} serial limit"] = harness.serial_limit(
             rates[f"{kind} environment alone"], rates[f"{kind} inference alone"]
         )
     return Result(
-        name=f"act cycle, {bench.config.suite} {bench.config.id} {bench.config.options or ''}",
+        name=f"act cycle, {workload.env.suite} {workload.env.id} {workload.env.options or ''}",
         unit="env steps/s",
         rates=rates,
         ratios=_ratios(rates, bench, threads),
-        settings={"environments": NUM_ENVS, "steps a cycle": bench.length, "cycles": num_cycles},
+        microseconds={
+            "a vector step of stepped beyond its serial limit": harness.combine(
+                lambda a, b: 1e6 * workload.num_envs * (1 / a - 1 / b),
+                rates[_name("stepped", 1)],
+                rates["stepped serial limit"],
+            )
+        },
+        settings={
+            "torso": workload.agent.torso,
+            "environments": workload.num_envs,
+            "steps a cycle": workload.length,
+            "cycles": workload.num_cycles,
+        },
     )
 
 
-def _ratios(rates, bench: Bench, threads: Sequence[int]) -> dict[str, harness.Series]:
-    one = min(threads)
+def _name(variant: str, threads: int) -> str:
+    return f"{variant}, {threads} thread{'s' if threads > 1 else ''}"
 
-    def rate(variant: str, number: int = one) -> harness.Series:
-        return rates[f"{variant}, {number} threads"]
 
-    ratios = {
-        "jit / eager bookkeeping": rate("jit").over(rate("eager")),
-        "donated / eager bookkeeping (1.37 in the notes)": rate("donated").over(rate("eager")),
-        "stepped / eager bookkeeping": rate("stepped").over(rate("eager")),
-        "stepped / its serial limit": rate("stepped").over(rates["stepped serial limit"]),
-        "µs a vector step of stepped beyond its serial limit": harness.combine(
-            lambda a, b: 1e6 * NUM_ENVS * (1 / a - 1 / b),
-            rate("stepped"),
-            rates["stepped serial limit"],
-        ),
-    }
+def _ratios(rates: Mapping[str, Series], bench: Bench, threads: Sequence[int]) -> dict[str, Series]:
+    ratios = {}
+    one = {variant: rates[_name(variant, 1)] for variant in (*bench.loops, *bench.cycles)}
+    if bench.loops:
+        for variant in ("jit", "donated", *bench.cycles):
+            ratios[f"{variant} / eager bookkeeping"] = one[variant].over(one["eager"])
     if bench.fusible:
-        ratios |= {
-            "fused / eager bookkeeping": rate("fused").over(rate("eager")),
-            "fused / stepped": rate("fused").over(rate("stepped")),
-            "fused / its serial limit": rate("fused").over(rates["fused serial limit"]),
-        }
-    for number in threads:
-        if number != one:
-            for variant in bench.variants:
-                name = f"{variant}, {number} threads / {one}"
-                ratios[name] = rate(variant, number).over(rate(variant))
+        ratios["fused / stepped"] = one["fused"].over(one["stepped"])
+    for variant in bench.cycles:
+        for number in threads:
+            name, rate = _name(variant, number), rates[_name(variant, number)]
+            ratios[f"{name} / serial limit"] = rate.over(rates[f"{variant} serial limit"])
+            if number > 1:
+                ratios[f"{name} / 1"] = rate.over(one[variant])
     return ratios
 
 
 def main() -> None:
     """Runs the benchmark."""
     parser = harness.parser(__doc__)
-    parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=ENVIRONMENTS)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--cycles", type=int, default=20, help="cycles a repeat (default 20)")
     arguments = parser.parse_args()
     results = []
-    for name in arguments.environments:
-        bench = Bench(ENVIRONMENTS[name], length=100, hidden_sizes=(200,) * 5)
-        check_identical(bench)
-        results.append(
-            measure(
-                bench,
-                threads=arguments.threads,
-                num_cycles=arguments.cycles,
-                repeats=arguments.repeats,
-            )
-        )
+    for name in arguments.workloads:
+        workload = WORKLOADS[name]
+        # ALE takes a fifth of a second to make and reset one environment.
+        check_identical(Bench(dataclasses.replace(workload, num_envs=CHECKED_ENVS)))
+        bench = Bench(workload)
+        results.append(measure(bench, threads=arguments.threads, repeats=arguments.repeats))
     harness.report(results, arguments.json)
 
 

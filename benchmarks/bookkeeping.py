@@ -14,6 +14,7 @@ import numpy as np
 from sebulba.act_cycle import ActCarry, CycleResult
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
+from sebulba.envs.checks import is_finite
 from sebulba.episodes import EpisodeStatistics, update_statistics
 from sebulba.types import ActorState, EnvStep, Networks, Trajectory
 
@@ -86,4 +87,5 @@ def _stack(rows: list, last: EnvStep, actor_state: ActorState) -> CycleResult:
         trajectory=trajectory,
         episodes=jax.tree.map(stack, *episodes),
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
+        is_finite=is_finite(trajectory.env_steps),
     )

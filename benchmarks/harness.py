@@ -6,14 +6,19 @@ are shown.
 """
 
 import argparse
+import atexit
 import dataclasses
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from sebulba.metrics.files import write_json
 from sebulba.run_dir import describe_run
@@ -63,6 +68,7 @@ class Result:
     rates: Mapping[str, Series]
     ratios: Mapping[str, Series]
     settings: Mapping[str, Any]
+    microseconds: Mapping[str, Series] = dataclasses.field(default_factory=dict)
 
 
 def combine(function: Callable[..., float], *series: Series) -> Series:
@@ -91,12 +97,26 @@ def interleave(work: Mapping[str, Callable[[], float | Timed]], repeats: int) ->
         run()
     for repeat in range(repeats):
         for name in sorted(work, key=list(work).index, reverse=bool(repeat % 2)):
-            begin = time.perf_counter()
-            done = work[name]()
-            if not isinstance(done, Timed):
-                done = Timed(amount=done, seconds=time.perf_counter() - begin)
-            rates[name].append(done.amount / done.seconds)
+            rates[name].append(rate_of(work[name]))
     return {name: Series(values=tuple(values)) for name, values in rates.items()}
+
+
+def rate_of(work: Callable[[], float | Timed]) -> float:
+    """Does the work once; returns units a second."""
+    begin = time.perf_counter()
+    done = work()
+    if not isinstance(done, Timed):
+        done = Timed(amount=done, seconds=time.perf_counter() - begin)
+    return done.amount / done.seconds
+
+
+def compile_once() -> None:
+    """Lets work that builds everything anew find its programs compiled, as long as this process."""
+    cache = tempfile.mkdtemp(prefix="sebulba-benchmark-")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    jax.config.update("jax_compilation_cache_dir", cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -128,8 +148,13 @@ def report(results: Sequence[Result], path: pathlib.Path | None) -> None:
 def describe(result: Result) -> str:
     """Returns a result as a table: the median of the repeats, and their range."""
     lines = [f"\n{result.name} ({', '.join(f'{k} {v}' for k, v in result.settings.items())})"]
-    width = max(map(len, (*result.rates, *result.ratios)))
-    for unit, table, digits in ((result.unit, result.rates, 1), ("ratio", result.ratios, 3)):
+    width = max(map(len, (*result.rates, *result.ratios, *result.microseconds)))
+    tables = (
+        (result.unit, result.rates, 1),
+        ("ratio", result.ratios, 3),
+        ("µs", result.microseconds, 1),
+    )
+    for unit, table, digits in tables:
         for name, series in table.items():
             low, high = min(series.values), max(series.values)
             span = f"{low:,.{digits}f} – {high:,.{digits}f}"
@@ -143,8 +168,10 @@ def document(result: Result) -> dict[str, Any]:
         "name": result.name,
         "unit": result.unit,
         "settings": dict(result.settings),
-        "rates": {name: series.document() for name, series in result.rates.items()},
-        "ratios": {name: series.document() for name, series in result.ratios.items()},
+        **{
+            kind: {name: series.document() for name, series in getattr(result, kind).items()}
+            for kind in ("rates", "ratios", "microseconds")
+        },
     }
 
 

@@ -25,22 +25,33 @@ from sebulba.learner import run_learner
 from sebulba.queues import Closed
 from sebulba.types import PyTree, Trajectory
 
+TRAJECTORY_LENGTH = 20
 
-def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: int) -> Result:
-    """Returns updates a second inside the framework and in a bare loop."""
-    image = torso != "mlp"
-    config = Config(
+
+def make_config(*, torso: str, num_envs: int, updates: int) -> Config:
+    """Returns the config of a run whose environment costs nothing."""
+    return Config(
         devices=DevicesConfig(actor=(0,), learner=(0,)),
-        env=EnvConfig(suite="benchmarks.environments:make", id="Canned", options={"image": image}),
+        env=EnvConfig(
+            suite="benchmarks.environments:make", id="Canned", options={"image": torso != "mlp"}
+        ),
         actor=ActorConfig(
-            threads_per_device=1, num_envs=num_envs, trajectory_length=20, cycle="stepped"
+            threads_per_device=1,
+            num_envs=num_envs,
+            trajectory_length=TRAJECTORY_LENGTH,
+            cycle="stepped",
         ),
         agent=PolicyGradientConfig(torso=torso, updates_per_cycle=updates),
     )
+
+
+def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: int) -> Result:
+    """Returns updates a second inside the framework and in a bare loop."""
+    config = make_config(torso=torso, num_envs=num_envs, updates=updates)
     rates = harness.interleave(
         {
-            "inside the framework": lambda: _inside(config, cycles=cycles),
-            "bare loop": _BareLoop(config, num_updates=updates * cycles),
+            "inside the framework": lambda: inside(config, cycles=cycles),
+            "bare loop": BareLoop(config, num_updates=updates * cycles),
         },
         repeats,
     )
@@ -57,7 +68,7 @@ def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: in
     )
 
 
-def _inside(config: Config, *, cycles: int) -> Timed:
+def inside(config: Config, *, cycles: int) -> Timed:
     """Runs the learner of a new ring, fed with one trajectory from another thread."""
     (item,) = rings.act_one_cycle(ring := rings.quiet_ring(config))
     ring.close_environments()
@@ -89,7 +100,7 @@ def _feed(ring: Ring, item) -> None:
         pass
 
 
-class _BareLoop:
+class BareLoop:
     """Work: a plain jitted gradient step on one batch, again and again."""
 
     def __init__(self, config: Config, *, num_updates: int):
@@ -140,12 +151,13 @@ def main() -> None:
     parser.add_argument("--torsos", nargs="+", default=["mlp", "nature", "shallow", "deep"])
     parser.add_argument("--updates", nargs="+", type=int, default=[1, 4], help="a cycle")
     arguments = parser.parse_args()
+    harness.compile_once()
     results = [
         measure(
             torso=torso,
-            num_envs={"mlp": 128, "deep": 8}.get(torso, 32),
+            num_envs={"mlp": 128, "deep": 4}.get(torso, 16),
             updates=updates,
-            cycles=max(4, (100 if torso == "mlp" else 8) // updates),
+            cycles=(100 if torso == "mlp" else 4) // updates,
             repeats=arguments.repeats,
         )
         for torso in arguments.torsos

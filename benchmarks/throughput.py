@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=100_000, help="of a repeat")
     arguments, flags = parser.parse_known_args()
     config = load_config(arguments.config, flags)
+    harness.compile_once()
     result = measure(config, env_steps=arguments.env_steps, repeats=arguments.repeats)
     harness.report([result], arguments.json)
 

@@ -6,27 +6,41 @@ import itertools
 import jax
 import jax.numpy as jnp
 
-from sebulba.act_cycle import ActCarry, ActCycle
+from sebulba.act_cycle import ActCarry, CycleResult
 from sebulba.agent import Agent
 from sebulba.devices import LearnerDevices
+from sebulba.envs.base import EnvironmentFault
 from sebulba.episodes import finished_episodes
 from sebulba.ledger import Ledger
 from sebulba.queues import NetworksDeque, TrajectoryDeque
+from sebulba.renewal import LiveEnvironment, Renewal, Seam, seam_after
 from sebulba.schedule import Schedule
-from sebulba.timing import TRANSFER, WAIT_FOR_NETWORKS, WAIT_FOR_QUEUE, WallClock
-from sebulba.types import Networks, TrajectoryItem
+from sebulba.timing import (
+    COMPILE,
+    ENVIRONMENT,
+    TRANSFER,
+    WAIT_FOR_NETWORKS,
+    WAIT_FOR_QUEUE,
+    WallClock,
+)
+from sebulba.types import ActorState, Networks, TrajectoryItem
 from sebulba.validation import validate_sharded_state
 
 
 class Actor:
-    """Runs act cycles and places what they give on the learner devices."""
+    """Runs act cycles and places what they give on the learner devices.
+
+    Its environments are made anew after a fault, as often as allowed, and at the cycles that
+    `renewal` names. What was acted of the cycle that failed is discarded, and the cycle repeated.
+    """
 
     def __init__(
         self,
         *,
         actor_id: int,
         agent: Agent,
-        act_cycle: ActCycle,
+        live: LiveEnvironment,
+        renewal: Renewal,
         carry: ActCarry,
         learners: LearnerDevices,
         ledger: Ledger,
@@ -34,30 +48,63 @@ class Actor:
     ):
         self.actor_id = actor_id
         self.clock = clock
+        self.environment = live.environment
+        self.renewal = renewal
+        self.num_restarts = 0  # after faults, of this process
         self._agent = agent
-        self._act_cycle = act_cycle
+        self._act_cycle = live.act_cycle
         self._learners = learners
         self._ledger = ledger
+        self._no_statistics = carry.statistics
+        self._carry: ActCarry  # what the next cycle begins with; its state is donated
+        self.resume_point: ActCarry  # the same, and nothing of it is donated
         self.start_at(carry, num_cycles=0)
 
+    @property
+    def actor_state(self) -> ActorState:
+        """The state before the next cycle, which donates it."""
+        return self._carry.actor_state
+
     def start_at(self, carry: ActCarry, *, num_cycles: int) -> None:
-        """Goes on from where an actor stood after `num_cycles` cycles; the state is donated."""
+        """Goes on from where an actor stood after `num_cycles` cycles."""
         self.num_cycles = num_cycles
-        self._carry = carry
-        # A copy, since the first cycle donates the state; from then on each cycle's final state is
-        # the next one's initial state.
-        state = jax.tree.map(jnp.copy, carry.actor_state)
-        self._initial_state = self._agent.shard_actor_state(state, self._learners)
-        self.resume_point = dataclasses.replace(carry, actor_state=state)
+        self._set_carry(carry)
+        self._seam = Seam()  # not told of yet
+        self._restarts_of_cycle = 0
+        self._num_restarts_reported = self.num_restarts
+        # Whether row 0 of the next trajectory does not follow on the last one that was delivered.
+        self._is_stream_ended = self.renewal.is_due(num_cycles)
+        self._is_renewal_due = self._is_stream_ended
+        self._initial_state = self._agent.shard_actor_state(
+            self.resume_point.actor_state, self._learners
+        )
+
+    def end_stream(self, seam: Seam) -> None:
+        """Has the environments made anew before the next cycle.
+
+        Args:
+            seam: what is left of the episodes; the next trajectory tells of it.
+        """
+        self._seam = seam
+        self._is_stream_ended = self._is_renewal_due = True
 
     def run_cycle(self, networks: Networks, policy_version: int) -> TrajectoryItem:
-        """Acts one trajectory with networks on this actor's device."""
-        self._carry, result = self._act_cycle(networks, self._carry)
+        """Acts one trajectory with networks on this actor's device.
+
+        Raises:
+            EnvironmentFault: the environment failed, and may not be made anew (again).
+        """
+        result = self._act(networks)
         env_steps = int(result.env_steps)
         final_state = self._agent.shard_actor_state(result.final_state, self._learners)
         if self.num_cycles == 0:
-            validate_sharded_state(final_state, result.final_state)
+            validate_sharded_state(self._learners.share_of_host(final_state), result.final_state)
         self._ledger.act(self.actor_id, env_steps)
+        self.resume_point = dataclasses.replace(self._carry, actor_state=result.final_state)
+        self._is_stream_ended = False
+        before, self._seam = self._seam, Seam()
+        if self.renewal.is_due(self.num_cycles + 1):
+            self.end_stream(seam_after(self.resume_point))
         item = TrajectoryItem(
             initial_state=self._initial_state,
             final_state=final_state,
@@ -66,13 +113,85 @@ class Actor:
             sequence_number=self.num_cycles,
             policy_version=policy_version,
             env_steps=env_steps,
-            episodes=finished_episodes(result.episodes),
-            resume_point=dataclasses.replace(self._carry, actor_state=result.final_state),
+            episodes=(
+                *before.finished,
+                *finished_episodes(result.episodes),
+                *self._seam.finished,
+            ),
+            episodes_cut=before.num_cut + self._seam.num_cut,
+            env_restarts=self.num_restarts - self._num_restarts_reported,
+            resume_point=self.resume_point,
         )
+        self._seam = Seam()
+        self._num_restarts_reported = self.num_restarts
+        self._restarts_of_cycle = 0
         self._initial_state = final_state
         self.num_cycles += 1
         self.clock.lap(TRANSFER)
         return item
+
+    def close(self) -> None:
+        """Releases the environments; no cycle may be running."""
+        self.environment.close()
+
+    def _act(self, networks: Networks) -> CycleResult:
+        while True:
+            try:
+                if self._is_renewal_due:
+                    self._renew()
+                self._carry, result = self._act_cycle(networks, self._carry)
+                return result
+            except EnvironmentFault as fault:
+                self._ledger.act(self.actor_id, fault.env_steps)
+                self._ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
+                if self.num_restarts >= self.renewal.max_restarts:
+                    if self.num_restarts:
+                        fault.add_note(
+                            f"It was restarted {self.num_restarts} times (actor.max_env_restarts)."
+                        )
+                    raise
+                self._restart_after(fault)
+
+    def _restart_after(self, fault: EnvironmentFault) -> None:
+        self.num_restarts += 1
+        self._restarts_of_cycle += 1
+        self.renewal.on_warning(
+            f"actor {self.actor_id}, cycle {self.num_cycles}: {type(fault).__name__}: {fault}; its"
+            f" environments are made anew (restart {self.num_restarts} of at most"
+            f" {self.renewal.max_restarts}, actor.max_env_restarts), {fault.env_steps} env steps"
+            " are discarded"
+        )
+        # The stream ends after the last row that was delivered, and may have ended there already.
+        self.end_stream(self._seam if self._is_stream_ended else seam_after(self.resume_point))
+        self._set_carry(self.resume_point)
+
+    def _set_carry(self, carry: ActCarry) -> None:
+        # A copy, since the next cycle donates the state.
+        state = jax.tree.map(jnp.copy, carry.actor_state)
+        self._carry = dataclasses.replace(carry, actor_state=state)
+        self.resume_point = carry
+
+    def _renew(self) -> None:
+        self.clock.begin(COMPILE)
+        self.environment.close()
+        seed = self.renewal.environment_seed(self.num_cycles, self._restarts_of_cycle)
+        try:
+            live = self.renewal.make(seed)
+        except EnvironmentFault:
+            raise
+        except Exception as error:
+            raise EnvironmentFault(
+                f"its constructor or reset raised {type(error).__name__}: {error}"
+            ) from error
+        self.environment, self._act_cycle = live.environment, live.act_cycle
+        self._carry = dataclasses.replace(
+            self._carry,
+            env_step=live.env_step,
+            env_state=live.env_state,
+            statistics=self._no_statistics,
+        )
+        self._is_renewal_due = False
+        self.clock.lap(ENVIRONMENT)
 
 
 def run_actor(

@@ -1,37 +1,34 @@
 """Builds the ring that a config describes; nothing runs yet."""
 
+import contextlib
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Sequence
 
 import jax
 
-from sebulba.act_cycle import (
-    ActCycle,
-    BufferAllocator,
-    FusedCycle,
-    StepFunctions,
-    SteppedCycle,
-    init_carry,
-)
 from sebulba.actor import Actor
+from sebulba.actor_building import make_actor, make_first_environment
 from sebulba.agent import Agent
+from sebulba.agreement import Agreement
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
-from sebulba.devices import DevicePlan, LearnerDevices, plan_devices
-from sebulba.envs import make_environment
+from sebulba.devices import DevicePlan, LearnerDevices, plan_devices, plan_learners
 from sebulba.envs.base import Environment
 from sebulba.errors import ConfigError
 from sebulba.learner import Learner
 from sebulba.ledger import Ledger
 from sebulba.memory_plan import MemoryPlan, check_memory, plan_memory
 from sebulba.metrics.base import Row
-from sebulba.prng import environment_seed, stream
+from sebulba.prng import stream
 from sebulba.progress import Progress
-from sebulba.queues import NetworksDeque, TrajectoryDeque
-from sebulba.schedule import Schedule
+from sebulba.queues import NetworksDeque, ReplayedNetworksDeque, Staging, TrajectoryDeque
+from sebulba.schedule import LagSchedule, Schedule
+from sebulba.schedule_file import read_schedule
+from sebulba.stepped_cycle import StepFunctions
 from sebulba.timing import WallClock
-from sebulba.types import Networks, RunSpec
+from sebulba.types import EnvironmentSpec, RunSpec
 from sebulba.validation import validate_agent
 
 
@@ -39,16 +36,21 @@ from sebulba.validation import validate_agent
 class Ring:
     """Actors, learner, and the deques between them."""
 
-    environments: tuple[Environment, ...]  # one for each actor
+    agent: Agent
     actors: tuple[Actor, ...]
     actor_devices: tuple[jax.Device, ...]  # each actor's
     learner: Learner
     schedule: Schedule
     trajectories: TrajectoryDeque
-    stagings: dict[jax.Device, NetworksDeque]
+    stagings: dict[jax.Device, Staging]
     ledger: Ledger
     memory_plan: MemoryPlan
     progress: Progress
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """Each actor's, which are others after they were made anew."""
+        return tuple(actor.environment for actor in self.actors)
 
     def close(self) -> None:
         """Closes both deques, so that every thread comes to its end."""
@@ -58,14 +60,19 @@ class Ring:
 
     def close_environments(self) -> None:
         """Releases the environments; no actor may be running."""
-        for environment in self.environments:
-            environment.close()
+        for actor in self.actors:
+            actor.close()
+
+
+def _print_warning(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def assemble(
     config: Config,
     *,
     write_row: Callable[[Row], None],
+    on_warning: Callable[[str], None] = _print_warning,
     devices: Sequence[jax.Device] | None = None,
 ) -> Ring:
     """Builds environments, agent, learner, actors and deques.
@@ -73,21 +80,48 @@ def assemble(
     Args:
         config: the whole run's.
         write_row: is given each row of metrics, in the learner's thread.
+        on_warning: takes one line of text, also in the actors' threads; default: stderr.
         devices: of this host; default: all local ones.
 
     Raises:
         ConfigError: devices, environment or agent cannot be as the config says.
         AgentError: the agent breaks the protocol.
+        EnvironmentFault: the environment cannot be made or reset.
     """
+    with contextlib.ExitStack() as made:
+        ring = _assemble(config, made, write_row, on_warning, devices)
+        made.pop_all()
+        return ring
+
+
+def _assemble(
+    config: Config,
+    made: contextlib.ExitStack,
+    write_row: Callable[[Row], None],
+    on_warning: Callable[[str], None],
+    devices: Sequence[jax.Device] | None,
+) -> Ring:
+    """Assembles; `made` is given what has to be closed if that fails."""
     plan = plan_devices(config.devices, devices or jax.local_devices())
     _check_divisible(config, plan)
+    learners = plan_learners(config.devices) if devices is None else LearnerDevices(plan.learner)
+    _check_mapping(config, learners)
     actor_devices = tuple(
         device for device in plan.actor for _ in range(config.actor.threads_per_device)
     )
     num_actors = len(actor_devices)
-    learners = LearnerDevices(plan.learner)
-    environments = tuple(_make_environment(config, actor_id) for actor_id in range(num_actors))
-    run_spec = _run_spec(config, environments[0], num_actors, len(learners))
+    first_actor_id = jax.process_index() * num_actors
+    environments = []
+    for actor_id in range(num_actors):
+        environments.append(make_first_environment(config, first_actor_id + actor_id))
+        made.callback(environments[-1].close)
+    run_spec = make_run_spec(
+        config,
+        environments[0].spec,
+        num_actors,
+        len(plan.learner),
+        num_hosts=learners.num_hosts,
+    )
     agent = agent_factory(config.agent.name)(config.agent, run_spec)
     validate_agent(agent, run_spec)
     memory_plan = plan_memory(
@@ -107,49 +141,54 @@ def assemble(
         key=stream(key, "learner"),
         clock=WallClock(),
         mapping_name=config.learner.mapping,
+        max_non_finite_updates=(
+            1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
+        ),
     )
     step_functions = StepFunctions(agent)
     actors = tuple(
-        _make_actor(
+        make_actor(
             config,
             actor_id=actor_id,
             agent=agent,
+            run_spec=run_spec,
             environment=environment,
             device=device,
             networks=learner.networks_on(device),
-            key=stream(key, "actor", actor_id),
+            key=stream(key, "actor", first_actor_id + actor_id),
+            number=first_actor_id + actor_id,
             learners=learners,
             ledger=ledger,
             step_functions=step_functions,
+            on_warning=on_warning,
         )
         for actor_id, (environment, device) in enumerate(
             zip(environments, actor_devices, strict=True)
         )
     )
+    schedule, stagings = _make_schedule(config, actor_devices)
     return Ring(
-        environments=environments,
+        agent=agent,
         actors=actors,
         actor_devices=actor_devices,
         learner=learner,
-        schedule=Schedule(
-            num_actors=num_actors,
-            trajectories_per_cycle=config.learner.trajectories_per_cycle,
-            max_policy_lag=config.learner.max_policy_lag,
-        ),
+        schedule=schedule,
         trajectories=TrajectoryDeque(
             num_actors=num_actors,
             slots_per_actor=config.learner.queue_slots_per_actor,
             ledger=ledger,
         ),
-        stagings={device: NetworksDeque() for device in plan.actor},
+        stagings=stagings,
         ledger=ledger,
         memory_plan=memory_plan,
         progress=Progress(
             config=config.run,
             num_actors=num_actors,
             ledger=ledger,
+            agreement=Agreement(learners, max_episodes=config.run.return_window),
             clocks={"actor": [actor.clock for actor in actors], "learner": [learner.clock]},
             write_row=write_row,
+            num_non_finite_updates=lambda: learner.num_non_finite_updates,
         ),
     )
 
@@ -162,84 +201,59 @@ def _check_divisible(config: Config, plan: DevicePlan) -> None:
         )
 
 
-def _make_environment(config: Config, actor_id: int) -> Environment:
-    return make_environment(
-        config.env,
-        num_envs=config.actor.num_envs,
-        seed=environment_seed(config.seed, "actor", actor_id),
-    )
+def _check_mapping(config: Config, learners: LearnerDevices) -> None:
+    if learners.num_hosts > 1 and config.learner.mapping != "shard_map":
+        raise ConfigError(
+            f"learner.mapping: expected shard_map on {learners.num_hosts} hosts, got"
+            f" {config.learner.mapping}"
+        )
 
 
-def _run_spec(
-    config: Config, environment: Environment, num_actors: int, num_learner_devices: int
+def _make_schedule(
+    config: Config, actor_devices: Sequence[jax.Device]
+) -> tuple[Schedule, dict[jax.Device, Staging]]:
+    """Returns the order of the run, and the stagings of each actor device that keep it."""
+    num_actors, per_cycle = len(actor_devices), config.learner.trajectories_per_cycle
+    path = config.run.replay_schedule
+    if path is None:
+        schedule = LagSchedule(
+            num_actors=num_actors,
+            trajectories_per_cycle=per_cycle,
+            max_policy_lag=config.learner.max_policy_lag,
+        )
+        return schedule, {device: NetworksDeque() for device in actor_devices}
+    recorded = read_schedule(path, num_actors=num_actors, trajectories_per_cycle=per_cycle)
+    actors_of: dict[jax.Device, list[int]] = {}
+    for actor_id, device in enumerate(actor_devices):
+        actors_of.setdefault(device, []).append(actor_id)
+    return recorded, {
+        device: ReplayedNetworksDeque(recorded.takers(actor_ids))
+        for device, actor_ids in actors_of.items()
+    }
+
+
+def make_run_spec(
+    config: Config,
+    environment: EnvironmentSpec,
+    num_actors: int,
+    num_learner_devices: int,
+    *,
+    num_hosts: int = 1,
 ) -> RunSpec:
+    """Returns what an agent may know about the run of a config."""
     steps_per_cycle = (
-        config.actor.num_envs
+        num_hosts
+        * config.actor.num_envs
         * config.actor.trajectory_length
         * config.learner.trajectories_per_cycle
     )
     return RunSpec(
-        environment=environment.spec,
+        environment=environment,
         num_envs=config.actor.num_envs,
         num_actors=num_actors,
         num_learner_devices=num_learner_devices,
         trajectory_length=config.actor.trajectory_length,
         trajectories_per_cycle=config.learner.trajectories_per_cycle,
         num_cycles=math.ceil(config.run.total_env_steps / steps_per_cycle),
-    )
-
-
-def _make_actor(
-    config: Config,
-    *,
-    actor_id: int,
-    agent: Agent,
-    environment: Environment,
-    device: jax.Device,
-    networks: Networks,
-    key: jax.Array,
-    learners: LearnerDevices,
-    ledger: Ledger,
-    step_functions: StepFunctions,
-) -> Actor:
-    env_step = environment.reset()
-    carry = init_carry(agent, networks, env_step, key=key, actor_id=actor_id, device=device)
-    length = config.actor.trajectory_length
-    allocate = BufferAllocator(agent, networks, carry, trajectory_length=length, device=device)
-    clock = WallClock()
-    fused = None if config.actor.cycle == "stepped" else environment.fused()
-    if fused is None and config.actor.cycle == "fused":
-        raise ConfigError(
-            f"actor.cycle: {config.env.suite} {config.env.id} cannot be stepped inside jit;"
-            " expected auto or stepped, got fused"
-        )
-    if fused is not None and fused.is_whole_state:
-        carry = dataclasses.replace(carry, env_state=jax.device_put(fused.state, device))
-    act_cycle: ActCycle
-    if fused is None:
-        act_cycle = SteppedCycle(
-            step_functions,
-            environment,
-            allocate=allocate,
-            trajectory_length=length,
-            device=device,
-            clock=clock,
-        )
-    else:
-        act_cycle = FusedCycle(
-            agent,
-            fused,
-            allocate=allocate,
-            trajectory_length=length,
-            device=device,
-            clock=clock,
-        )
-    return Actor(
-        actor_id=actor_id,
-        agent=agent,
-        act_cycle=act_cycle,
-        carry=carry,
-        learners=learners,
-        ledger=ledger,
-        clock=clock,
+        num_hosts=num_hosts,
     )

@@ -14,7 +14,7 @@ class EpisodeStatistics:
 
     episode_return: jax.Array  # [B] float32, of raw rewards
     episode_length: jax.Array  # [B] int32, env steps; reset steps do not count
-    is_over: jax.Array  # [B] bool, the episode ended with this row
+    is_over: jax.Array  # [B] bool, the episode ended with this row; of length 0: before it
 
 
 def init_statistics(num_envs: int) -> EpisodeStatistics:
@@ -27,24 +27,47 @@ def init_statistics(num_envs: int) -> EpisodeStatistics:
 
 
 def update_statistics(statistics: EpisodeStatistics, env_step: EnvStep) -> EpisodeStatistics:
-    """Returns the statistics as of the next row, `env_step` `[B]`."""
+    """Returns the statistics as of the next row, `env_step` `[B]`.
+
+    Of an environment that waits after its episode's end there is nothing to count.
+    """
+    waits = statistics.is_over & ~env_step.is_first
     episode_return = jnp.where(statistics.is_over, 0.0, statistics.episode_return)
     episode_length = jnp.where(statistics.is_over, 0, statistics.episode_length)
     return EpisodeStatistics(
         episode_return=episode_return + env_step.reward,
-        episode_length=episode_length + jnp.where(env_step.is_first, 0, 1),
+        episode_length=episode_length + jnp.where(env_step.is_first | waits, 0, 1),
         is_over=env_step.done if env_step.episode_over is None else env_step.episode_over,
     )
 
 
 def finished_episodes(rows: EpisodeStatistics) -> tuple[EpisodeRecord, ...]:
     """Returns the episodes that ended within a trajectory, `[T, B]`, in the order of their ends."""
-    is_over = np.asarray(rows.is_over)
-    if not is_over.any():
+    ended = np.asarray(rows.is_over) & (np.asarray(rows.episode_length) > 0)
+    if not ended.any():
         return ()
-    returns = np.asarray(rows.episode_return)[is_over]
-    lengths = np.asarray(rows.episode_length)[is_over]
+    returns = np.asarray(rows.episode_return)[ended]
+    lengths = np.asarray(rows.episode_length)[ended]
     return tuple(
         EpisodeRecord(episode_return=float(episode_return), episode_length=int(episode_length))
         for episode_return, episode_length in zip(returns, lengths, strict=True)
     )
+
+
+def end_episodes(
+    statistics: EpisodeStatistics, env_step: EnvStep
+) -> tuple[tuple[EpisodeRecord, ...], int]:
+    """Ends the statistics of a stream that is cut after a row.
+
+    Args:
+        statistics: `[B]`, as of the row before `env_step`.
+        env_step: `[B]`, the last row.
+
+    Returns:
+        The episodes that ended with the last row, and how many were under way: those count no more.
+    """
+    last = jax.tree.map(
+        np.asarray, update_statistics(statistics, jax.tree.map(np.asarray, env_step))
+    )
+    num_cut = int(np.sum(~last.is_over & (last.episode_length > 0)))
+    return finished_episodes(jax.tree.map(lambda leaf: leaf[None], last)), num_cut

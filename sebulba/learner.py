@@ -176,7 +176,8 @@ class Learner:
     def _without_frozen(self, metrics: list[Metrics]) -> list[Metrics]:
         """Returns the metrics of the updates that count: a frozen state has taken no more."""
         counts, before = self.state.non_finite, self.num_non_finite_updates
-        self.num_non_finite_updates = int(counts.total)
+        # Several times as fast as `int` of a JAX array.
+        self.num_non_finite_updates = int(np.asarray(counts.total))
         if self.num_non_finite_updates == before:
             return metrics
         self._in_a_row = int(counts.in_a_row)

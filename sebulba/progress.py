@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sebulba.agent import Metrics
+from sebulba.agreement import Agreement, TrajectoryReport
 from sebulba.config import RunConfig
 from sebulba.ledger import Ledger
 from sebulba.metrics.base import Row
@@ -29,12 +30,17 @@ class Progress:
         config: RunConfig,
         num_actors: int,
         ledger: Ledger,
+        agreement: Agreement,
         clocks: Mapping[str, Sequence[WallClock]],
         write_row: Callable[[Row], None],
+        num_non_finite_updates: Callable[[], int] = lambda: 0,
         now: Callable[[], float] = time.perf_counter,
     ):
-        self.env_steps = 0
+        self.env_steps = 0  # of all hosts, as the episodes and the policy lags are
         self.updates = 0
+        self.env_restarts = 0  # of this host, as the next
+        self.episodes_cut = 0
+        self.agreement = agreement
         self.startup_s: float | None = None  # of this process
         self.window = EpisodeWindow(config.return_window)
         self.time_shares = TimeShares(clocks)
@@ -42,6 +48,7 @@ class Progress:
         self._ledger = ledger
         self._row_shares = TimeShares(clocks)
         self._write_row = write_row
+        self._num_non_finite_updates = num_non_finite_updates
         self._now = now
         self._started_at = now()
         self._earlier_wall_time_s = 0.0
@@ -54,10 +61,14 @@ class Progress:
 
     @property
     def is_done(self) -> bool:
-        """The goal is reached: enough env steps, or the return to stop at."""
+        """The goal is reached, enough env steps or the return to stop at, or the hosts stop.
+
+        The same on all hosts.
+        """
         goal = self._config.stop_at_return
         solved = goal is not None and (self.window.return_mean or -np.inf) >= goal
-        return solved or self.env_steps >= self._config.total_env_steps
+        reached = solved or self.env_steps >= self._config.total_env_steps
+        return reached or self.agreement.stop_signal is not None
 
     @property
     def steps_per_second(self) -> float | None:
@@ -81,11 +92,14 @@ class Progress:
         """
         rows_before = self.env_steps // self._config.log_interval_env_steps
         for item in items:
-            self.env_steps += item.env_steps
             self._ledger.move(item.actor_id, item.env_steps, "in_flight", "learned")
-            self.window.add(item.episodes)
-            self._lags.append(self._cycles - item.policy_version)
             self._actors_to_come.discard(item.actor_id)
+            self.env_restarts += item.env_restarts
+            self.episodes_cut += item.episodes_cut
+        for report in self.agreement.decide([self._report(item) for item in items]):
+            self.env_steps += report.env_steps
+            self.window.add(report.episodes, num_finished=report.num_episodes)
+            self._lags.append(report.policy_lag)
         self._cycles += 1
         self.updates += len(metrics)
         self._metrics.add(metrics)
@@ -101,6 +115,8 @@ class Progress:
             "env_steps": self.env_steps,
             "updates": self.updates,
             "cycles": self._cycles,
+            "env_restarts": self.env_restarts,
+            "episodes_cut": self.episodes_cut,
             "wall_time_s": self.wall_time_s,
             "window": self.window.state(),
             "row": {"lags": self._lags.copy(), "metrics": self._metrics.state()},
@@ -111,10 +127,20 @@ class Progress:
         self.env_steps = state["env_steps"]
         self.updates = state["updates"]
         self._cycles = state["cycles"]
+        self.env_restarts = state["env_restarts"]
+        self.episodes_cut = state["episodes_cut"]
         self._earlier_wall_time_s = state["wall_time_s"]
         self.window.restore(state["window"])
         self._lags = list(state["row"]["lags"])
         self._metrics.restore(state["row"]["metrics"])
+
+    def _report(self, item: TrajectoryItem) -> TrajectoryReport:
+        return TrajectoryReport(
+            env_steps=item.env_steps,
+            policy_lag=self._cycles - item.policy_version,
+            num_episodes=len(item.episodes),
+            episodes=item.episodes,
+        )
 
     def _start_rates(self) -> None:
         self.startup_s = self._now() - self._started_at
@@ -131,12 +157,15 @@ class Progress:
         row: Row = {
             "env_steps": self.env_steps,
             "updates": self.updates,
+            "non_finite_updates": self._num_non_finite_updates(),
             "wall_time_s": self.wall_time_s,
             "steps_per_second": self._rate(self._row_since),
             "episode_return_mean": self.window.return_mean,
             "episode_length_mean": self.window.length_mean,
             "episode_return_last": self.window.last_return,
             "episodes": self.window.num_episodes,
+            "episodes_cut": self.episodes_cut,
+            "env_restarts": self.env_restarts,
             "policy_lag_mean": float(np.mean(self._lags)),
             "queue_depth": queue_depth,
             **self._metrics.take(),

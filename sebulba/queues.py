@@ -6,7 +6,8 @@ Both are closed by whoever supervises the run: every waiting and every later cal
 
 import collections
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from sebulba.ledger import Ledger
 from sebulba.types import Networks, TrajectoryItem
@@ -105,6 +106,22 @@ class TrajectoryDeque:
         self._next_sequence_number[item.actor_id] += 1
 
 
+class Staging(Protocol):
+    """What the learner hands networks to, and the actors of one device take them from."""
+
+    def append(self, version: int, networks: Networks) -> None:
+        """Stages networks on the device, of `version` learner cycles; versions ascend."""
+        ...
+
+    def newest(self, min_version: int) -> tuple[int, Networks]:
+        """Returns a version and its networks, waiting while they are too old."""
+        ...
+
+    def close(self) -> None:
+        """Ends every wait. Idempotent."""
+        ...
+
+
 class NetworksDeque:
     """The staging deque of one actor device: the newest networks, and nothing else (maxlen 1).
 
@@ -147,6 +164,55 @@ class NetworksDeque:
             if self._closed:
                 raise Closed
             return self._staged[0]
+
+    def close(self) -> None:
+        """Ends every wait. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class ReplayedNetworksDeque:
+    """The staging deque of one actor device in a replayed schedule.
+
+    It hands out exactly the version that is asked for, and holds each until all who are to act with
+    it have taken it: as many at once as the recorded run's policy lag.
+    """
+
+    def __init__(self, takers: Mapping[int, int]):
+        """Starts empty.
+
+        Args:
+            takers: how many act cycles of the device's actors take each version.
+        """
+        self._changed = threading.Condition()
+        self._takers = dict(takers)
+        self._staged: dict[int, Networks] = {}
+        self._closed = False
+
+    def append(self, version: int, networks: Networks) -> None:
+        """Stages networks for those who are to act with them; called with ascending versions."""
+        with self._changed:
+            if self._takers.get(version, 0) > 0:
+                self._staged[version] = networks
+                self._changed.notify_all()
+
+    def newest(self, version: int) -> tuple[int, Networks]:
+        """Returns this version and its networks, waiting until they are there.
+
+        Raises:
+            Closed: the run is stopping.
+        """
+        with self._changed:
+            while version not in self._staged and not self._closed:
+                self._changed.wait(_WAKE_UP_S)
+            if self._closed:
+                raise Closed
+            networks = self._staged[version]
+            self._takers[version] -= 1
+            if self._takers[version] == 0:
+                del self._staged[version]
+            return version, networks
 
     def close(self) -> None:
         """Ends every wait. Idempotent."""

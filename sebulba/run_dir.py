@@ -13,20 +13,31 @@ from typing import Any
 import jax
 
 from sebulba.checkpoints.restore import steps_in
-from sebulba.config import Config
+from sebulba.config import Config, DistributedConfig
 from sebulba.config.loading import load_config, to_yaml
+from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
 from sebulba.metrics.files import write_json, write_text
 
 CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"
+NON_FINITE = "non_finite.json"
+"""Which update ended the run, not being finite, and the checkpoint of the state that it saw."""
+EVALUATIONS = "evaluations.jsonl"
 _RUN = "run.json"
 
 _MAY_CHANGE = (
     "run.total_env_steps",
     "run.stop_at_return",
     "run.log_interval_env_steps",
-    "checkpoint.",
+    "run.record_schedule",
+    "checkpoint.interval_s",
+    "checkpoint.keep",
+    "actor.on_env_error",
+    "actor.max_env_restarts",
+    "actor.env_timeout_s",
+    "evaluation.",
+    "distributed.",
     "resume",
     "run_dir",
 )
@@ -42,7 +53,7 @@ def open_run_dir(config: Config) -> pathlib.Path:
         ConfigError: there is something in a new run's directory, or a run of another config in a
             resumed one's.
     """
-    path = pathlib.Path(config.run_dir or _default_name(config))
+    path = pathlib.Path(config.run_dir or default_run_dir(config))
     if config.resume is not None:
         return _reopen(path, config)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -52,10 +63,35 @@ def open_run_dir(config: Config) -> pathlib.Path:
             f"run_dir: expected a new or empty directory, got {path}; give another with --run-dir"
             f"{advice}"
         )
-    path.mkdir(parents=True, exist_ok=True)
-    write_text(path / CONFIG, to_yaml(config))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run_dir: {path} cannot be made: {error}") from error
+    write_text(path / CONFIG, to_yaml(_without_place(config)))
     write_json(path / _RUN, describe_run())
     return path
+
+
+def directory_of_host(path: pathlib.Path) -> pathlib.Path:
+    """Returns where this host keeps what is its own; for the first one it is `path` itself."""
+    process = jax.process_index()
+    return path if process == 0 else path / "hosts" / str(process)
+
+
+def describe_host(config: Config) -> dict[str, str]:
+    """Returns what has to be the same on every host, by its name in a message."""
+    settings = {
+        f"the config's {key}": repr(value)
+        for key, value in _flat(config).items()
+        if not key.startswith(("distributed.", "run_dir"))
+    }
+    versions = {f"the version of {package}": str(_version(package)) for package in _PACKAGES}
+    return {
+        **settings,
+        **versions,
+        "the version of Python": platform.python_version(),
+        "the devices": ", ".join(device.device_kind for device in jax.local_devices()),
+    }
 
 
 def resume_command(path: pathlib.Path) -> str | None:
@@ -101,6 +137,13 @@ def _reopen(path: pathlib.Path, config: Config) -> pathlib.Path:
     return path
 
 
+def _without_place(config: Config) -> Config:
+    """Returns the config without which process of the run this is."""
+    if config.distributed.mode == "auto":
+        return config
+    return dataclasses.replace(config, distributed=DistributedConfig())
+
+
 def _flat(config: Config) -> dict[str, Any]:
     values = {}
     for name, value in vars(config).items():
@@ -109,12 +152,6 @@ def _flat(config: Config) -> dict[str, Any]:
         else:
             values[name] = value
     return values
-
-
-def _default_name(config: Config) -> str:
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    names = f"{config.agent.name}-{config.env.id}".replace("/", "-").replace(":", "-")
-    return f"runs/{names}-{now}"
 
 
 def _version(package: str) -> str | None:

@@ -18,11 +18,22 @@ from sebulba.act_cycle import ActCarry
 from sebulba.actor import Actor
 from sebulba.assembly import Ring
 from sebulba.checkpoints.checkpointer import Snapshot, snapshot
-from sebulba.checkpoints.restore import Which, restore
-from sebulba.types import PyTree, TrajectoryItem
+from sebulba.checkpoints.restore import CheckpointError, Which, restore
+from sebulba.renewal import Seam, seam_after
+from sebulba.types import EpisodeRecord, PyTree, TrajectoryItem
 
-Level = Literal["exact", "restart"]
-"""exact: environments as they were; restart: they start anew, everything else as it was."""
+Level = Literal["exact", "exact-reset", "restart"]
+"""What comes back of the environments; all else is as it was.
+
+exact: they are as they were; exact-reset: they are made anew, as they are at this cycle without a
+break; restart: they are made anew, and the episodes that were under way are cut.
+"""
+
+_HOW = {
+    "exact": "environments as they were",
+    "exact-reset": "environments are made anew here, as without a break",
+    "restart": "environments start anew",
+}
 
 
 class LearnedPoints:
@@ -30,12 +41,27 @@ class LearnedPoints:
 
     def __init__(self, actors: Iterable[Actor]):
         """Starts where the actors stand now."""
+        actors = tuple(actors)
         self._points = [(actor.resume_point, actor.num_cycles) for actor in actors]
+        self._renewals = [actor.renewal for actor in actors]
 
     def advance(self, items: Iterable[TrajectoryItem]) -> None:
         """Takes the trajectories of a learner cycle that is over."""
         for item in items:
             self._points[item.actor_id] = (item.resume_point, item.sequence_number + 1)
+
+    @property
+    def are_between_streams(self) -> bool:
+        """Whether no actor's environments have to be known: all are made anew, or are the first."""
+        return all(
+            num_cycles == 0 or renewal.is_due(num_cycles)
+            for renewal, num_cycles in zip(self._renewals, self.num_cycles, strict=True)
+        )
+
+    @property
+    def seams(self) -> list[Seam]:
+        """What is left of each actor's episodes if its environments start anew here."""
+        return [Seam() if self.are_between_streams else seam_after(carry) for carry in self.carries]
 
     @property
     def carries(self) -> list[ActCarry]:
@@ -67,8 +93,7 @@ class Resumed:
     level: Level
 
     def __str__(self) -> str:
-        how = {"exact": "environments as they were", "restart": "environments start anew"}
-        return f"resumes at cycle {self.num_cycles} ({self.level}: {how[self.level]})"
+        return f"resumes at cycle {self.num_cycles} ({self.level}: {_HOW[self.level]})"
 
 
 def capture(ring: Ring, points: LearnedPoints) -> RunState:
@@ -76,10 +101,14 @@ def capture(ring: Ring, points: LearnedPoints) -> RunState:
     learner, progress = ring.learner, ring.progress
     return RunState(
         num_cycles=learner.num_cycles,
-        arrays=snapshot(_stored(learner.state, points.carries)),
+        arrays=snapshot(_stored(learner.state_of_host, points.carries)),
         meta={
+            "hosts": jax.process_count(),
             "learner": {"num_cycles": learner.num_cycles, "num_updates": learner.num_updates},
-            "actors": {"num_cycles": points.num_cycles},
+            "actors": {
+                "num_cycles": points.num_cycles,
+                "seams": [dataclasses.asdict(seam) for seam in points.seams],
+            },
             "ledger": {"learned": [account["learned"] for account in ring.ledger.balance()]},
             "progress": progress.state(),
         },
@@ -94,25 +123,39 @@ def resume(ring: Ring, directory: str | os.PathLike[str], which: Which) -> Resum
     devices: after an error the ring is of no use.
 
     Raises:
-        CheckpointError: as `sebulba.checkpoints.restore.restore`.
+        CheckpointError: as `sebulba.checkpoints.restore.restore`, or for another number of hosts.
     """
     carries = [actor.resume_point for actor in ring.actors]
-    like = jax.tree.map(_shape, _stored(ring.learner.state, carries))
+    like = jax.tree.map(_shape, _stored(ring.learner.state_of_host, carries))
     for leaf in jax.tree.leaves(ring.learner.state):
         leaf.delete()
     arrays, meta = restore(directory, which, like)
+    num_hosts = meta.get("hosts", 1)
+    if num_hosts != jax.process_count():
+        raise CheckpointError(
+            f"checkpoint {which} in {directory} was saved by {num_hosts} hosts, each of which has a"
+            f" part of it, and this run has {jax.process_count()}; start it on {num_hosts}"
+        )
     ring.learner.restore(arrays["learner"], **meta["learner"])
     actor_cycles = meta["actors"]["num_cycles"]
     for actor, stored, num_cycles in zip(ring.actors, arrays["actors"], actor_cycles, strict=True):
         carry = dataclasses.replace(actor.resume_point, **stored)
         actor.start_at(carry, num_cycles=num_cycles)
+    level: Level = "exact"
+    if carries[0].env_state is None:
+        level = "exact-reset" if LearnedPoints(ring.actors).are_between_streams else "restart"
+    if level == "restart":
+        for actor, seam in zip(ring.actors, meta["actors"]["seams"], strict=True):
+            # An actor that has not acted begins with its first environments, as a new run's.
+            if actor.num_cycles:
+                actor.end_stream(_read_seam(seam))
     ring.trajectories.restore(actor_cycles)
     ring.ledger.restore(meta["ledger"]["learned"])
     ring.progress.restore(meta["progress"])
     return Resumed(
         num_cycles=ring.learner.num_cycles,
         env_steps=ring.progress.env_steps,
-        level="restart" if carries[0].env_state is None else "exact",
+        level=level,
     )
 
 
@@ -125,6 +168,11 @@ def _stored_of_actor(carry: ActCarry) -> dict[str, PyTree]:
     if carry.env_state is None:
         return {"actor_state": carry.actor_state}
     return {field.name: getattr(carry, field.name) for field in dataclasses.fields(carry)}
+
+
+def _read_seam(stored: dict[str, Any]) -> Seam:
+    finished = tuple(EpisodeRecord(**record) for record in stored["finished"])
+    return Seam(finished=finished, num_cut=stored["num_cut"])
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

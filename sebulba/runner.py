@@ -7,6 +7,7 @@ raised here with its own traceback and a note that says where it happened.
 
 import dataclasses
 import faulthandler
+import functools
 import queue
 import signal
 import sys
@@ -24,13 +25,19 @@ from sebulba.learner import Learner, run_learner
 from sebulba.metrics.writers import WriterLane
 from sebulba.queues import Closed
 from sebulba.types import TrajectoryItem
+from sebulba.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
 
 _POLL_S = 0.2
-_STOP_DEADLINE_S = 10.0
+# Together with what follows, saving and the writers, a stop is to take 10 s at most.
+_STOP_DEADLINE_S = 7.0
+_STOP_DEADLINE_OF_STUCK_S = 1.0
 
 
 class StuckError(RuntimeError):
-    """A thread did not end in time after the run was stopped."""
+    """A thread did not end in time; what the run was stopped for is its `__context__`.
+
+    The process cannot end as others do: see `sebulba.endings.end_process`.
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +55,7 @@ class Supervisor:
     def __init__(self) -> None:
         self._ends: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._has_dumped = False
 
     def start(self, thread: Thread) -> None:
         """Starts a daemon thread."""
@@ -69,15 +77,25 @@ class Supervisor:
         started.start()
 
     def wait_for(
-        self, name: str, should_stop: Callable[[], bool], on_poll: Callable[[], None]
+        self,
+        name: str,
+        should_stop: Callable[[], bool],
+        on_poll: Callable[[], None],
+        watchdog: Watchdog,
     ) -> None:
         """Waits until the named thread has ended, or `should_stop`; calls `on_poll` meanwhile.
 
         Raises:
+            WatchdogError: a thread is stuck; the stacks of all threads go to stderr.
             BaseException: whatever ended any of the threads.
         """
         while not should_stop():
             on_poll()
+            try:
+                watchdog.check()
+            except WatchdogError:
+                self._dump_stacks()
+                raise
             try:
                 ended, error = self._ends.get(timeout=_POLL_S)
             except queue.Empty:
@@ -87,19 +105,24 @@ class Supervisor:
             if ended == name:
                 return
 
-    def join(self) -> None:
+    def join(self, deadline_s: float) -> None:
         """Waits for all threads, which must have been told to end.
 
         Raises:
             StuckError: some did not in time; the stacks of all threads go to stderr.
         """
-        deadline = time.monotonic() + _STOP_DEADLINE_S
+        deadline = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
         if stuck:
+            self._dump_stacks()
+            raise StuckError(f"{' and '.join(stuck)} did not end within {deadline_s:g} s")
+
+    def _dump_stacks(self) -> None:
+        if not self._has_dumped:
             faulthandler.dump_traceback(sys.__stderr__)
-            raise StuckError(f"{', '.join(stuck)} did not end within {_STOP_DEADLINE_S:.0f} s")
+        self._has_dumped = True
 
 
 class StopSignal:
@@ -143,6 +166,8 @@ def run(
     should_stop: Callable[[], bool] = lambda: False,
     after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
     on_poll: Callable[[], None] = lambda: None,
+    env_timeout_s: float | None = None,
+    update_timeout_s: float | None = None,
 ) -> None:
     """Runs the ring until its goal is reached or `should_stop`, and ends every thread of it.
 
@@ -153,14 +178,22 @@ def run(
         should_stop: asked several times a second.
         after_cycle: is given the trajectories of each learner cycle, in the learner's thread.
         on_poll: called several times a second, in this thread.
+        env_timeout_s: seconds that an actor may be in its environment; None: any number. The thread
+            of `serial` is nobody's to watch.
+        update_timeout_s: seconds that the updates of a learner cycle may take.
 
     Raises:
         Exception: the first of any thread, with a note that says where it happened.
+        WatchdogError: a thread took longer than it may.
         StuckError: a thread did not end in time.
     """
     for lane in lanes:
         threading.Thread(target=lane.run, name=f"writer {lane.name}", daemon=True).start()
-    {"threads": run_threads, "serial": run_serial}[mode](ring, should_stop, after_cycle, on_poll)
+    if mode == "serial":
+        run_serial(ring, should_stop, after_cycle, on_poll)
+    else:
+        watchdog = _watchdog(ring, env_timeout_s, update_timeout_s)
+        run_threads(ring, should_stop, after_cycle, on_poll, watchdog)
 
 
 def run_threads(
@@ -168,9 +201,11 @@ def run_threads(
     should_stop: Callable[[], bool],
     after_cycle: Callable[[Sequence[TrajectoryItem]], None],
     on_poll: Callable[[], None],
+    watchdog: Watchdog,
 ) -> None:
     """Runs the ring to its goal: a thread for each actor and one for the learner."""
     supervisor = Supervisor()
+    deadline_s = _STOP_DEADLINE_S
     try:
         supervisor.start(
             Thread(
@@ -188,11 +223,33 @@ def run_threads(
         )
         for actor, device in zip(ring.actors, ring.actor_devices, strict=True):
             supervisor.start(_actor_thread(ring, actor, device))
-        supervisor.wait_for("learner", should_stop, on_poll)
+        supervisor.wait_for("learner", should_stop, on_poll, watchdog)
+    except WatchdogError:
+        deadline_s = _STOP_DEADLINE_OF_STUCK_S
+        raise
     finally:
         ring.close()
-        supervisor.join()
+        supervisor.join(deadline_s)
         ring.ledger.discard_in_flight()
+
+
+def _watchdog(ring: Ring, env_timeout_s: float | None, update_timeout_s: float | None) -> Watchdog:
+    learner = Watched(
+        name="the learner",
+        clock=ring.learner.clock,
+        place=lambda: _place_of_learner(ring.learner),
+        limits=learner_limits(update_timeout_s),
+    )
+    actors = [
+        Watched(
+            name=f"actor {actor.actor_id}",
+            clock=actor.clock,
+            place=functools.partial(_place_of_actor, actor),
+            limits=actor_limits(env_timeout_s),
+        )
+        for actor in ring.actors
+    ]
+    return Watchdog([learner, *actors])
 
 
 def _actor_thread(ring: Ring, actor: Actor, device: jax.Device) -> Thread:
@@ -227,6 +284,7 @@ def run_serial(
                 learner.stage(ring.stagings)
                 progress.record(items, metrics, queue_depth=len(ring.trajectories))
                 after_cycle(items)
+                learner.check_finite()
             on_poll()
     finally:
         ring.close()

@@ -12,6 +12,7 @@ WAIT_FOR_NETWORKS = "wait for networks"
 WAIT_FOR_QUEUE = "wait for queue"
 # Activities of the learner.
 UPDATE = "update"
+COMPILE = "compile"  # announced, of actors too; what it takes is booked with what it was for
 PUBLISH = "publish"
 METRICS = "metrics"
 CHECKPOINT = "checkpoint"
@@ -27,22 +28,30 @@ class WallClock:
     """Divides one thread's wall time among activities, with nothing left over.
 
     `lap(activity)` books the time since the previous lap, so activities need no nesting and their
-    shares add up to 1. One lap costs well under a microsecond.
+    shares add up to 1. What may never come back is announced with `begin` besides, for the
+    watchdog. Either costs well under a microsecond.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.current: tuple[str, float] | None = None  # announced, and the moment it began
         self._last = time.perf_counter()
+
+    def begin(self, activity: str) -> None:
+        """Announces an activity; it is over at the next lap."""
+        self.current = (activity, time.perf_counter())
 
     def lap(self, activity: str) -> None:
         """Books the time since the last lap."""
         now = time.perf_counter()
         self.seconds[activity] = self.seconds.get(activity, 0.0) + now - self._last
         self._last = now
+        self.current = None
 
     def restart(self) -> None:
         """Begins here: what came before belongs to no activity."""
         self._last = time.perf_counter()
+        self.current = None
 
 
 class TimeShares:

@@ -18,7 +18,6 @@ import dataclasses
 from typing import Any
 
 import gymnasium
-import jax
 
 from sebulba.pytree import pytree_dataclass
 
@@ -76,11 +75,16 @@ class EnvironmentSpec:
 
     observation: PyTree  # of jax.ShapeDtypeStruct, without the batch axis
     action_space: gymnasium.Space  # Discrete, MultiDiscrete or Box
+    # What the adapter turns actions into, where that is another space: bounds, 64 bits.
+    native_action_space: gymnasium.Space | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What an agent may know about the run that it is built for. All counts are of one host."""
+    """What an agent may know about the run that it is built for.
+
+    Counts are of one host, but for `num_cycles` and `num_hosts`.
+    """
 
     environment: EnvironmentSpec
     num_envs: int  # environments of one actor
@@ -89,6 +93,12 @@ class RunSpec:
     trajectory_length: int  # T
     trajectories_per_cycle: int  # taken from the deque each learner cycle
     num_cycles: int  # learner cycles in the whole run
+    num_hosts: int = 1  # that learn together, each with as much as this one
+
+    @property
+    def num_envs_of_all_hosts(self) -> int:
+        """Environments of all actors of all hosts."""
+        return self.num_envs * self.num_actors * self.num_hosts
 
     @property
     def num_envs_per_learner_device(self) -> int:
@@ -124,4 +134,6 @@ class TrajectoryItem:
     policy_version: int  # learner cycles that the networks had seen
     env_steps: int  # valid transitions: reset steps do not count
     episodes: tuple[EpisodeRecord, ...]
+    episodes_cut: int = 0  # that were under way when their environments were made anew
+    env_restarts: int = 0  # faults of the actor's environments since its last trajectory
     resume_point: PyTree = None  # the `ActCarry` that the actor's next cycle began with

@@ -5,15 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.act_cycle import (
-    BufferAllocator,
-    FusedCycle,
-    StepFunctions,
-    SteppedCycle,
-    init_carry,
-)
+from sebulba.act_cycle import BufferAllocator, init_carry
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
+from sebulba.fused_cycle import FusedCycle
+from sebulba.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.timing import WallClock
 from sebulba.types import EnvironmentSpec
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
@@ -28,7 +24,7 @@ GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
 class Cycles:
     """An act cycle, its carry and its environment."""
 
-    def __init__(self, env_config, kind, device=None):
+    def __init__(self, env_config, kind, device=None, *, length=LENGTH, whole_episodes=False):
         device = device or jax.devices()[0]
         self.environment = make_environment(env_config, num_envs=NUM_ENVS, seed=5)
         spec: EnvironmentSpec = self.environment.spec
@@ -43,9 +39,15 @@ class Cycles:
             device=device,
         )
         allocate = BufferAllocator(
-            agent, self.networks, self.carry, trajectory_length=LENGTH, device=device
+            agent, self.networks, self.carry, trajectory_length=length, device=device
         )
-        kwargs = dict(allocate=allocate, trajectory_length=LENGTH, device=device, clock=WallClock())
+        kwargs = dict(
+            allocate=allocate,
+            trajectory_length=length,
+            device=device,
+            clock=WallClock(),
+            whole_episodes=whole_episodes,
+        )
         if kind == "fused":
             self.act_cycle = FusedCycle(agent, self.environment.fused(), **kwargs)
             self.jitted = [self.act_cycle._cycle]

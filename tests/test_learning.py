@@ -58,6 +58,35 @@ def test_sac_solves_the_continuous_bandit(tmp_path):
     assert best_return(tmp_path, "sac_bandit", ["--seed", "1006"]) >= 0.9
 
 
+def test_ppo_solves_the_continuous_bandit(tmp_path):
+    assert best_return(tmp_path, "ppo_continuous_bandit", ["--seed", "1007"]) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["impala_bandit", "ppo_bandit", "a2c_bandit"])
+def test_dictionaries_and_several_choices_are_learned_from(tmp_path, config):
+    """The best is about 8.5; guessing the first choice gets 6.4, the second 5.9, both 3.5."""
+    arguments = ["--env.id", "tests.envs.composite:CompositeTask", "--seed", "1008"]
+    arguments += ["--run.stop-at-return", "null", "--run.total-env-steps", "200_000"]
+    assert best_return(tmp_path, config, arguments) >= 7.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["impala_bandit", "a2c_bandit", "pg_bandit"])
+def test_continuous_actions_are_every_on_policy_agents(tmp_path, config):
+    """Always the middle gets about 0."""
+    arguments = ["--env.id", "ContinuousBandit-v0", "--seed", "1009"]
+    arguments += ["--run.stop-at-return", "0.9", "--run.total-env-steps", "200_000"]
+    arguments += ["--agent.entropy-cost", "0.0", "--agent.initial-log-std", "-1.0"]
+    assert best_return(tmp_path, config, arguments) >= 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2000, 2002))
+def test_ppo_runs_with_the_cheetah(tmp_path, seed):
+    assert best_return(tmp_path, "ppo_halfcheetah", ["--seed", str(seed)]) >= 1500
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2000, 2005))
 @pytest.mark.parametrize(
@@ -70,9 +99,11 @@ def test_sac_solves_the_continuous_bandit(tmp_path):
         ("ppo_cartpole", 475),
         ("ppo_recall", 0.9),
         ("ppo_bandit", 0.95),
+        ("ppo_continuous_bandit", 0.95),
         ("a2c_cartpole", 400),
         ("a2c_bandit", 0.95),
         ("pg_cartpole", 195),
+        ("pg_cartpole_episodes", 195),
         ("pg_bandit", 0.95),
         ("r2d2_recall", 0.9),
         ("r2d2_cartpole", 400),

@@ -24,6 +24,8 @@ LAYERS = [
     # One cycle, one actor, one update.
     [
         "act_cycle",
+        "fused_cycle",
+        "stepped_cycle",
         "trajectory_buffer",
         "whole_episodes",
         "validation",

@@ -12,7 +12,7 @@ class EnvConfig:
     """Which environment."""
 
     suite: str = "envpool"
-    """Adapter: envpool, gymnasium or jax."""
+    """Adapter: envpool, ale, gymnasium, gymnax, jax, or module:function."""
     id: str = "CartPole-v1"
     """The suite's name of the environment."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -39,6 +39,9 @@ class ActorConfig:
     """Environments of one actor thread."""
     trajectory_length: int = 20
     """Env steps of each environment in one act cycle."""
+    rollout: Literal["steps", "episodes"] = "steps"
+    """episodes: one whole episode of each environment a trajectory, of up to trajectory_length − 1
+    env steps; a longer one is truncated there, a shorter one is masked from its end on."""
     cycle: Literal["auto", "fused", "stepped"] = "auto"
     """fused: the environment inside the jitted cycle; stepped: one jitted call an env step."""
     on_env_error: Literal["fail", "restart"] = "fail"
@@ -111,7 +114,7 @@ class EvaluationConfig:
     """Env steps between two evaluations beside training; there is one at the end too; null: none."""
     episodes: int = 20
     """Episodes of an evaluation, divided evenly over its environments."""
-    num_envs: int = 8
+    parallel_envs: int = 8
     """Environments of an evaluation, stepped together."""
     max_episode_steps: int = 30_000
     """Env steps that an environment is given for each of its episodes, so that it always ends."""

@@ -24,7 +24,7 @@ _LEAST = {
     "checkpoint.exact_reset_cycles": 1,
     "evaluation.interval_env_steps": 1,
     "evaluation.episodes": 1,
-    "evaluation.num_envs": 1,
+    "evaluation.parallel_envs": 1,
     "evaluation.max_episode_steps": 1,
     "distributed.num_processes": 1,
     "distributed.process_id": 0,
@@ -55,6 +55,12 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("env.suite", "env.id", "run_dir", "run.replay_schedule"):
         if _value(config, key) == "":
             yield key, "expected a name, got an empty string"
+    if config.actor.rollout == "episodes" and config.actor.trajectory_length < 2:
+        yield (
+            "actor.trajectory_length",
+            "expected at least 2 with actor.rollout episodes: the longest episode's env steps, and"
+            f" 1 for the reset; got {config.actor.trajectory_length}",
+        )
     resume = config.resume
     if resume is not None:
         if resume not in ("latest", "best") and not (resume.isascii() and resume.isdecimal()):
@@ -63,7 +69,10 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             yield "resume", "expected run_dir, the directory to go on in (--run-dir), got none"
     if config.run.replay_schedule is not None:
         if config.run.mode == "serial":
-            yield "run.replay_schedule", "expected run.mode threads, got serial, which has one order"
+            yield (
+                "run.replay_schedule",
+                "expected run.mode threads, got serial, which has one order",
+            )
         if resume is not None:
             yield (
                 "run.replay_schedule",

@@ -2,9 +2,33 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
+
+
+class EnvironmentFault(RuntimeError):
+    """An environment failed: it raised, its process ended, or its data cannot be learned from.
+
+    The message says which environment of the batch, where that is known.
+    """
+
+    # Of the trajectory that was under way: env steps that were acted and are lost.
+    env_steps: int = 0
+
+
+class EnvironmentDataError(EnvironmentFault):
+    """An environment gave data that cannot be learned from; the message names the leaf."""
+
+
+class EnvironmentTimeout(EnvironmentFault):
+    """An environment did not answer in time; `actor.env_timeout_s`."""
+
+
+class ActionError(ValueError):
+    """The caller handed over an action that cannot be acted; no environment has seen it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,6 +40,8 @@ class FusedEnvironment:
     # Whether `state` is all there is to the environment, so that a checkpoint may hold it; where it
     # is not, it refers to something outside: an address, say.
     is_whole_state: bool = False
+    # state -> (state, EnvStep): as `Restartable.restart`; called from Python, between two cycles.
+    restart: Callable[[PyTree], tuple[PyTree, EnvStep]] | None = None
 
 
 class Environment(Protocol):
@@ -36,15 +62,17 @@ class Environment(Protocol):
         """Steps all environments; an action of an environment whose last row was done is ignored.
 
         Args:
-            action: NumPy, `[B, ...]`, of the action space's dtype. Continuous actions that the
-                environment bounds are in [-1, 1]; the adapter scales them.
+            action: NumPy, `[B, ...]`, of the action space's dtype. The adapter scales continuous
+                actions that the environment bounds from [-1, 1], and clips what is beyond.
 
         Returns:
             NumPy leaves `[B, ...]` that are the caller's: never written to again by the environment
             (JAX on CPU aliases NumPy memory instead of copying it).
 
         Raises:
-            ValueError: the action has a wrong shape, dtype or range.
+            ActionError: the action has a wrong shape or dtype, is no action of a discrete space, or
+                is not finite.
+            EnvironmentFault: where the adapter knows more of a failure than what was raised.
         """
         ...
 
@@ -58,3 +86,44 @@ class Environment(Protocol):
     def close(self) -> None:
         """Releases processes, threads and memory; may be called twice."""
         ...
+
+
+@runtime_checkable
+class DescribedEnvironment(Protocol):
+    """An environment that can say what it was made with."""
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings that make the task what it is, defaults included; JSON values."""
+        ...
+
+
+@runtime_checkable
+class RenderedEnvironment(Protocol):
+    """An environment that can be looked at."""
+
+    def render(self) -> np.ndarray:
+        """Returns the first environment's picture as of the latest row, uint8 `[H, W, 3]`."""
+        ...
+
+
+@runtime_checkable
+class WholeState(Protocol):
+    """An environment that can be set to where it stood, also when it is stepped from Python."""
+
+    whole_state: PyTree  # all there is to it, so that a checkpoint may hold it
+
+
+@runtime_checkable
+class Restartable(Protocol):
+    """An environment that can begin new episodes at any time, whatever was under way."""
+
+    def restart(self) -> EnvStep:
+        """Begins an episode in every environment, another one each time; as `reset` otherwise."""
+        ...
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """An environment that can give up waiting for a step or a reset: `EnvironmentTimeout`."""
+
+    timeout_s: float | None  # None: it waits for ever

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from typing import Any
 
 import envpool
 import gymnasium
@@ -24,6 +25,18 @@ _SET_ELSEWHERE = {
     "env_seed": "set seed",
     "gym_reset_return_info": "the adapter needs it as it is",
     "reward_clip": "rewards in the stream are raw; the agent clips",
+}
+
+_NOT_OF_THE_TASK = {
+    "num_envs",
+    "batch_size",
+    "num_threads",
+    "thread_affinity_offset",
+    "max_num_players",
+    "base_path",
+    "seed",
+    "env_seed",
+    "gym_reset_return_info",
 }
 
 
@@ -52,6 +65,11 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "EnvPoolEnvironment"
     )
 
 
+def ids() -> list[str]:
+    """Returns every id of EnvPool."""
+    return envpool.list_all_envs()
+
+
 @pytree_dataclass
 class EnvPoolState:
     """What the traceable step carries."""
@@ -73,6 +91,7 @@ class EnvPoolEnvironment:
         self.spec = EnvironmentSpec(
             observation=spaces.observation_spec(pool.observation_space),
             action_space=spaces.agent_action_space(action_space),
+            native_action_space=action_space,
         )
         self._to_environment = spaces.action_scaling(action_space)
         self._pool = pool
@@ -125,7 +144,27 @@ class EnvPoolEnvironment:
             return EnvPoolState(handle=handle, done=env_step.done), env_step
 
         state = EnvPoolState(handle=jnp.array(handle), done=jnp.array(self._done))
-        return FusedEnvironment(state=state, step=step)
+
+        def restart(state: EnvPoolState) -> tuple[EnvPoolState, EnvStep]:
+            # The same pool, whose traceable steps have all been taken.
+            return EnvPoolState(
+                handle=state.handle, done=np.zeros(self.num_envs, bool)
+            ), self.reset()
+
+        return FusedEnvironment(state=state, step=step, restart=restart)
+
+    def restart(self) -> EnvStep:
+        """Begins an episode in every environment."""
+        return self.reset()
+
+    def settings(self) -> dict[str, Any]:
+        """Returns EnvPool's settings of the environment, defaults included."""
+        config = self._pool.config
+        return {name: config[name] for name in config if name not in _NOT_OF_THE_TASK}
+
+    def render(self) -> np.ndarray:
+        """Returns the first environment's picture; needs `env.options.render_mode: rgb_array`."""
+        return self._pool.render(env_ids=0)[0]
 
     def close(self) -> None:
         """Drops the pool; its threads end with the last traceable step made from it."""

@@ -5,11 +5,12 @@ from typing import Any
 import gymnasium
 import jax
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from sebulba.config import EnvConfig
-from sebulba.envs import spaces
-from sebulba.envs.lookup import did_you_mean, import_module
+from sebulba.envs import gymnasium_workers, spaces
+from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout
+from sebulba.envs.lookup import describe_namespace, did_you_mean, import_module
 from sebulba.errors import ConfigError
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
 
@@ -36,6 +37,11 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "GymnasiumEnvironmen
         raise
 
 
+def ids() -> list[str]:
+    """Returns every id that Gymnasium has registered, those of imported packages included."""
+    return list(gymnasium.registry)
+
+
 class GymnasiumEnvironment:
     """A Gymnasium vector environment that resets on the next step as an `Environment`."""
 
@@ -44,15 +50,24 @@ class GymnasiumEnvironment:
         self.spec = EnvironmentSpec(
             observation=spaces.observation_spec(vector_env.single_observation_space),
             action_space=spaces.agent_action_space(vector_env.single_action_space),
+            native_action_space=vector_env.single_action_space,
         )
         self._to_environment = spaces.action_scaling(vector_env.single_action_space)
         self._vector_env = vector_env
         self._seed = seed
         self._done = np.zeros(self.num_envs, bool)
+        self.timeout_s: float | None = None  # for a step or a reset of worker processes
 
     def reset(self) -> EnvStep:
         """Starts all episodes; see `Environment.reset`."""
-        observation, _ = self._vector_env.reset(seed=self._seed)
+        return self._begin(seed=self._seed)
+
+    def restart(self) -> EnvStep:
+        """Begins an episode in every environment, by the random state that it has come to."""
+        return self._begin()
+
+    def _begin(self, **kwargs: Any) -> EnvStep:
+        observation, _ = self._guarded("reset", **kwargs)
         self._done = np.zeros(self.num_envs, bool)
         return EnvStep(
             observation=self._copy(observation),
@@ -67,7 +82,7 @@ class GymnasiumEnvironment:
         spaces.check_action(action, self.spec.action_space, self.num_envs)
         action = self._to_environment(action)
         action = action.astype(self._vector_env.single_action_space.dtype, copy=False)
-        observation, reward, terminated, truncated, _ = self._vector_env.step(action)
+        observation, reward, terminated, truncated, _ = self._guarded("step", action)
         env_step = EnvStep(
             observation=self._copy(observation),
             reward=np.where(self._done, 0.0, reward).astype(np.float32),
@@ -81,9 +96,37 @@ class GymnasiumEnvironment:
     def fused(self) -> None:
         """Returns None: Python runs the environments."""
 
+    def settings(self) -> dict[str, Any]:
+        """Returns what Gymnasium made the environment with."""
+        spec = self._vector_env.spec
+        if spec is None:
+            return {}
+        return {"max_episode_steps": spec.max_episode_steps, **spec.kwargs}
+
+    def render(self) -> np.ndarray:
+        """Returns the first environment's picture; needs `env.options.render_mode: rgb_array`."""
+        envs = getattr(self._vector_env, "envs", None)
+        return envs[0].render() if envs else self._vector_env.render()[0]
+
     def close(self) -> None:
         """Ends the worker processes, if any; may be called twice."""
         self._vector_env.close()
+
+    def _guarded(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of the vector environment, within the time that worker processes have.
+
+        Raises:
+            EnvironmentTimeout: a worker process did not answer; all of them are killed.
+            EnvironmentFault: which environment failed, where that is known.
+        """
+        env = self._vector_env
+        try:
+            if not isinstance(env, AsyncVectorEnv):
+                return getattr(env, name)(*args, **kwargs)
+            getattr(env, f"{name}_async")(*args, **kwargs)
+            return getattr(env, f"{name}_wait")(timeout=self.timeout_s)
+        except Exception as error:
+            raise _explained(error, env, name) from error
 
     def _copy(self, observation: PyTree) -> PyTree:
         # Vector environments may write every observation into the same memory.
@@ -91,6 +134,22 @@ class GymnasiumEnvironment:
             return np.array(leaf, spec.dtype)
 
         return jax.tree.map(copy, self.spec.observation, observation)
+
+
+def _explained(error: Exception, vector_env: VectorEnv, name: str) -> EnvironmentFault:
+    raised = f"{name} raised {type(error).__name__}: {error}"
+    if not isinstance(vector_env, AsyncVectorEnv):
+        where = gymnasium_workers.describe_environment(error, vector_env)
+        return EnvironmentFault(raised if where is None else f"{where}: {raised}")
+    fault: EnvironmentFault
+    if isinstance(error, gymnasium_workers.TimedOut):
+        silent = gymnasium_workers.describe_silent(vector_env)
+        fault = EnvironmentTimeout(f"{silent}: {error} (actor.env_timeout_s)")
+    else:
+        where = gymnasium_workers.describe_worker(vector_env)
+        fault = EnvironmentFault(raised if where is None else f"{where}: {raised}")
+    gymnasium_workers.kill(vector_env)
+    return fault
 
 
 def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -108,6 +167,9 @@ def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
         "async": {"copy": False, "context": "spawn"},  # A fork copies the locks of JAX's threads.
         "vector_entry_point": {},
     }[mode]
+    if mode == "async":
+        checked = gymnasium_workers.CheckedObservations
+        options["wrappers"] = [*(options.get("wrappers") or ()), checked]
     return options | {"vector_kwargs": defaults | options.get("vector_kwargs", {})}
 
 
@@ -120,6 +182,7 @@ def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> Vect
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(
             f"env.id: Gymnasium has no {config.id!r}{did_you_mean(name, gymnasium.registry)}"
+            f"{'' if module else describe_namespace(name)}"
         ) from error
     except gymnasium.error.Error as error:
         raise ConfigError(f"env.id {config.id!r}: {error}") from error

@@ -21,6 +21,7 @@ from sebulba.types import EnvironmentSpec, EnvStep, PyTree
 TASKS: dict[str, str] = {
     "Catch-v0": "sebulba.envs.jax_tasks:Catch",
     "Recall-v0": "sebulba.envs.jax_tasks:Recall",
+    "Room-v0": "sebulba.envs.jax_rooms:Room",
     "Bandit-v0": "sebulba.envs.jax_tasks:Bandit",
     "ContinuousBandit-v0": "sebulba.envs.jax_tasks:ContinuousBandit",
 }
@@ -83,6 +84,11 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "JaxEnvironment":
     return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
 
 
+def ids() -> list[str]:
+    """Returns the names of the tasks that come with this package."""
+    return list(TASKS)
+
+
 class JaxEnvironment:
     """`B` copies of a `JaxTask` as an `Environment`; stepped and fused run the same function."""
 
@@ -93,7 +99,10 @@ class JaxEnvironment:
         self.spec = EnvironmentSpec(
             observation=task.observation,
             action_space=spaces.agent_action_space(task.action_space),
+            native_action_space=task.action_space,
         )
+        self._task = task
+        self._max_episode_steps = max_episode_steps
         _check_task(task, self.spec)
         keys = functools.partial(jax.random.fold_in, jax.random.key(seed))
         self._keys = jax.vmap(keys)(jnp.arange(num_envs))
@@ -102,29 +111,63 @@ class JaxEnvironment:
         step = jax.vmap(functools.partial(_step_one, task, max_episode_steps))
         self._step_batch = lambda state, action: step(state, to_environment(action))
         self._step = jax.jit(self._step_batch)
-        self._state: JaxEnvState | None = None
+        self.whole_state: JaxEnvState | None = None
 
     def reset(self) -> EnvStep:
         """Starts all episodes; see `Environment.reset`."""
-        self._state, env_step = self._reset(self._keys)
+        self.whole_state, env_step = self._reset(self._keys)
         return jax.tree.map(np.array, env_step)
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Steps all environments; see `Environment.step`."""
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        self._state, env_step = self._step(self._state, action)
+        self.whole_state, env_step = self._step(self.whole_state, action)
         return jax.tree.map(np.array, env_step)
 
     def fused(self) -> FusedEnvironment:
         """Returns the traceable step, which cannot check an action's range."""
-        if self._state is None:
+        if self.whole_state is None:
             raise RuntimeError("expected reset() before fused()")
 
         def step(state: JaxEnvState, action: jax.Array) -> tuple[JaxEnvState, EnvStep]:
             spaces.check_action_structure(action, self.spec.action_space, self.num_envs)
             return self._step_batch(state, action)
 
-        return FusedEnvironment(state=self._state, step=step, is_whole_state=True)
+        def restart(state: JaxEnvState) -> tuple[JaxEnvState, EnvStep]:
+            return self._reset(state.key)
+
+        return FusedEnvironment(
+            state=self.whole_state, step=step, is_whole_state=True, restart=restart
+        )
+
+    def restart(self) -> EnvStep:
+        """Begins an episode in every environment, by the keys that they have come to."""
+        if self.whole_state is None:
+            raise RuntimeError("expected reset() before restart()")
+        self.whole_state, env_step = self._reset(self.whole_state.key)
+        return jax.tree.map(np.array, env_step)
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the task's options, defaults included."""
+        options: dict[str, Any] = vars(self._task) if dataclasses.is_dataclass(self._task) else {}
+        return {**options, "max_episode_steps": self._max_episode_steps}
+
+    def render(self) -> np.ndarray:
+        """Returns the first environment's picture.
+
+        Raises:
+            ConfigError: the task draws none.
+        """
+        if self.whole_state is None:
+            raise RuntimeError("expected reset() before render()")
+        render = getattr(self._task, "render", None)
+        if render is None:
+            raise ConfigError(
+                f"env.id: {type(self._task).__name__} has no picture: expected a method"
+                " `render(task_state) -> uint8 [H, W, 3]`"
+            )
+        state = jax.tree.map(lambda leaf: leaf[0], self.whole_state.task_state)
+        return np.asarray(render(state))
 
     def close(self) -> None:
         """Does nothing: there is nothing to release."""

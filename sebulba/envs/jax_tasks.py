@@ -13,6 +13,10 @@ from sebulba.pytree import pytree_dataclass
 TaskStep = tuple[object, jax.Array, jax.Array, jax.Array, jax.Array]
 """State, observation, reward, terminated, truncated."""
 
+_WHITE = np.array([255, 255, 255], np.uint8)
+_GREY = np.array([96, 96, 96], np.uint8)
+_ORANGE = np.array([255, 140, 0], np.uint8)
+
 
 @pytree_dataclass
 class CatchState:
@@ -72,6 +76,12 @@ class Catch:
         reward = jnp.where(terminated, outcome, jnp.zeros_like(outcome))
         return state, self._board(state), reward, terminated, jnp.zeros((), bool)
 
+    def render(self, state: CatchState) -> jax.Array:
+        """Returns uint8 `[rows, columns, 3]`, a pixel a cell: the ball orange, the paddle white."""
+        picture = jnp.zeros((self.rows, self.columns, 3), jnp.uint8)
+        picture = picture.at[self.rows - 1, state.paddle_column].set(_WHITE)
+        return picture.at[state.ball_row, state.ball_column].set(_ORANGE)
+
     def _board(self, state: CatchState) -> jax.Array:
         board = jnp.zeros((self.rows, self.columns), jnp.float32)
         board = board.at[state.ball_row, state.ball_column].set(1.0)
@@ -128,6 +138,19 @@ class Recall:
         query = (state.elapsed == self.delay).astype(jnp.float32)
         observation = jnp.zeros(self.cues + 1, jnp.float32).at[self.cues].set(query)
         return state, observation, reward, terminated, jnp.zeros((), bool)
+
+    def render(self, state: RecallState) -> jax.Array:
+        """Returns uint8 `[3, cues, 3]`, a pixel a cell.
+
+        Above, the cue while it is shown, in orange; in the middle, the query in white; below, how
+        much of the delay has passed.
+        """
+        picture = jnp.zeros((3, self.cues, 3), jnp.uint8)
+        cue = jnp.where(state.elapsed == 0, _ORANGE, 0).astype(jnp.uint8)
+        query = jnp.where(state.elapsed == self.delay, _WHITE, 0).astype(jnp.uint8)
+        passed = jnp.arange(self.cues) * self.delay < state.elapsed * self.cues
+        bar = jnp.where(passed[:, None], _GREY[None], 0).astype(jnp.uint8)
+        return picture.at[0, state.cue].set(cue).at[1].set(query).at[2].set(bar)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.envs.base import ActionError
 from sebulba.errors import ConfigError
 from sebulba.types import PyTree
 
@@ -82,10 +83,11 @@ class ActionScaling:
     """Takes actions of `agent_action_space` to the environment's own units.
 
     A component of a Box that is bounded on both sides goes from [-1, 1] to [low, high], linearly;
-    all other actions stay as they are.
+    all others stay as they are. What is beyond a bound is clipped to it, here and not in the agent:
+    the density of a Gaussian is that of the action which it drew.
     """
 
-    low: np.ndarray  # [1, ...], -inf where the component stays as it is
+    low: np.ndarray  # [1, ...], -inf where there is no bound
     high: np.ndarray  # [1, ...]
     centre: np.ndarray  # [1, ...]
     half_range: np.ndarray  # [1, ...]
@@ -93,7 +95,6 @@ class ActionScaling:
     def __call__(self, action: Action) -> Action:
         """Returns `[B, ...]` of an action `[B, ...]`, NumPy for NumPy, traced for traced."""
         numpy = np if isinstance(action, np.ndarray) else jnp
-        # Rounding must not lead out of the bounds.
         return numpy.clip(self.centre + action * self.half_range, self.low, self.high)
 
 
@@ -108,27 +109,33 @@ def action_scaling(space: gymnasium.Space) -> Callable[[Action], Action]:
         0.5 * np.where(bounded, bound, np.float32(unit)) for bound, unit in ((low, -1), (high, 1))
     )
     return ActionScaling(
-        low=np.where(bounded, low, -np.float32(np.inf))[None],
-        high=np.where(bounded, high, np.float32(np.inf))[None],
+        low=low[None],
+        high=high[None],
         centre=(half_low + half_high)[None],
         half_range=(half_high - half_low)[None],
     )
 
 
 def check_action(action: np.ndarray, space: gymnasium.Space, num_envs: int) -> None:
-    """Raises unless `action` is a NumPy `[B, ...]` of the space's dtype and inside its bounds.
+    """Raises unless `action` is a NumPy `[B, ...]` of the space's dtype that can be acted.
+
+    Discrete actions have to be in the space; continuous ones have to be finite, since
+    `ActionScaling` clips them.
 
     Raises:
-        ValueError: it is not; a NaN is outside.
+        ActionError: it is not.
     """
     if not isinstance(action, np.ndarray):
-        raise ValueError(f"expected a NumPy action, got {type(action).__name__}")
+        raise ActionError(f"expected a NumPy action, got {type(action).__name__}")
     check_action_structure(action, space, num_envs)
-    low, high = _bounds(space)
-    inside = (action >= low) & (action <= high)
-    if not inside.all():
-        env = int(np.argwhere(~inside)[0, 0])
-        raise ValueError(f"expected actions inside {space}, got {action[env]} for env {env}")
+    if isinstance(space, gymnasium.spaces.Box):
+        expected, good = "finite actions for", np.isfinite(action)
+    else:
+        low, high = _bounds(space)
+        expected, good = "actions inside", (action >= low) & (action <= high)
+    if not good.all():
+        env = int(np.argwhere(~good)[0, 0])
+        raise ActionError(f"expected {expected} {space}, got {action[env]} for env {env}")
 
 
 def check_action_structure(
@@ -137,12 +144,12 @@ def check_action_structure(
     """Raises unless `action`, which may be traced, is a `[B, ...]` of the space's dtype.
 
     Raises:
-        ValueError: it is not.
+        ActionError: it is not.
     """
     expected = (num_envs, *space.shape)
     shape, dtype = getattr(action, "shape", None), getattr(action, "dtype", None)
     if shape != expected or dtype != space.dtype:
-        raise ValueError(
+        raise ActionError(
             f"expected an action of {space.dtype}{list(expected)} for {num_envs} environments of "
             f"{space}, got {dtype}{list(shape) if shape is not None else ''}"
         )
@@ -154,8 +161,6 @@ def _float32_bounds(space: gymnasium.spaces.Box) -> tuple[np.ndarray, np.ndarray
 
 
 def _bounds(space: gymnasium.Space) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(space, gymnasium.spaces.Box):
-        return space.low, space.high
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return space.start, space.start + space.nvec - 1
     return space.start, space.start + space.n - 1

@@ -1,7 +1,7 @@
 """The running mean over the last finished episodes."""
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from sebulba.types import EpisodeRecord
@@ -24,11 +24,15 @@ class EpisodeWindow:
         self._num_episodes = 0
         self._best_return_mean: float | None = None
 
-    def add(self, records: Iterable[EpisodeRecord]) -> None:
-        """Takes finished episodes in, in the order of their ends."""
-        for record in records:
-            self._records.append(record)
-            self._num_episodes += 1
+    def add(self, records: Sequence[EpisodeRecord], *, num_finished: int | None = None) -> None:
+        """Takes finished episodes in, in the order of their ends.
+
+        Args:
+            records: of them; those that the window has no room for may be missing.
+            num_finished: with those that are missing; default: none is.
+        """
+        self._records.extend(records)
+        self._num_episodes += len(records) if num_finished is None else num_finished
         mean = self.return_mean
         if mean is not None and (self._best_return_mean is None or mean > self._best_return_mean):
             self._best_return_mean = mean

@@ -48,6 +48,7 @@ def test_report_prints_a_table_and_writes_stamp_and_figures(tmp_path, capsys):
         rates={"a": Series(values=(1.0, 3.0, 2.0))},
         ratios={"a / b": Series(values=(0.5, 0.7, 0.6))},
         settings={"T": 5},
+        microseconds={"a step": Series(values=(41.0, 42.5, 44.0))},
     )
     harness.report([result], tmp_path / "x.json")
     written = json.loads((tmp_path / "x.json").read_text())
@@ -60,8 +61,11 @@ def test_report_prints_a_table_and_writes_stamp_and_figures(tmp_path, capsys):
         "high": 3.0,
         "values": [1.0, 3.0, 2.0],
     }
+    assert entry["microseconds"]["a step"]["median"] == 42.5
     printed = capsys.readouterr().out
     assert "2.0" in printed and "1.0 – 3.0" in printed and "0.600" in printed
+    (line,) = (line for line in printed.splitlines() if line.startswith("  a step"))
+    assert line.endswith("42.5                  41.0 – 44.0  µs")
 
 
 def test_parser_asks_for_five_repeats(capsys):

@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from benchmarks import learner, overlap, scaling, soak, throughput
+from benchmarks import (
+    checkpointing,
+    convolutions,
+    instrumentation,
+    learner,
+    overlap,
+    rings,
+    scaling,
+    soak,
+    startup,
+    throughput,
+)
 from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 
@@ -22,6 +33,14 @@ def tiny_config():
 def assert_positive(result, names):
     for name in names:
         assert np.all(np.array(result.rates[name].values) > 0), name
+
+
+def test_checkpointing_measures_runs_and_a_checkpoint():
+    config = rings.of_length(tiny_config(), 400)
+    result = checkpointing.measure_throughput(config, interval_s=0.0, repeats=1)
+    assert_positive(result, ["without checkpoints", "with checkpoints"])
+    result = checkpointing.measure_one(config, interval_s=10.0, repeats=1)
+    assert_positive(result, ["copied by the learner's thread", "computed by all threads"])
 
 
 def test_throughput_measures_the_config_and_its_parts():
@@ -69,3 +88,41 @@ def test_soak_samples_until_the_end():
         "open_files",
         "compilations",
     }
+
+
+def test_convolutions_measures_both_allocators_in_processes_of_their_own():
+    result = convolutions.measure(torso="mlp", repeats=1)
+    assert_positive(result, ["bare, default", "bare, kept", "inside, default", "inside, kept"])
+
+
+def test_convolutions_says_when_a_worker_has_ended():
+    worker = convolutions.Worker("no such torso", {})
+    with pytest.raises(RuntimeError, match="the worker process ended"):
+        worker.measure("bare")
+    worker.close()
+
+
+def test_instrumentation_measures_runs_with_and_without_clocks():
+    result = instrumentation.measure(tiny_config(), env_steps=400, repeats=1)
+    assert_positive(result, ["on", "off"])
+    (cost,) = result.microseconds["of all clocks' readings in a second of the run"].values
+    assert 0.0 < cost < 1e6
+
+
+def test_null_clocks_leave_nothing_to_account_for():
+    with instrumentation.clocks(instrumentation.NullClock):
+        ring = rings.quiet_ring(tiny_config())
+    rings.act_one_cycle(ring)
+    clocks = [ring.learner.clock, *(actor.clock for actor in ring.actors)]
+    assert [clock.seconds for clock in clocks] == [{}] * len(clocks)
+    ring.close_environments()
+
+
+def test_startup_measures_a_first_and_a_second_start():
+    result = startup.measure("configs/impala_bandit.yaml", [], repeats=1)
+    assert_positive(result, ["first start", "second start"])
+
+
+def test_startup_says_when_a_run_ends_without_an_update(tmp_path):
+    with pytest.raises(RuntimeError, match="expected a row of metrics"):
+        startup.start("no_such.yaml", [], run_dir=tmp_path / "run", cache=tmp_path / "cache")

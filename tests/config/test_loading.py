@@ -123,7 +123,8 @@ def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
         (
             "actr:\n  num_envs: 3\n",
             "x.yaml:1: actr: unknown key; did you mean actor? "
-            "(known: env, devices, actor, learner, run, checkpoint, agent, seed, run_dir, resume)",
+            "(known: env, devices, actor, learner, run, checkpoint, evaluation, distributed, "
+            "agent, seed, run_dir, resume)",
         ),
         (
             "seed: 0\nactor:\n  num_envs: many\n",

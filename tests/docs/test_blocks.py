@@ -3,17 +3,31 @@
 import contextlib
 import importlib.util
 import io
+import os
+import pathlib
 import re
 import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from sebulba.config.loading import load_config, split_arguments
-from tests.docs.blocks import ALL_BLOCKS, DOCUMENTS, KINDS, ROOT, blocks_of
+from tests.docs.blocks import (
+    ALL_BLOCKS,
+    DOCUMENTS,
+    KINDS,
+    LAST_LINE,
+    NOTES,
+    ROOT,
+    blocks_of,
+    inline_commands,
+    links_of,
+    num_fences,
+)
 
 _DEADLINE_S = 1800
 _MODULE = re.compile(r"(?:\S*/)?python3? -m (?P<module>(?:sebulba|benchmarks)[\w.]*)(?P<rest>.*)")
@@ -24,27 +38,38 @@ COMMANDS = [
     if block.kind == "sh" and block.is_run
     for command in block.commands
 ]
+INLINE_COMMANDS = sorted({each for document in DOCUMENTS for each in inline_commands(document)})
+
+all_documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
 
 @pytest.mark.parametrize("block", ALL_BLOCKS, ids=lambda block: block.place)
 def test_block_is_of_a_known_kind_and_is_run_or_says_why_not(block):
     assert block.kind in KINDS
-    assert block.note is None or re.fullmatch(r"not run: .{10,}", block.note)
+    assert block.note is None or re.fullmatch(NOTES[block.kind], block.note)
+
+
+@all_documents
+def test_no_block_of_a_document_is_overlooked(document):
+    assert num_fences(document) == 2 * len(blocks_of(document))
+
+
+@all_documents
+def test_links_of_a_document_lead_somewhere(document):
+    missing = [each for each in links_of(document) if not (document.parent / each).exists()]
+    assert missing == []
 
 
 @pytest.mark.parametrize(("block", "command"), COMMANDS)
 def test_command_is_one_of_the_project_with_flags_that_it_knows(block, command, monkeypatch):
-    found = _MODULE.search(command)
-    if found is None:
-        return  # Of the shell alone.
-    assert importlib.util.find_spec(found["module"]) is not None
-    arguments = shlex.split(found["rest"].split(">")[0], comments=True)
-    if found["module"] == "sebulba.train":
-        _check_training_command(arguments, written=_files_before(block))
-        return
-    help_text = _help(found["module"], monkeypatch)
-    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    assert [flag for flag in flags if flag not in help_text] == []
+    _check_command(
+        command, monkeypatch, written=_files_before(block), is_wrong=block.exit_code == 2
+    )
+
+
+@pytest.mark.parametrize("command", INLINE_COMMANDS)
+def test_command_within_the_text_is_one_of_the_project(command, monkeypatch):
+    _check_command(command.replace("[", "").replace("]", ""), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -56,21 +81,56 @@ def test_python_block_compiles(block):
     compile(block.text, block.place, "exec")
 
 
+def test_the_readme_s_test_command_is_the_one_of_the_ci():
+    *_, command = (ROOT / ".ci" / "run").read_text().strip().splitlines()
+    assert command in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "is_same"),
+    [
+        ("actor 0 took 6.2 s in /tmp/x.", True),
+        ("Again actor 0 took 6.2 s in /tmp/x.", False),
+        ("actor 0 took 6.2 m in /tmp/x.", False),
+    ],
+)
+def test_last_line_is_compared_but_for_numbers_and_what_is_left_open(line, is_same):
+    assert is_like(line, "actor 1 took\n5.9 s in ….\n") == is_same
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@all_documents
 def test_document_runs_from_top_to_bottom(document, tmp_path):
     checkout = _copy_of_the_checkout(tmp_path / "sebulba")
+    error = ""
     for block in blocks_of(document):
-        if not block.is_run:
+        if block.note == LAST_LINE:
+            assert is_like(error.splitlines()[-1], block.text)
+        elif not block.is_run:
             continue
-        if block.file_name is not None:
+        elif block.file_name is not None:
             (checkout / block.file_name).write_text(block.text)
         elif block.kind == "yaml":
             config = checkout / "block.yaml"
             config.write_text(block.text)
             load_config(str(config))
         else:
-            _run(block, checkout)
+            error = _run(block, checkout)
+
+
+def _check_command(command, monkeypatch, written=(), is_wrong=False):
+    found = _MODULE.search(command)
+    if found is None:
+        return  # Of the shell alone.
+    assert importlib.util.find_spec(found["module"]) is not None
+    arguments = shlex.split(found["rest"].split(">")[0].rstrip("& "), comments=True)
+    if found["module"] == "sebulba.train":
+        if not is_wrong:
+            _check_training_command(arguments, written)
+        return
+    help_text = _help(found["module"], monkeypatch)
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    assert [flag for flag in flags if flag not in help_text] == []
 
 
 def _files_before(block):
@@ -82,7 +142,8 @@ def _check_training_command(arguments, written):
     positionals, flags = split_arguments(arguments)
     path = positionals[0] if positionals else None
     is_given = path is not None and (ROOT / path).is_file()
-    assert path is None or is_given or path in written or path.isupper() or "RUN_DIR" in path, path
+    is_of_a_run = path is not None and path.startswith(("runs/", "RUN_DIR"))
+    assert path is None or is_given or path in written or path.isupper() or is_of_a_run, path
     flags.pop("--seeds", None)
     if is_given:
         load_config(str(ROOT / path), [f"{flag}={text}" for flag, text in flags.items()])
@@ -91,16 +152,28 @@ def _check_training_command(arguments, written):
 def _help(module, monkeypatch):
     monkeypatch.setattr(sys, "argv", [module, "--help"])
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.suppress(SystemExit),
+        warnings.catch_warnings(),
+    ):
+        # That another test has imported the module already.
+        warnings.simplefilter("ignore", RuntimeWarning)
         runpy.run_module(module, run_name="__main__", alter_sys=False)
     return printed.getvalue()
 
 
 def _copy_of_the_checkout(path):
     names = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.splitlines()
     for name in names:
+        if not (ROOT / name).is_file():
+            continue
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target)
@@ -108,14 +181,31 @@ def _copy_of_the_checkout(path):
 
 
 def _run(block, directory):
-    script = "\n".join(block.commands) if block.kind == "sh" else block.text
-    interpreter = ["bash", "-e"] if block.kind == "sh" else [sys.executable]
+    """Runs a block as a user would, with the checkout's packages, and returns its stderr."""
+    is_shell = block.kind == "sh"
+    script = "\n".join(block.commands) if is_shell else block.text
+    environment = dict(os.environ)
+    environment.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)  # Which the tests set for themselves.
+    bin_directory = pathlib.Path(sys.executable).parent
+    environment["PATH"] = f"{bin_directory}{os.pathsep}{environment['PATH']}"
     result = subprocess.run(
-        [*interpreter, "-c", script] if block.kind == "sh" else [*interpreter, "-"],
+        ["bash", "-e", "-c", script] if is_shell else [sys.executable, "-"],
         cwd=directory,
-        input=None if block.kind == "sh" else script,
+        input=None if is_shell else script,
         capture_output=True,
         text=True,
         timeout=_DEADLINE_S,
+        env=environment,
     )
-    assert result.returncode == 0, f"{block.place}\n{script}\n{result.stdout}\n{result.stderr}"
+    assert result.returncode == block.exit_code, (
+        f"{block.place}\n{script}\n{result.stdout}\n{result.stderr}"
+    )
+    return result.stderr
+
+
+def is_like(line, example):
+    """Returns whether a line is an example's, numbers, line breaks and what is `…` in it aside."""
+    line, example = (
+        re.sub(r"-?\d[\d,.]*", "#", " ".join(text.split())) for text in (line, example)
+    )
+    return re.fullmatch(".*".join(map(re.escape, example.split("…"))), line) is not None

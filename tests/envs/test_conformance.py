@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 
 import gymnasium
 import jax
@@ -19,7 +20,7 @@ LIMIT = 5  # shorter than any episode that ends by itself, but of the bandit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """An environment with discrete or bounded continuous actions, and how it is stepped."""
+    """An environment, and how it is stepped."""
 
     suite: str
     id: str
@@ -27,6 +28,14 @@ class Case:
     always_one_step: bool = False
     options: tuple[tuple[str, int], ...] = ()  # where an episode would not end by itself
     terminates: bool = True
+
+    @property
+    def limit(self):
+        """The options that truncate episodes after `LIMIT` steps."""
+        if self.suite == "ale":  # Which counts frames, those before the first row included.
+            frames = 4 * LIMIT
+            return {"max_num_frames_per_episode": frames, "noop_max": 0, "use_fire_reset": False}
+        return {"max_episode_steps": LIMIT}
 
     def make(self, *, seed=7, num_envs=NUM_ENVS, **options):
         """Makes the environments."""
@@ -36,6 +45,16 @@ class Case:
 
 
 CASES = {
+    **{
+        name: Case(
+            suite="ale",
+            id="breakout",
+            fused=name.endswith("fused"),
+            # Or no episode would end within so few steps.
+            options=(("episodic_life", True), ("img_height", 42), ("img_width", 42)),
+        )
+        for name in ("ale", "ale-fused")
+    },
     "envpool": Case(suite="envpool", id="CartPole-v1"),
     "envpool-fused": Case(suite="envpool", id="CartPole-v1", fused=True),
     "gymnasium": Case(suite="gymnasium", id="CartPole-v1"),
@@ -49,6 +68,9 @@ CASES = {
     "continuous-bandit-fused": Case(
         suite="jax", id="ContinuousBandit-v0", fused=True, always_one_step=True
     ),
+    "composite": Case(suite="jax", id="tests.envs.composite:CompositeTask"),
+    "composite-fused": Case(suite="jax", id="tests.envs.composite:CompositeTask", fused=True),
+    "gymnasium-composite": Case(suite="gymnasium", id="tests.envs.composite:Composite-v0"),
     **{
         name: Case(
             suite=name.split("-")[0],
@@ -62,10 +84,21 @@ CASES = {
 }
 
 
+needs_ale = pytest.mark.skipif(
+    importlib.util.find_spec("ale_py") is None, reason="needs the extra atari"
+)
+
+
 def over(condition=lambda case: True):
     """Parametrizes a test over the cases that fulfil the condition."""
-    chosen = {name: case for name, case in CASES.items() if condition(case)}
-    return pytest.mark.parametrize("case", chosen.values(), ids=chosen.keys())
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(case, id=name, marks=needs_ale if case.suite == "ale" else ())
+            for name, case in CASES.items()
+            if condition(case)
+        ],
+    )
 
 
 all_cases = over()
@@ -80,14 +113,19 @@ def random_actions(space, *, num_envs=NUM_ENVS, num_steps=NUM_STEPS):
         np.testing.assert_array_equal(space.low, -1.0)
         np.testing.assert_array_equal(space.high, 1.0)
         return rng.uniform(-1.0, 1.0, (num_steps, num_envs, *space.shape)).astype(space.dtype)
-    return rng.integers(space.n, size=(num_steps, num_envs)).astype(space.dtype)
+    size = (num_steps, num_envs, *space.shape)
+    return rng.integers(num_choices(space), size=size).astype(space.dtype)
+
+
+def num_choices(space):
+    return space.nvec if isinstance(space, gymnasium.spaces.MultiDiscrete) else space.n
 
 
 def other_actions(space, actions):
     """Returns actions that differ everywhere."""
     if isinstance(space, gymnasium.spaces.Box):
         return -actions
-    return (actions + 1) % space.n
+    return ((actions + 1) % num_choices(space)).astype(space.dtype)
 
 
 def choose(condition, actions, others):
@@ -173,7 +211,7 @@ def test_stream_ignores_the_action_of_a_final_row(case):
 
 @over(lambda case: not case.always_one_step)
 def test_stream_truncates_at_the_limit(case):
-    stream, _ = random_stream(case, max_episode_steps=LIMIT)
+    stream, _ = random_stream(case, **case.limit)
     row = np.arange(NUM_STEPS + 1)[:, None] % (LIMIT + 1)
     everywhere = np.ones((1, NUM_ENVS), bool)
     np.testing.assert_array_equal(stream.is_first, (row == 0) & everywhere)
@@ -190,8 +228,11 @@ def test_stream_terminates_without_truncating(case):
 
 @all_cases
 def test_stream_differs_between_environments_and_episodes(case):
-    observation = random_stream(case)[0].observation
-    is_first = random_stream(case)[0].is_first
+    stream, _ = random_stream(case)
+    rows = stream.is_first.shape
+    leaves = jax.tree.leaves(stream.observation)
+    observation = np.concatenate([leaf.reshape(*rows, -1) for leaf in leaves], axis=-1)
+    is_first = stream.is_first
     starts = [observation[is_first[:, b], b] for b in range(NUM_ENVS)]
     count = min(len(start) for start in starts)
     assert not np.array_equal(starts[0][:count], starts[1][:count])
@@ -295,6 +336,8 @@ def test_step_refuses_wrong_actions(case):
     environment = case.make()
     environment.reset()
     good = random_actions(environment.spec.action_space)[0]
+    is_continuous = isinstance(environment.spec.action_space, gymnasium.spaces.Box)
+    outside = (np.nan, np.inf) if is_continuous else (100, -2)
     for bad in (
         good[:-1],
         np.append(good, good),
@@ -302,8 +345,7 @@ def test_step_refuses_wrong_actions(case):
         good.astype(np.int64),
         good.astype(np.float64),
         list(good),
-        good * 0 + 100,
-        good * 0 - 2,
+        *(np.full_like(good, value) for value in outside),
     ):
         with pytest.raises(ValueError, match="expected"):
             environment.step(bad)

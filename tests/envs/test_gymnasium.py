@@ -118,3 +118,17 @@ def test_gymnasium_async_gives_the_stream_of_sync():
     synchronous.close()
     asynchronous.close()
     asynchronous.close()
+
+
+def test_gymnasium_steps_mujoco_and_clips_what_it_is_not_bounded_for():
+    for module in ("mujoco", "imageio"):  # of the extra `mujoco`
+        pytest.importorskip(module)
+    rows = []
+    for action in (1.0, 3.0):
+        environment = make("HalfCheetah-v5")
+        assert environment.spec.observation == jax.ShapeDtypeStruct((17,), np.float32)
+        environment.reset()
+        rows.append(environment.step(np.full((2, 6), action, np.float32)))
+        environment.close()
+    jax.tree.map(np.testing.assert_array_equal, *rows)
+    assert np.isfinite(rows[0].observation).all() and (rows[0].reward != 0.0).all()

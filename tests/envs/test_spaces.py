@@ -79,6 +79,12 @@ def test_action_scaling_never_leaves_the_bounds():
         np.testing.assert_allclose(scaled[0], low if end < 0 else high, rtol=1e-5, atol=1e-6)
 
 
+def test_action_scaling_clips_what_is_beyond_a_bound():
+    space = Box(np.array([-2.0, 0.0, 0.0, -np.inf]), np.array([2.0, 4.0, np.inf, np.inf]))
+    action = np.array([[-1.5, 7.0, -1.0, -9.0]], np.float32)
+    np.testing.assert_array_equal(spaces.action_scaling(space)(action), [[-2.0, 4.0, 0.0, -9.0]])
+
+
 def test_action_scaling_of_the_widest_box_is_finite():
     limit = np.finfo(np.float32).max
     scale = spaces.action_scaling(Box(-limit, limit, (1,), np.float32))
@@ -94,13 +100,13 @@ def test_action_scaling_leaves_discrete_actions_alone():
 SPACES = [
     (Discrete(3, start=-1, dtype=np.int32), [-1, 1], [[-2], [2]]),
     (MultiDiscrete([2, 3], start=[0, 5], dtype=np.int32), [[0, 5], [1, 7]], [[[0, 4]], [[2, 5]]]),
-    (Box(-0.4, 0.4, (1,), np.float32), [[-0.4], [0.4]], [[[-0.5]], [[np.nan]], [[np.inf]]]),
-    (Box(-np.inf, np.inf, (1,), np.float32), [[-1e30], [1e30]], [[[np.nan]]]),
+    (Box(-0.4, 0.4, (1,), np.float32), [[-0.5], [0.4]], [[[np.nan]], [[np.inf]]]),
+    (Box(-np.inf, np.inf, (1,), np.float32), [[-1e30], [1e30]], [[[np.nan]], [[-np.inf]]]),
 ]
 
 
 @pytest.mark.parametrize(("space", "good", "outside"), SPACES)
-def test_check_action_takes_the_bounds_and_nothing_beyond(
+def test_check_action_takes_what_can_be_acted_and_nothing_else(
     space: gymnasium.Space, good: list, outside: list
 ):
     good = np.array(good, space.dtype)

@@ -1,0 +1,133 @@
+"""What checkpoints cost a run: throughput with and without them, and the time that each one takes.
+
+    python -m benchmarks.checkpointing configs/impala_cartpole.yaml [--interval-s 10] [--json FILE]
+
+Any other flag is the config's, as of `python -m sebulba.train`. Each repeat is a new run, whose
+start-up and compilation do not count; it has to last for several intervals to be of use. The time
+of one checkpoint is measured on a ring that stands still: what the learner's thread copies, and
+what all threads of the process compute until the checkpoint is whole.
+"""
+
+import os
+import pathlib
+import tempfile
+import time
+
+from benchmarks import harness, rings
+from benchmarks.harness import Result, Series, Timed
+from sebulba.assembly import Ring
+from sebulba.autosave import Autosave
+from sebulba.checkpoints.checkpointer import Checkpointer
+from sebulba.config import Config
+from sebulba.config.loading import load_config
+from sebulba.run_state import LearnedPoints, capture
+from sebulba.runner import run
+
+
+def measure_throughput(config: Config, *, interval_s: float, repeats: int) -> Result:
+    """Returns env steps a second with checkpoints and without."""
+    rates = harness.interleave(
+        {
+            "without checkpoints": lambda: rings.run_ring(config),
+            "with checkpoints": lambda: _run_saving(config, interval_s),
+        },
+        repeats,
+    )
+    return Result(
+        name=f"checkpoints beside {config.agent.name} on {config.env.suite} {config.env.id}",
+        unit="env steps/s",
+        rates=rates,
+        ratios={"with / without": rates["with checkpoints"].over(rates["without checkpoints"])},
+        settings={"interval_s": interval_s, "env steps": config.run.total_env_steps},
+    )
+
+
+def _run_saving(config: Config, interval_s: float) -> Timed:
+    ring = rings.quiet_ring(config)
+    with tempfile.TemporaryDirectory() as directory:
+        autosave = Autosave(
+            ring,
+            Checkpointer(directory, keep=config.checkpoint.keep),
+            interval_s=interval_s,
+            on_warning=print,
+        )
+        try:
+            run(
+                ring,
+                mode=config.run.mode,
+                after_cycle=autosave.after_cycle,
+                on_poll=autosave.poll,
+            )
+        finally:
+            autosave.finish(threads_have_ended=True)
+            ring.close_environments()
+    rate = ring.progress.steps_per_second
+    if rate is None:
+        raise ValueError("expected more env steps: the run was over before it was compiled")
+    return Timed(amount=rate, seconds=1.0)
+
+
+def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
+    """Returns what one checkpoint takes."""
+    ring = rings.quiet_ring(config)
+    ring.learner.run_cycle(rings.act_one_cycle(ring))
+    copied, computed = [], []
+    with tempfile.TemporaryDirectory() as directory:
+        checkpointer = Checkpointer(directory, keep=config.checkpoint.keep)
+        for step in range(repeats + 1):
+            copy_s, cpu_s = _save(ring, checkpointer, step)
+            copied.append(copy_s)
+            computed.append(cpu_s)
+        num_bytes = _size_of(pathlib.Path(directory) / str(repeats))
+        checkpointer.close()
+    ring.close_environments()
+    # The first one imports and allocates.
+    copy, cpu = Series(values=tuple(copied[1:])), Series(values=tuple(computed[1:]))
+    cores = len(os.sched_getaffinity(0))
+    return Result(
+        name="one checkpoint",
+        unit="ms",
+        rates={
+            "copied by the learner's thread": harness.combine(lambda s: 1000 * s, copy),
+            "computed by all threads": harness.combine(lambda s: 1000 * s, cpu),
+        },
+        ratios={
+            "learner's time / interval": harness.combine(lambda s: s / interval_s, copy),
+            "all threads' time / interval and cores": harness.combine(
+                lambda s: s / interval_s / cores, cpu
+            ),
+        },
+        settings={"interval_s": interval_s, "cores": cores, "bytes": f"{num_bytes:,}"},
+    )
+
+
+def _save(ring: Ring, checkpointer: Checkpointer, step: int) -> tuple[float, float]:
+    """Saves the ring; returns the seconds of the copy and of everything, on all cores."""
+    points = LearnedPoints(ring.actors)
+    begin, cpu_begin = time.perf_counter(), time.process_time()
+    state = capture(ring, points)
+    copy_s = time.perf_counter() - begin
+    checkpointer.save(step, state.arrays, state.meta, score=None)
+    checkpointer.wait()
+    return copy_s, time.process_time() - cpu_begin
+
+
+def _size_of(directory: pathlib.Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("config", help="YAML file")
+    parser.add_argument("--interval-s", type=float, default=10.0, help="between two checkpoints")
+    parser.add_argument("--env-steps", type=int, default=3_000_000, help="of a repeat")
+    arguments, flags = parser.parse_known_args()
+    config = rings.of_length(load_config(arguments.config, flags), arguments.env_steps)
+    settings = {"interval_s": arguments.interval_s, "repeats": arguments.repeats}
+    results = [measure_one(config, **settings), measure_throughput(config, **settings)]
+    harness.report(results, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Times the start: seconds from the start of the process to the end of the first learner cycle.
+
+    python -m benchmarks.startup [CONFIG] [--json FILE]
+
+Any other flag is the config's. In each repeat the config is started twice, as a user would: with an
+empty compilation cache, and with what the first start left in it.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks import harness
+from benchmarks.harness import Result, Series
+
+CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "impala_cartpole.yaml"
+_DEADLINE_S = 120.0
+_POLL_S = 0.005
+
+
+def measure(config: str, flags: list[str], *, repeats: int) -> Result:
+    """Returns the seconds of first and second starts."""
+    seconds: dict[str, list[float]] = {"first start": [], "second start": []}
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            for number, name in enumerate(seconds):
+                run_dir = pathlib.Path(folder) / str(number)
+                cache = pathlib.Path(folder) / "cache"
+                seconds[name].append(start(config, flags, run_dir=run_dir, cache=cache))
+    return Result(
+        name="start to first update",
+        unit="s",
+        rates={name: Series(values=tuple(values)) for name, values in seconds.items()},
+        ratios={},
+        settings={"config": pathlib.Path(config).name},
+    )
+
+
+def start(config: str, flags: list[str], *, run_dir: pathlib.Path, cache: pathlib.Path) -> float:
+    """Starts a run, and ends it when its first learner cycle is over.
+
+    Returns:
+        The seconds until then.
+
+    Raises:
+        RuntimeError: the run ended, or took longer than it may.
+    """
+    command = [sys.executable, "-m", "sebulba.train", config, "--run-dir", str(run_dir)]
+    command += ["--run.log-interval-env-steps", "1", *flags]
+    variables = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        command, env=os.environ | variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        while not _has_row(run_dir / "metrics.jsonl"):
+            seconds = time.perf_counter() - begin
+            if process.poll() is not None or seconds > _DEADLINE_S:
+                raise RuntimeError(f"expected a row of metrics, got none in {seconds:.1f} s")
+            time.sleep(_POLL_S)
+        return time.perf_counter() - begin
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _has_row(path: pathlib.Path) -> bool:
+    return path.exists() and b"\n" in path.read_bytes()
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("config", nargs="?", default=str(CONFIG), help="YAML file")
+    arguments, flags = parser.parse_known_args()
+    harness.report([measure(arguments.config, flags, repeats=arguments.repeats)], arguments.json)
+
+
+if __name__ == "__main__":
+    main()

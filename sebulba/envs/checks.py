@@ -1,0 +1,69 @@
+"""Checks of what environments give: structure, shapes, dtypes, and that numbers are numbers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.envs.base import EnvironmentDataError
+from sebulba.types import EnvStep, PyTree
+
+
+def check_structure(env_step: EnvStep, expected: EnvStep) -> None:
+    """Checks one row `[B, ...]`, which may be traced.
+
+    Args:
+        env_step: what the environments gave.
+        expected: another row, or the `jax.ShapeDtypeStruct`s of one.
+
+    Raises:
+        EnvironmentDataError: a leaf is missing, or has another shape or dtype.
+    """
+    got = {path: _describe(leaf) for path, leaf in _leaves(env_step)}
+    wanted = {path: _describe(leaf) for path, leaf in _leaves(expected)}
+    for path in dict.fromkeys([*wanted, *got]):
+        here, there = wanted.get(path, "no such leaf"), got.get(path, "no such leaf")
+        if here != there:
+            raise EnvironmentDataError(f"{path} of the environments: expected {here}, got {there}")
+
+
+def is_finite(env_steps: EnvStep) -> jax.Array:
+    """Returns `[]` bool: no observation and no reward is NaN or infinite. To be traced."""
+    leaves = [leaf for _, leaf in _floating(env_steps)]
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()
+
+
+def describe_non_finite(env_steps: EnvStep) -> str | None:
+    """Returns what says where the first NaN or infinity of rows `[T, B, ...]` is, if there is one.
+
+    First in time: what comes after it may follow from it.
+    """
+    found = []
+    for path, leaf in _floating(env_steps):
+        where = np.argwhere(~np.isfinite(np.asarray(leaf)))
+        if len(where):
+            row, env, *index = map(int, where[0])
+            value = np.asarray(leaf)[tuple(where[0])]
+            found.append((row, env, f"{path}{index or ''} of env {env} is {value} in row {row}"))
+    if not found:
+        return None
+    return f"{min(found)[2]} of the trajectory: expected finite numbers"
+
+
+def _leaves(tree: PyTree) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
+
+
+def _floating(env_steps: EnvStep) -> Iterator[tuple[str, Any]]:
+    for path, leaf in _leaves({"observation": env_steps.observation, "reward": env_steps.reward}):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            yield path, leaf
+
+
+def _describe(leaf: Any) -> str:
+    if not hasattr(leaf, "dtype"):
+        return type(leaf).__name__
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"

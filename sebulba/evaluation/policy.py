@@ -1,0 +1,165 @@
+"""A trained policy as a function, for loops of one's own."""
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.envs.spaces import action_scaling
+from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
+from sebulba.prng import stream
+from sebulba.pytree import pytree_dataclass
+from sebulba.types import ActorState, EnvStep, PyTree
+
+
+@pytree_dataclass
+class PolicyState:
+    """What a policy remembers between two observations of `B` environments."""
+
+    actor_state: ActorState
+    is_first: jax.Array  # [B] bool, the next observation begins an episode
+
+
+def load_policy(
+    run_dir: str | os.PathLike[str],
+    checkpoint: str | int = "latest",
+    *,
+    greedy: bool = True,
+    seed: int = 0,
+) -> "Policy":
+    """Returns the policy of a run, from its run directory alone.
+
+    No actor, learner or thread is started; an environment is made once, to read its spaces.
+
+    Args:
+        run_dir: of a run, which may still be going on.
+        checkpoint: `latest`, `best`, or the number of a learner cycle.
+        greedy: the mode of the policy instead of samples.
+        seed: of the samples.
+
+    Raises:
+        ConfigError: the directory holds no run, or its environment or agent cannot be made.
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    stored = load_stored_policy(run_dir, parse_which(str(checkpoint)))
+    return Policy(stored, greedy=greedy, seed=seed)
+
+
+class Policy:
+    """`policy(observation, state) -> (action, state)`, for one observation or a batch.
+
+    Actions are the environment's own: in its units, of its dtype.
+    """
+
+    def __init__(self, stored: StoredPolicy, *, greedy: bool, seed: int):
+        self.stored = stored
+        agent, key = stored.agent, stream(jax.random.key(seed), "policy")
+
+        def init(networks: PyTree, *, num_envs: int) -> ActorState:
+            return agent.init_actor_state(networks, num_envs, key, 0)
+
+        def act(
+            networks: PyTree, actor_state: ActorState, env_step: EnvStep
+        ) -> tuple[PyTree, ActorState]:
+            action, _, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
+            return action, actor_state
+
+        self._init = jax.jit(init, static_argnames="num_envs")
+        self._act = jax.jit(act)
+        space = stored.environment.native_action_space or stored.environment.action_space
+        self._to_environment = action_scaling(space)
+        self._action_dtype = space.dtype
+
+    def initial_state(self, num_envs: int = 1) -> PolicyState:
+        """Returns the state before the first observations of `num_envs` environments."""
+        return PolicyState(
+            actor_state=self._init(self.stored.networks, num_envs=num_envs),
+            is_first=jnp.ones(num_envs, bool),
+        )
+
+    def __call__(
+        self,
+        observation: PyTree,
+        state: PolicyState | None = None,
+        *,
+        reward: Any = None,
+        is_first: Any = None,
+    ) -> tuple[np.ndarray, PolicyState]:
+        """Chooses an action.
+
+        Args:
+            observation: as the environment gives it, or `[B, ...]` of `B` environments.
+            state: as the call before gave it; None: every environment begins an episode.
+            reward: `[]` or `[B]`, what came with the observation, for agents that see it; None: 0.
+            is_first: `[]` or `[B]` bool, which environments begin an episode with this observation;
+                None: those that the state says, which after a call are none.
+
+        Returns:
+            The action, `[B, ...]` for a batch, in the environment's own units; and the state.
+
+        Raises:
+            ValueError: an argument does not fit the environment or the state.
+        """
+        batch, is_single = self._as_batch(observation)
+        num_envs = jax.tree.leaves(batch)[0].shape[0]
+        state = self.initial_state(num_envs) if state is None else state
+        if state.is_first.shape != (num_envs,):
+            raise ValueError(
+                f"expected a state of {num_envs} environments, as many as there are observations,"
+                f" got one of {state.is_first.shape[0]}; begin with"
+                f" policy.initial_state({num_envs})"
+            )
+        flags = np.zeros(num_envs, bool)
+        env_step = EnvStep(
+            observation=batch,
+            reward=_per_env(reward, 0.0, num_envs, np.float32, "reward"),
+            terminated=flags,
+            truncated=flags,
+            is_first=_per_env(is_first, state.is_first, num_envs, bool, "is_first"),
+        )
+        action, actor_state = self._act(self.stored.networks, state.actor_state, env_step)
+        native = np.asarray(self._to_environment(np.array(action)), self._action_dtype)
+        state = PolicyState(actor_state=actor_state, is_first=jnp.zeros(num_envs, bool))
+        return (native[0] if is_single else native), state
+
+    def _as_batch(self, observation: PyTree) -> tuple[PyTree, bool]:
+        """Returns the observation as `[B, ...]`, and whether it was a single one."""
+        spec = self.stored.environment.observation
+        got, expected = jax.tree.structure(observation), jax.tree.structure(spec)
+        if str(got) != str(expected):
+            raise ValueError(f"expected an observation of the structure {expected}, got {got}")
+        leaves = jax.tree.map(_as_leaf, spec, observation)
+        ranks = {
+            x.ndim - len(s.shape)
+            for s, x in zip(jax.tree.leaves(spec), jax.tree.leaves(leaves), strict=True)
+        }
+        is_single = ranks == {0}
+        batch = jax.tree.map(lambda x: x[None], leaves) if is_single else leaves
+        sizes = {x.shape[:1] for x in jax.tree.leaves(batch)}
+        shapes_fit = jax.tree.map(lambda s, x: x.shape[1:] == s.shape, spec, batch)
+        if ranks not in ({0}, {1}) or len(sizes) != 1 or not all(jax.tree.leaves(shapes_fit)):
+            shapes, got_shapes = (
+                [list(leaf.shape) for leaf in jax.tree.leaves(tree)] for tree in (spec, leaves)
+            )
+            raise ValueError(
+                f"expected one observation of shapes {shapes}, or a batch of them with an axis of"
+                f" environments before each, got {got_shapes}"
+            )
+        return batch, is_single
+
+
+def _as_leaf(spec: jax.ShapeDtypeStruct, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if not np.can_cast(array.dtype, spec.dtype, casting="same_kind"):
+        raise ValueError(f"expected an observation of {spec.dtype}, got {array.dtype}")
+    # Its own memory: JAX on a CPU may read the environment's later, when that has written to it.
+    return np.array(array, spec.dtype)
+
+
+def _per_env(value: Any, default: Any, num_envs: int, dtype: Any, name: str) -> np.ndarray:
+    array = np.array(default if value is None else value, dtype)
+    if array.shape not in ((), (num_envs,)):
+        raise ValueError(f"expected {name} [] or [{num_envs}], got {list(array.shape)}")
+    return np.broadcast_to(array, (num_envs,)).copy()

@@ -1,0 +1,153 @@
+"""Act cycles of one jitted call an env step, for any environment."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from sebulba.act_cycle import (
+    ActCarry,
+    BufferAllocator,
+    CycleResult,
+    act_row,
+    check_finite,
+    finish_rows,
+    guarded,
+)
+from sebulba.agent import Agent
+from sebulba.envs.base import (
+    Environment,
+    EnvironmentDataError,
+    EnvironmentFault,
+    Restartable,
+    WholeState,
+)
+from sebulba.envs.checks import check_structure, describe_non_finite
+from sebulba.timing import ENVIRONMENT, INFERENCE, WallClock
+from sebulba.trajectory_buffer import Buffer
+from sebulba.types import EnvStep, Networks
+from sebulba.whole_episodes import close_episodes, wait_at_the_end
+
+
+class StepFunctions:
+    """The jitted functions of stepped act cycles, shared by all actors."""
+
+    def __init__(self, agent: Agent, *, greedy: bool = False):
+        def step(networks, actor_state, statistics, buffer, env_step, t):
+            carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
+            action, actor_state, statistics, buffer = act_row(
+                agent, networks, carry, buffer, t, greedy=greedy
+            )
+            return action, actor_state, statistics, buffer, t + 1
+
+        def finish(buffer, actor_state, env_step):
+            return finish_rows(buffer, actor_state, env_step)
+
+        self.step: Callable = jax.jit(step, donate_argnames=("actor_state", "buffer"))
+
+        def close(buffer, statistics, env_step, t):
+            return close_episodes(buffer, statistics, env_step, t)
+
+        self.finish: Callable = jax.jit(finish, donate_argnames=("buffer",))
+        self.close_episodes: Callable = jax.jit(close, donate_argnames=("buffer",))
+
+
+class SteppedCycle:
+    """An act cycle with one jitted call an env step; for any environment."""
+
+    def __init__(
+        self,
+        functions: StepFunctions,
+        environment: Environment,
+        *,
+        allocate: BufferAllocator,
+        trajectory_length: int,
+        device: jax.Device,
+        clock: WallClock,
+        whole_episodes: bool = False,
+    ):
+        restart = environment.restart if isinstance(environment, Restartable) else None
+        if whole_episodes and restart is None:
+            raise ValueError("expected an environment with `restart` for whole episodes, got none")
+        self._functions = functions
+        self._environment = environment
+        self._restart = restart if whole_episodes else None
+        self._allocate = allocate
+        self._trajectory_length = trajectory_length
+        self._clock = clock
+        self._first = jax.device_put(np.int32(0), device)
+        self._whole = environment if isinstance(environment, WholeState) else None
+
+    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
+        """Acts `T` steps; `carry.actor_state` is donated."""
+        if self._whole is not None and carry.env_state is not None:
+            self._whole.whole_state = carry.env_state
+        actor_state, statistics = carry.actor_state, carry.statistics
+        env_step, buffer, t = carry.env_step, self._allocate(), self._first
+        num_steps = 0
+        last_row = self._trajectory_length - 1
+        try:
+            for row in range(1, self._trajectory_length + 1):
+                action, actor_state, statistics, buffer, t = self._functions.step(
+                    networks, actor_state, statistics, buffer, env_step, t
+                )
+                # Waiting for the action also waits for the read of `env_step`, which on a CPU may
+                # be the environment's own memory.
+                action = jax.tree.map(np.asarray, action)
+                self._clock.lap(INFERENCE)
+                self._clock.begin(ENVIRONMENT)
+                before, env_step = env_step, guarded("step", self._environment.step, action)
+                self._clock.lap(ENVIRONMENT)
+                num_steps += 1
+                if self._restart is not None:
+                    check_structure(env_step, carry.env_step)
+                    env_step = wait_at_the_end(before, env_step, is_last=row == last_row)
+                    if env_step.done.all():
+                        break
+            check_structure(env_step, carry.env_step)
+            if self._restart is not None:
+                buffer, statistics = self._functions.close_episodes(buffer, statistics, env_step, t)
+                env_step = guarded("reset", self._restart)
+        except Exception as error:
+            fault = _find_fault(error, buffer, (env_step, carry.env_step), num_steps)
+            if fault is error:
+                raise
+            raise fault from error
+        result = self._functions.finish(buffer, actor_state, env_step)
+        jax.block_until_ready(result)
+        check_finite(result)
+        self._clock.lap(INFERENCE)
+        carry = ActCarry(
+            actor_state=actor_state,
+            env_step=env_step,
+            statistics=statistics,
+            env_state=None if self._whole is None else self._whole.whole_state,
+        )
+        return carry, result
+
+
+def _find_fault(
+    error: Exception, buffer: Buffer, newest: tuple[EnvStep, EnvStep], num_steps: int
+) -> Exception:
+    """Returns what lies behind an error: bad data may show only in what is made of it.
+
+    Args:
+        error: what ended the cycle.
+        buffer: the rows that were acted from.
+        newest: the last row that the environment gave, and what it has to be like.
+        num_steps: that the environment had taken; at the end `T`.
+    """
+    if buffer.trajectory.env_steps.reward.is_deleted():
+        return error
+    fault = error
+    rows = jax.tree.map(np.asarray, buffer.trajectory.env_steps)
+    try:
+        # With another shape or dtype the jitted step is traced anew, which fails.
+        check_structure(*newest)
+        if (where := describe_non_finite(rows)) is not None:
+            fault = EnvironmentDataError(where)
+    except EnvironmentDataError as found:
+        fault = found
+    if isinstance(fault, EnvironmentFault):
+        fault.env_steps = int(np.sum(~rows.done[:num_steps]))
+    return fault

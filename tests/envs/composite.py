@@ -1,0 +1,95 @@
+"""A small task with a dictionary of observations and several choices at once, in JAX and NumPy.
+
+Each choice has one right answer, which the observation tells; an episode lasts 6 to 11 steps.
+"""
+
+import dataclasses
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.pytree import pytree_dataclass
+
+NUM_CELLS = 5
+CHOICES = (2, 3)
+LEAST_STEPS, MOST_STEPS = 6, 12
+
+
+@pytree_dataclass
+class CompositeState:
+    """What is asked now, and the steps that are left."""
+
+    cell: jax.Array  # [] int32
+    joints: jax.Array  # [2]
+    remaining: jax.Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompositeTask:
+    """Pays ½ for telling whether `joints[0]` is positive, ½ for `cell // 2`."""
+
+    @property
+    def observation(self):
+        """A count and a vector."""
+        return {
+            "cell": jax.ShapeDtypeStruct((), np.int32),
+            "joints": jax.ShapeDtypeStruct((2,), np.float32),
+        }
+
+    @property
+    def action_space(self):
+        """Two choices."""
+        return gymnasium.spaces.MultiDiscrete(CHOICES)
+
+    def reset(self, key):
+        """Asks the first question."""
+        key, length_key = jax.random.split(key)
+        remaining = jax.random.randint(length_key, (), LEAST_STEPS, MOST_STEPS, jnp.int32)
+        return _ask(key, remaining)
+
+    def step(self, state, action, key):
+        """Pays and asks anew."""
+        right = jnp.stack([(state.joints[0] > 0.0).astype(jnp.int32), state.cell // 2])
+        reward = jnp.mean((action == right).astype(jnp.float32))
+        state, observation = _ask(key, state.remaining - 1)
+        return state, observation, reward, state.remaining == 0, jnp.zeros((), bool)
+
+
+def _ask(key, remaining):
+    cell_key, joints_key = jax.random.split(key)
+    cell = jax.random.randint(cell_key, (), 0, NUM_CELLS, jnp.int32)
+    joints = jax.random.normal(joints_key, (2,))
+    state = CompositeState(cell=cell, joints=joints, remaining=remaining)
+    return state, {"cell": cell, "joints": joints}
+
+
+class CompositeEnv(gymnasium.Env):
+    """The same for Gymnasium."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "cell": gymnasium.spaces.Discrete(NUM_CELLS),
+            "joints": gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64),
+        }
+    )
+    action_space = gymnasium.spaces.MultiDiscrete(CHOICES)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._remaining = self.np_random.integers(LEAST_STEPS, MOST_STEPS)
+        return self._ask(), {}
+
+    def step(self, action):
+        right = [self._joints[0] > 0, self._cell // 2]
+        self._remaining -= 1
+        return self._ask(), float(np.mean(action == right)), bool(self._remaining == 0), False, {}
+
+    def _ask(self):
+        self._cell = self.np_random.integers(NUM_CELLS)
+        self._joints = self.np_random.normal(size=2)
+        return {"cell": self._cell, "joints": self._joints}
+
+
+gymnasium.register("Composite-v0", entry_point=CompositeEnv)

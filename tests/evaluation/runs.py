@@ -1,0 +1,70 @@
+"""Small runs to evaluate, trained for a moment."""
+
+import dataclasses
+
+from agents.config import ImpalaConfig, R2D2Config, RandomConfig, SACConfig
+from sebulba.config import (
+    ActorConfig,
+    Config,
+    DevicesConfig,
+    EnvConfig,
+    EvaluationConfig,
+    LearnerConfig,
+    RunConfig,
+)
+
+_ACTOR = ActorConfig(threads_per_device=1, num_envs=4, trajectory_length=8)
+_REPLAY = {
+    "hidden_sizes": (8,),
+    "batch_size": 4,
+    "replay_capacity": 2000,
+    "min_replay_rows": 400,  # More than there will be: an update takes seconds to compile.
+}
+
+CONFIGS = {
+    "impala": Config(
+        env=EnvConfig(suite="jax", id="Catch-v0"),
+        agent=ImpalaConfig(torso="mlp", hidden_sizes=(8,)),
+    ),
+    "cartpole": Config(
+        env=EnvConfig(suite="envpool", id="CartPole-v1"),
+        agent=ImpalaConfig(torso="mlp", hidden_sizes=(8,)),
+    ),
+    "r2d2": Config(
+        env=EnvConfig(suite="jax", id="Recall-v0", options={"delay": 3}),
+        agent=R2D2Config(
+            torso="mlp",
+            lstm_size=8,
+            dueling_size=8,
+            burn_in=0,
+            learn_length=8,
+            n_step=1,
+            replay_ratio=1.0,
+            **_REPLAY,
+        ),
+    ),
+    "sac": Config(
+        env=EnvConfig(suite="jax", id="ContinuousBandit-v0"),
+        agent=SACConfig(replay_ratio=1.0, **_REPLAY),
+    ),
+    "never_ending": Config(
+        env=EnvConfig(
+            suite="tests.evaluation.scripted:make", id="Scripted", options={"never_ends": True}
+        ),
+        agent=RandomConfig(),
+    ),
+}
+
+
+def tiny_config(name, run_dir, *, evaluation=None, **changes):
+    """Returns the config of a small run in lock-step, on one device."""
+    config = dataclasses.replace(
+        CONFIGS[name],
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        actor=_ACTOR,
+        learner=LearnerConfig(max_policy_lag=0),
+        run=RunConfig(total_env_steps=200, log_interval_env_steps=100),
+        evaluation=evaluation or EvaluationConfig(),
+        run_dir=str(run_dir),
+    )
+    return dataclasses.replace(config, **changes)

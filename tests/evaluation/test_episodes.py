@@ -1,0 +1,84 @@
+"""Which episodes are played, and that they are the same each time."""
+
+import jax
+import pytest
+
+from sebulba.config import EnvConfig
+from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
+from tests.toys import ToyAgent, ToyConfig, toy_run_spec
+
+SCRIPTED = "tests.evaluation.scripted:make"
+
+
+def make_plan(**changes):
+    settings = {
+        "env": EnvConfig(suite=SCRIPTED, id="Scripted"),
+        "episodes": 6,
+        "num_envs": 3,
+        "max_episode_steps": 100,
+        "greedy": True,
+        "seed": 1,
+    }
+    return EvaluationPlan(**settings | changes)
+
+
+def play(evaluation):
+    while not evaluation.is_over:
+        evaluation.advance()
+    evaluation.close()
+    return evaluation.result()
+
+
+def play_toy(plan):
+    agent = ToyAgent(ToyConfig(), toy_run_spec())
+    networks = agent.init_networks(jax.random.key(0))
+    return play(Evaluator(agent, plan, device=jax.devices()[0]).start(networks))
+
+
+def play_stored(stored, *, times=1, **changes):
+    plan = make_plan(env=stored.config.env, **changes)
+    evaluator = Evaluator(stored.agent, plan, device=stored.device)
+    return [play(evaluator.start(stored.networks)) for _ in range(times)]
+
+
+def test_short_episodes_do_not_crowd_out_long_ones():
+    # Environment b's episodes take b + 1 steps: the first six to end would be of length 1 and 2.
+    played = play_toy(make_plan())
+    assert [[record.episode_length for record in of_one] for of_one in played.episodes] == [
+        [1, 1],
+        [2, 2],
+        [3, 3],
+    ]
+    assert played.unfinished == 0
+
+
+@pytest.mark.parametrize(("episodes", "quota"), [(6, [2, 2, 2]), (7, [3, 2, 2]), (2, [1, 1])])
+def test_quota_divides_exactly_the_episodes_asked_for(episodes, quota):
+    assert make_plan(episodes=episodes).quota.tolist() == quota
+
+
+def test_a_lost_life_does_not_end_an_episode():
+    plan = make_plan(env=EnvConfig(suite=SCRIPTED, id="Scripted", options={"lives": 3}))
+    played = play_toy(plan)
+    assert [record.episode_return for record in played.episodes[1]] == [6.0, 6.0]
+
+
+def test_an_environment_that_never_ends_an_episode_does_not_hold_the_evaluation_up():
+    plan = make_plan(env=EnvConfig(suite=SCRIPTED, id="Scripted", options={"never_ends": True}))
+    played = play_toy(plan)
+    assert played.records == []
+    assert played.unfinished == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "greedy"), [("impala", True), ("r2d2", True), ("sac", False), ("cartpole", False)]
+)
+def test_one_seed_plays_bitwise_the_same_episodes_twice(policy_of, name, greedy):
+    first, second = play_stored(policy_of(name).stored, times=2, greedy=greedy)
+    assert first == second
+    assert len(first.records) == 6
+
+
+def test_another_seed_plays_other_episodes(policy_of):
+    stored = policy_of("sac").stored
+    assert play_stored(stored, seed=1) != play_stored(stored, seed=2)

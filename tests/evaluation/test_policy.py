@@ -1,0 +1,126 @@
+"""A trained policy as a function."""
+
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sebulba
+from sebulba.types import EnvStep
+
+
+def row(observation, reward, is_first):
+    flags = np.zeros(len(reward), bool)
+    return EnvStep(
+        observation=observation,
+        reward=reward,
+        terminated=flags,
+        truncated=flags,
+        is_first=is_first,
+    )
+
+
+def observations(policy, *shape):
+    spec = policy.stored.environment.observation
+    return np.random.default_rng(0).random((*shape, *spec.shape)).astype(spec.dtype)
+
+
+@pytest.mark.parametrize("name", ["impala", "r2d2"])
+def test_policy_acts_as_the_agent_does(policy_of, name):
+    policy = policy_of(name)
+    agent, networks = policy.stored.agent, policy.stored.networks
+    sequence = observations(policy, 6, 3)
+    state = policy.initial_state(3)
+    actor_state = state.actor_state
+    act = jax.jit(lambda *args: agent.act(*args, greedy=True))
+    for t, observation in enumerate(sequence):
+        reward = np.full(3, t, np.float32)
+        # The second environment begins an episode at the fourth observation.
+        is_first = np.array([t == 0, t in (0, 3), t == 0])
+        action, state = policy(observation, state, reward=reward, is_first=is_first)
+        expected, _, actor_state = act(networks, actor_state, row(observation, reward, is_first))
+        np.testing.assert_array_equal(action, expected)
+    jax.tree.map(np.testing.assert_array_equal, _data(state.actor_state), _data(actor_state))
+
+
+def _data(tree):
+    def data(leaf):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if is_key else leaf
+
+    return jax.tree.map(data, tree)
+
+
+def test_one_observation_gives_what_a_batch_of_one_gives(policy_of):
+    policy = policy_of("r2d2")
+    state = single_state = None
+    for observation in observations(policy, 4):
+        action, state = policy(observation[None], state)
+        single, single_state = policy(observation, single_state)
+        assert action.shape == (1,)
+        assert single.shape == ()
+        assert single == action[0]
+
+
+def test_a_state_of_none_begins_an_episode(policy_of):
+    policy = policy_of("r2d2")
+    first, second = observations(policy, 2)
+    _, after_first = policy(first)
+    _, begun = policy(second)
+    _, gone_on = policy(second, after_first)
+    _, begun_again = policy(second, after_first, is_first=True)
+    lstm = [state.actor_state.memory.lstm for state in (begun, begun_again, gone_on)]
+    leaves = [jax.tree.leaves(each)[0] for each in lstm]
+    np.testing.assert_array_equal(leaves[0], leaves[1])
+    assert not np.array_equal(leaves[0], leaves[2])
+
+
+def test_actions_are_in_the_environment_s_own_units(policy_of):
+    policy = policy_of("sac")
+    batch = observations(policy, 5)
+    agent, networks = policy.stored.agent, policy.stored.networks
+    step = row(batch, np.zeros(5, np.float32), np.ones(5, bool))
+    expected, _, _ = agent.act(networks, policy.initial_state(5).actor_state, step, greedy=True)
+    action, _ = policy(batch)
+    assert action.dtype == np.float32
+    # The task acts in [0, 4], the agent in [-1, 1].
+    np.testing.assert_allclose(action, 2 + 2 * np.asarray(expected), rtol=1e-6)
+
+
+def test_samples_are_the_seed_s(run_of):
+    path = run_of("sac")
+    policies = [sebulba.load_policy(path, greedy=False, seed=seed) for seed in (1, 1, 2)]
+    batch = observations(policies[0], 5)
+    first, same, other = (policy(batch)[0] for policy in policies)
+    np.testing.assert_array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+def test_what_does_not_fit_is_refused_by_name(policy_of):
+    policy = policy_of("impala")
+    batch = observations(policy, 3)
+    with pytest.raises(ValueError, match=r"one observation of shapes \[\[50\]\]"):
+        policy(batch[:, :10])
+    with pytest.raises(ValueError, match="a state of 3 environments"):
+        policy(batch, policy.initial_state(2))
+    with pytest.raises(ValueError, match=r"reward \[\] or \[3\], got \[2\]"):
+        policy(batch, reward=[0.0, 1.0])
+    with pytest.raises(ValueError, match="complex64"):
+        policy(batch.astype(np.complex64))
+
+
+def test_no_thread_is_started(run_of):
+    path = run_of("impala")
+    before = set(threading.enumerate())
+    policy = sebulba.load_policy(path)
+    policy(observations(policy, 1))
+    assert set(threading.enumerate()) <= before
+
+
+def test_importing_the_package_imports_no_jax():
+    check = "import sys, sebulba; assert 'jax' not in sys.modules; assert callable(sebulba.{})"
+    subprocess.run([sys.executable, "-c", check.format("load_policy")], check=True, timeout=120)

@@ -1,0 +1,50 @@
+"""What is read of a run directory."""
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.checkpoints.restore import CheckpointError, restore, steps_in
+from sebulba.config import EnvConfig
+from sebulba.errors import ConfigError
+from sebulba.evaluation.stored import load_stored_policy, parse_which, read_environment_spec
+
+
+@pytest.mark.parametrize("name", ["impala", "r2d2", "sac"])
+def test_networks_are_those_that_the_checkpoint_holds(run_of, policy_of, name):
+    path, stored = run_of(name), policy_of(name).stored
+    shapes = jax.eval_shape(stored.agent.init_networks, jax.random.key(0))
+    whole, meta = restore(
+        path / "checkpoints", "latest", {"learner": {"networks": shapes}}, partial=True
+    )
+    expected = stored.agent.actor_networks(whole["learner"]["networks"])
+    jax.tree.map(np.testing.assert_array_equal, stored.networks, expected)
+    assert stored.learner_cycle == steps_in(path / "checkpoints")[-1]
+    assert stored.env_steps == meta["progress"]["env_steps"] >= 200
+
+
+def test_only_the_networks_that_act_are_kept(policy_of):
+    stored = policy_of("r2d2").stored
+    whole = jax.eval_shape(stored.agent.init_networks, jax.random.key(0))
+    assert len(jax.tree.leaves(stored.networks)) < len(jax.tree.leaves(whole))
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="expected a run directory"):
+        load_stored_policy(tmp_path, "latest")
+
+
+def test_a_checkpoint_that_is_not_there_is_never_replaced_by_another(run_of):
+    with pytest.raises(CheckpointError, match="expected checkpoint 12345"):
+        load_stored_policy(run_of("impala"), 12345)
+
+
+def test_which_checkpoint_is_latest_best_or_a_number():
+    assert [parse_which(text) for text in ("latest", "best", "12")] == ["latest", "best", 12]
+    with pytest.raises(ConfigError, match="got 'newest'"):
+        parse_which("newest")
+
+
+def test_spaces_of_asynchronous_environments_are_read_without_a_process():
+    config = EnvConfig(suite="gymnasium", id="CartPole-v1", options={"vectorization_mode": "async"})
+    assert read_environment_spec(config).observation.shape == (4,)

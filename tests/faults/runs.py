@@ -1,0 +1,62 @@
+"""Runs that are to fail, in this process and in others."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+from sebulba.config import (
+    ActorConfig,
+    CheckpointConfig,
+    Config,
+    DevicesConfig,
+    EnvConfig,
+    LearnerConfig,
+    RunConfig,
+)
+from tests.resuming import ROOT
+from tests.toys import ToyConfig
+
+BREAKING = "tests.faults.breaking"
+
+
+def make_config(run_dir, *, agent="tests.toys:ToyAgent", updates_per_cycle=1, **sections):
+    """Returns a lock-step run of Catch by a toy agent; `sections` are changes to its sections."""
+    config = Config(
+        env=EnvConfig(suite="jax", id="Catch-v0"),
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        actor=ActorConfig(num_envs=4, trajectory_length=5),
+        learner=LearnerConfig(max_policy_lag=0),
+        run=RunConfig(total_env_steps=400, log_interval_env_steps=100),
+        checkpoint=CheckpointConfig(interval_s=None),
+        agent=ToyConfig(name=agent, updates_per_cycle=updates_per_cycle),
+        run_dir=str(run_dir),
+    )
+    changes = {
+        name: dataclasses.replace(getattr(config, name), **changes)
+        for name, changes in sections.items()
+    }
+    return dataclasses.replace(config, **changes)
+
+
+def last_line(capsys):
+    """Returns the last line on stderr so far."""
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def summary_of(run_dir):
+    """Returns `summary.json`."""
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def run_module(module, *arguments, timeout=60):
+    """Runs a command line in a process of its own, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )

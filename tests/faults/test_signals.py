@@ -1,0 +1,42 @@
+"""Signals that stop a run, once and twice."""
+
+import signal
+import subprocess
+
+import pytest
+
+from sebulba.checkpoints.restore import steps_in
+from tests.resuming import start_process
+
+CONFIG = """
+env: {suite: jax, id: Catch-v0}
+agent: {name: 'tests.toys:ToyAgent'}
+devices: {actor: [0], learner: [0]}
+actor: {num_envs: 4, trajectory_length: 5}
+checkpoint: {interval_s: 0}
+run: {total_env_steps: 1_000_000_000, log_interval_env_steps: 1_000}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal_ends_a_run_at_once_with_its_older_checkpoint_intact(number, tmp_path):
+    config, run_dir = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(CONFIG)
+    process = start_process(config, run_dir)
+    while not steps_in(run_dir / "checkpoints"):
+        assert process.poll() is None
+    process.send_signal(number)
+    process.send_signal(number)
+    try:
+        process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    # The second may come when the first has ended the run already.
+    assert process.returncode in (-number, 128 + number)
+    step = steps_in(run_dir / "checkpoints")[-1]
+    process = start_process(config, run_dir, "--resume", "latest", "--run.total-env-steps", "1")
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    assert f"resumes at cycle {step} (exact" in error

@@ -1,0 +1,161 @@
+"""Threads that fail, and threads that never come back."""
+
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+from sebulba import endings, runner, training
+from sebulba.actor import Actor
+from sebulba.checkpoints.restore import steps_in
+from sebulba.learner import Learner
+from sebulba.timing import ENVIRONMENT
+from tests.faults.runs import BREAKING, last_line, make_config, run_module, summary_of
+
+BREAKING_CONFIG = """
+env: {{suite: gymnasium, id: '{module}:Breaking-v0', options: {{steps: {steps}, then: {then}}}}}
+actor: {{num_envs: 1, trajectory_length: 5, env_timeout_s: 1}}
+agent: {{name: 'tests.toys:ToyAgent'}}
+run: {{total_env_steps: 1_000_000_000, log_interval_env_steps: 10}}
+checkpoint: {{interval_s: 0}}
+"""
+
+
+def run_breaking(tmp_path, *, steps, then):
+    path = tmp_path / "config.yaml"
+    path.write_text(BREAKING_CONFIG.format(module=BREAKING, steps=steps, then=then))
+    return run_module("sebulba.train", path, "--run-dir", tmp_path / "run")
+
+
+def test_environment_that_hangs_ends_the_process_with_code_5_and_all_stacks(tmp_path):
+    process = run_breaking(tmp_path, steps=200, then="hang")
+    ended_at = time.time()
+    assert process.returncode == 5, process.stderr
+    stacks, last = process.stderr, process.stderr.splitlines()[-1]
+    assert "Current thread" in stacks and "breaking.py" in stacks
+    assert "terminate called" not in stacks
+    assert last.startswith("sebulba: WatchdogError: actor ")
+    assert "has been in one environment for" in last
+    assert "actor.env_timeout_s allows 1 s" in last
+    assert "This happened in actor" in last
+    (step, *_) = steps_in(tmp_path / "run/checkpoints")[-1:]
+    assert f"The last checkpoint is of cycle {step}" in last
+    assert last.endswith("--resume latest")
+    summary_at = (tmp_path / "run/summary.json").stat().st_mtime
+    assert summary_of(tmp_path / "run")["status"] == "failed"
+    assert ended_at - summary_at < 10.0
+
+
+@pytest.mark.slow
+def test_process_ends_soon_after_an_actor_s_exception(tmp_path):
+    process = run_breaking(tmp_path, steps=200, then="fail")
+    ended_at = time.time()
+    assert process.returncode == 3, process.stderr
+    failed_at = min(
+        float(line.split()[-1]) for line in process.stdout.splitlines() if "failed at" in line
+    )
+    assert "the simulator lost its mind" in process.stderr.splitlines()[-1]
+    assert "in step" in process.stderr and "breaking.py" in process.stderr
+    assert summary_of(tmp_path / "run")["status"] == "failed"
+    # The bound of a machine that does nothing else is 2 s.
+    assert ended_at - failed_at < 10.0, f"{ended_at - failed_at:.2f} s"
+
+
+@pytest.fixture
+def blocked(monkeypatch):
+    """Lets threads that hang in this process go on once the test is over."""
+    release = threading.Event()
+    ends = []
+    monkeypatch.setattr(training, "end_process", ends.append)
+    monkeypatch.setattr(runner, "_STOP_DEADLINE_S", 0.2)
+    monkeypatch.setattr(runner, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
+    before = set(threading.enumerate())
+    yield release, ends
+    release.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30.0)
+        assert not thread.is_alive()
+
+
+def hang_at(monkeypatch, owner, call, release, announce=None):
+    """Makes `run_cycle` hang when it is called for the `call`-th time."""
+    method, calls = owner.run_cycle, []
+
+    def hanging(self, *args):
+        calls.append(None)
+        if len(calls) == call:
+            if announce is not None:
+                self.clock.begin(announce)
+            release.wait()
+        return method(self, *args)
+
+    monkeypatch.setattr(owner, "run_cycle", hanging)
+
+
+def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
+    tmp_path, monkeypatch, blocked, capsys
+):
+    release, ends = blocked
+    hang_at(monkeypatch, Actor, 12, release, ENVIRONMENT)
+    monkeypatch.setattr("sebulba.watchdog._GRACE_S", 0.0)
+    config = make_config(tmp_path, actor={"env_timeout_s": 0.2}, checkpoint={"interval_s": 0})
+    assert training.train(config) == 5
+    assert ends == [5]
+    assert "WatchdogError: actor " in last_line(capsys)
+    summary = summary_of(tmp_path)
+    assert summary["status"] == "failed"
+    for account in summary["ledger"]:
+        assert account["acted"] == sum(account.values()) - account["acted"]
+
+
+def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_code(
+    tmp_path, monkeypatch, blocked, capsys
+):
+    release, ends = blocked
+    hang_at(monkeypatch, Learner, 1, release)
+
+    def signal_once_it_learns(self):
+        if any(thread.name == "learner" for thread in threading.enumerate()):
+            self.number = signal.SIGTERM
+        return self.number is not None
+
+    monkeypatch.setattr(runner.StopSignal, "is_set", signal_once_it_learns)
+    assert training.train(make_config(tmp_path)) == 143
+    assert ends == [143]
+    last = last_line(capsys)
+    # Actors may be compiling.
+    assert last.startswith("sebulba: StuckError: ") and "did not end within 0.2 s" in last
+    assert last.endswith("There is no checkpoint.")
+
+
+def test_failure_that_other_threads_survive_is_still_the_cause(
+    tmp_path, monkeypatch, blocked, capsys
+):
+    release, ends = blocked
+    hang_at(monkeypatch, Learner, 3, release)
+
+    def fail_at_third(self, networks, version):
+        if self.num_cycles == 2:
+            raise RuntimeError("the actor broke")
+        return run_cycle(self, networks, version)
+
+    run_cycle = Actor.run_cycle
+    monkeypatch.setattr(Actor, "run_cycle", fail_at_third)
+    assert training.train(make_config(tmp_path, learner={"max_policy_lag": None})) == 3
+    assert ends == [3]
+    last = last_line(capsys)
+    assert last.startswith("sebulba: RuntimeError: the actor broke – This happened in actor ")
+    # The other actor may be compiling.
+    assert re.search(r"After that .*\blearner\b.* did not end within 0\.2 s\.", last)
+
+
+def test_exit_of_a_thread_is_a_failure(tmp_path, monkeypatch, capsys):
+    def leave(self, items):
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Learner, "run_cycle", leave)
+    assert training.train(make_config(tmp_path)) == 3
+    assert "SystemExit" in last_line(capsys)
+    assert endings.exit_code_of(None, None) == 0
