@@ -35,7 +35,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.reductions import masked_mean
 from sebulba.replay import ReplayState, Sample
 from sebulba.replay.priorities import importance_weights
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 
 
 @pytree_dataclass
@@ -59,8 +59,8 @@ class R2D2ActorState:
 class ActorQ:
     """The actor's own Q values of a row, for the first priority of the sequences it is in."""
 
-    taken: jax.Array  # [B] float32, of the action taken
-    greatest: jax.Array  # [B] float32
+    taken: Array  # [B] float32, of the action taken
+    greatest: Array  # [B] float32
 
 
 class R2D2:
@@ -279,8 +279,9 @@ class R2D2:
             for part in (slice(burn_in), slice(burn_in, None))
         )
         if burn_in:
-            _, lstm = self._unroll(jax.lax.stop_gradient(params), *before, lstm)
-        q, _ = self._unroll(params, *after, jax.lax.stop_gradient(lstm))
+            fixed = jax.lax.stop_gradient(params)
+            _, lstm = self._unroll(fixed, before[0], before[1], lstm)
+        q, _ = self._unroll(params, after[0], after[1], jax.lax.stop_gradient(lstm))
         return q
 
     def _td_errors(

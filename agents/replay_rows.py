@@ -9,7 +9,7 @@ import numpy as np
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 
 
 @pytree_dataclass
@@ -17,7 +17,7 @@ class Row:
     """What the replay stores of a row."""
 
     env_step: EnvStep  # with only the newest frame of a stack
-    action: jax.Array
+    action: Array
     extras: PyTree  # what the agent keeps of its own
 
 

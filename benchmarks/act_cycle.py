@@ -25,6 +25,7 @@ from sebulba.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
+from sebulba.episode_reducers import EpisodeTracker
 from sebulba.fused_cycle import FusedCycle
 from sebulba.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.timing import WallClock
@@ -106,7 +107,15 @@ class Bench:
         """Returns an act cycle of an environment that has been reset, and its first carry."""
         agent, networks = self.agent, self.networks
         key = jax.random.key(1)
-        carry = init_carry(agent, networks, env_step, key=key, actor_id=0, device=self.device)
+        carry = init_carry(
+            agent,
+            networks,
+            env_step,
+            key=key,
+            actor_id=0,
+            device=self.device,
+            tracker=EpisodeTracker(),
+        )
         if variant in BOOKKEEPING:
             return LoopCycle(
                 agent, environment, bookkeeping=variant, trajectory_length=self.length

@@ -20,7 +20,8 @@ import numpy as np
 from sebulba.agent import Agent
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.checks import describe_non_finite, is_finite
-from sebulba.episodes import EpisodeStatistics, init_statistics, update_statistics
+from sebulba.episode_reducers import EpisodeTracker
+from sebulba.episodes import EpisodeStatistics
 from sebulba.pytree import pytree_dataclass
 from sebulba.trajectory_buffer import Buffer, write_row
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
@@ -68,6 +69,7 @@ def init_carry(
     key: jax.Array,
     actor_id: int,
     device: jax.Device,
+    tracker: EpisodeTracker,
 ) -> ActCarry:
     """Returns the carry of an actor's first cycle, on the actor's device.
 
@@ -78,12 +80,13 @@ def init_carry(
         key: the actor's own, consumed.
         actor_id: as `Agent.init_actor_state` takes it.
         device: the actor's.
+        tracker: of episodes.
     """
     num_envs = env_step.reward.shape[0]
 
     def init(networks: Networks, key: jax.Array) -> tuple[ActorState, EpisodeStatistics]:
         actor_state = agent.init_actor_state(networks, num_envs, key, actor_id)
-        return actor_state, init_statistics(num_envs)
+        return actor_state, tracker.init(num_envs)
 
     # Committed to the device, like everything that later cycles give: otherwise the second cycle
     # would be compiled again.
@@ -100,20 +103,21 @@ def act_row(
     buffer: Buffer,
     t: jax.Array,
     *,
+    tracker: EpisodeTracker,
     greedy: bool = False,
 ) -> tuple[PyTree, ActorState, EpisodeStatistics, Buffer]:
     """Acts from row `t` and writes everything of that row into the buffer."""
     action, extras, actor_state = agent.act(
         networks, carry.actor_state, carry.env_step, greedy=greedy
     )
-    statistics = update_statistics(carry.statistics, carry.env_step)
+    statistics = tracker.update(carry.statistics, carry.env_step, action, extras)
     buffer = Buffer(
         trajectory=Trajectory(
             env_steps=write_row(buffer.trajectory.env_steps, carry.env_step, t),
             action=write_row(buffer.trajectory.action, action, t),
             extras=write_row(buffer.trajectory.extras, extras, t),
         ),
-        episodes=write_row(buffer.episodes, statistics, t),
+        episodes=write_row(buffer.episodes, statistics.as_row(), t),
     )
     return action, actor_state, statistics, buffer
 
@@ -153,7 +157,7 @@ class BufferAllocator:
             return agent.act(networks, carry.actor_state, carry.env_step, greedy=False)
 
         action, extras, _ = jax.eval_shape(act, networks, carry)
-        env_step, statistics = jax.eval_shape(lambda: (carry.env_step, carry.statistics))
+        env_step, statistics = jax.eval_shape(lambda: (carry.env_step, carry.statistics.as_row()))
 
         def allocate() -> Buffer:
             return Buffer(

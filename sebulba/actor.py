@@ -12,7 +12,7 @@ from sebulba.devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
 from sebulba.episodes import finished_episodes
 from sebulba.ledger import Ledger
-from sebulba.queues import NetworksDeque, TrajectoryDeque
+from sebulba.queues import Staging, TrajectoryDeque
 from sebulba.renewal import LiveEnvironment, Renewal, Seam, seam_after
 from sebulba.schedule import Schedule
 from sebulba.timing import (
@@ -195,7 +195,7 @@ class Actor:
 
 
 def run_actor(
-    actor: Actor, *, schedule: Schedule, staging: NetworksDeque, trajectories: TrajectoryDeque
+    actor: Actor, *, schedule: Schedule, staging: Staging, trajectories: TrajectoryDeque
 ) -> None:
     """Acts until the deques are closed.
 

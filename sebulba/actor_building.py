@@ -21,6 +21,7 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.checks import check_structure
+from sebulba.episode_reducers import EpisodeTracker
 from sebulba.errors import ConfigError
 from sebulba.fused_cycle import FusedCycle
 from sebulba.ledger import Ledger
@@ -63,6 +64,7 @@ def make_actor(
     learners: LearnerDevices,
     ledger: Ledger,
     step_functions: StepFunctions,
+    tracker: EpisodeTracker,
     number: int,
     on_warning: Callable[[str], None],
 ) -> Actor:
@@ -79,7 +81,8 @@ def make_actor(
         key: the actor's own, consumed.
         learners: take its trajectories.
         ledger: of this host.
-        step_functions: of all actors.
+        step_functions: of all actors, with the same tracker.
+        tracker: of episodes.
         number: of the actor, among those of all hosts.
         on_warning: takes one line of text, in the actor's thread.
 
@@ -89,7 +92,9 @@ def make_actor(
     """
     with _as_fault(number, "its reset"):
         env_step = _first_row(environment, run_spec)
-    carry = init_carry(agent, networks, env_step, key=key, actor_id=number, device=device)
+    carry = init_carry(
+        agent, networks, env_step, key=key, actor_id=number, device=device, tracker=tracker
+    )
     length = config.actor.trajectory_length
     allocate = BufferAllocator(agent, networks, carry, trajectory_length=length, device=device)
     clock = WallClock()
@@ -117,7 +122,7 @@ def make_actor(
             if isinstance(environment, WholeState):
                 env_state = environment.whole_state
         else:
-            act_cycle = FusedCycle(agent, fused, **shared)
+            act_cycle = FusedCycle(agent, fused, tracker=tracker, **shared)
             if fused.is_whole_state:
                 env_state = fused.state
         return LiveEnvironment(

@@ -113,8 +113,9 @@ class Agent(Protocol):
             initial_state: the actor state before row 0.
             final_state: the actor state after row `T - 1`.
             trajectory: `[T + 1, B]` rows, `B` being this device's share of the environments.
-            actor_id: int32 `[]`, 0 … `run_spec.num_actors` − 1 on each host. An actor's trajectories come in the order in which they were
-                acted, so `(actor_id, b)` names a stream without gaps.
+            actor_id: int32 `[]`, 0 … `run_spec.num_actors` − 1 on each host. An actor's
+                trajectories come in the order in which they were acted, so `(actor_id, b)` names a
+                stream without gaps.
         """
         ...
 

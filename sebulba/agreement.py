@@ -33,19 +33,23 @@ class Agreement:
     gathers nothing; it is stopped by its supervisor, and may always save.
     """
 
-    def __init__(self, learners: LearnerDevices, *, max_episodes: int):
+    def __init__(
+        self, learners: LearnerDevices, *, max_episodes: int, reducers: Sequence[str] = ()
+    ):
         """Begins without any decision.
 
         Args:
             learners: of all hosts.
             max_episodes: the last episodes of a trajectory that are told of: as many as the return
                 window has, since no others stay in it.
+            reducers: names of the numbers that every episode is reduced to.
         """
         self.stop_signal: int | None = None
         self.allows_checkpoint = learners.num_hosts == 1
         self.asks_to_stop: Callable[[], int | None] = lambda: None
         self.wants_checkpoint: Callable[[], bool] = lambda: False
         self._max_episodes = max_episodes
+        self._reducers = tuple(reducers)
         self._gather = None if learners.num_hosts == 1 else _Gather(learners)
 
     def decide(self, reports: Sequence[TrajectoryReport]) -> list[TrajectoryReport]:
@@ -56,38 +60,55 @@ class Agreement:
         """
         if self._gather is None:
             return list(reports)
-        packed = [pack(report, max_episodes=self._max_episodes) for report in reports]
+        packed = [
+            pack(report, max_episodes=self._max_episodes, reducers=self._reducers)
+            for report in reports
+        ]
         votes = np.array([self.asks_to_stop() or 0, self.wants_checkpoint()], np.int32)
         rows = self._gather(np.concatenate([votes, *packed]))
         self.stop_signal = int(rows[:, 0].max()) or None
         self.allows_checkpoint = bool(rows[:, 1].all())
-        every = rows[:, _NUM_VOTES:].reshape(-1, _NUM_COUNTS + 2 * self._max_episodes)
-        return [unpack(row) for row in every]
+        every = rows[:, _NUM_VOTES:].reshape(
+            -1, _NUM_COUNTS + (2 + len(self._reducers)) * self._max_episodes
+        )
+        return [unpack(row, reducers=self._reducers) for row in every]
 
 
-def pack(report: TrajectoryReport, *, max_episodes: int) -> np.ndarray:
+def pack(
+    report: TrajectoryReport, *, max_episodes: int, reducers: Sequence[str] = ()
+) -> np.ndarray:
     """Returns a report as int32, of a length that depends on nothing that happens."""
     kept = report.episodes[-max_episodes:]
-    returns = np.zeros(max_episodes, np.float32)
-    returns[: len(kept)] = [record.episode_return for record in kept]
+    numbers = np.full((1 + len(reducers), max_episodes), np.nan, np.float32)
+    for i, record in enumerate(kept):
+        numbers[0, i] = record.episode_return
+        numbers[1:, i] = [record.reduced.get(name, np.nan) for name in reducers]
     lengths = np.zeros(max_episodes, np.int32)
     lengths[: len(kept)] = [record.episode_length for record in kept]
     counts = [report.env_steps, report.policy_lag, report.num_episodes, len(kept)]
-    return np.concatenate([np.array(counts, np.int32), returns.view(np.int32), lengths])
+    return np.concatenate([np.array(counts, np.int32), lengths, numbers.view(np.int32).ravel()])
 
 
-def unpack(row: np.ndarray) -> TrajectoryReport:
+def unpack(row: np.ndarray, *, reducers: Sequence[str] = ()) -> TrajectoryReport:
     """Returns what `pack` was given, without the episodes that it had no room for."""
     env_steps, policy_lag, num_episodes, num_kept = map(int, row[:_NUM_COUNTS])
-    returns, lengths = np.split(row[_NUM_COUNTS:], 2)
-    episodes = zip(returns.view(np.float32)[:num_kept], lengths[:num_kept], strict=True)
+    lengths, *rest = np.split(row[_NUM_COUNTS:], 2 + len(reducers))
+    returns, *reduced = (numbers.view(np.float32) for numbers in rest)
     return TrajectoryReport(
         env_steps=env_steps,
         policy_lag=policy_lag,
         num_episodes=num_episodes,
         episodes=tuple(
-            EpisodeRecord(episode_return=float(episode_return), episode_length=int(length))
-            for episode_return, length in episodes
+            EpisodeRecord(
+                episode_return=float(returns[i]),
+                episode_length=int(lengths[i]),
+                reduced={
+                    name: float(numbers[i])
+                    for name, numbers in zip(reducers, reduced, strict=True)
+                    if not np.isnan(numbers[i])
+                },
+            )
+            for i in range(num_kept)
         ),
     )
 

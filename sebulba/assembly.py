@@ -16,6 +16,7 @@ from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.devices import DevicePlan, LearnerDevices, plan_devices, plan_learners
 from sebulba.envs.base import Environment
+from sebulba.episode_reducers import load_reducers
 from sebulba.errors import ConfigError
 from sebulba.learner import Learner
 from sebulba.ledger import Ledger
@@ -145,7 +146,8 @@ def _assemble(
             1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
         ),
     )
-    step_functions = StepFunctions(agent)
+    tracker = load_reducers(config.run.episode_reducers)
+    step_functions = StepFunctions(agent, tracker=tracker)
     actors = tuple(
         make_actor(
             config,
@@ -160,6 +162,7 @@ def _assemble(
             learners=learners,
             ledger=ledger,
             step_functions=step_functions,
+            tracker=tracker,
             on_warning=on_warning,
         )
         for actor_id, (environment, device) in enumerate(
@@ -185,7 +188,11 @@ def _assemble(
             config=config.run,
             num_actors=num_actors,
             ledger=ledger,
-            agreement=Agreement(learners, max_episodes=config.run.return_window),
+            agreement=Agreement(
+                learners,
+                max_episodes=config.run.return_window,
+                reducers=tuple(config.run.episode_reducers),
+            ),
             clocks={"actor": [actor.clock for actor in actors], "learner": [learner.clock]},
             write_row=write_row,
             num_non_finite_updates=lambda: learner.num_non_finite_updates,

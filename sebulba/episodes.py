@@ -1,11 +1,13 @@
 """Statistics of episodes, kept inside the jitted act cycle and across trajectory borders."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import EnvStep, EpisodeRecord
+from sebulba.types import EnvStep, EpisodeRecord, PyTree
 
 
 @pytree_dataclass
@@ -15,6 +17,13 @@ class EpisodeStatistics:
     episode_return: jax.Array  # [B] float32, of raw rewards
     episode_length: jax.Array  # [B] int32, env steps; reset steps do not count
     is_over: jax.Array  # [B] bool, the episode ended with this row; of length 0: before it
+    # [B] float32 by the name of a reducer: the episode's number, if it is over
+    reduced: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+    reducer_states: dict[str, PyTree] = dataclasses.field(default_factory=dict)
+
+    def as_row(self) -> "EpisodeStatistics":
+        """Returns what a trajectory keeps of each row: all but the states of reducers."""
+        return dataclasses.replace(self, reducer_states={})
 
 
 def init_statistics(num_envs: int) -> EpisodeStatistics:
@@ -34,7 +43,8 @@ def update_statistics(statistics: EpisodeStatistics, env_step: EnvStep) -> Episo
     waits = statistics.is_over & ~env_step.is_first
     episode_return = jnp.where(statistics.is_over, 0.0, statistics.episode_return)
     episode_length = jnp.where(statistics.is_over, 0, statistics.episode_length)
-    return EpisodeStatistics(
+    return dataclasses.replace(
+        statistics,
         episode_return=episode_return + env_step.reward,
         episode_length=episode_length + jnp.where(env_step.is_first | waits, 0, 1),
         is_over=env_step.done if env_step.episode_over is None else env_step.episode_over,
@@ -48,9 +58,14 @@ def finished_episodes(rows: EpisodeStatistics) -> tuple[EpisodeRecord, ...]:
         return ()
     returns = np.asarray(rows.episode_return)[ended]
     lengths = np.asarray(rows.episode_length)[ended]
+    reduced = {name: np.asarray(values)[ended] for name, values in rows.reduced.items()}
     return tuple(
-        EpisodeRecord(episode_return=float(episode_return), episode_length=int(episode_length))
-        for episode_return, episode_length in zip(returns, lengths, strict=True)
+        EpisodeRecord(
+            episode_return=float(returns[i]),
+            episode_length=int(lengths[i]),
+            reduced={name: float(values[i]) for name, values in reduced.items()},
+        )
+        for i in range(len(returns))
     )
 
 
@@ -64,8 +79,10 @@ def end_episodes(
         env_step: `[B]`, the last row.
 
     Returns:
-        The episodes that ended with the last row, and how many were under way: those count no more.
+        The episodes that ended with the last row, without what reducers would have made of them,
+        and how many were under way: those count no more.
     """
+    statistics = dataclasses.replace(statistics.as_row(), reduced={})
     last = jax.tree.map(
         np.asarray, update_statistics(statistics, jax.tree.map(np.asarray, env_step))
     )

@@ -18,6 +18,7 @@ from sebulba.act_cycle import (
 from sebulba.agent import Agent
 from sebulba.envs.base import EnvironmentFault, FusedEnvironment
 from sebulba.envs.checks import check_structure
+from sebulba.episode_reducers import EpisodeTracker
 from sebulba.timing import ACT, COMPILE, WallClock
 from sebulba.trajectory_buffer import Buffer
 from sebulba.types import Networks
@@ -37,7 +38,9 @@ class FusedCycle:
         device: jax.Device,
         clock: WallClock,
         whole_episodes: bool = False,
+        tracker: EpisodeTracker | None = None,
     ):
+        tracker = tracker or EpisodeTracker()
         if whole_episodes and environment.restart is None:
             raise ValueError("expected an environment with `restart` for whole episodes, got none")
         self._device = device
@@ -50,7 +53,9 @@ class FusedCycle:
         self._next_activity = COMPILE
 
         def step(networks, t, carry, buffer, env_state):
-            action, actor_state, statistics, buffer = act_row(agent, networks, carry, buffer, t)
+            action, actor_state, statistics, buffer = act_row(
+                agent, networks, carry, buffer, t, tracker=tracker
+            )
             env_state, env_step = environment.step(env_state, action)
             check_structure(env_step, carry.env_step)
             carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
@@ -82,7 +87,9 @@ class FusedCycle:
             t, carry, buffer, env_state = jax.lax.while_loop(
                 goes_on, body, (jnp.int32(0), carry, buffer, env_state)
             )
-            buffer, statistics = close_episodes(buffer, carry.statistics, carry.env_step, t)
+            buffer, statistics = close_episodes(
+                buffer, carry.statistics, carry.env_step, t, tracker
+            )
             return env_state, dataclasses.replace(carry, statistics=statistics), buffer
 
         # Networks of a single learner device lie on its mesh, and what is computed from them would

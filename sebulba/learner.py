@@ -34,7 +34,15 @@ from sebulba.timing import (
     WAIT_FOR_TRAJECTORIES,
     WallClock,
 )
-from sebulba.types import ActorState, Experience, Networks, PyTree, Trajectory, TrajectoryItem
+from sebulba.types import (
+    ActorState,
+    Array,
+    Experience,
+    Networks,
+    PyTree,
+    Trajectory,
+    TrajectoryItem,
+)
 
 
 @pytree_dataclass
@@ -44,9 +52,9 @@ class LearnerState:
     networks: Networks  # replicated
     opt_state: PyTree  # replicated
     experience: Experience  # per learner device, with a leading axis of devices
-    step: jax.Array  # [] int32, optimisation steps taken
-    key: jax.Array  # never changes: each step's key is folded from it
-    non_finite: NonFiniteCounts  # replicated
+    step: Array  # [] int32, optimisation steps taken
+    key: Array  # never changes: each step's key is folded from it
+    non_finite: PyTree  # `NonFiniteCounts`, replicated
 
 
 @pytree_dataclass
@@ -136,7 +144,7 @@ class Learner:
         programs = min(num_updates, 2)
         self.clock.begin(UPDATE if programs in self._compiled_for else COMPILE)
         self._compiled_for.add(programs)
-        metrics = []
+        metrics: list[Metrics] = []
         # Steps are jitted one by one: inside a scan XLA:CPU runs convolutions' gradients 8 to 16
         # times slower.
         for update in range(num_updates):

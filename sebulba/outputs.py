@@ -177,4 +177,6 @@ def _writers(
 
 
 def _which(resume: str) -> Which:
-    return int(resume) if resume.isdecimal() else resume
+    if resume in ("latest", "best"):
+        return "latest" if resume == "latest" else "best"
+    return int(resume)

@@ -168,6 +168,10 @@ class Progress:
             "env_restarts": self.env_restarts,
             "policy_lag_mean": float(np.mean(self._lags)),
             "queue_depth": queue_depth,
+            **{
+                f"episode/{name}": self.window.reduced_mean(name)
+                for name in self._config.episode_reducers
+            },
             **self._metrics.take(),
             **_flat(self._row_shares.shares()),
         }

@@ -145,7 +145,7 @@ def _without_place(config: Config) -> Config:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in vars(config).items():
         if dataclasses.is_dataclass(value):
             values |= {f"{name}.{key}": each for key, each in vars(value).items()}

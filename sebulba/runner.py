@@ -121,7 +121,7 @@ class Supervisor:
 
     def _dump_stacks(self) -> None:
         if not self._has_dumped:
-            faulthandler.dump_traceback(sys.__stderr__)
+            faulthandler.dump_traceback(sys.__stderr__ or 2)
         self._has_dumped = True
 
 

@@ -23,6 +23,7 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.checks import check_structure, describe_non_finite
+from sebulba.episode_reducers import EpisodeTracker
 from sebulba.timing import ENVIRONMENT, INFERENCE, WallClock
 from sebulba.trajectory_buffer import Buffer
 from sebulba.types import EnvStep, Networks
@@ -32,22 +33,25 @@ from sebulba.whole_episodes import close_episodes, wait_at_the_end
 class StepFunctions:
     """The jitted functions of stepped act cycles, shared by all actors."""
 
-    def __init__(self, agent: Agent, *, greedy: bool = False):
+    def __init__(
+        self, agent: Agent, *, tracker: EpisodeTracker | None = None, greedy: bool = False
+    ):
+        tracker = tracker or EpisodeTracker()
+
         def step(networks, actor_state, statistics, buffer, env_step, t):
             carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
             action, actor_state, statistics, buffer = act_row(
-                agent, networks, carry, buffer, t, greedy=greedy
+                agent, networks, carry, buffer, t, tracker=tracker, greedy=greedy
             )
             return action, actor_state, statistics, buffer, t + 1
 
         def finish(buffer, actor_state, env_step):
             return finish_rows(buffer, actor_state, env_step)
 
-        self.step: Callable = jax.jit(step, donate_argnames=("actor_state", "buffer"))
-
         def close(buffer, statistics, env_step, t):
-            return close_episodes(buffer, statistics, env_step, t)
+            return close_episodes(buffer, statistics, env_step, t, tracker)
 
+        self.step: Callable = jax.jit(step, donate_argnames=("actor_state", "buffer"))
         self.finish: Callable = jax.jit(finish, donate_argnames=("buffer",))
         self.close_episodes: Callable = jax.jit(close, donate_argnames=("buffer",))
 

@@ -62,7 +62,10 @@ def _exit_code(config: Config) -> int:
         print(f"sebulba: {error}", file=sys.stderr)
         return EXIT_CONFIG
     except CheckpointError as error:
-        print(f"{error}\n{describe_failure(error, pathlib.Path(config.run_dir))}", file=sys.stderr)
+        print(
+            f"{error}\n{describe_failure(error, pathlib.Path(config.run_dir or '.'))}",
+            file=sys.stderr,
+        )
         return EXIT_CHECKPOINT
     except Exception as error:
         if not hosts.are_several():
@@ -100,6 +103,7 @@ def _run(
     """Runs to the goal, a signal or a failure, and leaves everything saved; returns the failure."""
 
     def write_row(row: dict[str, Any]) -> None:
+        assert outputs is not None, "no cycle has run before they are open"
         outputs.fan_out.put(row)
         if hosts.is_first():
             console.update(row)
@@ -143,7 +147,7 @@ def _run(
         console.close()
     if isinstance(error, NonFiniteError):
         _write_non_finite(error, path, console)
-    if outputs is not None:
+    if ring is not None and outputs is not None:
         status = "failed" if error else "interrupted" if stop.is_set() else "done"
         _summarize(ring, path, console, status)
     return error
@@ -170,7 +174,7 @@ def _write_non_finite(error: NonFiniteError, path: pathlib.Path, console: Consol
 
 def use_compilation_cache() -> None:
     """Keeps compiled programs between runs, unless the user has chosen where."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         cache = pathlib.Path.home() / ".cache" / "sebulba" / "jax"
         jax.config.update("jax_compilation_cache_dir", str(cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

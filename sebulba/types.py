@@ -23,7 +23,7 @@ from sebulba.pytree import pytree_dataclass
 
 PyTree = Any
 Array = Any
-"""A leaf: a `jax.Array`; in host memory a NumPy array; in a description a `jax.ShapeDtypeStruct`."""
+"""A leaf: a `jax.Array`, in host memory NumPy's; in a description a `jax.ShapeDtypeStruct`."""
 Networks = PyTree
 """Parameters, and whatever travels with them: target parameters, normalisers."""
 ActorState = PyTree
@@ -117,6 +117,7 @@ class EpisodeRecord:
 
     episode_return: float
     episode_length: int  # env steps; reset steps do not count
+    reduced: dict[str, float] = dataclasses.field(default_factory=dict)  # by the reducer's name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

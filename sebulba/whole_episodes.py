@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.episodes import EpisodeStatistics, update_statistics
+from sebulba.episode_reducers import EpisodeTracker
+from sebulba.episodes import EpisodeStatistics
 from sebulba.trajectory_buffer import Buffer, fill_rows, write_row
 from sebulba.types import EnvStep, Trajectory
 
@@ -42,7 +43,11 @@ def wait_at_the_end(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) ->
 
 
 def close_episodes(
-    buffer: Buffer, statistics: EpisodeStatistics, row: EnvStep, t: jax.Array
+    buffer: Buffer,
+    statistics: EpisodeStatistics,
+    row: EnvStep,
+    t: jax.Array,
+    tracker: EpisodeTracker,
 ) -> tuple[Buffer, EpisodeStatistics]:
     """Writes the row at which all episodes are over, and the rows in which all of them wait.
 
@@ -51,20 +56,22 @@ def close_episodes(
         statistics: as of row `t - 1`.
         row: row `t`, `[B]`, all done.
         t: `[]` int32, 1 … `T - 1`.
+        tracker: of episodes.
 
     Returns:
         The buffer, whole but for row `T`, and the statistics as of row `t`.
     """
     trajectory = buffer.trajectory
-    statistics = update_statistics(statistics, row)
     waiting = dataclasses.replace(row, reward=jnp.zeros_like(trajectory.env_steps.reward[0]))
     env_steps = write_row(fill_rows(trajectory.env_steps, waiting, t), row, t)
     # What was chosen last stands for what is not chosen: it is as finite, and has weight 0.
-    action, extras = jax.tree.map(
-        lambda rows: fill_rows(rows, jax.lax.dynamic_index_in_dim(rows, t - 1, keepdims=False), t),
-        (trajectory.action, trajectory.extras),
+    chosen = (trajectory.action, trajectory.extras)
+    last = jax.tree.map(
+        lambda rows: jax.lax.dynamic_index_in_dim(rows, t - 1, keepdims=False), chosen
     )
+    action, extras = fill_rows(chosen, last, t)
+    statistics = tracker.update(statistics, row, *last)
     trajectory = Trajectory(env_steps=env_steps, action=action, extras=extras)
     return Buffer(
-        trajectory=trajectory, episodes=write_row(buffer.episodes, statistics, t)
+        trajectory=trajectory, episodes=write_row(buffer.episodes, statistics.as_row(), t)
     ), statistics

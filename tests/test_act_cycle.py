@@ -8,6 +8,7 @@ import pytest
 from sebulba.act_cycle import BufferAllocator, init_carry
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
+from sebulba.episode_reducers import EpisodeTracker
 from sebulba.fused_cycle import FusedCycle
 from sebulba.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.timing import WallClock
@@ -37,6 +38,7 @@ class Cycles:
             key=jax.random.key(3),
             actor_id=0,
             device=device,
+            tracker=EpisodeTracker(),
         )
         allocate = BufferAllocator(
             agent, self.networks, self.carry, trajectory_length=length, device=device

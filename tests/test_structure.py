@@ -23,6 +23,7 @@ LAYERS = [
     ["hosts", "agreement"],
     # One cycle, one actor, one update.
     [
+        "episode_reducers",
         "act_cycle",
         "fused_cycle",
         "stepped_cycle",

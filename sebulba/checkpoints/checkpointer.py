@@ -153,13 +153,14 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Waits until no save is running; how it ended, `check_for_errors` tells."""
-        if self._saving is None:
+        saving = self._saving
+        if saving is None:
             return
         try:
             self._saver.wait_until_finished()
             self._saving = None
         except Exception as error:
-            self._fail(self._saving, error)
+            self._fail(saving, error)
         else:
             self._remove_old()
 

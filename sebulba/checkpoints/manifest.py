@@ -118,11 +118,11 @@ def leaf_of(array: Any) -> Leaf:
     return Leaf(shape=tuple(array.shape), dtype=str(array.dtype))
 
 
-def crc32_of(data: np.ndarray | bytes) -> str:
+def crc32_of(data: np.ndarray | bytes | memoryview) -> str:
     """Returns the CRC32 of an array's elements in row-major order, or of bytes, as hex digits."""
     if isinstance(data, np.ndarray):
         # NumPy's buffers do not know the types that JAX adds, such as bfloat16.
-        data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
     return f"{zlib.crc32(data):08x}"
 
 

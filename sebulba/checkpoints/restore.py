@@ -192,7 +192,7 @@ def _storage(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _place(array: np.ndarray, like: Any) -> Any:
+def _place(array: Any, like: Any) -> Any:
     if is_key(like):
         array = jax.random.wrap_key_data(array, impl=_key_implementation(like.dtype))
     sharding = getattr(like, "sharding", None)

@@ -55,13 +55,16 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
 
 def field_docs(cls: type) -> dict[str, str]:
     """Returns the docstring below each field of a dataclass."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
     return {
         field.target.id: inspect.cleandoc(doc.value.value)
-        for field, doc in itertools.pairwise(body)
+        for field, doc in itertools.pairwise(definition.body)
         if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
         and isinstance(doc, ast.Expr)
         and isinstance(doc.value, ast.Constant)
+        and isinstance(doc.value.value, str)
     }
 
 
@@ -77,7 +80,11 @@ def _describe_sections(config: Config) -> Iterator[str]:
     annotations = schema(type(config.agent))
     groups = sections(type(config.agent)) | {"": Config}
     for section, cls in groups.items():
-        yield f"\n{section}: {inspect.getdoc(cls).splitlines()[0]}" if section else "\nthe rest:"
+        yield (
+            f"\n{section}: {(inspect.getdoc(cls) or '').splitlines()[0]}"
+            if section
+            else "\nthe rest:"
+        )
         owner = getattr(config, section) if section else config
         docs = field_docs(cls)
         for field in dataclasses.fields(cls):

@@ -49,7 +49,7 @@ class ActorConfig:
     max_env_restarts: int = 3
     """Restarts of an actor's environments in the whole run, if on_env_error is restart."""
     env_timeout_s: float | None = 60.0
-    """Seconds for an env step, or for a fused cycle, before the watchdog ends the run; null: all."""
+    """Seconds for an env step, or a fused cycle, before the watchdog ends the run; null: any."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,9 @@ class RunConfig:
     record_schedule: bool = False
     """Write schedule.jsonl: what each learner cycle took, and which networks acted it."""
     replay_schedule: str | None = None
-    """A recorded schedule.jsonl to repeat, so that a free-running run comes out bitwise the same."""
+    """A recorded schedule.jsonl to repeat: a free-running run comes out bitwise the same."""
+    episode_reducers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Numbers to reduce every episode to, {name: module:Name}; see sebulba.episode_reducers."""
     wandb_project: str | None = None
     """Weights & Biases project that gets every row too (pip install 'sebulba[wandb]')."""
 
@@ -111,7 +113,7 @@ class EvaluationConfig:
     """How a policy is measured, beside training and after it."""
 
     interval_env_steps: int | None = None
-    """Env steps between two evaluations beside training; there is one at the end too; null: none."""
+    """Env steps between two evaluations beside training, and one at the end; null: none."""
     episodes: int = 20
     """Episodes of an evaluation, divided evenly over its environments."""
     parallel_envs: int = 8

@@ -148,7 +148,7 @@ class EnvPoolEnvironment:
         def restart(state: EnvPoolState) -> tuple[EnvPoolState, EnvStep]:
             # The same pool, whose traceable steps have all been taken.
             return EnvPoolState(
-                handle=state.handle, done=np.zeros(self.num_envs, bool)
+                handle=state.handle, done=jnp.zeros(self.num_envs, bool)
             ), self.reset()
 
         return FusedEnvironment(state=state, step=step, restart=restart)

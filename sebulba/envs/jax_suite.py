@@ -255,7 +255,8 @@ def _check_task(task: JaxTask, spec: EnvironmentSpec) -> None:
 
 
 def _same(got: PyTree, expected: PyTree) -> bool:
-    if jax.tree.structure(got) != jax.tree.structure(expected):
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (got, expected)]
+    if structures[0] != structures[1]:
         return False
     same = jax.tree.map(lambda a, b: a.shape == b.shape and a.dtype == b.dtype, got, expected)
     return all(jax.tree.leaves(same))

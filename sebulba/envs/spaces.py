@@ -13,9 +13,9 @@ import numpy as np
 
 from sebulba.envs.base import ActionError
 from sebulba.errors import ConfigError
-from sebulba.types import PyTree
+from sebulba.types import Array, PyTree
 
-Action = np.ndarray | jax.Array
+Action = Array
 
 _NARROWED = {
     np.dtype(np.float64): np.dtype(np.float32),

@@ -16,6 +16,7 @@ from sebulba.agent import Agent
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment
+from sebulba.episode_reducers import EpisodeTracker
 from sebulba.episodes import EpisodeStatistics
 from sebulba.prng import environment_seed, stream
 from sebulba.stepped_cycle import StepFunctions, SteppedCycle
@@ -103,6 +104,7 @@ class Evaluator:
             key=stream(jax.random.key(self.plan.seed), _STREAM),
             actor_id=0,
             device=self._device,
+            tracker=EpisodeTracker(),
         )
         allocate = BufferAllocator(
             self._agent, networks, carry, trajectory_length=_SLICE_LENGTH, device=self._device

@@ -47,6 +47,15 @@ class EpisodeWindow:
         """The mean length in env steps; None until `minimum` episodes have finished."""
         return self._mean([record.episode_length for record in self._records])
 
+    def reduced_mean(self, name: str) -> float | None:
+        """Returns the mean over the window of what a reducer made of each episode.
+
+        None until it has for `minimum` episodes; an episode that was cut has no such number.
+        """
+        return self._mean(
+            [record.reduced[name] for record in self._records if name in record.reduced]
+        )
+
     @property
     def last_return(self) -> float | None:
         """The return of the episode that finished last; None until there is one."""
@@ -67,6 +76,7 @@ class EpisodeWindow:
         return {
             "returns": [record.episode_return for record in self._records],
             "lengths": [record.episode_length for record in self._records],
+            "reduced": [record.reduced for record in self._records],
             "num_episodes": self._num_episodes,
             "best_return_mean": self._best_return_mean,
         }
@@ -74,9 +84,11 @@ class EpisodeWindow:
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from a `state`; of one from a larger window the newest episodes are kept."""
         self._records.clear()
-        for episode_return, length in zip(state["returns"], state["lengths"], strict=True):
-            record = EpisodeRecord(episode_return=episode_return, episode_length=length)
-            self._records.append(record)
+        stored = (state["returns"], state["lengths"], state["reduced"])
+        for episode_return, length, reduced in zip(*stored, strict=True):
+            self._records.append(
+                EpisodeRecord(episode_return=episode_return, episode_length=length, reduced=reduced)
+            )
         self._num_episodes = state["num_episodes"]
         self._best_return_mean = state["best_return_mean"]
 

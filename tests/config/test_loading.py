@@ -113,7 +113,8 @@ def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
         (
             "actor:\n  num_env: 3\n",
             "x.yaml:2: actor.num_env: unknown key; did you mean num_envs? (known: "
-            "threads_per_device, num_envs, trajectory_length, cycle)",
+            "threads_per_device, num_envs, trajectory_length, rollout, cycle, on_env_error, "
+            "max_env_restarts, env_timeout_s)",
         ),
         (
             "learner:\n  num_envs: 3\n",

@@ -80,18 +80,20 @@ def blocked(monkeypatch):
 
 
 def hang_at(monkeypatch, owner, call, release, announce=None):
-    """Makes `run_cycle` hang when it is called for the `call`-th time."""
-    method, calls = owner.run_cycle, []
+    """Makes `run_cycle` hang at its `call`-th call; returns the event that it does."""
+    method, calls, hangs = owner.run_cycle, [], threading.Event()
 
     def hanging(self, *args):
         calls.append(None)
         if len(calls) == call:
             if announce is not None:
                 self.clock.begin(announce)
+            hangs.set()
             release.wait()
         return method(self, *args)
 
     monkeypatch.setattr(owner, "run_cycle", hanging)
+    return hangs
 
 
 def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
@@ -114,10 +116,10 @@ def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_
     tmp_path, monkeypatch, blocked, capsys
 ):
     release, ends = blocked
-    hang_at(monkeypatch, Learner, 1, release)
+    hangs = hang_at(monkeypatch, Learner, 1, release)
 
     def signal_once_it_learns(self):
-        if any(thread.name == "learner" for thread in threading.enumerate()):
+        if hangs.is_set():
             self.number = signal.SIGTERM
         return self.number is not None
 
@@ -134,15 +136,16 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
     tmp_path, monkeypatch, blocked, capsys
 ):
     release, ends = blocked
-    hang_at(monkeypatch, Learner, 3, release)
+    hangs = hang_at(monkeypatch, Learner, 1, release)
 
-    def fail_at_third(self, networks, version):
-        if self.num_cycles == 2:
+    def fail_at_second(self, networks, version):
+        if self.num_cycles == 1:
+            assert hangs.wait(60.0)
             raise RuntimeError("the actor broke")
         return run_cycle(self, networks, version)
 
     run_cycle = Actor.run_cycle
-    monkeypatch.setattr(Actor, "run_cycle", fail_at_third)
+    monkeypatch.setattr(Actor, "run_cycle", fail_at_second)
     assert training.train(make_config(tmp_path, learner={"max_policy_lag": None})) == 3
     assert ends == [3]
     last = last_line(capsys)
