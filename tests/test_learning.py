@@ -18,7 +18,15 @@ def best_return(tmp_path, name, arguments=()):
     return json.loads((tmp_path / "run" / "summary.json").read_text())["best_episode_return_mean"]
 
 
-@pytest.mark.parametrize("name", ["impala_bandit", "ppo_bandit", "a2c_bandit", "pg_bandit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "impala_bandit",
+        pytest.param("ppo_bandit", marks=pytest.mark.slow),
+        "a2c_bandit",
+        "pg_bandit",
+    ],
+)
 def test_every_agent_solves_the_bandit(tmp_path, name):
     """With rewards shifted by a row, or resets masked wrongly, nothing can be learned here."""
     assert best_return(tmp_path, name, ["--seed", "1001"]) >= 0.95
@@ -43,6 +51,7 @@ def test_r2d2_solves_recall(tmp_path):
     assert best_return(tmp_path, "r2d2_recall", ["--seed", "1003"]) >= 0.9
 
 
+@pytest.mark.slow
 def test_ddqn_solves_the_bandit(tmp_path):
     assert best_return(tmp_path, "ddqn_bandit", ["--seed", "1004"]) >= 0.95
 
@@ -58,6 +67,7 @@ def test_sac_solves_the_continuous_bandit(tmp_path):
     assert best_return(tmp_path, "sac_bandit", ["--seed", "1006"]) >= 0.9
 
 
+@pytest.mark.slow
 def test_ppo_solves_the_continuous_bandit(tmp_path):
     assert best_return(tmp_path, "ppo_continuous_bandit", ["--seed", "1007"]) >= 0.9
 

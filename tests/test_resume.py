@@ -108,9 +108,16 @@ def learned(ring):
         pytest.param(make_config(), (1, 2, 7, 20), id="toy"),
         pytest.param(make_config(mode="serial"), (5,), id="serial"),
         pytest.param(make_config(learner_devices=(1, 2)), (7,), id="2-devices"),
-        pytest.param(make_config(per_cycle=3), (1, 6), id="3-a-cycle"),
-        pytest.param(make_config(learner_devices=(1, 2), per_cycle=3), (5,), id="2-devices-3"),
-        pytest.param(make_config(RECALL, IMPALA, env_steps=400), (8,), id="impala"),
+        pytest.param(make_config(per_cycle=3), (1, 6), id="3-a-cycle", marks=pytest.mark.slow),
+        pytest.param(
+            make_config(learner_devices=(1, 2), per_cycle=3),
+            (5,),
+            id="2-devices-3",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            make_config(RECALL, IMPALA, env_steps=400), (8,), id="impala", marks=pytest.mark.slow
+        ),
         pytest.param(
             make_config(RECALL, IMPALA, learner_devices=(1, 2), per_cycle=3, env_steps=500),
             (4,),
@@ -134,7 +141,7 @@ def test_lock_step_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles,
     assert ring.progress.window.state() == expected.progress.window.state()
 
 
-@pytest.mark.parametrize("lag", [None, 2])
+@pytest.mark.parametrize("lag", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_run_ahead_resumes_without_a_gap(lag, tmp_path):
     config = make_config(lag=lag, threads=3)
     first, _, _ = run_ring(config, tmp_path, stop_at_cycle=9)
@@ -148,7 +155,8 @@ def test_run_ahead_resumes_without_a_gap(lag, tmp_path):
     assert first.ledger.total("discarded") > 0, "what was acted ahead of the learner"
 
 
-@pytest.mark.parametrize("lag", [0, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, None])
 def test_environments_that_cannot_be_stored_start_anew_and_all_else_goes_on(lag, tmp_path):
     config = make_config(CARTPOLE, IMPALA, lag=lag)
     run_ring(config, tmp_path, stop_at_cycle=9)

@@ -53,7 +53,7 @@ def make_config(env=ENVPOOL, agent=None, *, every=3, lag=0, per_cycle=1, mode="t
     ("config", "stop_at", "resumed_at"),
     [
         # Of 2 actors with 3 cycles between two renewals, every 6th learner cycle lies on one.
-        pytest.param(make_config(), 8, 6, id="envpool-fused"),
+        pytest.param(make_config(), 8, 6, id="envpool-fused", marks=pytest.mark.slow),
         pytest.param(
             make_config(agent=IMPALA), 8, 6, id="envpool-fused-impala", marks=pytest.mark.slow
         ),

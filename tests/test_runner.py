@@ -144,7 +144,7 @@ def test_free_running_actors_take_the_newest_networks_and_lose_nothing():
 @pytest.mark.parametrize(
     ("actor_devices", "learner_devices"),
     [
-        ((0, 1), (2, 3)),
+        pytest.param((0, 1), (2, 3), marks=pytest.mark.slow),
         ((0, 1), (0, 1)),
         pytest.param((0,), (1, 2), marks=pytest.mark.slow),
         pytest.param((0, 1, 2), (3,), marks=pytest.mark.slow),
@@ -181,6 +181,7 @@ def test_actors_see_different_environments_and_act_with_different_keys():
     assert not np.array_equal(first.action, second.action)
 
 
+@pytest.mark.slow
 def test_pmap_gives_the_same_run():
     config = make_config(learner_devices=(1, 2), env_steps=600)
     expected, _ = run_ring(config)

@@ -93,7 +93,9 @@ def test_an_environment_that_is_not_there_ends_with_code_2(tmp_path, capsys):
     assert not tmp_path.exists(), "the same command runs once the id is right"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_signal_ends_the_run_cleanly(tmp_path, number):
     config = tmp_path / "endless.yaml"
     config.write_text(

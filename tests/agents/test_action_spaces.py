@@ -95,7 +95,12 @@ def test_the_density_is_that_of_the_draw_and_not_of_what_the_environment_clips()
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("ppo", "continuous"), ("impala", "multi-discrete"), ("a2c", "continuous")]
+    ("name", "kind"),
+    [
+        ("ppo", "continuous"),
+        pytest.param("impala", "multi-discrete", marks=pytest.mark.slow),
+        pytest.param("a2c", "continuous", marks=pytest.mark.slow),
+    ],
 )
 def test_resets_teach_nothing(name, kind):
     """Neither the ignored action nor its policy matters, and final rows have no gradient."""

@@ -50,6 +50,10 @@ ONE_MINIBATCH = {"ppo": {"num_minibatches": 1}}
 
 every_agent = pytest.mark.parametrize("name", MAKERS)
 with_and_without_memory = pytest.mark.parametrize("lstm_size", [None, 6])
+with_memory_when_slow = pytest.mark.parametrize(
+    "lstm_size", [None, pytest.param(6, marks=pytest.mark.slow)]
+)
+SLOWER = [name for name in MAKERS if name != "a2c"]
 
 
 def make_agent(name, run_spec=None, **changes):
@@ -126,7 +130,7 @@ def test_rows_that_end_an_episode_have_no_gradient_and_all_others_have(name):
 
 
 @every_agent
-@with_and_without_memory
+@with_memory_when_slow
 def test_the_ignored_action_of_a_final_observation_changes_nothing(name, lstm_size):
     agent = make_agent(name, lstm_size=lstm_size)
     networks, initial, trajectory = acted(lstm_size)
@@ -152,7 +156,7 @@ def test_the_ignored_action_of_a_final_observation_changes_nothing(name, lstm_si
     # The returns of the simple policy gradient are normalised over all of them.
     [("impala", {}), ("ppo", {"normalize_advantages": False}), ("a2c", {})],
 )
-@with_and_without_memory
+@with_memory_when_slow
 def test_nothing_after_a_truncation_changes_what_is_learned_before_it(name, changes, lstm_size):
     end = 3
     agent = make_agent(name, lstm_size=lstm_size, **changes)
@@ -213,7 +217,9 @@ def one_update_on(name, num_devices, **changes):
     return jax.device_get((learner.published, metrics))
 
 
-@every_agent
+@pytest.mark.parametrize(
+    "name", ["a2c", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOWER)]
+)
 def test_the_number_of_learner_devices_never_changes_the_update(name):
     expected, got = (one_update_on(name, number, lstm_size=None) for number in (1, 2))
     assert jax.tree.structure(got) == jax.tree.structure(expected)

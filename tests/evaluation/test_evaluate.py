@@ -52,6 +52,7 @@ def test_figures_are_the_same_when_evaluated_twice(run_of, tmp_path):
     assert settings["max_episode_steps"] == 500
 
 
+@pytest.mark.slow
 def test_a_video_shows_the_first_episode_that_was_evaluated(run_of, tmp_path, capsys):
     video, file = tmp_path / "video.gif", tmp_path / "figures.json"
     arguments = ("--episodes", 4, "--video", video, "--json", file)

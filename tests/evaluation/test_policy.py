@@ -29,7 +29,7 @@ def observations(policy, *shape):
     return np.random.default_rng(0).random((*shape, *spec.shape)).astype(spec.dtype)
 
 
-@pytest.mark.parametrize("name", ["impala", "r2d2"])
+@pytest.mark.parametrize("name", ["impala", pytest.param("r2d2", marks=pytest.mark.slow)])
 def test_policy_acts_as_the_agent_does(policy_of, name):
     policy = policy_of(name)
     agent, networks = policy.stored.agent, policy.stored.networks
@@ -79,6 +79,7 @@ def test_a_state_of_none_begins_an_episode(policy_of):
     assert not np.array_equal(leaves[0], leaves[2])
 
 
+@pytest.mark.slow
 def test_actions_are_in_the_environment_s_own_units(policy_of):
     policy = policy_of("sac")
     batch = observations(policy, 5)

@@ -124,6 +124,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
         check_format("x.gif")
 
 
+@pytest.mark.slow
 def test_an_environment_that_envpool_cannot_draw_is_refused_before_it_ends_the_process():
     with pytest.raises(ConfigError, match="EnvPool cannot draw NoSuch-v0 here"):
         check_rendering(EnvConfig(suite="envpool", id="NoSuch-v0"))

@@ -131,9 +131,10 @@ def test_environment_that_does_not_start_ends_the_run(fault, message, tmp_path, 
     ("env", "message"),
     [
         (faulty_task("nan", at_step=6), r"observation[0] of env 0 is nan in row 1 of the traj"),
-        (
+        pytest.param(
             faulty_task("step", at_step=6),
             "EnvironmentFault: step raised ArithmeticError: the pole is off",
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["nan", "step"],
