@@ -274,14 +274,12 @@ class R2D2:
     ) -> jax.Array:
         """Returns Q `[m + 1, n, A]` of the rows after the burn-in, which gets no gradient."""
         burn_in = self._config.burn_in
-        before, after = (
-            jax.tree.map(lambda x, part=part: x[part], (rows.env_step, last_action))
-            for part in (slice(burn_in), slice(burn_in, None))
-        )
+        inputs = (rows.env_step, last_action)
         if burn_in:
-            fixed = jax.lax.stop_gradient(params)
-            _, lstm = self._unroll(fixed, before[0], before[1], lstm)
-        q, _ = self._unroll(params, after[0], after[1], jax.lax.stop_gradient(lstm))
+            env_steps, actions = jax.tree.map(lambda x: x[:burn_in], inputs)
+            _, lstm = self._unroll(jax.lax.stop_gradient(params), env_steps, actions, lstm)
+        env_steps, actions = jax.tree.map(lambda x: x[burn_in:], inputs)
+        q, _ = self._unroll(params, env_steps, actions, jax.lax.stop_gradient(lstm))
         return q
 
     def _td_errors(

@@ -1,0 +1,24 @@
+"""The settings of every agent: one frozen dataclass each. Imports no jax.
+
+Defaults are those of a small task on a CPU; the paper's are in the configs of its benchmark.
+"""
+
+from agents.config.on_policy import (
+    A2CConfig,
+    ImpalaConfig,
+    PolicyGradientConfig,
+    PPOConfig,
+    RandomConfig,
+)
+from agents.config.replay import DDQNConfig, R2D2Config, SACConfig
+
+__all__ = [
+    "A2CConfig",
+    "DDQNConfig",
+    "ImpalaConfig",
+    "PPOConfig",
+    "PolicyGradientConfig",
+    "R2D2Config",
+    "RandomConfig",
+    "SACConfig",
+]
