@@ -57,6 +57,6 @@ def test_devices_that_both_act_and_learn_train(tmp_path):
 @pytest.mark.slow
 def test_a_thousand_updates_beside_busy_actors_finish(tmp_path):
     devices = list(range(NUM_DEVICES))
-    row, output = run(tmp_path, actor=devices, learner=devices, cycles=250, updates=4)
+    row, output = run(tmp_path, actor=devices, learner=devices, cycles=300, updates=4)
     assert row["updates"] >= 1000
     assert "rendezvous" not in output.lower()
