@@ -53,7 +53,9 @@ class Supervisor:
     """Starts threads and hears of their ends."""
 
     def __init__(self) -> None:
-        self._ends: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
+        # No `SimpleQueue`: in CPython 3.11, a signal whose handler has to wait for the GIL until the
+        # timeout of its `get` is over makes it wait for ever.
+        self._ends: queue.Queue[tuple[str, BaseException | None]] = queue.Queue()
         self._threads: list[threading.Thread] = []
         self._has_dumped = False
 

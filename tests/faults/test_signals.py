@@ -1,11 +1,16 @@
 """Signals that stop a run, once and twice."""
 
+import ctypes
 import signal
 import subprocess
+import threading
+import time
 
 import pytest
 
+from sebulba import runner
 from sebulba.checkpoints.restore import steps_in
+from sebulba.watchdog import Watchdog
 from tests.resuming import start_process
 
 CONFIG = """
@@ -40,3 +45,29 @@ def test_second_signal_ends_a_run_at_once_with_its_older_checkpoint_intact(numbe
     _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
     assert f"resumes at cycle {step} (exact" in error
+
+
+def test_a_signal_that_has_to_wait_for_the_gil_is_not_lost():
+    is_polling, has_come = threading.Event(), threading.Event()
+    is_over = threading.Event()
+    outlasted = []
+
+    def hold_the_gil_beyond_a_poll():
+        is_polling.wait()
+        time.sleep(0.2 * runner._POLL_S)  # The supervisor waits by now.
+        signal.setitimer(signal.ITIMER_REAL, 0.2 * runner._POLL_S)
+        ctypes.PyDLL(None).usleep(int(2e6 * runner._POLL_S))
+        outlasted.append(not is_over.wait(10))
+
+    supervisor = runner.Supervisor()
+    previous = signal.signal(signal.SIGALRM, lambda *_: has_come.set())
+    try:
+        supervisor.start(
+            runner.Thread(name="busy", target=hold_the_gil_beyond_a_poll, place=lambda: "busy")
+        )
+        supervisor.wait_for("busy", has_come.is_set, is_polling.set, Watchdog([]))
+        is_over.set()
+        supervisor.join(10)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert outlasted == [False]
