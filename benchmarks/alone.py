@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
+from sebulba.planning.measuring import random_actions
 from sebulba.types import EnvStep, Networks, PyTree
 
 
@@ -92,14 +92,6 @@ def infer_in_scan(
         return num_scans * num_rows * num_envs
 
     return run
-
-
-def random_actions(environment: Environment, num_rows: int) -> list[np.ndarray]:
-    """Returns `num_rows` actions `[B, ...]` of the environment's action space."""
-    space = gymnasium.vector.utils.batch_space(environment.spec.action_space, environment.num_envs)
-    space.seed(0)
-    dtype = environment.spec.action_space.dtype
-    return [space.sample().astype(dtype) for _ in range(num_rows)]
 
 
 def _act(agent: Agent) -> Callable[[Networks, PyTree, EnvStep], tuple[PyTree, PyTree, PyTree]]:

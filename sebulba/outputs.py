@@ -8,10 +8,10 @@ from sebulba import hosts
 from sebulba.assembly import Ring
 from sebulba.autosave import Autosave
 from sebulba.checkpoints.checkpointer import Checkpointer
-from sebulba.checkpoints.restore import Which
 from sebulba.config import Config
 from sebulba.evaluation.beside import EvaluationBeside
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
+from sebulba.evaluation.stored import parse_which
 from sebulba.joining import choose_step
 from sebulba.metrics.base import MetricsWriter
 from sebulba.metrics.csv import CsvWriter
@@ -82,7 +82,7 @@ def open_outputs(
     own = directory_of_host(path)
     directory, env_steps, resumed = own / CHECKPOINTS, None, None
     if config.resume is not None:
-        resumed = resume(ring, directory, choose_step(directory, _which(config.resume)))
+        resumed = resume(ring, directory, choose_step(directory, parse_which(config.resume)))
         env_steps = resumed.env_steps
         on_message(str(resumed))
     recorder = _recorder(ring, config, own, on_message, resumed=resumed)
@@ -174,9 +174,3 @@ def _writers(
             WandbWriter(path / "wandb", project=project, name=path.name, config=settings)
         )
     return writers
-
-
-def _which(resume: str) -> Which:
-    if resume in ("latest", "best"):
-        return "latest" if resume == "latest" else "best"
-    return int(resume)

@@ -53,8 +53,8 @@ class Supervisor:
     """Starts threads and hears of their ends."""
 
     def __init__(self) -> None:
-        # No `SimpleQueue`: in CPython 3.11, a signal whose handler has to wait for the GIL until the
-        # timeout of its `get` is over makes it wait for ever.
+        # No `SimpleQueue`: in CPython 3.11 its `get` never returns after a signal whose handler had
+        # to wait for the GIL until the timeout was over.
         self._ends: queue.Queue[tuple[str, BaseException | None]] = queue.Queue()
         self._threads: list[threading.Thread] = []
         self._has_dumped = False

@@ -115,7 +115,7 @@ def _stepping(config: Config) -> Callable[[], None]:
     """Steps a trajectory's rows with random actions, fused or not, as the config's actors do."""
     environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
     environment.reset()
-    actions = _random_actions(environment, config.actor.trajectory_length)
+    actions = random_actions(environment, config.actor.trajectory_length)
     fused = None if config.actor.cycle == "stepped" else environment.fused()
     if fused is None:
 
@@ -139,7 +139,8 @@ def _stepping(config: Config) -> Callable[[], None]:
     return step_in_scan
 
 
-def _random_actions(environment: Environment, count: int) -> list[PyTree]:
+def random_actions(environment: Environment, count: int) -> list[np.ndarray]:
+    """Returns `count` actions `[B, ...]` of the environment's action space."""
     space = gymnasium.vector.utils.batch_space(environment.spec.action_space, environment.num_envs)
     space.seed(0)
     dtype = environment.spec.action_space.dtype
