@@ -10,6 +10,7 @@ Both donate the actor state and the trajectory's buffer, which is written in pla
 both act whole episodes if they are asked to: see `sebulba.whole_episodes`. Here is what they share.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from sebulba.envs.checks import describe_non_finite, is_finite
 from sebulba.episode_reducers import EpisodeTracker
 from sebulba.episodes import EpisodeStatistics
 from sebulba.pytree import pytree_dataclass
-from sebulba.trajectory_buffer import Buffer, write_row
+from sebulba.trajectory_buffer import Buffer, append_row, write_row
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
 
@@ -99,40 +100,46 @@ def init_carry(
 def act_row(
     agent: Agent,
     networks: Networks,
-    carry: ActCarry,
+    actor_state: ActorState,
+    env_step: EnvStep,
     buffer: Buffer,
-    t: jax.Array,
     *,
-    tracker: EpisodeTracker,
     greedy: bool = False,
-) -> tuple[PyTree, ActorState, EpisodeStatistics, Buffer]:
-    """Acts from row `t` and writes everything of that row into the buffer."""
-    action, extras, actor_state = agent.act(
-        networks, carry.actor_state, carry.env_step, greedy=greedy
-    )
-    statistics = tracker.update(carry.statistics, carry.env_step, action, extras)
-    buffer = Buffer(
-        trajectory=Trajectory(
-            env_steps=write_row(buffer.trajectory.env_steps, carry.env_step, t),
-            action=write_row(buffer.trajectory.action, action, t),
-            extras=write_row(buffer.trajectory.extras, extras, t),
-        ),
-        episodes=write_row(buffer.episodes, statistics.as_row(), t),
-    )
-    return action, actor_state, statistics, buffer
+) -> tuple[PyTree, ActorState, Buffer]:
+    """Acts from a row and writes everything of that row into the buffer."""
+    action, extras, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
+    return action, actor_state, append_row(buffer, env_step, action, extras)
 
 
-def finish_rows(buffer: Buffer, actor_state: ActorState, last: EnvStep) -> CycleResult:
-    """Writes row `T` and sums the cycle up."""
+def finish_rows(
+    buffer: Buffer,
+    actor_state: ActorState,
+    statistics: EpisodeStatistics,
+    last: EnvStep,
+    tracker: EpisodeTracker,
+) -> tuple[EpisodeStatistics, CycleResult]:
+    """Writes row `T` and sums the cycle up.
+
+    Args:
+        buffer: rows 0 … `T - 1` are written.
+        actor_state: after row `T - 1`.
+        statistics: as of the row before row 0.
+        last: row `T`, `[B]`.
+        tracker: of episodes.
+
+    Returns:
+        The statistics as of row `T - 1`, and what the cycle gives.
+    """
     trajectory = buffer.trajectory
     length = trajectory.env_steps.reward.shape[0] - 1
     env_steps = write_row(trajectory.env_steps, last, length)
-    trajectory = Trajectory(env_steps=env_steps, action=trajectory.action, extras=trajectory.extras)
-    return CycleResult(
+    trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
+    statistics, episodes = tracker.follow(statistics, trajectory)
+    return statistics, CycleResult(
         # A copy: the next cycle donates `actor_state`.
         final_state=jax.tree.map(jnp.copy, actor_state),
         trajectory=trajectory,
-        episodes=buffer.episodes,
+        episodes=episodes,
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
         is_finite=is_finite(trajectory.env_steps),
     )
@@ -157,22 +164,20 @@ class BufferAllocator:
             return agent.act(networks, carry.actor_state, carry.env_step, greedy=False)
 
         action, extras, _ = jax.eval_shape(act, networks, carry)
-        env_step, statistics = jax.eval_shape(lambda: (carry.env_step, carry.statistics.as_row()))
+        env_step = jax.eval_shape(lambda: carry.env_step)
 
         def allocate() -> Buffer:
-            return Buffer(
-                trajectory=Trajectory(
-                    env_steps=rows(trajectory_length + 1, env_step),
-                    action=rows(trajectory_length, action),
-                    extras=rows(trajectory_length, extras),
-                ),
-                episodes=rows(trajectory_length, statistics),
+            trajectory = Trajectory(
+                env_steps=rows(trajectory_length + 1, env_step),
+                action=rows(trajectory_length, action),
+                extras=rows(trajectory_length, extras),
             )
+            return Buffer(trajectory=trajectory, num_rows=jnp.int32(0))
 
         self._allocate = jax.jit(allocate, out_shardings=jax.sharding.SingleDeviceSharding(device))
 
     def __call__(self) -> Buffer:
-        """Returns a buffer of zeros."""
+        """Returns a buffer without rows."""
         return self._allocate()
 
 

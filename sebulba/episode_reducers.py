@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from sebulba.envs.lookup import load
 from sebulba.episodes import EpisodeStatistics, init_statistics, update_statistics
-from sebulba.types import EnvStep, PyTree
+from sebulba.types import EnvStep, PyTree, Trajectory
 
 
 class EpisodeReducer(Protocol):
@@ -66,6 +66,36 @@ class EpisodeTracker:
             states[name], reduced[name] = reducer.update(begun, env_step, action, extras)
         return dataclasses.replace(
             update_statistics(statistics, env_step), reduced=reduced, reducer_states=states
+        )
+
+    def follow(
+        self, statistics: EpisodeStatistics, trajectory: Trajectory
+    ) -> tuple[EpisodeStatistics, EpisodeStatistics]:
+        """Returns the statistics as of row `T - 1`, and those of rows 0 … `T - 1`, `[T, B]`.
+
+        Args:
+            statistics: as of the row before the trajectory's first.
+            trajectory: of `T` steps.
+        """
+
+        def row(rows: PyTree, t: jax.Array) -> PyTree:
+            return jax.tree.map(
+                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, t, keepdims=False), rows
+            )
+
+        def update(
+            statistics: EpisodeStatistics, t: jax.Array
+        ) -> tuple[EpisodeStatistics, EpisodeStatistics]:
+            statistics = self.update(
+                statistics,
+                row(trajectory.env_steps, t),
+                row(trajectory.action, t),
+                row(trajectory.extras, t),
+            )
+            return statistics, statistics.as_row()
+
+        return jax.lax.scan(
+            update, statistics, jnp.arange(trajectory.env_steps.reward.shape[0] - 1)
         )
 
 

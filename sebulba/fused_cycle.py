@@ -1,7 +1,6 @@
 """Act cycles as one jitted call, the environment inside it."""
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,6 @@ from sebulba.envs.base import EnvironmentFault, FusedEnvironment
 from sebulba.envs.checks import check_structure
 from sebulba.episode_reducers import EpisodeTracker
 from sebulba.timing import ACT, COMPILE, WallClock
-from sebulba.trajectory_buffer import Buffer
 from sebulba.types import Networks
 from sebulba.whole_episodes import close_episodes, wait_at_the_end
 
@@ -52,72 +50,61 @@ class FusedCycle:
         self._clock = clock
         self._next_activity = COMPILE
 
-        def step(networks, t, carry, buffer, env_state):
-            action, actor_state, statistics, buffer = act_row(
-                agent, networks, carry, buffer, t, tracker=tracker
-            )
-            env_state, env_step = environment.step(env_state, action)
-            check_structure(env_step, carry.env_step)
+        def step(networks, actor_state, env_step, buffer, env_state):
+            action, actor_state, buffer = act_row(agent, networks, actor_state, env_step, buffer)
+            env_state, new = environment.step(env_state, action)
+            check_structure(new, env_step)
+            return actor_state, new, buffer, env_state
+
+        def finish(buffer, actor_state, statistics, env_step):
+            statistics, result = finish_rows(buffer, actor_state, statistics, env_step, tracker)
             carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
-            return carry, buffer, env_state
+            return carry, result
 
         def cycle(networks, actor_state, buffer, env_step, statistics, env_state):
-            def body(scanned, t):
-                return step(networks, t, *scanned), None
+            def body(_, looped):
+                return step(networks, *looped)
 
-            carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
-            (carry, buffer, env_state), _ = jax.lax.scan(
-                body, (carry, buffer, env_state), jnp.arange(trajectory_length)
+            actor_state, env_step, buffer, env_state = jax.lax.fori_loop(
+                0, trajectory_length, body, (actor_state, env_step, buffer, env_state)
             )
-            return env_state, carry, finish_rows(buffer, carry.actor_state, carry.env_step)
+            return env_state, *finish(buffer, actor_state, statistics, env_step)
 
-        def episodes_cycle(networks, actor_state, buffer, env_step, statistics, env_state):
+        def act_episodes(networks, actor_state, buffer, env_step, env_state):
             def goes_on(looped):
-                t, carry, *_ = looped
-                return (t == 0) | ~jnp.all(carry.env_step.done)
+                _, env_step, buffer, _ = looped
+                return (buffer.num_rows == 0) | ~jnp.all(env_step.done)
 
             def body(looped):
-                t, before, buffer, env_state = looped
-                carry, buffer, env_state = step(networks, t, before, buffer, env_state)
-                is_last = t + 1 == trajectory_length - 1
-                row = wait_at_the_end(before.env_step, carry.env_step, is_last=is_last)
-                return t + 1, dataclasses.replace(carry, env_step=row), buffer, env_state
+                _, before, *_ = looped
+                actor_state, new, buffer, env_state = step(networks, *looped)
+                row = wait_at_the_end(before, new, is_last=buffer.num_rows == trajectory_length - 1)
+                return actor_state, row, buffer, env_state
 
-            carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
-            t, carry, buffer, env_state = jax.lax.while_loop(
-                goes_on, body, (jnp.int32(0), carry, buffer, env_state)
+            actor_state, env_step, buffer, env_state = jax.lax.while_loop(
+                goes_on, body, (actor_state, env_step, buffer, env_state)
             )
-            buffer, statistics = close_episodes(
-                buffer, carry.statistics, carry.env_step, t, tracker
-            )
-            return env_state, dataclasses.replace(carry, statistics=statistics), buffer
+            return env_state, actor_state, close_episodes(buffer, env_step)
 
         # Networks of a single learner device lie on its mesh, and what is computed from them would
         # too: the second cycle, which begins with that, would be compiled again.
         self._cycle = jax.jit(
-            episodes_cycle if whole_episodes else cycle,
-            donate_argnames=("actor_state", "buffer"),
-            out_shardings=sharding,
+            cycle, donate_argnames=("actor_state", "buffer"), out_shardings=sharding
         )
-        self._finish = jax.jit(finish_rows, donate_argnames=("buffer",), out_shardings=sharding)
+        self._act_episodes = jax.jit(
+            act_episodes, donate_argnames=("actor_state", "buffer"), out_shardings=sharding
+        )
+        self._finish = jax.jit(finish, donate_argnames=("buffer",), out_shardings=sharding)
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
         """Acts `T` steps; `carry.actor_state` is donated."""
-        env_state = self._env_state if carry.env_state is None else carry.env_state
         self._clock.begin(self._next_activity)
         self._next_activity = ACT
+        if carry.env_state is not None:
+            self._env_state = carry.env_state
+        act = self._act_steps if self._restart is None else self._act_whole_episodes
         try:
-            self._env_state, carry, result = self._cycle(
-                networks,
-                carry.actor_state,
-                self._allocate(),
-                jax.device_put(carry.env_step, self._device),
-                carry.statistics,
-                env_state,
-            )
-            jax.block_until_ready(result)
-            if self._restart is not None:
-                carry, result = self._begin_anew(self._restart, carry, result)
+            carry, result = jax.block_until_ready(act(networks, carry))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             # What a callback raises is the only error that comes from inside an environment; how
             # many steps it had taken is not known.
@@ -130,11 +117,30 @@ class FusedCycle:
         self._clock.lap(ACT)
         return carry, result
 
-    def _begin_anew(
-        self, restart: Callable, carry: ActCarry, buffer: Buffer
+    def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
+        env_step = jax.device_put(carry.env_step, self._device)
+        self._env_state, carry, result = self._cycle(
+            networks,
+            carry.actor_state,
+            self._allocate(),
+            env_step,
+            carry.statistics,
+            self._env_state,
+        )
+        return carry, result
+
+    def _act_whole_episodes(
+        self, networks: Networks, carry: ActCarry
     ) -> tuple[ActCarry, CycleResult]:
-        """Resets all environments, which is row `T`."""
-        state, env_step = guarded("reset", restart, self._env_state)
-        self._env_state, env_step = jax.device_put((state, env_step), self._device)
-        result = jax.block_until_ready(self._finish(buffer, carry.actor_state, env_step))
-        return dataclasses.replace(carry, env_step=env_step), result
+        env_step = jax.device_put(carry.env_step, self._device)
+        # What the environment is, the reset takes hold of: it must have been stepped.
+        env_state, actor_state, buffer = jax.block_until_ready(
+            self._act_episodes(
+                networks, carry.actor_state, self._allocate(), env_step, self._env_state
+            )
+        )
+        assert self._restart is not None
+        # The reset of all environments is row `T`.
+        reset = guarded("reset", self._restart, env_state)
+        self._env_state, env_step = jax.device_put(reset, self._device)
+        return self._finish(buffer, actor_state, carry.statistics, env_step)

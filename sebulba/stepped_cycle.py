@@ -38,22 +38,15 @@ class StepFunctions:
     ):
         tracker = tracker or EpisodeTracker()
 
-        def step(networks, actor_state, statistics, buffer, env_step, t):
-            carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
-            action, actor_state, statistics, buffer = act_row(
-                agent, networks, carry, buffer, t, tracker=tracker, greedy=greedy
-            )
-            return action, actor_state, statistics, buffer, t + 1
+        def step(networks, actor_state, buffer, env_step):
+            return act_row(agent, networks, actor_state, env_step, buffer, greedy=greedy)
 
-        def finish(buffer, actor_state, env_step):
-            return finish_rows(buffer, actor_state, env_step)
-
-        def close(buffer, statistics, env_step, t):
-            return close_episodes(buffer, statistics, env_step, t, tracker)
+        def finish(buffer, actor_state, statistics, env_step):
+            return finish_rows(buffer, actor_state, statistics, env_step, tracker)
 
         self.step: Callable = jax.jit(step, donate_argnames=("actor_state", "buffer"))
         self.finish: Callable = jax.jit(finish, donate_argnames=("buffer",))
-        self.close_episodes: Callable = jax.jit(close, donate_argnames=("buffer",))
+        self.close_episodes: Callable = jax.jit(close_episodes, donate_argnames=("buffer",))
 
 
 class SteppedCycle:
@@ -79,21 +72,20 @@ class SteppedCycle:
         self._allocate = allocate
         self._trajectory_length = trajectory_length
         self._clock = clock
-        self._first = jax.device_put(np.int32(0), device)
         self._whole = environment if isinstance(environment, WholeState) else None
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
         """Acts `T` steps; `carry.actor_state` is donated."""
         if self._whole is not None and carry.env_state is not None:
             self._whole.whole_state = carry.env_state
-        actor_state, statistics = carry.actor_state, carry.statistics
-        env_step, buffer, t = carry.env_step, self._allocate(), self._first
+        actor_state, env_step = carry.actor_state, carry.env_step
+        buffer = self._allocate()
         num_steps = 0
         last_row = self._trajectory_length - 1
         try:
             for row in range(1, self._trajectory_length + 1):
-                action, actor_state, statistics, buffer, t = self._functions.step(
-                    networks, actor_state, statistics, buffer, env_step, t
+                action, actor_state, buffer = self._functions.step(
+                    networks, actor_state, buffer, env_step
                 )
                 # Waiting for the action also waits for the read of `env_step`, which on a CPU may
                 # be the environment's own memory.
@@ -110,14 +102,14 @@ class SteppedCycle:
                         break
             check_structure(env_step, carry.env_step)
             if self._restart is not None:
-                buffer, statistics = self._functions.close_episodes(buffer, statistics, env_step, t)
+                buffer = self._functions.close_episodes(buffer, env_step)
                 env_step = guarded("reset", self._restart)
         except Exception as error:
             fault = _find_fault(error, buffer, (env_step, carry.env_step), num_steps)
             if fault is error:
                 raise
             raise fault from error
-        result = self._functions.finish(buffer, actor_state, env_step)
+        statistics, result = self._functions.finish(buffer, actor_state, carry.statistics, env_step)
         jax.block_until_ready(result)
         check_finite(result)
         self._clock.lap(INFERENCE)
@@ -141,7 +133,7 @@ def _find_fault(
         newest: the last row that the environment gave, and what it has to be like.
         num_steps: that the environment had taken; at the end `T`.
     """
-    if buffer.trajectory.env_steps.reward.is_deleted():
+    if buffer.num_rows.is_deleted():
         return error
     fault = error
     rows = jax.tree.map(np.asarray, buffer.trajectory.env_steps)

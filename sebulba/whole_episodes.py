@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.episode_reducers import EpisodeTracker
-from sebulba.episodes import EpisodeStatistics
 from sebulba.trajectory_buffer import Buffer, fill_rows, write_row
 from sebulba.types import EnvStep, Trajectory
 
@@ -42,26 +40,17 @@ def wait_at_the_end(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) ->
     )
 
 
-def close_episodes(
-    buffer: Buffer,
-    statistics: EpisodeStatistics,
-    row: EnvStep,
-    t: jax.Array,
-    tracker: EpisodeTracker,
-) -> tuple[Buffer, EpisodeStatistics]:
+def close_episodes(buffer: Buffer, row: EnvStep) -> Buffer:
     """Writes the row at which all episodes are over, and the rows in which all of them wait.
 
     Args:
-        buffer: rows 0 … `t - 1` are written.
-        statistics: as of row `t - 1`.
-        row: row `t`, `[B]`, all done.
-        t: `[]` int32, 1 … `T - 1`.
-        tracker: of episodes.
+        buffer: of 1 … `T - 1` rows.
+        row: the next, `[B]`, all done.
 
     Returns:
-        The buffer, whole but for row `T`, and the statistics as of row `t`.
+        The buffer, whole but for row `T`.
     """
-    trajectory = buffer.trajectory
+    trajectory, t = buffer.trajectory, buffer.num_rows
     waiting = dataclasses.replace(row, reward=jnp.zeros_like(trajectory.env_steps.reward[0]))
     env_steps = write_row(fill_rows(trajectory.env_steps, waiting, t), row, t)
     # What was chosen last stands for what is not chosen: it is as finite, and has weight 0.
@@ -70,8 +59,6 @@ def close_episodes(
         lambda rows: jax.lax.dynamic_index_in_dim(rows, t - 1, keepdims=False), chosen
     )
     action, extras = fill_rows(chosen, last, t)
-    statistics = tracker.update(statistics, row, *last)
+    num_rows = jnp.full_like(t, trajectory.env_steps.reward.shape[0] - 1)
     trajectory = Trajectory(env_steps=env_steps, action=action, extras=extras)
-    return Buffer(
-        trajectory=trajectory, episodes=write_row(buffer.episodes, statistics.as_row(), t)
-    ), statistics
+    return Buffer(trajectory=trajectory, num_rows=num_rows)

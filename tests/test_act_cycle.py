@@ -52,7 +52,9 @@ class Cycles:
         )
         if kind == "fused":
             self.act_cycle = FusedCycle(agent, self.environment.fused(), **kwargs)
-            self.jitted = [self.act_cycle._cycle]
+            steps, episodes = ("_cycle",), ("_act_episodes", "_finish")
+            names = episodes if whole_episodes else steps
+            self.jitted = [getattr(self.act_cycle, name) for name in names]
         else:
             functions = StepFunctions(agent)
             self.act_cycle = SteppedCycle(functions, self.environment, **kwargs)
