@@ -7,7 +7,7 @@ it learns from its trajectories is a `Learning`'s to say.
 import jax
 import jax.numpy as jnp
 
-from agents.networks import ActorCritic, CoreState, PolicyValue, check_torso, zero_observation
+from agents.networks import ActorCritic, CoreState, PolicyValue, zero_observation
 from agents.normalization import discounted_returns, init_normalization, merge_rows
 from agents.on_policy import (
     ActorCriticConfig,
@@ -18,6 +18,7 @@ from agents.on_policy import (
 )
 from agents.optimizers import descend, make_optimizer
 from agents.policies import make_policy_head
+from agents.torsos import check_torso
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.devices import shard_per_env_leaves
 from sebulba.distributions import Distribution

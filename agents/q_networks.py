@@ -1,4 +1,4 @@
-"""Networks of action values: DQN's torso, a dueling head, with or without a recurrent core."""
+"""Networks of action values: a torso, a dueling head, with or without a recurrent core."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -7,24 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from agents.networks import LSTMCore, LSTMState, MLPTorso, join_past
+from agents.networks import LSTMCore, LSTMState, join_past
+from agents.torsos import DQNTorso, MLPTorso
 from sebulba.errors import ConfigError
 from sebulba.types import PyTree
 
 QTorso = Literal["mlp", "dqn"]
-
-
-class DQNTorso(nn.Module):
-    """The convolutions of Mnih et al. 2015 (Human-level control), and a dense layer of 512."""
-
-    @nn.compact
-    def __call__(self, observation: jax.Array) -> jax.Array:
-        """Returns `[N, 512]` of frame stacks `[N, stack, height, width]` uint8."""
-        x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
-        for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = nn.Conv(features, (kernel, kernel), strides=stride, padding="VALID")(x)
-            x = nn.relu(x)
-        return nn.relu(nn.Dense(512)(x.reshape(x.shape[0], -1)))
 
 
 class DuelingHead(nn.Module):

@@ -47,7 +47,7 @@ class Workload:
 def _pong(env: EnvConfig) -> Workload:
     return Workload(
         env=env,
-        agent=PolicyGradientConfig(torso="nature"),
+        agent=PolicyGradientConfig(torso="dqn"),
         num_envs=64,
         length=20,
         num_cycles=2,

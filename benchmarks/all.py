@@ -18,8 +18,8 @@ _NATURE = str(pathlib.Path(__file__).parent / "nature_pong.yaml")
 
 COMMANDS: dict[str, list[str]] = {
     "act_cycle": ["act_cycle"],
-    "learner": ["learner", "--torsos", "mlp", "nature", "deep"],
-    "convolutions": ["convolutions", "--torsos", "nature"],
+    "learner": ["learner", "--torsos", "mlp", "dqn", "deep"],
+    "convolutions": ["convolutions", "--torsos", "dqn"],
     "throughput_cartpole": ["throughput", _CARTPOLE, "--env-steps", "150000"],
     "throughput_pong": ["throughput", _NATURE, "--env-steps", "6400"],
     "overlap": ["overlap"],

@@ -1,6 +1,6 @@
 """Times convolutional updates with memory that is given back, and with memory that is kept.
 
-    python -m benchmarks.convolutions [--torsos nature deep] [--json FILE]
+    python -m benchmarks.convolutions [--torsos dqn deep] [--json FILE]
 
 XLA allocates the results and temporaries of every program anew, and glibc maps and unmaps the large
 ones each time. `ALLOCATOR` keeps them. Two processes, one with each setting, are measured in turn:
@@ -109,7 +109,7 @@ def measure(*, torso: str, repeats: int) -> Result:
 def main() -> None:
     """Runs the benchmark, or a worker of it."""
     parser = harness.parser(__doc__)
-    parser.add_argument("--torsos", nargs="+", default=["nature", "deep"])
+    parser.add_argument("--torsos", nargs="+", default=["dqn", "deep"])
     parser.add_argument("--worker", help="serve this torso to another process")
     arguments = parser.parse_args()
     if arguments.worker:

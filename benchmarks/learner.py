@@ -1,6 +1,6 @@
 """Times the learner: updates a second inside the running framework against a bare jitted loop.
 
-    python -m benchmarks.learner [--torsos mlp nature shallow deep] [--updates 1 4] [--json FILE]
+    python -m benchmarks.learner [--torsos mlp dqn shallow deep] [--updates 1 4] [--json FILE]
 
 Inside, the learner's thread runs as it does in training, deques, publishing and progress included;
 trajectories are acted once and then handed to it over and over, so that no actor takes the cores
@@ -148,7 +148,7 @@ def _gradient_step(agent: Agent, experience: PyTree) -> Callable[[PyTree, Trajec
 def main() -> None:
     """Runs the benchmark."""
     parser = harness.parser(__doc__)
-    parser.add_argument("--torsos", nargs="+", default=["mlp", "nature", "shallow", "deep"])
+    parser.add_argument("--torsos", nargs="+", default=["mlp", "dqn", "shallow", "deep"])
     parser.add_argument("--updates", nargs="+", type=int, default=[1, 4], help="a cycle")
     arguments = parser.parse_args()
     harness.compile_once()

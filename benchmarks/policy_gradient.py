@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents.networks import DeepTorso, ShallowTorso
+from agents.torsos import DeepTorso, DQNTorso, ShallowTorso
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.devices import shard_per_env_leaves
 from sebulba.distributions import categorical_log_prob, categorical_mode, categorical_sample
@@ -28,8 +28,8 @@ class PolicyGradientConfig:
 
     name: str = "benchmarks.policy_gradient:PolicyGradient"
     """Which agent."""
-    torso: Literal["mlp", "nature", "shallow", "deep"] = "mlp"
-    """mlp: tanh layers; nature: DQN's convolutions; shallow, deep: IMPALA's."""
+    torso: Literal["mlp", "dqn", "shallow", "deep"] = "mlp"
+    """mlp: tanh layers; dqn: DQN's convolutions; shallow, deep: IMPALA's."""
     hidden_sizes: tuple[int, ...] = (200, 200, 200, 200, 200)
     """Widths of the tanh layers."""
     discount: float = 0.99
@@ -60,18 +60,6 @@ class MLP(nn.Module):
         return x
 
 
-class Nature(nn.Module):
-    """The network of DQN (Mnih et al. 2015, "Human-level control …", Methods)."""
-
-    @nn.compact
-    def __call__(self, images: jax.Array) -> jax.Array:
-        """Returns `[N, 512]` of images `[N, C, H, W]`."""
-        x = jnp.moveaxis(images, 1, -1).astype(jnp.float32) / 255.0
-        for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = nn.relu(nn.Conv(features, (size, size), strides=stride, padding="VALID")(x))
-        return nn.relu(nn.Dense(512)(x.reshape(x.shape[0], -1)))
-
-
 class Policy(nn.Module):
     """A torso, and a layer for the logits."""
 
@@ -83,7 +71,7 @@ class Policy(nn.Module):
         """Returns logits `[T, B, A]` of observations `[T, B, ...]`."""
         torso = {
             "mlp": lambda: MLP(self.config.hidden_sizes),
-            "nature": Nature,
+            "dqn": DQNTorso,
             "shallow": ShallowTorso,
             "deep": DeepTorso,
         }[self.config.torso]()

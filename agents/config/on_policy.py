@@ -62,8 +62,8 @@ class PPOConfig:
 
     name: str = "ppo"
     """Which agent."""
-    torso: Literal["mlp", "shallow", "deep"] = "mlp"
-    """mlp: two tanh layers; shallow: two convolutions; deep: the ResNet of IMPALA."""
+    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
+    """mlp: two tanh layers; shallow: two convolutions; dqn: DQN's three; deep: IMPALA's ResNet."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the mlp torso."""
     lstm_size: int | None = None
@@ -118,8 +118,8 @@ class A2CConfig:
 
     name: str = "a2c"
     """Which agent."""
-    torso: Literal["mlp", "shallow", "deep"] = "mlp"
-    """mlp: two tanh layers; shallow: two convolutions; deep: the ResNet of IMPALA."""
+    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
+    """mlp: two tanh layers; shallow: two convolutions; dqn: DQN's three; deep: IMPALA's ResNet."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the mlp torso."""
     lstm_size: int | None = None
@@ -162,8 +162,8 @@ class PolicyGradientConfig:
 
     name: str = "policy_gradient"
     """Which agent."""
-    torso: Literal["mlp", "shallow", "deep"] = "mlp"
-    """mlp: two tanh layers; shallow: two convolutions; deep: the ResNet of IMPALA."""
+    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
+    """mlp: two tanh layers; shallow: two convolutions; dqn: DQN's three; deep: IMPALA's ResNet."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the mlp torso."""
     lstm_size: int | None = None

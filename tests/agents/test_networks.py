@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.networks import ActorCritic, DeepTorso, LSTMCore, LSTMState, check_torso, join_past
+from agents.networks import ActorCritic, LSTMCore, LSTMState, join_past
 from agents.policies import CategoricalHead
+from agents.torsos import DeepTorso, check_torso
 from sebulba.errors import ConfigError
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
@@ -219,17 +220,20 @@ def test_dense_layers_start_orthogonal_with_the_gain_of_their_role():
         np.testing.assert_allclose(singular_values, gain, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("torso", "num_flat"), [("shallow", 9 * 9 * 32), ("deep", 11 * 11 * 32)])
+@pytest.mark.parametrize(
+    ("torso", "num_flat"), [("shallow", 9 * 9 * 32), ("dqn", 7 * 7 * 64), ("deep", 11 * 11 * 32)]
+)
 def test_atari_torsos_have_the_papers_sizes(torso, num_flat):
     network = make_network(torso)
     inputs = make_inputs(shape=(4, 84, 84), length=1, num_envs=1)
     params = jax.eval_shape(lambda: network.init(jax.random.key(0), state=(), **inputs))
     torso_params = params["params"]["torso"][torso]
-    assert torso_params["Dense_0"]["kernel"].shape == (num_flat, 256)
-    first = (8, 8, 4, 16) if torso == "shallow" else (3, 3, 4, 16)
-    assert torso_params["Conv_0"]["kernel"].shape == first
+    width = 512 if torso == "dqn" else 256
+    assert torso_params["Dense_0"]["kernel"].shape == (num_flat, width)
+    first = {"shallow": (8, 8, 4, 16), "dqn": (8, 8, 4, 32), "deep": (3, 3, 4, 16)}
+    assert torso_params["Conv_0"]["kernel"].shape == first[torso]
     num_convolutions = sum(name.startswith("Conv") for name in torso_params)
-    assert num_convolutions == (2 if torso == "shallow" else 15)
+    assert num_convolutions == {"shallow": 2, "dqn": 3, "deep": 15}[torso]
 
 
 def test_images_are_channels_first_and_divided_by_255():
@@ -315,6 +319,7 @@ def equations(jaxpr):
         ("deep", [(4, 84, 84), (3, 84, 84)], r"\(4, 84, 84\) and \(3, 84, 84\)"),
         ("deep", [(4,), (2,)], r"vectors beside it at most, got .*\(4,\) and \(2,\)"),
         ("shallow", [(4, 10, 10)], r"at least 20×20, got \(4, 10, 10\)"),
+        ("dqn", [(4, 35, 84)], r"at least 36×36, got \(4, 35, 84\)"),
     ],
 )
 def test_a_torso_that_cannot_take_the_observation_is_refused(torso, shapes, message):
@@ -325,7 +330,7 @@ def test_a_torso_that_cannot_take_the_observation_is_refused(torso, shapes, mess
 
 def test_torsos_that_fit_are_accepted():
     image = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
-    for torso in ("shallow", "deep", "mlp"):
+    for torso in ("shallow", "dqn", "deep", "mlp"):
         check_torso(torso, image)
         check_torso(torso, {"image": image, "vector": jax.ShapeDtypeStruct((2,), jnp.float32)})
     check_torso("mlp", {"a": image, "b": jax.ShapeDtypeStruct((), jnp.int32)})
