@@ -7,10 +7,10 @@ it learns from its trajectories is a `Learning`'s to say.
 import jax
 import jax.numpy as jnp
 
+from agents.config import ActorCriticConfig
 from agents.networks import ActorCritic, CoreState, PolicyValue, zero_observation
 from agents.normalization import discounted_returns, init_normalization, merge_rows
 from agents.on_policy import (
-    ActorCriticConfig,
     ActorCriticNetworks,
     Learning,
     Memory,

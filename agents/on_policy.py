@@ -11,15 +11,13 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
+from agents.config import ActorCriticConfig
 from agents.networks import CoreState, PolicyValue
 from agents.normalization import Normalization
 from sebulba.agent import Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvStep, Experience, PyTree, Trajectory
 from sebulba.window import Window, push
-
-ActorCriticConfig = A2CConfig | ImpalaConfig | PolicyGradientConfig | PPOConfig
 
 
 @pytree_dataclass

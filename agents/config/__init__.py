@@ -5,6 +5,7 @@ Defaults are those of a small task on a CPU; the paper's are in the configs of i
 
 from agents.config.on_policy import (
     A2CConfig,
+    ActorCriticConfig,
     ImpalaConfig,
     PolicyGradientConfig,
     PPOConfig,
@@ -14,6 +15,7 @@ from agents.config.replay import DDQNConfig, R2D2Config, SACConfig
 
 __all__ = [
     "A2CConfig",
+    "ActorCriticConfig",
     "DDQNConfig",
     "ImpalaConfig",
     "PPOConfig",

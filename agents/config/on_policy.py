@@ -5,13 +5,13 @@ from typing import Literal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImpalaConfig:
-    """IMPALA (Espeholt et al. 2018, arXiv 1802.01561)."""
+class ActorCriticConfig:
+    """What all agents with a policy and a value have; a setting given again is a new default."""
 
-    name: str = "impala"
+    name: str = ""
     """Which agent."""
-    torso: Literal["mlp", "shallow", "deep"] = "mlp"
-    """mlp: two tanh layers; shallow: two convolutions; deep: the paper's ResNet."""
+    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
+    """mlp: tanh layers; shallow, deep: IMPALA's two networks; dqn: DQN's."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the mlp torso."""
     lstm_size: int | None = None
@@ -24,6 +24,31 @@ class ImpalaConfig:
     """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
     discount: float = 0.99
     """γ."""
+    entropy_cost: float = 0.01
+    """Weight of the entropy bonus."""
+    reward_clip: float | None = None
+    """Rewards are clipped to ± this in the learner; null: not."""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """rmsprop: ε inside the square root and initial second moment 1, as IMPALA's."""
+    learning_rate: float = 1e-3
+    """At the start."""
+    learning_rate_decay: bool = False
+    """Linear, to 0 at run.total_env_steps."""
+    adam_epsilon: float = 1e-5
+    """ε of Adam."""
+    rmsprop_decay: float = 0.99
+    """Decay of the second moment of RMSProp."""
+    rmsprop_epsilon: float = 1e-5
+    """ε of RMSProp."""
+    max_grad_norm: float | None = 0.5
+    """Gradients are clipped to this global norm; null: not."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImpalaConfig(ActorCriticConfig):
+    """IMPALA (Espeholt et al. 2018, arXiv 1802.01561)."""
+
+    name: str = "impala"
     lambda_: float = 1.0
     """λ of the V-trace trace coefficients."""
     clip_rho: float = 1.0
@@ -34,48 +59,16 @@ class ImpalaConfig:
     """Clips the importance weights of the policy gradient."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(v − V)²."""
-    entropy_cost: float = 0.01
-    """Weight of the entropy bonus."""
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Over valid transitions; the paper sums."""
-    reward_clip: float | None = None
-    """Rewards are clipped to ± this in the learner; null: not."""
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    """rmsprop: ε inside the square root and initial second moment 1, as the paper's."""
-    learning_rate: float = 1e-3
-    """At the start."""
-    learning_rate_decay: bool = False
-    """Linear, to 0 at run.total_env_steps."""
-    adam_epsilon: float = 1e-5
-    """ε of Adam."""
-    rmsprop_decay: float = 0.99
-    """Decay of the second moment of RMSProp."""
     rmsprop_epsilon: float = 0.01
-    """ε of RMSProp."""
-    max_grad_norm: float | None = 0.5
-    """Gradients are clipped to this global norm; null: not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PPOConfig:
+class PPOConfig(ActorCriticConfig):
     """PPO (Schulman et al. 2017, arXiv 1707.06347)."""
 
     name: str = "ppo"
-    """Which agent."""
-    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
-    """mlp: two tanh layers; shallow: two convolutions; dqn: DQN's three; deep: IMPALA's ResNet."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso."""
-    lstm_size: int | None = None
-    """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
-    normalize_observations: bool = False
-    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
-    normalize_rewards: bool = False
-    """By the deviation so far of discounted returns, before reward_clip."""
-    initial_log_std: float = 0.0
-    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
-    discount: float = 0.99
-    """γ."""
     lambda_: float = 0.95
     """λ of the generalised advantages."""
     clip: float = 0.2
@@ -92,108 +85,26 @@ class PPOConfig:
     """Optimisation steps of an epoch: on transitions, or on whole unrolls with an LSTM."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
-    entropy_cost: float = 0.01
-    """Weight of the entropy bonus."""
-    reward_clip: float | None = None
-    """Rewards are clipped to ± this in the learner; null: not."""
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    """rmsprop: ε inside the square root and initial second moment 1."""
-    learning_rate: float = 1e-3
-    """At the start."""
-    learning_rate_decay: bool = False
-    """Linear, to 0 at run.total_env_steps."""
-    adam_epsilon: float = 1e-5
-    """ε of Adam."""
-    rmsprop_decay: float = 0.99
-    """Decay of the second moment of RMSProp."""
-    rmsprop_epsilon: float = 1e-5
-    """ε of RMSProp."""
-    max_grad_norm: float | None = 0.5
-    """Gradients are clipped to this global norm; null: not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class A2CConfig:
+class A2CConfig(ActorCriticConfig):
     """A2C, the synchronous form of A3C (Mnih et al. 2016, arXiv 1602.01783)."""
 
     name: str = "a2c"
-    """Which agent."""
-    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
-    """mlp: two tanh layers; shallow: two convolutions; dqn: DQN's three; deep: IMPALA's ResNet."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso."""
-    lstm_size: int | None = None
-    """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
-    normalize_observations: bool = False
-    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
-    normalize_rewards: bool = False
-    """By the deviation so far of discounted returns, before reward_clip."""
-    initial_log_std: float = 0.0
-    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
-    discount: float = 0.99
-    """γ."""
     lambda_: float = 1.0
     """λ of the generalised advantages; 1: rewards up to the trajectory's end, as the paper's."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
-    entropy_cost: float = 0.01
-    """Weight of the entropy bonus."""
-    reward_clip: float | None = None
-    """Rewards are clipped to ± this in the learner; null: not."""
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    """rmsprop: ε inside the square root and initial second moment 1."""
-    learning_rate: float = 1e-3
-    """At the start."""
-    learning_rate_decay: bool = False
-    """Linear, to 0 at run.total_env_steps."""
-    adam_epsilon: float = 1e-5
-    """ε of Adam."""
-    rmsprop_decay: float = 0.99
-    """Decay of the second moment of RMSProp."""
-    rmsprop_epsilon: float = 1e-5
-    """ε of RMSProp."""
-    max_grad_norm: float | None = 0.5
-    """Gradients are clipped to this global norm; null: not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PolicyGradientConfig:
+class PolicyGradientConfig(ActorCriticConfig):
     """Simple policy gradient with rewards to go (REINFORCE, Williams 1992)."""
 
     name: str = "policy_gradient"
-    """Which agent."""
-    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
-    """mlp: two tanh layers; shallow: two convolutions; dqn: DQN's three; deep: IMPALA's ResNet."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso."""
-    lstm_size: int | None = None
-    """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
-    normalize_observations: bool = False
-    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
-    normalize_rewards: bool = False
-    """By the deviation so far of discounted returns, before reward_clip."""
-    initial_log_std: float = 0.0
-    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
-    discount: float = 0.99
-    """γ."""
     entropy_cost: float = 0.0
-    """Weight of the entropy bonus."""
-    reward_clip: float | None = None
-    """Rewards are clipped to ± this in the learner; null: not."""
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    """rmsprop: ε inside the square root and initial second moment 1."""
     learning_rate: float = 1e-2
-    """At the start."""
-    learning_rate_decay: bool = False
-    """Linear, to 0 at run.total_env_steps."""
-    adam_epsilon: float = 1e-5
-    """ε of Adam."""
-    rmsprop_decay: float = 0.99
-    """Decay of the second moment of RMSProp."""
-    rmsprop_epsilon: float = 1e-5
-    """ε of RMSProp."""
-    max_grad_norm: float | None = 0.5
-    """Gradients are clipped to this global norm; null: not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,15 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Returns the docstring below each field of a dataclass."""
+    """Returns the docstring below each field of a dataclass, its own or the nearest inherited."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            docs |= _own_field_docs(base)
+    return docs
+
+
+def _own_field_docs(cls: type) -> dict[str, str]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
     return {
