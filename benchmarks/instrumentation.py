@@ -15,7 +15,6 @@ from benchmarks import harness, rings
 from benchmarks.harness import Result, Series
 from sebulba import actor_building, assembly
 from sebulba.config import Config
-from sebulba.config.loading import load_config
 from sebulba.timing import WallClock
 
 _READINGS = 100_000
@@ -98,14 +97,7 @@ def _share_of_time(config: Config) -> float:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("config", help="YAML file")
-    parser.add_argument("--env-steps", type=int, default=150_000, help="of a repeat")
-    arguments, flags = parser.parse_known_args()
-    config = load_config(arguments.config, flags)
-    harness.compile_once()
-    result = measure(config, env_steps=arguments.env_steps, repeats=arguments.repeats)
-    harness.report([result], arguments.json)
+    rings.measure_config(__doc__, measure, env_steps=150_000)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,37 @@
 
 import concurrent.futures
 import dataclasses
+from collections.abc import Callable
 
 import jax
 
-from benchmarks.harness import Timed
+from benchmarks import harness
+from benchmarks.harness import Result, Timed
 from sebulba.agent import Agent
 from sebulba.assembly import Ring, assemble
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
+from sebulba.config.loading import load_config
 from sebulba.runner import run
 from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
+
+
+def measure_config(doc: str, measure: Callable[..., Result], *, env_steps: int) -> None:
+    """Runs a benchmark of the config on the command line, whose other flags are the config's.
+
+    Args:
+        doc: the benchmark's own.
+        measure: takes the config, and `env_steps` and `repeats` by name.
+        env_steps: of a repeat, unless the command line says otherwise.
+    """
+    parser = harness.parser(doc)
+    parser.add_argument("config", help="YAML file")
+    parser.add_argument("--env-steps", type=int, default=env_steps, help="of a repeat")
+    arguments, flags = parser.parse_known_args()
+    config = load_config(arguments.config, flags)
+    harness.compile_once()
+    result = measure(config, env_steps=arguments.env_steps, repeats=arguments.repeats)
+    harness.report([result], arguments.json)
 
 
 def of_length(config: Config, env_steps: int) -> Config:

@@ -15,7 +15,6 @@ from benchmarks import alone, harness, rings
 from benchmarks.harness import Result
 from sebulba.assembly import Ring
 from sebulba.config import Config
-from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
 
 
@@ -75,14 +74,7 @@ def _acting_alone(config: Config, ring: Ring, cycles: int) -> dict[str, Callable
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("config", help="YAML file")
-    parser.add_argument("--env-steps", type=int, default=100_000, help="of a repeat")
-    arguments, flags = parser.parse_known_args()
-    config = load_config(arguments.config, flags)
-    harness.compile_once()
-    result = measure(config, env_steps=arguments.env_steps, repeats=arguments.repeats)
-    harness.report([result], arguments.json)
+    rings.measure_config(__doc__, measure, env_steps=100_000)
 
 
 if __name__ == "__main__":
