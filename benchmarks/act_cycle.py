@@ -93,7 +93,7 @@ class Bench:
         self.networks: Networks = jax.device_put(
             self.agent.init_networks(jax.random.key(0)), self.device
         )
-        self.functions = StepFunctions(self.agent)
+        self.functions = StepFunctions(self.agent, device=self.device)
         self.loops = BOOKKEEPING if workload.has_loops else ()
         self.cycles = ("stepped", "fused") if self.fusible else ("stepped",)
 
@@ -125,11 +125,10 @@ class Bench:
                 agent, networks, carry, trajectory_length=self.length, device=self.device
             ),
             "trajectory_length": self.length,
-            "device": self.device,
             "clock": WallClock(),
         }
         if variant == "fused":
-            return FusedCycle(agent, environment.fused(), **shared), carry
+            return FusedCycle(agent, environment.fused(), device=self.device, **shared), carry
         return SteppedCycle(self.functions, environment, **shared), carry
 
 

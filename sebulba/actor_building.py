@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 
@@ -81,7 +82,7 @@ def make_actor(
         key: the actor's own, consumed.
         learners: take its trajectories.
         ledger: of this host.
-        step_functions: of all actors, with the same tracker.
+        step_functions: of all actors on the device, with the same tracker.
         tracker: of episodes.
         number: of the actor, among those of all hosts.
         on_warning: takes one line of text, in the actor's thread.
@@ -106,10 +107,9 @@ def make_actor(
                 f"actor.cycle: {config.env.suite} {config.env.id} cannot be stepped inside jit;"
                 " expected auto or stepped, got fused"
             )
-        shared = {
+        shared: dict[str, Any] = {
             "allocate": allocate,
             "trajectory_length": length,
-            "device": device,
             "clock": clock,
             "whole_episodes": config.actor.rollout == "episodes",
         }
@@ -122,7 +122,7 @@ def make_actor(
             if isinstance(environment, WholeState):
                 env_state = environment.whole_state
         else:
-            act_cycle = FusedCycle(agent, fused, tracker=tracker, **shared)
+            act_cycle = FusedCycle(agent, fused, device=device, tracker=tracker, **shared)
             if fused.is_whole_state:
                 env_state = fused.state
         return LiveEnvironment(

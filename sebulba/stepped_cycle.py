@@ -1,5 +1,6 @@
 """Act cycles of one jitted call an env step, for any environment."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -31,10 +32,15 @@ from sebulba.whole_episodes import close_episodes, wait_at_the_end
 
 
 class StepFunctions:
-    """The jitted functions of stepped act cycles, shared by all actors."""
+    """The jitted functions of stepped act cycles, shared by all actors of a device."""
 
     def __init__(
-        self, agent: Agent, *, tracker: EpisodeTracker | None = None, greedy: bool = False
+        self,
+        agent: Agent,
+        *,
+        device: jax.Device,
+        tracker: EpisodeTracker | None = None,
+        greedy: bool = False,
     ):
         tracker = tracker or EpisodeTracker()
 
@@ -44,9 +50,13 @@ class StepFunctions:
         def finish(buffer, actor_state, statistics, env_step):
             return finish_rows(buffer, actor_state, statistics, env_step, tracker)
 
-        self.step: Callable = jax.jit(step, donate_argnames=("actor_state", "buffer"))
-        self.finish: Callable = jax.jit(finish, donate_argnames=("buffer",))
-        self.close_episodes: Callable = jax.jit(close_episodes, donate_argnames=("buffer",))
+        # Networks of a single learner device lie on its mesh, and what is computed from them would
+        # too: the second step, which begins with that, would be compiled again.
+        sharding = jax.sharding.SingleDeviceSharding(device)
+        compiled = functools.partial(jax.jit, out_shardings=sharding)
+        self.step: Callable = compiled(step, donate_argnames=("actor_state", "buffer"))
+        self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
+        self.close_episodes: Callable = compiled(close_episodes, donate_argnames=("buffer",))
 
 
 class SteppedCycle:
@@ -59,7 +69,6 @@ class SteppedCycle:
         *,
         allocate: BufferAllocator,
         trajectory_length: int,
-        device: jax.Device,
         clock: WallClock,
         whole_episodes: bool = False,
     ):

@@ -46,17 +46,16 @@ class Cycles:
         kwargs = dict(
             allocate=allocate,
             trajectory_length=length,
-            device=device,
             clock=WallClock(),
             whole_episodes=whole_episodes,
         )
         if kind == "fused":
-            self.act_cycle = FusedCycle(agent, self.environment.fused(), **kwargs)
+            self.act_cycle = FusedCycle(agent, self.environment.fused(), device=device, **kwargs)
             steps, episodes = ("_cycle",), ("_act_episodes", "_finish")
             names = episodes if whole_episodes else steps
             self.jitted = [getattr(self.act_cycle, name) for name in names]
         else:
-            functions = StepFunctions(agent)
+            functions = StepFunctions(agent, device=device)
             self.act_cycle = SteppedCycle(functions, self.environment, **kwargs)
             self.jitted = [functions.step, functions.finish]
 
