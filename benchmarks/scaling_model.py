@@ -1,28 +1,17 @@
 """Predicts env steps a second and update time against the number of hosts, from measured parts.
 
-    python -m benchmarks.scaling_model CONFIG [--hosts 1 2 4] [--check-local 1 2 4] [--json FILE]
+    python -m benchmarks.scaling_model CONFIG [--hosts 1 2 4] [--plan 256] [--check-local 1 2 4]
 
-Any other flag is the config's. Every host runs the whole config: its own actors, its own share of
-the batch. What crosses hosts is the gradient, once an update. So with `N` hosts an update takes
-
-    t_u(N) = t_u + U · (all_reduce(N) + σ · √(2 ln N))
-
-where `U` is the number of optimisation steps in a learner cycle, and `σ` the measured standard
-deviation of one: the slowest of `N` is later than the mean by about `σ · √(2 ln N)`. Of the two
-common algorithms the faster counts, with `g` the bytes of a gradient:
-
-    ring   2 (N − 1) · latency + 2 (N − 1) / N · g / bandwidth
-    tree   2 ⌈log₂ N⌉ · latency + 2 g / bandwidth
-
-What each host then gives is `sebulba.planning.model`. Latency and bandwidth are assumptions about
-the network, which the flags set; on this machine they are measured. Local processes share the
-cores: with `N` of them each has `1 / N` of them.
+Any other flag is the config's. This machine is measured as one host: what the parts of its ring
+cost, the bytes of a gradient, the spread of its updates; `benchmarks.scaling_model_prediction` says
+what follows. Latency and bandwidth between hosts are assumptions, which flags set; those between
+processes of this machine are measured. `--check-local` runs the config as so many processes here
+and compares. `--plan` prints the plan of a run on so many hosts, `--json FILE` writes it all.
 """
 
 import argparse
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import statistics
@@ -30,110 +19,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 
 from benchmarks import harness
-from sebulba.assembly import assemble
+from benchmarks.scaling_model_network import measure_loopback
+from benchmarks.scaling_model_plan import describe_plan
+from benchmarks.scaling_model_prediction import BEND, Host, Network, Point, bend, scale
+from sebulba.assembly import Ring, assemble
 from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.devices import plan_devices
+from sebulba.memory_plan import num_bytes
 from sebulba.metrics.files import write_json
 from sebulba.planning.measuring import for_measuring, learner_cycle, measure_parts
-from sebulba.planning.model import Cost, Parts, Prediction, predict
-
-BEND = 0.9
-"""Of linear scaling: where the prediction falls below, the curve bends."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Network:
-    """What connects the hosts."""
-
-    latency_s: float  # of one message between two hosts
-    bytes_per_s: float  # of one host, in each direction
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Host:
-    """One host, measured."""
-
-    parts: Parts
-    num_actors: int
-    num_cores: float
-    gradient_bytes: int
-    updates_per_cycle: float
-    update_deviation_s: float  # standard deviation of one optimisation step
-    is_lock_step: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Point:
-    """The prediction for a number of hosts."""
-
-    num_hosts: int
-    update_s: float  # of a learner cycle
-    all_reduce_s: float  # of one optimisation step
-    env_steps_per_s: float  # of all hosts
-    efficiency: float  # of linear scaling
-    bound: str
-
-
-def all_reduce_s(num_hosts: int, num_bytes: int, network: Network) -> float:
-    """Returns the seconds of an all-reduce over the hosts."""
-    if num_hosts == 1:
-        return 0.0
-    hops = num_hosts - 1
-    transfer_s = num_bytes / network.bytes_per_s
-    ring = 2 * hops * network.latency_s + 2 * hops / num_hosts * transfer_s
-    tree = 2 * math.ceil(math.log2(num_hosts)) * network.latency_s + 2 * transfer_s
-    return min(ring, tree)
-
-
-def scale(host: Host, network: Network, hosts: Sequence[int], *, is_local: bool) -> list[Point]:
-    """Returns the prediction for each number of hosts.
-
-    Args:
-        host: measured alone.
-        network: between the hosts.
-        hosts: how many.
-        is_local: they are processes of one machine and share its cores.
-    """
-    alone = _predict(host, 0.0, host.num_cores).env_steps_per_s
-    points = []
-    for num_hosts in hosts:
-        reduce_s = all_reduce_s(num_hosts, host.gradient_bytes, network)
-        late_s = host.update_deviation_s * math.sqrt(2 * math.log(num_hosts))
-        waiting_s = host.updates_per_cycle * (reduce_s + late_s)
-        num_cores = host.num_cores / num_hosts if is_local else host.num_cores
-        prediction = _predict(host, waiting_s, num_cores)
-        points.append(
-            Point(
-                num_hosts=num_hosts,
-                update_s=host.parts.update.wall_s + waiting_s,
-                all_reduce_s=reduce_s,
-                env_steps_per_s=num_hosts * prediction.env_steps_per_s,
-                efficiency=prediction.env_steps_per_s / alone,
-                bound=prediction.bound,
-            )
-        )
-    return points
-
-
-def bend(points: Sequence[Point]) -> int | None:
-    """Returns the least number of hosts at which scaling is worse than `BEND` of linear."""
-    return next((each.num_hosts for each in points if each.efficiency < BEND), None)
-
-
-def _predict(host: Host, waiting_s: float, num_cores: float) -> Prediction:
-    update = Cost(wall_s=host.parts.update.wall_s + waiting_s, core_s=host.parts.update.core_s)
-    return predict(
-        dataclasses.replace(host.parts, update=update),
-        num_actors=host.num_actors,
-        num_cores=num_cores,
-        is_lock_step=host.is_lock_step,
-    )
 
 
 def measure_host(config: Config, *, seconds: float) -> Host:
@@ -146,15 +47,23 @@ def measure_host(config: Config, *, seconds: float) -> Host:
         updates = statistics.mean(
             ring.agent.num_updates_per_cycle(middle + offset) for offset in range(100)
         )
-        networks = jax.tree.leaves(ring.learner.state.networks)
+        state = ring.learner.state_of_host
+        trajectory = (
+            ring.actors[0].run_cycle(ring.learner.networks_on(ring.actor_devices[0]), 0).trajectory
+        )
     finally:
         ring.close_environments()
     actor_devices = plan_devices(config.devices, jax.local_devices()).actor
+    num_actors = config.actor.threads_per_device * len(actor_devices)
     return Host(
         parts=parts,
-        num_actors=config.actor.threads_per_device * len(actor_devices),
+        num_actors=num_actors,
         num_cores=len(os.sched_getaffinity(0)),
-        gradient_bytes=sum(leaf.nbytes for leaf in networks),
+        gradient_bytes=num_bytes(state.networks),
+        num_envs=config.actor.num_envs,
+        queue_slots=num_actors * config.learner.queue_slots_per_actor,
+        trajectory_bytes=num_bytes(trajectory),
+        state_bytes=num_bytes((state.networks, state.opt_state, state.experience)),
         updates_per_cycle=updates,
         update_deviation_s=statistics.stdev(cycle_s) / max(1.0, updates) ** 0.5,
         is_lock_step=config.learner.max_policy_lag == 0,
@@ -165,7 +74,7 @@ def measured_locally(config_path: str, flags: Sequence[str], num_hosts: int) -> 
     """Returns env steps a second of a run of that many local processes."""
     with tempfile.TemporaryDirectory() as directory:
         run_dir = pathlib.Path(directory) / "run"
-        command = ["-m", "sebulba.launch", "--local", str(num_hosts), "--devices", "1"]
+        command = ["-m", "sebulba.launch", "--local", str(num_hosts), "--virtual-devices", "1"]
         subprocess.run(
             [sys.executable, *command, config_path, *flags, "--run-dir", str(run_dir)],
             check=True,
@@ -174,7 +83,7 @@ def measured_locally(config_path: str, flags: Sequence[str], num_hosts: int) -> 
         return json.loads((run_dir / "summary.json").read_text())["steps_per_second"]
 
 
-def describe(points: Sequence[Point], measured: dict[int, float]) -> str:
+def describe(points: Sequence[Point], measured: Mapping[int, float]) -> str:
     """Returns the prediction as a table, what was measured beside it."""
     lines = [" hosts   update ms   all-reduce ms     env steps/s   of linear   bound by   measured"]
     for each in points:
@@ -191,7 +100,7 @@ def describe(points: Sequence[Point], measured: dict[int, float]) -> str:
     return "\n".join(lines)
 
 
-def _durations(ring, config: Config, seconds: float) -> list[float]:
+def _durations(ring: Ring, config: Config, seconds: float) -> list[float]:
     """Returns the seconds of each of many learner cycles."""
     learn = learner_cycle(ring, config)
     for _ in range(3):
@@ -214,12 +123,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--latency-us", type=float, default=20.0, help="between two hosts")
     parser.add_argument("--bandwidth-gbit", type=float, default=100.0, help="of one host")
+    parser.add_argument("--plan", type=int, metavar="HOSTS", help="print the plan of such a run")
     parser.add_argument("--check-local", type=int, nargs="*", default=[], help="as processes here")
-    parser.add_argument("--local-latency-us", type=float, default=200.0, help="of the loopback")
-    parser.add_argument("--local-bandwidth-gbit", type=float, default=8.0, help="of the loopback")
     parser.add_argument("--seconds", type=float, default=2.0, help="to measure each part")
     parser.add_argument("--json", type=pathlib.Path, help="also write the result to this file")
     return parser
+
+
+def _show(
+    name: str, network: Network, points: Sequence[Point], measured: Mapping[int, float]
+) -> dict[str, object]:
+    """Prints a table and returns what the JSON file holds of it."""
+    latency_us, gbit = 1e6 * network.latency_s, 8e-9 * network.bytes_per_s
+    print(f"\n{name}: {latency_us:.0f} µs, {gbit:.1f} Gbit/s\n{describe(points, measured)}")
+    return {
+        "network": dataclasses.asdict(network),
+        "points": [dataclasses.asdict(each) for each in points],
+        "measured": measured,
+    }
 
 
 def main() -> None:
@@ -227,31 +148,26 @@ def main() -> None:
     arguments, flags = _parser().parse_known_args()
     config = load_config(arguments.config, flags)
     host = measure_host(config, seconds=arguments.seconds)
-    document = {"stamp": harness.stamp(), "host": dataclasses.asdict(host)}
-    between = {
-        "hosts": (arguments.latency_us, arguments.bandwidth_gbit, arguments.hosts),
-        "local processes": (
-            arguments.local_latency_us,
-            arguments.local_bandwidth_gbit,
-            arguments.check_local,
-        ),
-    }
-    for name, (latency_us, gbit, counts) in between.items():
-        if not counts:
-            continue
-        is_local = name == "local processes"
-        network = Network(latency_s=1e-6 * latency_us, bytes_per_s=gbit * 1e9 / 8)
-        points = scale(host, network, counts, is_local=is_local)
-        measured = (
-            {count: measured_locally(arguments.config, flags, count) for count in counts}
-            if is_local
-            else {}
-        )
-        print(f"\n{name}: {latency_us:g} µs, {gbit:g} Gbit/s")
-        print(describe(points, measured))
-        document[name] = {"points": [dataclasses.asdict(each) for each in points]} | {
-            "measured": measured
+    document: dict[str, Any] = {"stamp": harness.stamp(), "host": dataclasses.asdict(host)}
+    between = Network(
+        latency_s=1e-6 * arguments.latency_us, bytes_per_s=arguments.bandwidth_gbit * 1e9 / 8
+    )
+    points = scale(host, between, arguments.hosts, is_local=False)
+    document["hosts"] = _show("hosts", between, points, {})
+    if arguments.check_local:
+        loopback = measure_loopback(host.gradient_bytes)
+        points = scale(host, loopback, arguments.check_local, is_local=True)
+        measured = {
+            count: measured_locally(arguments.config, flags, count)
+            for count in arguments.check_local
         }
+        document["local processes"] = _show("local processes", loopback, points, measured)
+    if arguments.plan is not None:
+        plan = describe_plan(
+            host, between, config, num_hosts=arguments.plan, all_hosts=arguments.hosts
+        )
+        document["plan"] = plan
+        print(f"\n{plan}")
     if arguments.json is not None:
         write_json(arguments.json, document)
 

@@ -11,13 +11,13 @@ import jax
 from sebulba.actor import Actor
 from sebulba.actor_building import make_actor, make_first_environment
 from sebulba.agent import Agent
-from sebulba.agreement import Agreement
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.devices import DevicePlan, LearnerDevices, plan_devices, plan_learners
 from sebulba.envs.base import Environment
 from sebulba.episode_reducers import load_reducers
 from sebulba.errors import ConfigError
+from sebulba.hosts.agreement import Agreement
 from sebulba.learner import Learner
 from sebulba.ledger import Ledger
 from sebulba.memory_plan import MemoryPlan, check_memory, plan_memory
@@ -147,7 +147,10 @@ def _assemble(
         ),
     )
     tracker = load_reducers(config.run.episode_reducers)
-    step_functions = StepFunctions(agent, tracker=tracker)
+    step_functions = {
+        device: StepFunctions(agent, device=device, tracker=tracker)
+        for device in set(actor_devices)
+    }
     actors = tuple(
         make_actor(
             config,
@@ -161,7 +164,7 @@ def _assemble(
             number=first_actor_id + actor_id,
             learners=learners,
             ledger=ledger,
-            step_functions=step_functions,
+            step_functions=step_functions[device],
             tracker=tracker,
             on_warning=on_warning,
         )

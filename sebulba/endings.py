@@ -8,8 +8,10 @@ import sys
 from typing import Any, NoReturn
 
 import jax
+import numpy as np
 
 from sebulba.assembly import Ring
+from sebulba.checkpoints.manifest import crc32_of, flatten
 from sebulba.checkpoints.restore import steps_in
 from sebulba.envs.base import EnvironmentTimeout
 from sebulba.exit_codes import (
@@ -19,7 +21,7 @@ from sebulba.exit_codes import (
     EXIT_SIGNAL_BASE,
     EXIT_STUCK,
 )
-from sebulba.joining import networks_crc32
+from sebulba.learner import Learner
 from sebulba.non_finite import NonFiniteError
 from sebulba.run_dir import CHECKPOINTS, directory_of_host, resume_command
 from sebulba.runner import StuckError
@@ -106,6 +108,14 @@ def summarize(ring: Ring, *, status: str, resume_command: str | None) -> dict[st
         "networks_crc32": networks_crc32(ring.learner),
         "resume_command": resume_command,
     }
+
+
+def networks_crc32(learner: Learner) -> str | None:
+    """Returns the CRC32 of the learner's networks, all leaves in order; None within a cycle."""
+    if not learner.is_between_cycles:
+        return None
+    leaves = flatten(learner.state.networks).values()
+    return crc32_of(b"".join(np.asarray(leaf).tobytes() for leaf in leaves))
 
 
 def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:

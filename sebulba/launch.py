@@ -1,27 +1,29 @@
 """Runs a config on several hosts that are all this machine.
 
-`python -m sebulba.launch --local N [--devices K] CONFIG [--section.field VALUE ...]`, for tests and
-a first try: N processes of `python -m sebulba.train`, connected over the loopback. Imports no jax.
+`python -m sebulba.launch --local N [--virtual-devices K] CONFIG [--section.field VALUE ...]`, for
+tests and a first try: N processes of `python -m sebulba.train`, connected over the loopback.
+Imports no jax.
 """
 
 import sys
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
-from sebulba.local_processes import run_together, take_flag
+from sebulba.processes.together import run_together, take_flag
 
-_PROG = "python -m sebulba.launch --local N [--devices K]"
+_PROG = "python -m sebulba.launch --local N [--virtual-devices K]"
 _DESCRIPTION = """\
 Runs a config on N hosts that are all this machine: N processes of python -m sebulba.train,
-connected over the loopback, each line of their output behind its process's number. --devices K
-gives each process K virtual CPU devices. All end when one fails, whose exit code this is."""
+connected over the loopback, each line of their output behind its process's number.
+--virtual-devices K gives each process K virtual CPU devices. All end when one fails, whose exit
+code this is."""
 
 
 def main() -> None:
     """Parses the command line, runs the processes, and exits with the run's code."""
     try:
         num_processes, argv = take_flag(sys.argv[1:], "--local")
-        num_devices, argv = take_flag(argv, "--devices")
+        num_devices, argv = take_flag(argv, "--virtual-devices")
         wants_help = any(argument in ("-h", "--help") for argument in argv)
         if num_processes is None and not wants_help:
             raise ConfigError("--local: expected the number of processes, got none")

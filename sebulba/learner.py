@@ -26,6 +26,7 @@ from sebulba.queues import Staging, TrajectoryDeque
 from sebulba.reductions import LEARNER_AXIS
 from sebulba.schedule import Schedule
 from sebulba.timing import (
+    AGREEMENT,
     CHECKPOINT,
     COMPILE,
     METRICS,
@@ -357,13 +358,17 @@ def run_learner(
     """
     learner.clock.restart()
     learner.stage(stagings)
+    has_agreed = False
     while not progress.is_done:
         turn = schedule.actors_to_take(learner.num_cycles)
         items = [trajectories.get(actor_id) for actor_id in turn]
         learner.clock.lap(WAIT_FOR_TRAJECTORIES)
         metrics = learner.run_cycle(items)
         learner.stage(stagings)
+        # Another host may be stuck; the first time compiles.
+        learner.clock.begin(AGREEMENT if has_agreed else COMPILE)
         progress.record(items, metrics, queue_depth=len(trajectories))
+        has_agreed = True
         learner.clock.lap(METRICS)
         after_cycle(items)
         learner.clock.lap(CHECKPOINT)

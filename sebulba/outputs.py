@@ -12,7 +12,7 @@ from sebulba.config import Config
 from sebulba.evaluation.beside import EvaluationBeside
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.stored import parse_which
-from sebulba.joining import choose_step
+from sebulba.hosts.joining import choose_step
 from sebulba.metrics.base import MetricsWriter
 from sebulba.metrics.csv import CsvWriter
 from sebulba.metrics.jsonl import JsonlWriter
@@ -150,7 +150,12 @@ def _evaluation_beside(
     )
     return EvaluationBeside(
         ring,
-        Evaluator(ring.agent, plan, device=ring.actor_devices[0]),
+        Evaluator(
+            ring.agent,
+            plan,
+            device=ring.actor_devices[0],
+            env_timeout_s=config.actor.env_timeout_s,
+        ),
         interval_env_steps=settings.interval_env_steps,
         stop_on_error=settings.stop_on_error,
         writer=JsonlWriter(path / EVALUATIONS, resume_env_steps=resume_env_steps),

@@ -1,5 +1,6 @@
 """How far the run is: counts, episode statistics, rows of metrics, and when it is done."""
 
+import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from sebulba.agent import Metrics
-from sebulba.agreement import Agreement, TrajectoryReport
 from sebulba.config import RunConfig
+from sebulba.hosts.agreement import Agreement, TrajectoryReport
 from sebulba.ledger import Ledger
 from sebulba.metrics.base import Row
 from sebulba.metrics.episodes import EpisodeWindow
@@ -167,6 +168,7 @@ class Progress:
             "episodes_cut": self.episodes_cut,
             "env_restarts": self.env_restarts,
             "policy_lag_mean": float(np.mean(self._lags)),
+            **_histogram(self._lags),
             "queue_depth": queue_depth,
             **{
                 f"episode/{name}": self.window.reduced_mean(name)
@@ -180,6 +182,11 @@ class Progress:
         if self._row_since is not None:
             self._row_since = (self.env_steps, self._now())
         return row
+
+
+def _histogram(lags: Sequence[int]) -> dict[str, int]:
+    """Returns how many trajectories of the row had each lag, in learner cycles."""
+    return {f"policy_lag/{lag}": count for lag, count in sorted(collections.Counter(lags).items())}
 
 
 def _flat(shares: Shares) -> dict[str, float]:

@@ -15,6 +15,7 @@ UPDATE = "update"
 COMPILE = "compile"  # announced, of actors too; what it takes is booked with what it was for
 PUBLISH = "publish"
 METRICS = "metrics"
+AGREEMENT = "agreement of the hosts"  # announced only; booked with the metrics
 CHECKPOINT = "checkpoint"
 WAIT_FOR_TRAJECTORIES = "wait for trajectories"
 

@@ -5,10 +5,11 @@ With `--seeds 0..4` it trains once with each seed, one run after another.
 
 import sys
 
-from sebulba import seeds
 from sebulba.config import flags
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
+from sebulba.processes import seeds
+from sebulba.processes.children import end_with_parent
 
 _PROG = "python -m sebulba.train"
 _DESCRIPTION = """\
@@ -20,6 +21,7 @@ own and in RUN_DIR/seed-N."""
 
 def main() -> None:
     """Parses the command line, trains, and exits with the run's code."""
+    end_with_parent()
     try:
         several, argv = seeds.take_seeds(sys.argv[1:])
     except ConfigError as error:

@@ -19,6 +19,7 @@ from sebulba.endings import (
     describe_summary,
     end_process,
     exit_code_of,
+    networks_crc32,
     summarize,
 )
 from sebulba.errors import ConfigError
@@ -29,7 +30,7 @@ from sebulba.exit_codes import (
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
 )
-from sebulba.joining import check_networks, open_run_dir_together
+from sebulba.hosts.joining import check_networks, open_run_dir_together
 from sebulba.metrics.console import Console
 from sebulba.metrics.files import write_json
 from sebulba.metrics.summary import write_summary
@@ -115,7 +116,7 @@ def _run(
         ring = assemble(config, write_row=write_row, on_warning=console.message)
         console.message(f"memory: {ring.memory_plan.describe()}")
         outputs = open_outputs(ring, config, path, console.message)
-        check_networks(ring.learner)
+        check_networks(networks_crc32(ring.learner))
         agreement = ring.progress.agreement
         agreement.asks_to_stop = lambda: stop.number
         run(

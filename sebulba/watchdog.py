@@ -8,7 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from sebulba.timing import ACT, ENVIRONMENT, UPDATE, WallClock
+from sebulba.timing import ACT, AGREEMENT, ENVIRONMENT, UPDATE, WallClock
 
 # An adapter that keeps the limit itself knows more of what hangs, and is to be heard first.
 _GRACE_S = 1.0
@@ -85,4 +85,5 @@ def learner_limits(update_timeout_s: float | None) -> dict[str, Limit]:
     """Returns the learner's limits; None: there are none."""
     if update_timeout_s is None:
         return {}
-    return {UPDATE: Limit(seconds=update_timeout_s, config_key="learner.update_timeout_s")}
+    limit = Limit(seconds=update_timeout_s, config_key="learner.update_timeout_s")
+    return {UPDATE: limit, AGREEMENT: limit}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from sebulba import training
-from sebulba.agreement import TrajectoryReport, pack, unpack
-from sebulba.config.loading import load_config
 from sebulba.episode_reducers import EpisodeTracker, load_reducers
 from sebulba.episodes import finished_episodes
 from sebulba.errors import ConfigError
+from sebulba.hosts.agreement import TrajectoryReport, pack, unpack
 from sebulba.types import EpisodeRecord
+from tests.faults.runs import make_config
 from tests.streams import random_env_steps
 
 
@@ -78,18 +78,8 @@ def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():
 
 def test_a_run_writes_the_means_of_its_reducers(tmp_path):
     """On Catch every episode has nine choices."""
-    config = load_config(
-        "configs/impala_catch.yaml",
-        [
-            "--run.episode-reducers={chosen: 'tests.test_episode_reducers:NumChosen'}",
-            "--run.total-env-steps=3000",
-            "--run.log-interval-env-steps=1000",
-            "--devices.actor=[0]",
-            "--devices.learner=[0]",
-            "--agent.hidden-sizes=[4]",
-            f"--run-dir={tmp_path / 'run'}",
-        ],
-    )
+    reducers = {"chosen": "tests.test_episode_reducers:NumChosen"}
+    config = make_config(tmp_path / "run", run={"episode_reducers": reducers})
     assert training.train(config) == 0
     rows = [
         json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

@@ -20,7 +20,7 @@ LAYERS = [
     ["timing", "schedule", "episodes", "window", "replay"],
     # The world outside.
     ["envs", "metrics", "checkpoints", "run_dir", "schedule_file", "reporting"],
-    ["hosts", "agreement"],
+    ["hosts"],
     # One cycle, one actor, one update.
     [
         "episode_reducers",
@@ -42,25 +42,23 @@ LAYERS = [
     ["evaluation"],
     # The only module with threads.
     ["runner"],
-    ["joining"],
     ["outputs", "endings"],
     ["training", "checking"],
     ["planning", "rerunning", "evaluating"],
     # Command lines.
-    ["seeds", "local_processes"],
+    ["processes"],
     ["train", "evaluate", "plot", "report", "check", "rerun", "plan", "launch"],
 ]
 AGENT_LAYERS = 4
 # Modules and packages that the command line needs before it knows that it will run.
 JAX_FREE = {
     "launch",
-    "local_processes",
     "config",
     "errors",
     "exit_codes",
     "train",
     "rerun",
-    "seeds",
+    "processes",
     "evaluate",
     "check",
     "plan",

@@ -17,6 +17,8 @@ SECTIONS = tuple(
     if dataclasses.is_dataclass(declared) or name == "agent"
 )
 """The keys of a config that hold further keys."""
+AUTO_SECTIONS = ("devices",)
+"""Those that may be `auto`, which stands for all of their defaults."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,12 @@ def read_config_file(path: str) -> dict[str, Setting]:
         raise ConfigError(f"{path}{line}: {problem}") from error
 
 
+def _check_auto(value: Any, where: str) -> None:
+    if value != "auto":
+        got = yaml_dialect.inline(value)
+        raise ConfigError(f"{where}: expected auto or a mapping, {{name: value, ...}}, got {got}")
+
+
 def _describe_nearest_files(path: str) -> str:
     folder = pathlib.Path(path)
     folder = folder if folder.is_dir() else folder.parent
@@ -62,6 +70,9 @@ def _read_document(root: yaml.Node | None, path: str) -> Iterator[tuple[str, Set
         if key not in SECTIONS:
             yield key, Setting(value=yaml_dialect.construct(node), where=where)
             continue
+        if key in AUTO_SECTIONS and not isinstance(node, yaml.MappingNode) and not _is_null(node):
+            _check_auto(yaml_dialect.construct(node), where)
+            continue
         for name, child, child_where in _entries(node, path, where=where, prefix=f"{key}."):
             value = yaml_dialect.construct(child)
             yield f"{key}.{name}", Setting(value=value, where=child_where)
@@ -71,7 +82,7 @@ def _entries(
     node: yaml.Node | None, path: str, *, where: str, prefix: str = ""
 ) -> Iterator[tuple[str, yaml.Node, str]]:
     """Yields key, value and place of a mapping's entries; of an empty one, nothing."""
-    if node is None or node.tag == "tag:yaml.org,2002:null":
+    if node is None or _is_null(node):
         return
     if not isinstance(node, yaml.MappingNode):
         got = yaml_dialect.inline(yaml_dialect.construct(node))
@@ -80,3 +91,7 @@ def _entries(
     for key_node, child in node.value:
         key = key_node.value
         yield key, child, f"{path}:{key_node.start_mark.line + 1}: {prefix}{key}"
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return node.tag == "tag:yaml.org,2002:null"

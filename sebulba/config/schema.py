@@ -21,7 +21,10 @@ class EnvConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DevicesConfig:
-    """Which devices act and which learn, by their position in `jax.local_devices()`."""
+    """Which devices act and which learn, by position in `jax.local_devices()`; or `devices: auto`.
+
+    `auto`, also as `--devices auto`, is null for both.
+    """
 
     actor: tuple[int, ...] | None = None
     """Devices that act; null: the only device, or the first of several."""
@@ -69,7 +72,8 @@ class LearnerConfig:
     max_non_finite_updates: int = 10
     """With skip: so many of them in a row end the run all the same."""
     update_timeout_s: float | None = 600.0
-    """Seconds for the updates of a cycle, before the watchdog ends the run; compilation has all."""
+    """Seconds for the updates of a cycle, and for the other hosts to take part in them, before the
+    watchdog ends the run; null: any; compilation has all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

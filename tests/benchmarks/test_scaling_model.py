@@ -1,8 +1,15 @@
 """The scaling model on hand-fed times."""
 
+import dataclasses
+import math
+
 import pytest
 
-from benchmarks.scaling_model import Host, Network, all_reduce_s, bend, scale
+from benchmarks.scaling_model_network import measure_loopback, network_of
+from benchmarks.scaling_model_plan import describe_plan
+from benchmarks.scaling_model_prediction import Host, Network, all_reduce_s, bend, scale
+from sebulba.config import CheckpointConfig
+from sebulba.config.loading import load_config
 from sebulba.planning.model import Cost, Parts
 
 NETWORK = Network(latency_s=1e-5, bytes_per_s=1e9)
@@ -25,6 +32,10 @@ def make_host(*, act_s, update_s, deviation_s=0.0, core_s=0.0):
         gradient_bytes=1_000_000,
         updates_per_cycle=1.0,
         update_deviation_s=deviation_s,
+        num_envs=50,
+        queue_slots=4,
+        trajectory_bytes=2**20,
+        state_bytes=3 * 2**20,
     )
 
 
@@ -57,3 +68,37 @@ def test_local_processes_share_the_cores():
     one, two = scale(host, NETWORK, [1, 2], is_local=True)
     assert (one.bound, two.bound) == ("cores", "cores")
     assert two.env_steps_per_s == pytest.approx(one.env_steps_per_s)
+
+
+def test_a_plan_says_what_so_many_hosts_need_and_give():
+    host = make_host(act_s=0.01, update_s=0.02, deviation_s=0.0)
+    config = dataclasses.replace(
+        load_config(None, ["--run.total-env-steps", "25600000"]),
+        checkpoint=CheckpointConfig(interval_s=60.0, keep=2),
+    )
+    rows = describe_plan(host, NETWORK, config, num_hosts=256, all_hosts=[1, 64, 1024])
+    plan = dict(line.strip("| ").split(" | ") for line in rows.splitlines()[2:])
+    assert plan["actors"] == "4 a host, 1,024 of all"
+    assert plan["environments"] == "200 a host, 51,200 of all"
+    # The tree: 16 messages of 10 µs, and 1 MB there and back at 1 GB/s.
+    assert plan["all-reduce"] == "1,000,000 bytes, 2.160 ms, 1 in a learner cycle"
+    assert plan["learner cycle"] == "22.16 ms; of one host alone 20.00 ms"
+    assert plan["env steps/s"].startswith("11,552,347; 0.90 of 256 times one host's 50,000")
+    assert plan["bend"] == "none up to 1024 hosts"
+    assert plan["deque of a host"] == "4 trajectories, 4.0 MiB"
+    assert plan["checkpoint"].startswith("3.0 MiB of a host's learner, 768.0 MiB of all, 2 kept")
+    assert plan["whole run"].startswith("25,600,000 env steps in 2 s")
+
+
+def test_a_network_is_told_by_a_small_and_a_large_all_reduce():
+    network = network_of(2e-4, 2e-4 + 1e-3, 10**6)
+    assert (network.latency_s, network.bytes_per_s) == pytest.approx((1e-4, 1e9))
+    assert all_reduce_s(2, 10**6, network) == pytest.approx(2e-4 + 1e-3)
+    assert network_of(2e-4, 1e-4, 10**6).bytes_per_s == math.inf
+
+
+@pytest.mark.slow
+def test_the_loopback_is_measured():
+    network = measure_loopback(100_000)
+    assert 0 < network.latency_s < 1
+    assert network.bytes_per_s > 0

@@ -1,9 +1,6 @@
 """The command line: help, usage errors, and that neither pays for importing JAX."""
 
-import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -12,19 +9,13 @@ from sebulba.config import Config
 from sebulba.config.agents import agent_config_class
 from sebulba.config.flags import field_docs, parse
 from sebulba.config.loading import schema, sections
+from tests.subprocesses import ROOT, run_python
 
-ROOT = pathlib.Path(__file__).parents[2]
 CATCH = str(ROOT / "configs" / "impala_catch.yaml")
 
 
 def run_train(*arguments):
-    return subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "sebulba.train", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_python("-X", "importtime", "-m", "sebulba.train", *arguments)
 
 
 def imported_packages(result):

@@ -86,6 +86,53 @@ def test_options_flag_replaces_the_mapping_of_the_file(write):
     assert config.env.options == {"max_episode_steps": 200, "rate": 0.01}
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments", "expected"),
+    [
+        ("devices: auto", [], DevicesConfig()),
+        ("devices: {actor: [0], learner: [1]}", ["--devices", "auto"], DevicesConfig()),
+        ("devices: auto", ["--devices.actor", "[1]"], DevicesConfig(actor=(1,))),
+        ("devices:", ["--devices=auto"], DevicesConfig()),
+    ],
+)
+def test_auto_stands_in_the_place_of_devices(write, text, arguments, expected):
+    assert load_config(write(text), arguments).devices == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        (
+            "seed: 1\ndevices: all",
+            [],
+            "x.yaml:2: devices: expected auto or a mapping, {name: value, ...}, got all",
+        ),
+        (
+            "devices: [0, 1]",
+            [],
+            "x.yaml:1: devices: expected auto or a mapping, {name: value, ...}, got [0, 1]",
+        ),
+        (
+            "actor: auto",
+            [],
+            "x.yaml:1: actor: expected a mapping, {name: value, ...}, got auto",
+        ),
+        (
+            "",
+            ["--devices", "2"],
+            "--devices: expected auto, or a flag of each key, got '2'",
+        ),
+        (
+            "",
+            ["--devices", "auto", "--devices.actor", "[0]"],
+            "--devices: expected no --devices.actor beside auto",
+        ),
+    ],
+)
+def test_anything_else_in_the_place_of_devices_is_an_error(write, text, arguments, message):
+    assert error_of(write(text), arguments) == message
+
+
 @pytest.mark.parametrize("text", ["1e-4", "0.0001", "1.0e-4", "1E-04"])
 def test_float_accepts_every_spelling(write, text):
     assert load_config(write(f"agent: {{learning_rate: {text}}}")).agent.learning_rate == 1e-4

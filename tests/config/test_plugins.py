@@ -6,7 +6,6 @@ from sebulba.config.agents import agent_config_class, agent_factory
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.plugins import AGENTS_GROUP, plugin_package, plugins
 from sebulba.errors import ConfigError
-from tests.packages import make_package
 
 MODULE = """
 import dataclasses
@@ -23,15 +22,13 @@ class PluggedAgent:
 
 
 @pytest.fixture
-def plugged(tmp_path, monkeypatch):
+def plugged(install, tmp_path):
     """Installs a package with the agent `plugged`."""
-    make_package(
-        tmp_path,
+    install(
         "plugged-agents",
         modules={"plugged_agents": MODULE},
         entry_points={AGENTS_GROUP: {"plugged": "plugged_agents:PluggedAgent"}},
     )
-    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
@@ -63,25 +60,22 @@ def test_an_agent_of_our_own_cannot_be_replaced(plugged):
     assert agent_config_class("impala") is before
 
 
-def test_two_packages_with_one_name_are_both_told_of(plugged, tmp_path, monkeypatch):
-    make_package(
-        tmp_path / "second",
+def test_two_packages_with_one_name_are_both_told_of(plugged, tmp_path, install):
+    install(
         "second-agents",
+        path=tmp_path / "second",
         modules={},
         entry_points={AGENTS_GROUP: {"plugged": "second_agents:Other"}},
     )
-    monkeypatch.syspath_prepend(tmp_path / "second")
     with pytest.raises(ConfigError, match=r"plugged: .* and .*; say .*second_agents:Other"):
         agent_config_class("plugged")
 
 
-def test_a_package_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
-    make_package(
-        tmp_path,
+def test_a_package_that_cannot_be_imported_is_named(install):
+    install(
         "broken-agents",
         modules={"broken_agents": "import no_such_dependency"},
         entry_points={AGENTS_GROUP: {"broken": "broken_agents:Agent"}},
     )
-    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot import broken_agents: .*no_such_dependency"):
         agent_config_class("broken")

@@ -2,19 +2,14 @@
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
-import time
 
-from tests.conftest import CACHE
-from tests.resuming import ROOT
+from tests import subprocesses
+from tests.subprocesses import DEADLINE_S
 
 NUM_DEVICES = 2
-# Generous: they bound how long a test hangs, not how long it takes.
-DEADLINE_S = 240.0
 HEARTBEAT_S = 6
 
 ENDLESS = ("--run.total-env-steps", "1000000000")
@@ -31,12 +26,7 @@ run: {log_interval_env_steps: 400, total_env_steps: 1600}
 
 def environment(num_devices=NUM_DEVICES):
     """Returns the environment variables of a process with virtual devices."""
-    return os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": str(num_devices),
-        "JAX_COMPILATION_CACHE_DIR": str(CACHE),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-    }
+    return subprocesses.environment(JAX_NUM_CPU_DEVICES=str(num_devices))
 
 
 def free_port():
@@ -46,22 +36,16 @@ def free_port():
 
 
 def start(command, num_devices=NUM_DEVICES):
-    return subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT,
-        env=environment(num_devices),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    """Starts Python with virtual devices, to be used in a `with`."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocesses.started(*command, variables=environment(num_devices), **pipes)
 
 
 def launch(config, run_dir, *arguments):
     """Runs a config on two hosts by the launcher; returns its exit code and what it printed."""
-    command = ["-m", "sebulba.launch", "--local", 2, "--devices", NUM_DEVICES, config]
-    process = start([*command, "--run-dir", run_dir, *arguments])
-    output, _ = process.communicate(timeout=DEADLINE_S)
-    return process.returncode, output
+    command = ["-m", "sebulba.launch", "--local", 2, "--virtual-devices", NUM_DEVICES, config]
+    with start([*command, "--run-dir", run_dir, *arguments]) as process:
+        return end_of(process)
 
 
 @contextlib.contextmanager
@@ -74,34 +58,19 @@ def hosts(config, run_dir, *arguments, by_host=None):
     port = free_port()
     place = ["--distributed.mode", "manual", "--distributed.coordinator", f"127.0.0.1:{port}"]
     place += ["--distributed.num-processes", 2, "--distributed.heartbeat-timeout-s", HEARTBEAT_S]
-    processes = []
-    for number in range(2):
-        own = [*place, "--distributed.process-id", number, *(by_host or {}).get(number, ())]
-        command = ["-m", "sebulba.train", config, "--run-dir", run_dir]
-        processes.append(start([*command, *arguments, *own]))
-    try:
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for number in range(2):
+            own = [*place, "--distributed.process-id", number, *(by_host or {}).get(number, ())]
+            command = ["-m", "sebulba.train", config, "--run-dir", run_dir]
+            processes.append(stack.enter_context(start([*command, *arguments, *own])))
         yield processes
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
 
 
 def end_of(process):
     """Returns a process's exit code and its output, once it has ended by itself."""
     output, _ = process.communicate(timeout=DEADLINE_S)
     return process.returncode, output
-
-
-def wait_for(condition, processes=()):
-    """Waits until the condition holds, while the processes run."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        for process in processes:
-            assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def directories(run_dir):

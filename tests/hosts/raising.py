@@ -6,7 +6,7 @@ import jax
 
 from tests.toys import ToyAgent, ToyConfig
 
-FAILING_CALL = 200
+FAILING_CALL = 20
 
 
 class RaisingAgent:

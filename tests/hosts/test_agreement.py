@@ -1,13 +1,16 @@
 """What hosts tell each other after a learner cycle."""
 
 import dataclasses
+import types
 
 import jax
 import numpy as np
 import pytest
 
-from sebulba.agreement import Agreement, TrajectoryReport, pack, unpack
 from sebulba.devices import LearnerDevices
+from sebulba.hosts.agreement import Agreement, TrajectoryReport, pack, unpack
+from sebulba.learner import run_learner
+from sebulba.timing import AGREEMENT, COMPILE, WallClock
 from sebulba.types import EpisodeRecord
 
 
@@ -37,6 +40,28 @@ def test_the_length_of_a_packed_report_depends_on_nothing_that_happened():
     sizes = {pack(make_report(number), max_episodes=4).shape for number in range(8)}
     assert len(sizes) == 1
     assert pack(make_report(), max_episodes=4).dtype == np.int32
+
+
+def test_the_learner_announces_that_it_may_wait_for_other_hosts():
+    clock, announced = WallClock(), []
+
+    class Progress:
+        is_done = False
+
+        def record(self, items, metrics, *, queue_depth):
+            announced.append(clock.current[0])
+            self.is_done = len(announced) == 3
+
+    learner = types.SimpleNamespace(
+        clock=clock,
+        num_cycles=0,
+        stage=lambda stagings: None,
+        run_cycle=lambda items: [],
+        check_finite=lambda: None,
+    )
+    schedule = types.SimpleNamespace(actors_to_take=lambda cycle: [])
+    run_learner(learner, schedule=schedule, trajectories=[], stagings={}, progress=Progress())
+    assert announced == [COMPILE, AGREEMENT, AGREEMENT]
 
 
 def test_a_host_alone_decides_nothing_and_may_always_save():

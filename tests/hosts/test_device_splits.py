@@ -28,7 +28,8 @@ def run(tmp_path, *, actor, learner, cycles=12, updates=2):
     )
     (tmp_path / "config.yaml").write_text(config)
     command = ["-m", "sebulba.train", tmp_path / "config.yaml", "--run-dir", tmp_path / "run"]
-    code, output = end_of(start(command, NUM_DEVICES))
+    with start(command, NUM_DEVICES) as process:
+        code, output = end_of(process)
     assert code == 0, output
     return rows_in(tmp_path / "run")[-1], output
 

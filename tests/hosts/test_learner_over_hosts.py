@@ -1,5 +1,7 @@
 """The learner over two hosts of two devices each takes the update of one host with four."""
 
+import contextlib
+
 import jax
 import numpy as np
 import pytest
@@ -61,13 +63,15 @@ def learn(learners, *, host=None):
 def of_hosts(tmp_path_factory):
     """What each of two processes learned."""
     port, directory = processes.free_port(), tmp_path_factory.mktemp("learners")
-    started = [
-        processes.start(["-m", "tests.hosts.learn_together", port, host, directory / f"{host}.npz"])
-        for host in range(NUM_HOSTS)
-    ]
-    for process in started:
-        code, output = processes.end_of(process)
-        assert code == 0, output
+    with contextlib.ExitStack() as stack:
+        started = []
+        for host in range(NUM_HOSTS):
+            arguments = (port, host, directory / f"{host}.npz")
+            process = processes.start(["-m", "tests.hosts.learn_together", *arguments])
+            started.append(stack.enter_context(process))
+        for process in started:
+            code, output = processes.end_of(process)
+            assert code == 0, output
     return [dict(np.load(directory / f"{host}.npz")) for host in range(NUM_HOSTS)]
 
 

@@ -6,18 +6,20 @@ import sys
 
 import pytest
 
+from tests.conftest import HASTE
 from tests.hosts.processes import environment, summaries
-from tests.resuming import ROOT
+from tests.subprocesses import ROOT
 
 DEADLINE_S = 1800.0
 
 
 def learn(name, run_dir):
     """Runs a shipped config on two hosts; returns both summaries."""
-    command = ["-m", "sebulba.launch", "--local", "2", "--devices", "1"]
+    command = ["-m", "sebulba.launch", "--local", "2", "--virtual-devices", "1"]
     variables = environment(1)
     # Minutes of computing: here it is the compiled code's speed that counts.
-    variables.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
+    for name in HASTE:
+        variables.pop(name, None)
     subprocess.run(
         [sys.executable, *command, f"configs/{name}.yaml", "--run-dir", str(run_dir)],
         cwd=ROOT,

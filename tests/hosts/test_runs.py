@@ -6,9 +6,12 @@ import signal
 
 import pytest
 
+from sebulba import training
+from sebulba.config.loading import load_config
 from tests.hosts.processes import (
     CONFIG,
     ENDLESS,
+    HEARTBEAT_S,
     TERMINATED,
     checkpoints,
     directories,
@@ -16,15 +19,15 @@ from tests.hosts.processes import (
     hosts,
     last_line,
     launch,
-    start,
     summaries,
-    wait_for,
 )
 from tests.resuming import rows_in
+from tests.subprocesses import wait_for
 
 EXIT_CONFIG = 2
 EXIT_FAILED = 3
 EXIT_CHECKPOINT = 4
+EXIT_STUCK = 5
 STEPS_PER_CYCLE = 40  # of both hosts, reset steps included
 
 
@@ -68,24 +71,27 @@ def test_both_hosts_have_the_last_checkpoint(finished):
     assert checkpoints(finished)[-1] == summaries(finished)[0]["learner_cycles"]
 
 
-def test_hosts_go_on_together_and_a_host_alone_does_not(config, finished):
+def test_a_host_alone_does_not_go_on(config, finished, capsys):
+    flags = ["--run-dir", str(finished), "--resume", "latest"]
+    assert training.train(load_config(str(config), flags)) == EXIT_CHECKPOINT
+    assert "saved by 2 hosts" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_hosts_go_on_together(config, finished):
     earlier = summaries(finished)[0]
     more = ("--run.total-env-steps", str(earlier["env_steps"] + 400), "--resume", "latest")
-    alone = start(["-m", "sebulba.train", config, "--run-dir", finished, *more])
     code, output = launch(config, finished, *more)
     assert code == 0, output
     assert f"[1] resumes at cycle {earlier['learner_cycles']} (exact" in output
     first, second = summaries(finished)
     assert first["env_steps"] >= earlier["env_steps"] + 400
     assert first["networks_crc32"] == second["networks_crc32"] != earlier["networks_crc32"]
-    code, output = end_of(alone)
-    assert code == EXIT_CHECKPOINT
-    assert "saved by 2 hosts" in output
 
 
 def test_a_signal_to_one_host_stops_both_at_the_same_cycle(config, tmp_path):
     with hosts(config, tmp_path / "run", *ENDLESS) as processes:
-        wait_for(lambda: checkpoints(tmp_path / "run"), processes)
+        wait_for(lambda: checkpoints(tmp_path / "run"), *processes)
         processes[1].send_signal(signal.SIGTERM)
         ends = [end_of(process) for process in processes]
     assert [code for code, _ in ends] == [TERMINATED, TERMINATED], ends
@@ -106,7 +112,7 @@ def test_a_signal_to_one_host_stops_both_at_the_same_cycle(config, tmp_path):
 def test_a_host_that_loses_the_other_ends_and_both_resume(victim, number, config, tmp_path):
     run_dir = tmp_path / "run"
     with hosts(config, run_dir, *ENDLESS) as processes:
-        wait_for(lambda: len(checkpoints(run_dir)) > 1, processes)
+        wait_for(lambda: len(checkpoints(run_dir)) > 1, *processes)
         os.kill(processes[victim].pid, number)
         code, output = end_of(processes[1 - victim])
     assert code == EXIT_FAILED, output
@@ -130,6 +136,30 @@ def test_a_host_that_raises_ends_the_other(config, tmp_path):
     assert "RuntimeError: the second host fails – This happened in actor" in last_line(second)
     assert last_line(first).startswith("sebulba: ")
     assert "Results so far" in last_line(first)
+
+
+def stop_the_second(config, run_dir, *, heartbeat_s, update_s):
+    """Runs until the second host stops in its learner's cycle; returns how the first one ends."""
+    limits = ("--learner.update-timeout-s", update_s, "--agent.name")
+    heartbeat = ("--distributed.heartbeat-timeout-s", heartbeat_s)
+    flags = (*ENDLESS, *limits, "tests.hosts.stopping:StoppingAgent")
+    with hosts(config, run_dir, *flags, by_host={0: heartbeat, 1: heartbeat}) as processes:
+        return end_of(processes[0])
+
+
+def test_an_update_that_waits_for_a_stopped_host_is_ended_by_the_watchdog(config, tmp_path):
+    code, output = stop_the_second(config, tmp_path / "run", heartbeat_s=600, update_s=2)
+    assert code == EXIT_STUCK, output
+    line = last_line(output)
+    assert "WatchdogError: the learner has been in one update" in line
+    assert "learner.update_timeout_s allows 2 s" in line
+
+
+@pytest.mark.slow
+def test_an_update_that_waits_for_a_stopped_host_is_ended_by_the_heartbeat(config, tmp_path):
+    code, output = stop_the_second(config, tmp_path / "run", heartbeat_s=HEARTBEAT_S, update_s=600)
+    assert code == EXIT_FAILED, output
+    assert "host 0 of 2 lost the others: one of them is dead, stuck" in last_line(output)
 
 
 def test_hosts_of_different_configs_do_not_start(config, tmp_path):

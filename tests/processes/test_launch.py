@@ -6,7 +6,7 @@ import pytest
 
 from sebulba import launch
 from sebulba.errors import ConfigError
-from sebulba.local_processes import run_together, take_flag
+from sebulba.processes.together import run_together, take_flag
 
 
 def test_a_flag_is_taken_out_of_a_command_line():

@@ -2,14 +2,10 @@
 
 import pathlib
 
-import numpy as np
-
 from sebulba import hosts
-from sebulba.checkpoints.manifest import crc32_of, flatten
 from sebulba.checkpoints.restore import CheckpointError, Which, best_step, steps_in
 from sebulba.config import Config
 from sebulba.errors import ConfigError
-from sebulba.learner import Learner
 from sebulba.run_dir import describe_host, directory_of_host, open_run_dir
 
 
@@ -67,19 +63,11 @@ def choose_step(directory: pathlib.Path, which: Which) -> Which:
     return wanted
 
 
-def check_networks(learner: Learner) -> None:
+def check_networks(networks_crc32: str | None) -> None:
     """Checks that all hosts start from the same networks.
 
     Raises:
         ConfigError: naming the first host that differs.
     """
     if hosts.are_several():
-        hosts.check_equal({"the networks' CRC32": str(networks_crc32(learner))})
-
-
-def networks_crc32(learner: Learner) -> str | None:
-    """Returns the CRC32 of the learner's networks, all leaves in order; None within a cycle."""
-    if not learner.is_between_cycles:
-        return None
-    leaves = flatten(learner.state.networks).values()
-    return crc32_of(b"".join(np.asarray(leaf).tobytes() for leaf in leaves))
+        hosts.check_equal({"the networks' CRC32": str(networks_crc32)})

@@ -5,20 +5,17 @@ cache on disk.
 """
 
 import re
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_SIGNAL_BASE
+from sebulba.processes.children import Children, exit_code_of
 
 FLAG = "--seeds"
 EXPECTED = "expected seeds as 0..4 (the first to the last) or 0,3,7"
 
 _MOST_SEEDS = 1000
-_EXIT_SIGNAL_BASE = 128
 
 
 def take_seeds(argv: Sequence[str]) -> tuple[list[int] | None, list[str]]:
@@ -86,54 +83,19 @@ def train_seeds(argv: Sequence[str], seeds: Sequence[int], *, run_dir: str) -> i
         kept a run from starting.
     """
     codes: dict[int, int] = {}
-    with _Forwarding().installed() as signals:
+    with Children().told_of_signals() as children:
         for seed in seeds:
-            if signals.number is not None:
+            if children.signal_number is not None:
                 break
             directory = f"{run_dir}/seed-{seed}"
             print(f"seed {seed}: {directory}", file=sys.stderr)
             own = ["--seed", str(seed), "--run-dir", directory]
-            codes[seed] = signals.run([sys.executable, "-m", "sebulba.train", *argv, *own])
+            codes[seed] = exit_code_of(children.start([*argv, *own]).wait())
     _report(codes, seeds)
     failures = [code for code in codes.values() if code]
-    if not failures and signals.number is not None and len(codes) < len(seeds):
-        return _EXIT_SIGNAL_BASE + signals.number
+    if not failures and children.signal_number is not None and len(codes) < len(seeds):
+        return EXIT_SIGNAL_BASE + children.signal_number
     return failures[0] if failures else 0
-
-
-class _Forwarding:
-    """Hands signals on to the run under way, each of them once."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self._process: subprocess.Popen | None = None
-
-    def run(self, command: list[str]) -> int:
-        """Runs a command to its end and returns its exit code."""
-        # In a process group of its own: Ctrl-C would reach it twice, which ends it unsaved.
-        self._process = subprocess.Popen(command, process_group=0, stdin=subprocess.DEVNULL)
-        if self.number is not None:  # It came while the process started.
-            self._process.send_signal(self.number)
-        code = self._process.wait()
-        return code if code >= 0 else _EXIT_SIGNAL_BASE - code
-
-    @contextmanager
-    def installed(self) -> Iterator["_Forwarding"]:
-        """Listens for SIGINT and SIGTERM."""
-        previous = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield self
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: Any) -> None:
-        self.number = number
-        if self._process is not None:
-            self._process.send_signal(number)
 
 
 def _report(codes: dict[int, int], seeds: Sequence[int]) -> None:

@@ -3,15 +3,14 @@
 import json
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
 
-from sebulba import seeds
 from sebulba.errors import ConfigError
+from sebulba.processes import seeds
+from tests.subprocesses import ROOT, run_python
 
-ROOT = pathlib.Path(__file__).parent.parent
 CATCH = str(ROOT / "configs" / "impala_catch.yaml")
 
 
@@ -26,16 +25,17 @@ def calls_of(interpreter):
     return pathlib.Path(f"{interpreter}.calls").read_text().splitlines()
 
 
-def run(*command):
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-
-def run_python(code):
-    return run(sys.executable, "-c", code)
-
-
 def run_train(*arguments):
-    return run(sys.executable, "-m", "sebulba.train", *arguments)
+    return run_python("-m", "sebulba.train", *arguments)
+
+
+def run_seeds(interpreter, numbers):
+    """Trains with seeds in a process of its own, so that signals reach no other."""
+    code = (
+        "import sys; from sebulba.processes.seeds import train_seeds; "
+        f"sys.executable = {interpreter!r}; sys.exit(train_seeds([], {numbers}, run_dir='r'))"
+    )
+    return run_python("-c", code)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_every_seed_is_trained_in_a_directory_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", interpreter)
     assert seeds.train_seeds(["x.yaml", "--run-dir", "r"], [3, 0], run_dir="r") == 0
     assert calls_of(interpreter) == [
-        f"-m sebulba.train x.yaml --run-dir r --seed {seed} --run-dir r/seed-{seed}"
+        f"-u -m sebulba.train x.yaml --run-dir r --seed {seed} --run-dir r/seed-{seed}"
         for seed in (3, 0)
     ]
 
@@ -101,10 +101,7 @@ def test_a_signal_is_handed_on_to_the_run_and_starts_no_other(tmp_path):
         kill -TERM $PPID
         while :; do sleep 0.05; done"""
     interpreter = make_interpreter(tmp_path / "python", script)
-    result = run_python(
-        "import sys; from sebulba.seeds import train_seeds; "
-        f"sys.executable = {interpreter!r}; sys.exit(train_seeds([], [0, 1], run_dir='r'))"
-    )
+    result = run_seeds(interpreter, [0, 1])
     assert result.returncode == 143
     assert [line.split()[-1] for line in calls_of(interpreter)] == ["r/seed-0", "received"]
     assert result.stderr.splitlines()[-1] == "seed 0 ended with 143; seed 1 not started"
@@ -113,19 +110,13 @@ def test_a_signal_is_handed_on_to_the_run_and_starts_no_other(tmp_path):
 def test_a_run_is_in_a_process_group_that_ctrl_c_does_not_reach(tmp_path):
     compare = f'{sys.executable} -c "import os; print(os.getpgrp() == $$)"'
     interpreter = make_interpreter(tmp_path / "python", f'{compare} >> "$0.calls"')
-    run_python(
-        "import sys; from sebulba.seeds import train_seeds; "
-        f"sys.executable = {interpreter!r}; train_seeds([], [0], run_dir='r')"
-    )
+    run_seeds(interpreter, [0])
     assert calls_of(interpreter)[-1] == "True"
 
 
 def test_a_signal_that_the_run_outlives_is_the_exit_code(tmp_path):
     interpreter = make_interpreter(tmp_path / "python", "trap '' INT; kill -INT $PPID; exit 0")
-    result = run_python(
-        "import sys; from sebulba.seeds import train_seeds; "
-        f"sys.executable = {interpreter!r}; sys.exit(train_seeds([], [0, 1, 2], run_dir='r'))"
-    )
+    result = run_seeds(interpreter, [0, 1, 2])
     assert result.returncode == 130
     assert len(calls_of(interpreter)) < 3
 
@@ -156,7 +147,10 @@ def test_seeds_are_trained_drawn_and_reported(tmp_path):
     for name in ("impala_bandit", "r2d2_recall", "sac_bandit"):
         config = str(ROOT / "configs" / f"{name}.yaml")
         length = ("--run.total-env-steps", "3000", "--run.log-interval-env-steps", "500")
-        result = run_train(config, *length, "--seeds", "0..1", "--run-dir", str(tmp_path / name))
+        devices = ("--devices.actor", "[0]", "--devices.learner", "[0]")
+        result = run_train(
+            config, *devices, *length, "--seeds", "0..1", "--run-dir", str(tmp_path / name)
+        )
         assert result.returncode == 0, result.stderr
         for seed in (0, 1):
             path = tmp_path / name / f"seed-{seed}"
@@ -164,9 +158,8 @@ def test_seeds_are_trained_drawn_and_reported(tmp_path):
             assert re.search(rf"^seed: {seed}$", (path / "config.yaml").read_text(), re.MULTILINE)
     directories = sorted(map(str, tmp_path.iterdir()))
     for module, output in (("plot", "curves.svg"), ("report", "report.html")):
-        command = [sys.executable, "-m", f"sebulba.{module}", *directories, "-o", output]
-        subprocess.run(
-            command, cwd=tmp_path, check=True, timeout=100, env={"PYTHONPATH": str(ROOT)}
-        )
+        command = ("-m", f"sebulba.{module}", *directories, "-o", output)
+        result = run_python(*command, cwd=tmp_path, variables={"PYTHONPATH": str(ROOT)})
+        assert result.returncode == 0, result.stderr
         assert (tmp_path / output).stat().st_size > 10_000
     assert (tmp_path / "report.html").read_text().count("seeds 0, 1</h2>") == 3

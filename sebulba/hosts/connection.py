@@ -1,7 +1,7 @@
-"""The processes of a run, one on each host: how they find, compare and outlive each other.
+"""How the processes of a run find, compare and outlive each other.
 
 `jax.distributed` connects them. Nothing but gradients, and the few numbers of
-`sebulba.agreement`, crosses between hosts while a run goes.
+`sebulba.hosts.agreement`, crosses between hosts while a run goes.
 """
 
 import ctypes

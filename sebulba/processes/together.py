@@ -2,20 +2,18 @@
 
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from sebulba.errors import ConfigError
+from sebulba.processes.children import Children, exit_code_of
 
 _GRACE_S = 15.0
 _POLL_S = 0.2
-_EXIT_SIGNAL_BASE = 128
 
 
 def take_flag(argv: Sequence[str], flag: str) -> tuple[int | None, list[str]]:
@@ -66,12 +64,20 @@ def run_together(
         signal that ended it.
     """
     own_flags = _connection(num_processes)
-    processes = [
-        _start([*argv, *own_flags, "--distributed.process-id", str(number)], num_devices)
-        for number in range(num_processes)
-    ]
-    with _Output(processes) as output, _handed_on(processes):
-        return _wait(processes, output, grace_s)
+    variables = {}
+    if num_devices is not None:
+        variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
+    with Children().told_of_signals() as children:
+        processes = [
+            children.start(
+                [*argv, *own_flags, "--distributed.process-id", str(number)],
+                variables=variables,
+                output=subprocess.PIPE,
+            )
+            for number in range(num_processes)
+        ]
+        with _Output(processes) as output:
+            return _wait(processes, output, grace_s)
 
 
 def _connection(num_processes: int) -> list[str]:
@@ -83,22 +89,6 @@ def _connection(num_processes: int) -> list[str]:
         *("--distributed.coordinator", f"127.0.0.1:{port}"),
         *("--distributed.num-processes", str(num_processes)),
     ]
-
-
-def _start(argv: list[str], num_devices: int | None) -> subprocess.Popen[bytes]:
-    environment: Mapping[str, str] = os.environ
-    if num_devices is not None:
-        virtual = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
-        environment = {**os.environ, **virtual}
-    return subprocess.Popen(
-        [sys.executable, "-u", "-m", "sebulba.train", *argv],
-        env=environment,
-        # In a process group of its own: Ctrl-C would reach it twice, which ends it unsaved.
-        process_group=0,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], output: "_Output", grace_s: float) -> int:
@@ -115,8 +105,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], output: "_Output", grace
             for process in processes:
                 process.kill()
     output.copy_rest()
-    code = first_failure or next((code for code in (p.wait() for p in processes) if code), 0)
-    return code if code >= 0 else _EXIT_SIGNAL_BASE - code
+    return exit_code_of(first_failure or next(filter(None, (p.wait() for p in processes)), 0))
 
 
 class _Output:
@@ -157,19 +146,3 @@ class _Output:
         """Copies what is left after the end of all processes."""
         while self._selector.get_map() and self.copy(0.0):
             pass
-
-
-@contextmanager
-def _handed_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    def hand_on(number: int, frame: Any) -> None:
-        for process in processes:
-            process.send_signal(number)
-
-    previous = {
-        number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -1,0 +1,69 @@
+"""The plan of a run on many hosts, as a section of Markdown."""
+
+from collections.abc import Sequence
+
+from benchmarks.scaling_model_prediction import BEND, Host, Network, bend, scale
+from sebulba.config import Config
+from sebulba.memory_plan import format_bytes
+
+
+def describe_plan(
+    host: Host, network: Network, config: Config, *, num_hosts: int, all_hosts: Sequence[int]
+) -> str:
+    """Returns what a run on `num_hosts` needs and gives, one row each.
+
+    Args:
+        host: measured alone.
+        network: between the hosts.
+        config: of the run.
+        num_hosts: that are planned for.
+        all_hosts: among which the bend is looked for.
+    """
+    (alone,) = scale(host, network, [1], is_local=False)
+    (point,) = scale(host, network, [num_hosts], is_local=False)
+    bent = bend(scale(host, network, sorted({*all_hosts, num_hosts}), is_local=False))
+    trajectory_steps = host.parts.env_steps * host.parts.trajectories_per_cycle
+    interval_s = config.checkpoint.interval_s
+    rows = {
+        "actors": f"{host.num_actors} a host, {num_hosts * host.num_actors:,} of all",
+        "environments": (
+            f"{host.num_actors * host.num_envs:,} a host,"
+            f" {num_hosts * host.num_actors * host.num_envs:,} of all"
+        ),
+        "env steps in a learner cycle": (
+            f"{trajectory_steps:,} of a host, {num_hosts * trajectory_steps:,} of all"
+        ),
+        "all-reduce": (
+            f"{host.gradient_bytes:,} bytes, {1e3 * point.all_reduce_s:.3f} ms,"
+            f" {host.updates_per_cycle:g} in a learner cycle"
+        ),
+        "learner cycle": (
+            f"{1e3 * point.update_s:.2f} ms; of one host alone {1e3 * alone.update_s:.2f} ms"
+        ),
+        "env steps/s": (
+            f"{point.env_steps_per_s:,.0f}; {point.efficiency:.2f} of {num_hosts} times one host's"
+            f" {alone.env_steps_per_s:,.0f}; bound by {point.bound}"
+        ),
+        "bend": (
+            f"below {BEND:.0%} of linear from {bent} hosts on"
+            if bent
+            else f"none up to {max([*all_hosts, num_hosts])} hosts"
+        ),
+        "deque of a host": (
+            f"{host.queue_slots} trajectories,"
+            f" {format_bytes(host.queue_slots * host.trajectory_bytes)}"
+        ),
+        "checkpoint": (
+            f"{format_bytes(host.state_bytes)} of a host's learner,"
+            f" {format_bytes(num_hosts * host.state_bytes)} of all, {config.checkpoint.keep} kept; "
+            + ("at the end only" if interval_s is None else f"every {interval_s:g} s, which is")
+            + ("" if interval_s is None else " the most that a restart loses")
+        ),
+        "whole run": (
+            f"{config.run.total_env_steps:,} env steps in"
+            f" {config.run.total_env_steps / point.env_steps_per_s:,.0f} s, start-up excluded"
+        ),
+    }
+    heading = f"{config.agent.name} on {config.env.id}, {num_hosts} hosts"
+    lines = [f"| {heading} | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows.items())]
+    return "\n".join(lines)

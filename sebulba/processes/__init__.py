@@ -1,0 +1,1 @@
+"""Training runs as processes that this one starts. Imports no jax."""
