@@ -25,10 +25,10 @@ from agents.actor_critic import (
     ActorCriticState,
 )
 from agents.config import A2CConfig
-from agents.networks import MLPTorso
 from agents.on_policy import ActorCriticNetworks, OnePass
 from agents.optimizers import clipped_adam, descend
 from agents.skills_config import SkillsConfig
+from agents.torsos import MLPTorso
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.distributions import Categorical
 from sebulba.errors import ConfigError
@@ -86,6 +86,8 @@ class Discriminator(nn.Module):
 
 class SkillsAgent:
     """An actor-critic that is given a skill, and a discriminator that pays it."""
+
+    learns_from_final_observations = True
 
     def __init__(self, config: SkillsConfig, run_spec: RunSpec):
         """Builds the actor-critic for observations with a skill beside them.
@@ -208,13 +210,15 @@ class SkillsAgent:
     ) -> Window:
         """Takes the trajectory in, with what the discriminator pays for it."""
         skill = trajectory.extras.skill
-        # Row T has the last skill, or begins an episode, and then nothing valid leads to it.
-        skill = jnp.concatenate([skill, skill[-1:]])
         env_steps = trajectory.env_steps
-        log_q = self._discriminate(networks.discriminator, env_steps.observation).log_prob(skill)
+        posterior = self._discriminate(networks.discriminator, env_steps.observation)
+        # A transition's skill is that of the row it leaves; none leads to row 0.
+        log_q = posterior.log_prob(jnp.concatenate([skill[:1], skill]))
         paid = log_q + jnp.log(float(self._config.num_skills))
         reward = self._config.reward_weight * env_steps.reward + paid
-        env_steps = self._with_skill(dataclasses.replace(env_steps, reward=reward), skill)
+        # Row T has the last skill, or begins an episode, and then nothing valid leads to it.
+        shown = jnp.concatenate([skill, skill[-1:]])
+        env_steps = self._with_skill(dataclasses.replace(env_steps, reward=reward), shown)
         return self._actor_critic.update_experience(
             networks.actor_critic,
             experience,
@@ -236,9 +240,10 @@ class SkillsAgent:
             networks.actor_critic, experience, key, step
         )
         valid = experience.trajectory.valid
-        rows = jax.tree.map(lambda leaf: leaf[1:], experience.trajectory.env_steps.observation)
-        skill = jnp.argmax(rows["skill"], axis=-1)
-        posterior = self._discriminate(networks.discriminator, rows["observation"])
+        rows = experience.trajectory.env_steps.observation
+        skill = jnp.argmax(rows["skill"][:-1], axis=-1)
+        arrived_at = jax.tree.map(lambda leaf: leaf[1:], rows["observation"])
+        posterior = self._discriminate(networks.discriminator, arrived_at)
         cross_entropy = masked_mean(-posterior.log_prob(skill), valid)
         is_right = (posterior.mode() == skill).astype(jnp.float32)
         metrics |= {

@@ -8,7 +8,7 @@ from agents.replay_sizes import ReplayConfig, replay_spec
 from sebulba import replay
 from sebulba.pytree import pytree_dataclass
 from sebulba.reductions import masked_mean
-from sebulba.replay import ReplayState, SequenceIds
+from sebulba.replay import ReplayState, Sample, SequenceIds
 from sebulba.replay.frame_stack import FrameStack
 from sebulba.replay.priorities import importance_weights
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
@@ -26,7 +26,7 @@ class Transitions:
     reward: jax.Array  # [n], discounted sum
     discount: jax.Array  # [n], 0 where the episode terminated
     next_observation: PyTree  # [n, ...], at a truncation the true final one
-    weight: jax.Array  # [n] in [0, 1], corrects how likely the transition was drawn
+    weight: jax.Array  # [n], corrects how likely the transition was drawn; 0: there was none
     ids: SequenceIds
     num_transitions: jax.Array  # [] int32, that can be drawn on this device
 
@@ -56,8 +56,8 @@ class TransitionReplay:
             reward_clip: rewards are clipped to ± this when they are drawn; None: not.
             stack: how frames are stacked, to store each once; None: as they are.
             priority_exponent: α; 0: every valid transition is equally likely.
-            importance_exponent: β. Without priorities there is a little to correct as well:
-                devices may have unequally many valid transitions.
+            importance_exponent: β, of draws by priority. Others are corrected whole: devices may
+                have unequally many valid transitions.
 
         Raises:
             ConfigError: naming the key to change.
@@ -75,6 +75,7 @@ class TransitionReplay:
         self._discount = discount
         self._reward_clip = reward_clip
         self._stack = stack
+        self._has_priorities = priority_exponent != 0.0
         self._importance_exponent = importance_exponent
 
     def init(self) -> ReplayState:
@@ -112,24 +113,30 @@ class TransitionReplay:
             clipped = rows.env_step.reward
         reward, discount, length = fold(rows.env_step, clipped, self._discount)
         each = jnp.arange(self._batch_size)
-        count = sample.num_sequences.astype(jnp.float32)[None]
-        count = masked_mean(count, jnp.ones_like(count, bool))
         return Transitions(
             observation=jax.tree.map(lambda x: x[0], rows.env_step.observation),
             action=rows.action[0],
             reward=reward,
             discount=discount,
             next_observation=jax.tree.map(lambda x: x[length, each], rows.env_step.observation),
-            weight=importance_weights(sample.probability, count, self._importance_exponent),
+            weight=self._weights(sample),
             ids=sample.ids,
             num_transitions=sample.num_sequences,
         )
+
+    def _weights(self, sample: Sample) -> jax.Array:
+        own = sample.num_sequences.astype(jnp.float32)[None]
+        count = masked_mean(own, jnp.ones_like(own, bool))
+        if self._has_priorities:
+            return importance_weights(sample.probability, count, self._importance_exponent)
+        # Their mean is 1 and not their greatest: the loss is that of one replay of all.
+        return jnp.where(sample.probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)
 
     def update_priorities(
         self, state: ReplayState, ids: SequenceIds, td_error: jax.Array
     ) -> ReplayState:
         """Sets the priorities `|δ|` of transitions `[n]`; without effect if α is 0."""
-        if self._spec.priority_exponent == 0.0:
+        if not self._has_priorities:
             return state
         priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _LEAST_PRIORITY
         return replay.update_priorities(self._spec, state, ids, priority)

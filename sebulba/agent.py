@@ -28,6 +28,10 @@ class Agent(Protocol):
     framework. No agent holds a thread, a device, a collective or the name of an axis: a loss counts
     over all learner devices by using `masked_mean`, `masked_sum`, `masked_moments` and
     `masked_max` of `sebulba.reductions`. Keys are consumed by the callee.
+
+    An agent that pays for the observations it arrives at, or predicts them, has an attribute
+    `learns_from_final_observations = True`: its loss may look at one that terminates an episode,
+    where `sebulba.check` otherwise takes that for bootstrapping.
     """
 
     def init_networks(self, key: jax.Array) -> Networks:

@@ -20,6 +20,7 @@ from sebulba.evaluation.video import (
     Recording,
     check_format,
     check_rendering,
+    load_opengl,
     with_rendering,
     write_video,
 )
@@ -72,6 +73,7 @@ def _evaluate(options: argparse.Namespace, stop: StopSignal) -> bool:
     which = parse_which(options.checkpoint)
     if options.video is not None:
         check_format(options.video)
+        load_opengl()
     use_compilation_cache()
     stored = load_stored_policy(options.run_dir, which)
     if options.video is not None:
@@ -86,7 +88,12 @@ def _evaluate(options: argparse.Namespace, stop: StopSignal) -> bool:
         recording = Recording(environment, episodes=options.video_episodes)
         return recording
 
-    evaluator = Evaluator(stored.agent, plan, device=stored.device)
+    evaluator = Evaluator(
+        stored.agent,
+        plan,
+        device=stored.device,
+        env_timeout_s=stored.config.actor.env_timeout_s,
+    )
     evaluation = evaluator.start(stored.networks, wrap=wrap)
     try:
         while not evaluation.is_over and not stop.is_set():

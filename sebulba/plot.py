@@ -5,11 +5,11 @@ import pathlib
 import sys
 
 from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.reporting.groups import group_runs
 from sebulba.reporting.matplotlib_extra import require_matplotlib
 from sebulba.reporting.runs import read_runs
 
-USAGE_ERROR = 2
 FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -42,7 +42,7 @@ def main() -> None:
         save(draw(groups), arguments.output)
     except (ConfigError, OSError) as error:
         print(f"sebulba.plot: {error}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+        sys.exit(EXIT_CONFIG)
 
 
 def check_format(path: str) -> None:

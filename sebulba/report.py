@@ -5,11 +5,10 @@ import pathlib
 import sys
 
 from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.reporting.groups import group_runs
 from sebulba.reporting.matplotlib_extra import require_matplotlib
 from sebulba.reporting.runs import read_runs
-
-USAGE_ERROR = 2
 
 
 def main() -> None:
@@ -44,7 +43,7 @@ def main() -> None:
         pathlib.Path(output).write_text(page(groups), encoding="utf-8")
     except (ConfigError, OSError) as error:
         print(f"sebulba.report: {error}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+        sys.exit(EXIT_CONFIG)
     print(output)
 
 

@@ -97,6 +97,8 @@ def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
                 axes=_ROW_AXES,
                 tolerance=1e-5,
             )
+    if failure is not None:
+        failure += "; is all memory reset where is_first, before the observation is consumed?"
     return judged(FORGETTING, failure, "greedy acting is that of a new actor in each episode")
 
 

@@ -9,10 +9,7 @@ from sebulba.checking.report import print_report, write_report
 from sebulba.checking.suite import check
 from sebulba.config import Config
 from sebulba.errors import ConfigError
-
-EXIT_DONE = 0
-EXIT_CONFIG = 2
-EXIT_FAILED = 3
+from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
 
 
 def run_check(config: Config, json_path: pathlib.Path | None = None) -> int:

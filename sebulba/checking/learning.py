@@ -25,6 +25,14 @@ WEIGHT = "the loss gives autoreset rows weight 0"
 MEMORY = "the loss begins episodes without memory"
 LOSS_CHECKS = (REWARDS, TERMINATION, TRUNCATION, WEIGHT, MEMORY)
 
+_HINTS = {
+    REWARDS: "is a transition's reward that of the row it arrives at?",
+    TERMINATION: "is the discount γ·(1 − terminated)?",
+    TRUNCATION: "is a truncation taken for a termination?",
+    WEIGHT: "does Trajectory.valid mask every term?",
+    MEMORY: "is the recurrent state reset where is_first, before it is used?",
+}
+
 _MOST_PLACES = 200  # looked at to name the row
 
 
@@ -72,6 +80,11 @@ _QUESTIONS = {
     ),
 }
 
+# Of an agent whose loss may look at final observations: that it tells how an episode ended.
+_KIND_OF_END = (
+    _Question(field="kind of end", rows=perturbing.is_terminated, kind="terminated", matters=True),
+)
+
 
 def check_learning(subject: Subject, lesson: Lesson) -> list[CheckResult]:
     """Asks all questions."""
@@ -80,8 +93,9 @@ def check_learning(subject: Subject, lesson: Lesson) -> list[CheckResult]:
         return [skipped(name, reason) for name in LOSS_CHECKS]
     space = subject.run_spec.environment.action_space
     results = []
-    for name, questions in _QUESTIONS.items():
-        if name == TRUNCATION and not _bootstraps(lesson, subject):
+    for name, questions in _questions(subject).items():
+        has_to_bootstrap = name == TRUNCATION or questions is _KIND_OF_END
+        if has_to_bootstrap and not _bootstraps(lesson, subject):
             reason = "the loss bootstraps nowhere, at the end of a trajectory neither"
             results.append(skipped(name, reason))
             continue
@@ -89,12 +103,18 @@ def check_learning(subject: Subject, lesson: Lesson) -> list[CheckResult]:
         failure = next((answer for answer in answers if answer.failure), None)
         kinds = ", ".join(answer.seen for answer in answers if answer.seen)
         if failure is not None:
-            results.append(failed(name, failure.failure))
+            results.append(failed(name, f"{failure.failure}; {_HINTS[name]}"))
         elif not kinds:
             results.append(skipped(name, "the recorded trajectories have no such row"))
         else:
             results.append(passed(name, kinds))
     return [*results, _check_memory(subject, lesson)]
+
+
+def _questions(subject: Subject) -> dict[str, tuple[_Question, ...]]:
+    if getattr(subject.agent, "learns_from_final_observations", False):
+        return _QUESTIONS | {TERMINATION: _KIND_OF_END}
+    return _QUESTIONS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,7 +217,7 @@ def _check_memory(subject: Subject, lesson: Lesson) -> CheckResult:
         place = lesson.items[-1].place
         failure = (
             f"initial_state ({place}, row 0, env 0): expected no effect on loss or gradients where"
-            " is_first, got one"
+            f" is_first, got one; {_HINTS[MEMORY]}"
         )
     return judged(MEMORY, failure, "the initial state matters, but not where row 0 is a reset")
 

@@ -135,6 +135,7 @@ FIELDS: dict[str, Field] = {
     "terminated, truncated": Field(
         change=_of_env_steps(terminated=np.ones_like, truncated=np.zeros_like)
     ),
+    "kind of end": Field(change=_of_env_steps(terminated=np.zeros_like, truncated=np.ones_like)),
     "action": Field(change=_change_action, is_of_transitions=True),
     "extras": Field(change=_change_extras, is_of_transitions=True),
 }

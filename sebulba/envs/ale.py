@@ -102,12 +102,13 @@ class ALEEnvironment:
         self._options = options
         self._done: np.ndarray | None = None
         self._lives: np.ndarray | None = None
+        self._observation: np.ndarray | None = None
 
     def reset(self) -> EnvStep:
         """Starts all episodes; see `Environment.reset`."""
         observation, info = self._pool.reset(seed=self._seed)
         no, yes = (np.full(self.num_envs, value) for value in (False, True))
-        self._done, self._lives = no, info["lives"]
+        self._done, self._lives, self._observation = no, info["lives"], observation
         return EnvStep(
             observation=observation,
             reward=np.zeros(self.num_envs, np.float32),
@@ -124,6 +125,7 @@ class ALEEnvironment:
         result = self._pool.step(self._native(np, action, self._done))
         env_step = self._env_step(np, *result, is_first=self._done, lives_before=self._lives)
         self._done, self._lives = env_step.done, result[-1]["lives"]
+        self._observation = env_step.observation
         return env_step
 
     def fused(self) -> FusedEnvironment | None:
@@ -153,6 +155,13 @@ class ALEEnvironment:
         defaults |= {"autoreset_mode": self._pool.autoreset_mode.value, "reward_clipping": False}
         settings = defaults | self._options
         return {name: settings[name] for name in settings if name not in _NOT_OF_THE_TASK}
+
+    def render(self) -> np.ndarray:
+        """Returns the newest frame that the agent sees: ALE's vector environment has no other."""
+        if self._observation is None:
+            raise RuntimeError("expected reset() before render()")
+        newest = self._observation[0, -1]
+        return newest if newest.ndim == 3 else newest[..., None].repeat(3, axis=-1)
 
     def close(self) -> None:
         """Drops the pool; its threads end with the last traceable step made from it."""

@@ -15,7 +15,7 @@ from sebulba.act_cycle import ActCarry, BufferAllocator, init_carry
 from sebulba.agent import Agent
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
-from sebulba.envs.base import DescribedEnvironment, Environment
+from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
 from sebulba.episode_reducers import EpisodeTracker
 from sebulba.episodes import EpisodeStatistics
 from sebulba.prng import environment_seed, stream
@@ -62,11 +62,28 @@ class PlayedEpisodes:
 class Evaluator:
     """Starts evaluations of one agent; what they compute is compiled for the first alone."""
 
-    def __init__(self, agent: Agent, plan: EvaluationPlan, *, device: jax.Device):
+    def __init__(
+        self,
+        agent: Agent,
+        plan: EvaluationPlan,
+        *,
+        device: jax.Device,
+        env_timeout_s: float | None = None,
+    ):
+        """Compiles nothing yet.
+
+        Args:
+            agent: whose policy is played.
+            plan: of every evaluation.
+            device: that acts.
+            env_timeout_s: for a step or a reset of environments that can give up waiting; None: as
+                long as it takes.
+        """
         self.plan = plan
+        self._env_timeout_s = env_timeout_s
         self._agent = agent
         self._device = device
-        self._functions = StepFunctions(agent, greedy=plan.greedy)
+        self._functions = StepFunctions(agent, device=device, greedy=plan.greedy)
 
     def start(
         self,
@@ -83,13 +100,14 @@ class Evaluator:
         Raises:
             ConfigError: the environment cannot be made.
         """
-        environment = wrap(
-            make_environment(
-                self.plan.env,
-                num_envs=len(self.plan.quota),
-                seed=environment_seed(self.plan.seed, _STREAM),
-            )
+        environment = make_environment(
+            self.plan.env,
+            num_envs=len(self.plan.quota),
+            seed=environment_seed(self.plan.seed, _STREAM),
         )
+        if isinstance(environment, Interruptible):
+            environment.timeout_s = self._env_timeout_s
+        environment = wrap(environment)
         try:
             return self._start(networks, environment)
         except BaseException:
@@ -116,7 +134,6 @@ class Evaluator:
             environment,
             allocate=allocate,
             trajectory_length=_SLICE_LENGTH,
-            device=self._device,
             clock=WallClock(),
         )
         return Evaluation(

@@ -1,6 +1,7 @@
 """Episodes as a moving picture: recorded while they are evaluated, written as GIF or mp4."""
 
 import contextlib
+import ctypes
 import dataclasses
 import importlib
 import itertools
@@ -28,8 +29,12 @@ _RENDER_OPTIONS = {
     "gymnasium": {"render_mode": "rgb_array"},
 }
 _INSTALL = "pip install 'sebulba[video]'"
+_OPENGL = "libEGL.so.1"
 _DRAW = """
-import json, sys, envpool
+import contextlib, ctypes, json, sys
+with contextlib.suppress(OSError):
+    ctypes.CDLL(sys.argv[3], mode=ctypes.RTLD_GLOBAL)
+import envpool
 pool = envpool.make_gymnasium(sys.argv[1], num_envs=1, **json.loads(sys.argv[2]))
 pool.reset()
 pool.render(env_ids=0)
@@ -65,6 +70,19 @@ def check_format(path: str | pathlib.Path) -> None:
         raise ConfigError(f"video: {suffix} needs {package}: {_INSTALL}") from error
 
 
+def load_opengl() -> bool:
+    """Loads what EnvPool's MuJoCo draws with, before EnvPool, which only looks when it is loaded.
+
+    Returns:
+        Whether it is there.
+    """
+    try:
+        ctypes.CDLL(_OPENGL, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
 def check_rendering(config: EnvConfig) -> None:
     """Checks that EnvPool can draw the environment here.
 
@@ -77,14 +95,16 @@ def check_rendering(config: EnvConfig) -> None:
     if config.suite != "envpool":
         return
     options = json.dumps(with_rendering(config).options)
-    command = [sys.executable, "-c", _DRAW, config.id, options]
+    command = [sys.executable, "-c", _DRAW, config.id, options, _OPENGL]
     with tempfile.TemporaryDirectory() as directory:
         drawn = subprocess.run(
             command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
     if drawn.returncode:
         reason = (drawn.stdout.strip().splitlines() or [f"exit code {drawn.returncode}"])[-1]
-        raise ConfigError(f"video: EnvPool cannot draw {config.id} here: {reason}")
+        is_missing = "OpenGL" in reason and not load_opengl()
+        advice = f"; it needs {_OPENGL}: on Debian, apt-get install libegl1" if is_missing else ""
+        raise ConfigError(f"video: EnvPool cannot draw {config.id} here: {reason}{advice}")
 
 
 class Recording:
@@ -160,7 +180,8 @@ class Recording:
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ConfigError(
-                f"video: the environment gives no picture: {reason} (packages: {_INSTALL})"
+                f"video: the environment gives no picture: {reason} (packages: {_INSTALL},"
+                " and 'sebulba[mujoco]' for MuJoCo, with MUJOCO_GL=egl where there is no display)"
             ) from error
         if frame is None or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
             got = "None" if frame is None else f"{frame.dtype}{list(frame.shape)}"

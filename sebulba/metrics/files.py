@@ -35,8 +35,8 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """Returns JSON that strict parsers take as well, on one line unless `indent` is given.
 
-    JSON has no numbers that are not finite: they become the strings "NaN", "Infinity" and
-    "-Infinity", which `float()` reads, so that a diverged run is not taken for an unmeasured one.
+    JSON has no numbers that are not finite: they become null, which pandas and jq read as a
+    missing number. That an update was not finite is counted in `non_finite_updates`.
     """
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
@@ -88,6 +88,4 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return None if isinstance(value, float) and not math.isfinite(value) else value

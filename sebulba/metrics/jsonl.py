@@ -9,7 +9,7 @@ from sebulba.metrics.files import LineFile, cut_torn_line, to_json, write_text
 
 
 class JsonlWriter:
-    """Appends one JSON object a row; numbers that are not finite are strings, see `to_json`."""
+    """Appends one JSON object a row; numbers that are not finite are null, see `to_json`."""
 
     def __init__(self, path: str | os.PathLike[str], *, resume_env_steps: int | None = None):
         """Opens `path`, going on after the rows that are there.

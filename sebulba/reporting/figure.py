@@ -108,6 +108,8 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], x: str, y: str, styles: St
             axes.plot(xs, ys, marker="o" if len(xs) == 1 else None, **thin, **style)
     if is_empty:
         axes.text(0.5, 0.5, "not measured yet", ha="center", va="center", transform=axes.transAxes)
+        # Ticks of no data would be numbers that mean nothing.
+        axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
 
 
 def _label(axes: Axes, *, title: str, x_label: str, y_label: str) -> None:

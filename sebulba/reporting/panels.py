@@ -1,5 +1,6 @@
 """The panels that are no curves: shares of time, policy lag, the legend."""
 
+import collections
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from sebulba.reporting.groups import Group
 
@@ -31,8 +33,7 @@ _OTHER_COLOUR = "#8C6D31"
 _NOTABLE_SHARE = 0.005
 _LABEL_WIDTH = 22  # characters
 _LEGEND_WIDTH = 48  # characters
-_NARROW_SPAN = 3  # learner cycles
-_MOST_BINS = 24
+_WIDTH_OF_A_LAG = 0.8  # learner cycles, of all groups' bars together
 
 
 def draw_time_shares(axes: Axes, groups: Sequence[Group]) -> None:
@@ -69,26 +70,26 @@ def draw_time_shares(axes: Axes, groups: Sequence[Group]) -> None:
 
 
 def draw_lags(axes: Axes, groups: Sequence[Group], styles: Styles) -> None:
-    """Draws how the rows' mean policy lags are distributed; the runs store no single lags."""
-    lags = {
-        group.label: np.concatenate([run.column("policy_lag_mean") for run in group.runs])
-        for group in groups
-    }
-    lags = {label: values[np.isfinite(values)] for label, values in lags.items()}
-    axes.set_title("policy lag (mean of each row of metrics)", fontsize=10)
-    axes.set_xlabel("learner cycles")
-    axes.set_ylabel("share of rows")
+    """Draws which share of each group's trajectories had which policy lag when learned from."""
+    axes.set_title("policy lag of the trajectories", fontsize=10)
+    axes.set_xlabel("learner cycles behind")
+    axes.set_ylabel("share of trajectories")
     axes.spines[["top", "right"]].set_visible(False)
-    measured = [values for values in lags.values() if len(values)]
+    measured = {
+        group.label: lags
+        for group in groups
+        if (lags := sum((run.policy_lags() for run in group.runs), collections.Counter()))
+    }
     if not measured:
         axes.text(0.5, 0.5, "not measured yet", ha="center", va="center", transform=axes.transAxes)
         return
-    axes.hist(
-        measured,
-        bins=_bin_edges(np.concatenate(measured)),
-        weights=[np.full(len(values), 1 / len(values)) for values in measured],
-        color=[styles[label]["color"] for label, values in lags.items() if len(values)],
-    )
+    width = _WIDTH_OF_A_LAG / len(measured)
+    for number, (label, lags) in enumerate(measured.items()):
+        shares = np.array(list(lags.values())) / lags.total()
+        left = np.array(list(lags)) - _WIDTH_OF_A_LAG / 2 + number * width
+        axes.bar(left, shares, width=width, align="edge", color=styles[label]["color"])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(-0.5, max(2, *(max(lags) for lags in measured.values())) + 0.5)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
 
@@ -111,14 +112,6 @@ def _mean_shares(group: Group) -> dict[str, dict[str, float]]:
             name: sum(shares.get(name, 0.0) for shares in having) / len(having) for name in names
         }
     return means
-
-
-def _bin_edges(values: np.ndarray) -> list[float]:
-    """Returns edges half way between whole lags; closer where all are, wider where few are."""
-    low, high = np.floor(values.min()), np.ceil(values.max())
-    span = high - low
-    step = 0.25 if span <= _NARROW_SPAN else max(1.0, np.ceil(span / _MOST_BINS))
-    return np.arange(low - step / 2, high + step, step).tolist()
 
 
 def _wrapped(label: str) -> str:

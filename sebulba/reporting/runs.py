@@ -1,5 +1,6 @@
 """A run directory as plain values, whatever state the run is in."""
 
+import collections
 import dataclasses
 import json
 import math
@@ -12,6 +13,8 @@ from sebulba.errors import ConfigError
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+
+_POLICY_LAG = "policy_lag/"
 
 _STATUS_UNKNOWN = "running, or ended without a summary"
 
@@ -32,8 +35,17 @@ class Run:
         return _STATUS_UNKNOWN if self.summary is None else str(self.summary.get("status"))
 
     def column(self, key: str) -> list[float]:
-        """Returns a number for each row, NaN where the row has none or one that is not finite."""
+        """Returns a number for each row, NaN where the row has none."""
         return [_number(row.get(key)) for row in self.rows]
+
+    def policy_lags(self) -> collections.Counter[int]:
+        """Returns how many trajectories had each policy lag when they were learned from."""
+        lags: collections.Counter[int] = collections.Counter()
+        for row in self.rows:
+            for key, count in row.items():
+                if key.startswith(_POLICY_LAG):
+                    lags[int(key.removeprefix(_POLICY_LAG))] += count
+        return lags
 
     def time_shares(self) -> dict[str, dict[str, float]]:
         """Returns each kind of thread's shares: the summary's, else those of the rows, weighted."""
@@ -153,5 +165,5 @@ def _read_text(path: pathlib.Path) -> str:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return math.nan  # Null, or the string of a number that is not finite.
-    return float(value) if math.isfinite(value) else math.nan
+        return math.nan
+    return float(value)

@@ -89,17 +89,42 @@ def _speed(run: Run) -> Markup:
 
 
 def _evaluation(path: pathlib.Path) -> Markup | None:
-    """Returns a table of `evaluations.jsonl`, and of each JSON file of an evaluation."""
+    """Returns a table of `evaluations.jsonl`, and of each JSON file of `sebulba.evaluate`."""
     parts: list[Markup] = []
     beside_training = path / "evaluations.jsonl"
     if beside_training.is_file() and (rows := read_rows(beside_training)):
-        keys = [
-            key for key in dict.fromkeys(key for row in rows for key in row) if _is_flat(rows, key)
-        ]
-        parts.append(table(keys, ([number(row.get(key)) for key in keys] for row in rows)))
+        parts.append(_evaluations(beside_training.name, rows))
+        parts.append(
+            folded("how the last one was played", pairs(_flat(rows[-1].get("protocol", {}))))
+        )
     for file in sorted(path.glob("evaluation*.json")):
-        parts += [element("p", element("code", file.name)), pairs(_flat(_read(file)))]
+        evaluation = _read(file)
+        protocol = evaluation.get("protocol", {})
+        row = evaluation.get("statistics", {}) | {
+            "env_steps": protocol.get("env_steps_trained"),
+            "episodes_unfinished": evaluation.get("episodes_unfinished"),
+        }
+        parts.append(_evaluations(file.name, [row]))
+        parts.append(folded("how it was played", pairs(_flat(protocol))))
     return join(parts) if parts else None
+
+
+def _evaluations(title: str, rows: list[dict[str, Any]]) -> Markup:
+    header = (
+        *("env steps", "episodes", "not over in time", "return: mean", "standard deviation"),
+        *("least", "greatest", "interquartile mean [95 %]", "mean length"),
+    )
+    cells = [
+        (
+            *(count(row.get(key)) for key in ("env_steps", "episodes", "episodes_unfinished")),
+            *(number(row.get(f"return_{key}")) for key in ("mean", "std", "min", "max")),
+            f"{number(row.get('return_iqm'))} [{number(row.get('return_iqm_low'))},"
+            f" {number(row.get('return_iqm_high'))}]",
+            number(row.get("length_mean")),
+        )
+        for row in rows
+    ]
+    return join([element("p", element("code", title)), table(header, cells)])
 
 
 def _videos(path: pathlib.Path) -> Markup | None:
@@ -135,10 +160,6 @@ def _default(defaults: dict[str, Any], key: str) -> Markup | str:
     return element("code", inline(defaults[key])) if key in defaults else UNKNOWN
 
 
-def _is_flat(rows: list[dict[str, Any]], key: str) -> bool:
-    return not any(isinstance(row.get(key), dict | list) for row in rows)
-
-
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     """Returns nested mappings as one, with dotted names."""
     return dict(_leaves(value, prefix))
@@ -154,11 +175,14 @@ def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
         yield prefix, number(value)
 
 
-def _read(file: pathlib.Path) -> Any:
+def _read(file: pathlib.Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: expected JSON, got {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{file}: expected a JSON object, got {type(value).__name__}")
+    return value
 
 
 def _plain(value: Any) -> Any:

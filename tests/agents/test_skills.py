@@ -72,6 +72,29 @@ def test_the_learner_is_paid_for_states_that_tell_the_skill(acted):
     np.testing.assert_array_equal(shown[1:][valid], skill[valid])
 
 
+def test_the_skill_of_a_terminated_row_has_no_effect(acted):
+    agent, networks, initial, final, trajectory = acted
+    is_over = trajectory.env_steps.terminated[:-1]
+    assert is_over.any()
+
+    @jax.jit
+    def loss(trajectory):
+        experience = agent.init_experience(networks, NUM_ENVS)
+        experience = agent.update_experience(
+            networks, experience, initial, final, trajectory, jnp.int32(0)
+        )
+        return agent.loss(networks, experience, jax.random.key(0), jnp.int32(0))[0]
+
+    def with_others(rows):
+        skill = trajectory.extras.skill
+        skill = jnp.where(rows, (skill + 1) % NUM_SKILLS, skill)
+        extras = dataclasses.replace(trajectory.extras, skill=skill)
+        return dataclasses.replace(trajectory, extras=extras)
+
+    assert loss(with_others(is_over)) == loss(trajectory)
+    assert loss(with_others(~is_over)) != loss(trajectory)
+
+
 def test_one_skill_is_none():
     with pytest.raises(ConfigError, match=r"agent\.num_skills: expected at least 2, got 1"):
         SkillsAgent(SkillsConfig(num_skills=1), make_run_spec())

@@ -69,6 +69,33 @@ class MergedDone(Faulty):
         return _with_trajectory(self, merge)(*args)
 
 
+class PaidForArriving(Faulty):
+    """No fault: pays for each observation, final ones too, and says so."""
+
+    learns_from_final_observations = True
+
+    def update_experience(self, *args):
+        return _with_trajectory(self, _pay)(*args)
+
+
+class PaidAndNeverOver(PaidForArriving):
+    """Takes a termination for a truncation as well."""
+
+    def update_experience(self, *args):
+        def go_on(env_steps):
+            nowhere = jnp.zeros_like(env_steps.done)
+            return dataclasses.replace(
+                _pay(env_steps), terminated=nowhere, truncated=env_steps.done
+            )
+
+        return _with_trajectory(self, go_on)(*args)
+
+
+def _pay(env_steps):
+    paid = jnp.mean(env_steps.observation, axis=-1)
+    return dataclasses.replace(env_steps, reward=env_steps.reward + paid)
+
+
 class NeverReset(Faulty):
     """Keeps its recurrent state from one episode to the next, acting and learning."""
 

@@ -103,6 +103,17 @@ def test_a_fault_of_learning_is_found_and_named(sound, fault, name, expected):
     assert "row" in found[name] and "env" in found[name] and "got" in found[name]
 
 
+def test_an_agent_that_is_paid_for_final_observations_has_no_failure(sound):
+    subject, recording = sound
+    assert failures(learn(with_fault(subject, "PaidForArriving"), recording)) == {}
+
+
+def test_one_that_never_takes_an_episode_for_over_is_found_by_the_kind_of_end(sound):
+    subject, recording = sound
+    found = failures(learn(with_fault(subject, "PaidAndNeverOver"), recording))
+    assert found[learning.TERMINATION].startswith("kind of end of a terminated row (actor")
+
+
 def test_an_lstm_that_is_not_reset_is_found_and_named(sound):
     subject, recording = sound
     result = acting.check_forgetting(with_fault(subject, "NeverReset"), recording)

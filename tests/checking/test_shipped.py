@@ -20,6 +20,7 @@ SMALL = [
     "r2d2_recall",
     "random_cartpole",
     "sac_bandit",
+    "skills_room",
 ]
 
 
@@ -40,8 +41,9 @@ def test_a_shipped_agent_has_no_failure(name):
 
 
 @pytest.mark.slow
-def test_the_atari_config_has_no_failure():
-    assert failures(check_shipped("impala_pong", 4)) == {}
+@pytest.mark.parametrize("name", ["impala_pong", "sac_pendulum"])
+def test_a_config_of_few_environments_has_no_failure(name):
+    assert failures(check_shipped(name, 4)) == {}
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import warnings
 import pytest
 
 from sebulba.config.loading import load_config, split_arguments
+from tests.conftest import HASTE
 from tests.docs.blocks import (
     ALL_BLOCKS,
     DOCUMENTS,
@@ -185,7 +186,8 @@ def _run(block, directory):
     is_shell = block.kind == "sh"
     script = "\n".join(block.commands) if is_shell else block.text
     environment = dict(os.environ)
-    environment.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)  # Which the tests set for themselves.
+    for name in HASTE:  # Which the tests set for themselves.
+        environment.pop(name, None)
     bin_directory = pathlib.Path(sys.executable).parent
     environment["PATH"] = f"{bin_directory}{os.pathsep}{environment['PATH']}"
     result = subprocess.run(

@@ -47,6 +47,10 @@ CONFIGS = {
         env=EnvConfig(suite="jax", id="ContinuousBandit-v0"),
         agent=SACConfig(replay_ratio=1.0, **_REPLAY),
     ),
+    "half_cheetah": Config(
+        env=EnvConfig(suite="envpool", id="HalfCheetah-v4", options={"max_episode_steps": 20}),
+        agent=RandomConfig(),
+    ),
     "never_ending": Config(
         env=EnvConfig(
             suite="tests.evaluation.scripted:make", id="Scripted", options={"never_ends": True}

@@ -4,20 +4,25 @@ import gymnasium
 import jax
 import numpy as np
 
+from sebulba.envs.base import EnvironmentTimeout
 from sebulba.types import EnvironmentSpec, EnvStep
 
 
 class ScriptedEnvironment:
-    """Pays 1 a step. With `lives` an episode of the stream is a life, and a game has that many."""
+    """Pays 1 a step. With `lives` an episode of the stream is a life, and a game has that many.
 
-    def __init__(self, *, num_envs, lives, never_ends):
+    With `hangs` no step is answered in time.
+    """
+
+    def __init__(self, *, num_envs, lives, never_ends, hangs):
         self.num_envs = num_envs
+        self.timeout_s = None
         self.spec = EnvironmentSpec(
             observation=jax.ShapeDtypeStruct((3,), np.float32),
             action_space=gymnasium.spaces.Discrete(2, dtype=np.int32),
         )
         self.is_closed = False
-        self._lives, self._never_ends = lives, never_ends
+        self._lives, self._never_ends, self._hangs = lives, never_ends, hangs
         self._elapsed = np.zeros(num_envs, int)
         self._lives_lost = np.zeros(num_envs, int)
         self._done = np.zeros(num_envs, bool)
@@ -26,6 +31,8 @@ class ScriptedEnvironment:
         return self._row(np.ones(self.num_envs, bool))
 
     def step(self, action):
+        if self._hangs:
+            raise EnvironmentTimeout(f"no answer within {self.timeout_s} s")
         is_first = self._done
         self._elapsed = np.where(is_first, 0, self._elapsed + 1)
         return self._row(is_first)
@@ -52,9 +59,10 @@ class ScriptedEnvironment:
 
 
 def make(config, *, num_envs, seed):
-    """Makes the environments; `lives` and `never_ends` are options."""
+    """Makes the environments; `lives`, `never_ends` and `hangs` are options."""
     return ScriptedEnvironment(
         num_envs=num_envs,
         lives=config.options.get("lives"),
         never_ends=config.options.get("never_ends", False),
+        hangs=config.options.get("hangs", False),
     )

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from sebulba.config import EnvConfig
+from sebulba.envs.base import EnvironmentTimeout
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
@@ -29,10 +30,10 @@ def play(evaluation):
     return evaluation.result()
 
 
-def play_toy(plan):
+def play_toy(plan, **kwargs):
     agent = ToyAgent(ToyConfig(), toy_run_spec())
     networks = agent.init_networks(jax.random.key(0))
-    return play(Evaluator(agent, plan, device=jax.devices()[0]).start(networks))
+    return play(Evaluator(agent, plan, device=jax.devices()[0], **kwargs).start(networks))
 
 
 def play_stored(stored, *, times=1, **changes):
@@ -70,8 +71,20 @@ def test_an_environment_that_never_ends_an_episode_does_not_hold_the_evaluation_
     assert played.unfinished == 6
 
 
+def test_an_environment_that_does_not_answer_in_time_ends_the_evaluation():
+    plan = make_plan(env=EnvConfig(suite=SCRIPTED, id="Scripted", options={"hangs": True}))
+    with pytest.raises(EnvironmentTimeout, match=r"no answer within 2\.5 s"):
+        play_toy(plan, env_timeout_s=2.5)
+
+
 @pytest.mark.parametrize(
-    ("name", "greedy"), [("impala", True), ("r2d2", True), ("sac", False), ("cartpole", False)]
+    ("name", "greedy"),
+    [
+        ("impala", True),
+        ("r2d2", True),
+        pytest.param("sac", False, marks=pytest.mark.slow),
+        ("cartpole", False),
+    ],
 )
 def test_one_seed_plays_bitwise_the_same_episodes_twice(policy_of, name, greedy):
     first, second = play_stored(policy_of(name).stored, times=2, greedy=greedy)

@@ -7,8 +7,12 @@ import sys
 import pytest
 
 from sebulba import evaluate
+from sebulba.config import ActorConfig
+from sebulba.envs import make_environment
 from sebulba.evaluating import evaluate as run_evaluation
+from sebulba.evaluation import episodes
 from sebulba.evaluation.protocol import notable_settings
+from sebulba.evaluation.video import load_opengl
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -63,6 +67,18 @@ def test_a_video_shows_the_first_episode_that_was_evaluated(run_of, tmp_path, ca
     assert "10 pictures" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not load_opengl(), reason="needs libEGL.so.1")
+def test_a_video_of_envpool_s_mujoco_shows_every_step_of_the_episode(run_of, tmp_path):
+    video = tmp_path / "video.gif"
+    # EnvPool looks for OpenGL when it is loaded, and here it is: a user's process is a new one.
+    command = [sys.executable, "-m", "sebulba.evaluate", str(run_of("half_cheetah"))]
+    subprocess.run([*command, "--episodes", "2", "--video", str(video)], check=True, timeout=120)
+    with Image.open(video) as image:
+        assert image.size == (480, 480)
+        assert image.n_frames == 21, "each is different from the one before"
+
+
 def test_episodes_that_are_not_over_in_time_are_told(run_of, capsys):
     # Catch takes 9 steps, and a slice is 16 rows: the first of two episodes is over.
     arguments = ("--episodes", 2, "--parallel-envs", 1, "--max-episode-steps", 2)
@@ -76,6 +92,18 @@ def test_an_evaluation_in_which_no_episode_ends_is_a_failure(run_of, capsys):
     captured = capsys.readouterr()
     assert "unknown" in captured.out
     assert "no episode was over" in captured.err
+
+
+def test_environments_have_the_time_limit_of_the_run(run_of, monkeypatch):
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(make_environment(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(episodes, "make_environment", make)
+    run_command(run_of("never_ending"), "--episodes", 1, "--max-episode-steps", 1)
+    assert [each.timeout_s for each in made] == [ActorConfig().env_timeout_s]
 
 
 @pytest.mark.parametrize(

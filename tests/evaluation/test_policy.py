@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -114,12 +113,9 @@ def test_what_does_not_fit_is_refused_by_name(policy_of):
         policy(batch.astype(np.complex64))
 
 
-def test_no_thread_is_started(run_of):
-    path = run_of("impala")
-    before = set(threading.enumerate())
-    policy = sebulba.load_policy(path)
+def test_no_thread_is_started(run_of, no_thread_is_left):
+    policy = sebulba.load_policy(run_of("impala"))
     policy(observations(policy, 1))
-    assert set(threading.enumerate()) <= before
 
 
 def test_importing_the_package_imports_no_jax():

@@ -130,6 +130,29 @@ def test_an_environment_that_envpool_cannot_draw_is_refused_before_it_ends_the_p
         check_rendering(EnvConfig(suite="envpool", id="NoSuch-v0"))
 
 
+@pytest.mark.slow
+def test_without_opengl_mujoco_is_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setattr(video, "_OPENGL", "libMissing.so.1")
+    with pytest.raises(
+        ConfigError, match=r"OpenGL.* it needs libMissing\.so\.1: on Debian, apt-get"
+    ):
+        check_rendering(EnvConfig(suite="envpool", id="HalfCheetah-v4"))
+
+
+@pytest.mark.parametrize("grayscale", [True, False])
+def test_ale_shows_the_newest_frame_that_the_agent_sees(grayscale):
+    pytest.importorskip("ale_py", reason="needs the extra atari")
+    options = {"img_height": 42, "img_width": 40, "stack_num": 2, "grayscale": grayscale}
+    env = EnvConfig(suite="ale", id="pong", options=options)
+    recording = Recording(make_environment(env, num_envs=2, seed=0), episodes=1)
+    rows = [recording.reset(), *(recording.step(np.full(2, 3, np.int32)) for _ in range(20))]
+    expected = np.stack([row.observation[0, -1] for row in rows])
+    got = np.stack(list(recording.frames()))
+    assert got.shape == (21, 42, 40, 3)
+    np.testing.assert_array_equal(got, expected[..., None].repeat(3, -1) if grayscale else expected)
+    assert (got[1:] != got[:-1]).any()
+
+
 def test_a_task_without_a_picture_is_refused():
     environment = make_environment(EnvConfig(suite="jax", id="Bandit-v0"), num_envs=1, seed=0)
     with pytest.raises(ConfigError, match="Bandit has no picture"):

@@ -11,8 +11,8 @@ def test_write_json_is_strict_at_any_depth(tmp_path):
     path = tmp_path / "run.json"
     write_json(path, {"a": [math.nan, (1.0, -math.inf)], "b": {"c": math.inf}, "d": None, "é": 1})
     assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
-        "a": ["NaN", [1.0, "-Infinity"]],
-        "b": {"c": "Infinity"},
+        "a": [None, [1.0, None]],
+        "b": {"c": None},
         "d": None,
         "é": 1,
     }

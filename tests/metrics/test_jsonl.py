@@ -32,13 +32,11 @@ def test_jsonl_row_is_on_disk_as_soon_as_it_is_written(tmp_path):
     writer.close()
 
 
-def test_jsonl_numbers_that_are_not_finite_are_strings_that_float_reads(tmp_path):
+def test_jsonl_numbers_that_are_not_finite_are_null(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write_rows(path, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.5})
     (row,) = read_strictly(path)
-    assert row == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.5}
-    assert math.isnan(float(row["a"]))
-    assert (float(row["b"]), float(row["c"])) == (math.inf, -math.inf)
+    assert row == {"a": None, "b": None, "c": None, "d": 1.5}
 
 
 def test_jsonl_existing_file_is_appended_to(tmp_path):
@@ -57,9 +55,15 @@ def test_jsonl_torn_last_line_is_removed_on_opening(tmp_path):
 
 def test_jsonl_resume_removes_rows_after_the_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"env_steps": 10}\n{"env_steps": 20}\nnot a row\n{"env_steps": 30}\n{"env')
+    write_rows(path, {"env_steps": 10}, {"env_steps": 20, "loss": math.nan})
+    with path.open("a") as file:
+        file.write('not a row\n{"env_steps": 30}\n{"env')
     write_rows(path, {"env_steps": 25}, resume_env_steps=20)
-    assert read_strictly(path) == [{"env_steps": 10}, {"env_steps": 20}, {"env_steps": 25}]
+    assert read_strictly(path) == [
+        {"env_steps": 10},
+        {"env_steps": 20, "loss": None},
+        {"env_steps": 25},
+    ]
 
 
 def test_jsonl_resume_without_a_file_starts_one(tmp_path):

@@ -41,6 +41,8 @@ def make_row(number, value):
         "steps_per_second": 50.0 if number > 1 else None,
         "episode_return_mean": value,
         "policy_lag_mean": 1.5,
+        "policy_lag/0": 1,
+        "policy_lag/2": 3,
         **{f"time/{kind}/{key}": each for kind in SHARES for key, each in SHARES[kind].items()},
     }
 

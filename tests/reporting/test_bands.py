@@ -34,7 +34,7 @@ def test_band_needs_two_curves_that_overlap():
 
 
 def test_curve_leaves_out_rows_without_a_value(tmp_path):
-    run = read_run(make_run(tmp_path / "run", returns=(None, 1.0, "NaN", 3.0)))
+    run = read_run(make_run(tmp_path / "run", returns=(None, 1.0, None, 3.0)))
     xs, ys = curve(run, "env_steps", "episode_return_mean")
     np.testing.assert_allclose(xs, [200, 400])
     np.testing.assert_allclose(ys, [1, 3])

@@ -69,11 +69,12 @@ def test_shares_of_each_thread_fill_its_bar(tmp_path):
     assert list(ends.values()) == pytest.approx([1.0, 1.0])
 
 
-def test_lags_are_shares_of_rows(tmp_path):
+def test_lags_are_shares_of_a_group_s_trajectories_at_whole_learner_cycles(tmp_path):
+    seeds = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
     lagging = make_run(tmp_path / "b", learner=LearnerConfig(max_policy_lag=2))
-    figure = draw_runs(make_run(tmp_path / "a"), lagging)
-    (panel,) = panels(figure, "policy lag (mean of each row of metrics)")
-    assert sum(bar.get_height() for bar in panel.patches) == pytest.approx(2.0)
+    (panel,) = panels(draw_runs(*seeds, lagging), "policy lag of the trajectories")
+    shares = [(round(bar.get_x() + 0.2), bar.get_height()) for bar in panel.patches]
+    assert shares == [(0, 0.25), (2, 0.75)] * 2
 
 
 def test_more_groups_than_colours_still_look_different(tmp_path):

