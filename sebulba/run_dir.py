@@ -139,7 +139,7 @@ def _reopen(path: pathlib.Path, config: Config) -> pathlib.Path:
 
 def _without_place(config: Config) -> Config:
     """Returns the config without which process of the run this is."""
-    if config.distributed.mode == "auto":
+    if config.distributed.effective_mode == "auto":
         return config
     return dataclasses.replace(config, distributed=DistributedConfig())
 

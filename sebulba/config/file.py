@@ -17,8 +17,11 @@ SECTIONS = tuple(
     if dataclasses.is_dataclass(declared) or name == "agent"
 )
 """The keys of a config that hold further keys."""
-AUTO_SECTIONS = ("devices",)
-"""Those that may be `auto`, which stands for all of their defaults."""
+WORDS: dict[str, dict[str, dict[str, Any]]] = {
+    "devices": {"auto": {}},
+    "distributed": {"off": {"mode": "off"}, "auto": {"mode": "auto"}},
+}
+"""Words in the place of a section, and the values of its keys that each stands for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,12 +53,6 @@ def read_config_file(path: str) -> dict[str, Setting]:
         raise ConfigError(f"{path}{line}: {problem}") from error
 
 
-def _check_auto(value: Any, where: str) -> None:
-    if value != "auto":
-        got = yaml_dialect.inline(value)
-        raise ConfigError(f"{where}: expected auto or a mapping, {{name: value, ...}}, got {got}")
-
-
 def _describe_nearest_files(path: str) -> str:
     folder = pathlib.Path(path)
     folder = folder if folder.is_dir() else folder.parent
@@ -70,8 +67,9 @@ def _read_document(root: yaml.Node | None, path: str) -> Iterator[tuple[str, Set
         if key not in SECTIONS:
             yield key, Setting(value=yaml_dialect.construct(node), where=where)
             continue
-        if key in AUTO_SECTIONS and not isinstance(node, yaml.MappingNode) and not _is_null(node):
-            _check_auto(yaml_dialect.construct(node), where)
+        if isinstance(node, yaml.ScalarNode) and node.value in WORDS.get(key, ()):
+            for name, value in WORDS[key][node.value].items():
+                yield f"{key}.{name}", Setting(value=value, where=where)
             continue
         for name, child, child_where in _entries(node, path, where=where, prefix=f"{key}."):
             value = yaml_dialect.construct(child)
@@ -82,16 +80,13 @@ def _entries(
     node: yaml.Node | None, path: str, *, where: str, prefix: str = ""
 ) -> Iterator[tuple[str, yaml.Node, str]]:
     """Yields key, value and place of a mapping's entries; of an empty one, nothing."""
-    if node is None or _is_null(node):
+    if node is None or node.tag == "tag:yaml.org,2002:null":
         return
     if not isinstance(node, yaml.MappingNode):
         got = yaml_dialect.inline(yaml_dialect.construct(node))
-        raise ConfigError(f"{where}: expected a mapping, {{name: value, ...}}, got {got}")
+        words = "".join(f"{word} or " for word in WORDS.get(prefix.removesuffix("."), ()))
+        raise ConfigError(f"{where}: expected {words}a mapping, {{name: value, ...}}, got {got}")
     yaml_dialect.check_keys(node)
     for key_node, child in node.value:
         key = key_node.value
         yield key, child, f"{path}:{key_node.start_mark.line + 1}: {prefix}{key}"
-
-
-def _is_null(node: yaml.Node) -> bool:
-    return node.tag == "tag:yaml.org,2002:null"

@@ -12,7 +12,7 @@ from typing import Any
 from sebulba.config import Config, yaml_dialect
 from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
 from sebulba.config.coercion import coerce, coerce_text
-from sebulba.config.file import AUTO_SECTIONS, SECTIONS, Setting, read_config_file
+from sebulba.config.file import SECTIONS, WORDS, Setting, read_config_file
 from sebulba.config.validation import problems
 from sebulba.errors import ConfigError, describe_nearest
 
@@ -34,8 +34,8 @@ def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
     if positionals:
         raise ConfigError(f"{positionals[0]}: expected a flag, --section.field VALUE")
     file_settings = {} if path is None else read_config_file(path)
-    for section in AUTO_SECTIONS:
-        file_settings, texts = _take_auto(section, file_settings, texts)
+    for section in WORDS:
+        file_settings, texts = _take_word(section, file_settings, texts)
     agent_class = _agent_class(file_settings, texts)
     annotations = schema(agent_class)
     settings = _coerce_file(file_settings, annotations) | _coerce_flags(texts, annotations)
@@ -110,21 +110,25 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]
     return positionals, texts
 
 
-def _take_auto(
+def _take_word(
     section: str, file_settings: dict[str, Setting], texts: dict[str, str]
 ) -> tuple[dict[str, Setting], dict[str, str]]:
-    """Takes `--section auto` out of the flags, and with it what the file says of the section."""
-    flag = flag_name(section)
+    """Puts what `--section WORD` stands for in its place, and in that of the file's section."""
+    flag, words = flag_name(section), WORDS[section]
     if flag not in texts:
         return file_settings, texts
-    if texts[flag] != "auto":
-        raise ConfigError(f"{flag}: expected auto, or a flag of each key, got {texts[flag]!r}")
+    if texts[flag] not in words:
+        expected = " or ".join(words)
+        raise ConfigError(
+            f"{flag}: expected {expected}, or a flag of each key, got {texts[flag]!r}"
+        )
     for other in texts:
         if other.startswith(f"{flag}."):
-            raise ConfigError(f"{flag}: expected no {other} beside auto")
+            raise ConfigError(f"{flag}: expected no {other} beside {texts[flag]}")
+    meant = {flag_name(f"{section}.{name}"): text for name, text in words[texts[flag]].items()}
     return (
         {key: each for key, each in file_settings.items() if not key.startswith(f"{section}.")},
-        {other: text for other, text in texts.items() if other != flag},
+        {other: text for other, text in texts.items() if other != flag} | meant,
     )
 
 

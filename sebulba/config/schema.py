@@ -132,10 +132,11 @@ class EvaluationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """The processes of the run, one on each host."""
+    """The processes of the run, one on each host; or `distributed: off` or `auto`, for the mode."""
 
-    mode: Literal["off", "auto", "manual"] = "off"
-    """auto: as Slurm, Open MPI, Kubernetes or a TPU pod says; manual: as the next three say."""
+    mode: Literal["off", "auto", "manual"] | None = None
+    """auto: as Slurm, Open MPI, Kubernetes or a TPU pod says; manual: as the next three say; null:
+    manual where there is a coordinator, off where there is none."""
     coordinator: str | None = None
     """Where process 0 listens, host:port; manual only."""
     num_processes: int | None = None
@@ -146,6 +147,13 @@ class DistributedConfig:
     """GPUs of this process, of those it sees; null: all of them."""
     heartbeat_timeout_s: int = 30
     """Seconds of silence after which a process counts as dead, and the others end."""
+
+    @property
+    def effective_mode(self) -> Literal["off", "auto", "manual"]:
+        """The mode, said or meant."""
+        if self.mode is not None:
+            return self.mode
+        return "off" if self.coordinator is None else "manual"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
 def _distributed_problems(config: Config) -> Iterator[tuple[str, str]]:
     distributed = config.distributed
     told = ("coordinator", "num_processes", "process_id")
-    if distributed.mode != "manual":
+    if distributed.effective_mode != "manual":
         for name in told:
             if (value := getattr(distributed, name)) is not None:
                 yield (

@@ -30,7 +30,7 @@ def connect(config: DistributedConfig) -> None:
     Raises:
         ConfigError: no cluster was recognised, or the processes did not find each other.
     """
-    if config.mode == "off":
+    if config.effective_mode == "off":
         return
     # JAX's own handling of SIGTERM swallows the signal; hosts agree on stopping by themselves.
     jax.config.update("jax_enable_preemption_service", False)
@@ -40,13 +40,13 @@ def connect(config: DistributedConfig) -> None:
             num_processes=config.num_processes,
             process_id=config.process_id,
             local_device_ids=_local_device_ids(config),
-            cluster_detection_method="deactivate" if config.mode == "manual" else None,
+            cluster_detection_method="deactivate" if config.effective_mode == "manual" else None,
             heartbeat_timeout_seconds=config.heartbeat_timeout_s,
         )
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"distributed.mode: {config.mode}: {str(error).splitlines()[0]}; auto expects Slurm,"
-            " Open MPI, Kubernetes or a TPU pod, and manual expects distributed.coordinator,"
+            f"distributed.mode: {config.effective_mode}: {str(error).splitlines()[0]}; auto expects"
+            " Slurm, Open MPI, Kubernetes or a TPU pod, and manual expects distributed.coordinator,"
             " distributed.num_processes and distributed.process_id"
         ) from error
 

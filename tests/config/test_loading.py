@@ -100,8 +100,28 @@ def test_auto_stands_in_the_place_of_devices(write, text, arguments, expected):
 
 
 @pytest.mark.parametrize(
+    ("text", "arguments", "mode"),
+    [
+        ("distributed: off", [], "off"),
+        ("distributed: auto", [], "auto"),
+        ("distributed: auto", ["--distributed", "off"], "off"),
+        ("distributed: {mode: auto}", ["--distributed=off"], "off"),
+        ("", [], "off"),
+        ("distributed: {coordinator: 'a:1', num_processes: 2, process_id: 0}", [], "manual"),
+    ],
+)
+def test_a_word_or_a_coordinator_says_how_hosts_find_each_other(write, text, arguments, mode):
+    assert load_config(write(text), arguments).distributed.effective_mode == mode
+
+
+@pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
+        (
+            "distributed: yes",
+            [],
+            "x.yaml:1: distributed: expected off or auto or a mapping, {name: value, ...}, got 'yes'",
+        ),
         (
             "seed: 1\ndevices: all",
             [],
@@ -129,7 +149,7 @@ def test_auto_stands_in_the_place_of_devices(write, text, arguments, expected):
         ),
     ],
 )
-def test_anything_else_in_the_place_of_devices_is_an_error(write, text, arguments, message):
+def test_anything_else_in_the_place_of_a_section_is_an_error(write, text, arguments, message):
     assert error_of(write(text), arguments) == message
 
 

@@ -26,7 +26,7 @@ def test_a_place_said_by_hand_is_read():
     ("flags", "message"),
     [
         (PLACE[:3], "distributed.process_id: expected a value"),
-        (PLACE[1:], "expected null unless distributed.mode is manual"),
+        (("--distributed.mode=off", *PLACE[1:]), "expected null unless distributed.mode is manual"),
         ((*PLACE, "--distributed.process-id=2"), "expected less than the 2"),
         ((*PLACE, "--distributed.coordinator=here"), "expected host:port, got 'here'"),
         ((*PLACE, "--distributed.heartbeat-timeout-s=0"), "expected at least 1"),
