@@ -2,10 +2,7 @@
 
 import contextlib
 import json
-import os
-import pathlib
 import subprocess
-import sys
 import time
 
 from sebulba.assembly import assemble
@@ -14,9 +11,7 @@ from sebulba.checkpoints.checkpointer import Checkpointer
 from sebulba.queues import Closed
 from sebulba.run_state import resume
 from sebulba.runner import run
-
-ROOT = pathlib.Path(__file__).parent.parent
-NUM_CPU_DEVICES = 4  # as in conftest: XLA divides the cores among them
+from tests.subprocesses import started
 
 
 def run_ring(config, directory=None, *, which=None, stop_at_cycle=None, warnings=None):
@@ -85,13 +80,7 @@ def rows_in(run_dir):
     return [json.loads(line) for line in lines]
 
 
-def start_process(config_path, run_dir, *arguments):
-    """Starts a training run in a process of its own."""
-    command = [sys.executable, "-m", "sebulba.train", str(config_path), "--run-dir", str(run_dir)]
-    return subprocess.Popen(
-        [*command, *arguments],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(NUM_CPU_DEVICES)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def training(config_path, run_dir, *arguments):
+    """Starts a training run in a process of its own, to be used in a `with`."""
+    command = ("-m", "sebulba.train", config_path, "--run-dir", run_dir)
+    return started(*command, *arguments, stderr=subprocess.PIPE)

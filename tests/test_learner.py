@@ -52,10 +52,25 @@ def run_cycles(num_cycles=3, **kwargs):
     return learner, jax.device_get(metrics)
 
 
-@pytest.mark.parametrize("mapping_name", ["shard_map", "pmap"])
-@pytest.mark.parametrize("num_devices", [1, 2, 4])
-def test_learner_devices_and_mapping_never_change_the_update(num_devices, mapping_name):
-    expected, expected_metrics = run_cycles(num_devices=1)
+@pytest.fixture(scope="module")
+def on_one_device():
+    return run_cycles(num_devices=1)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "mapping_name"),
+    [
+        (2, "shard_map"),
+        (4, "shard_map"),
+        pytest.param(1, "pmap", marks=pytest.mark.slow),
+        pytest.param(2, "pmap", marks=pytest.mark.slow),
+        (4, "pmap"),
+    ],
+)
+def test_learner_devices_and_mapping_never_change_the_update(
+    num_devices, mapping_name, on_one_device
+):
+    expected, expected_metrics = on_one_device
     learner, metrics = run_cycles(num_devices=num_devices, mapping_name=mapping_name)
     np.testing.assert_allclose(
         learner.published["weights"], expected.published["weights"], rtol=1e-5, atol=1e-6

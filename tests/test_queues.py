@@ -73,7 +73,7 @@ def test_put_waits_for_its_actors_slot_and_for_no_other():
     # Whatever the timing, actor 0's second item cannot be there before its first is taken.
     assert [item.sequence_number for item in deque._items if item.actor_id == 0] == [0]
     deque.get(0)
-    blocked.join(10)
+    blocked.join(60)
     assert not blocked.is_alive()
     assert deque.get(0).sequence_number == 1
 
@@ -103,7 +103,7 @@ def test_close_ends_a_wait(blocked_call):
 
     thread = start(blocked)
     deque.close()
-    thread.join(10)
+    thread.join(60)
     assert outcome == ["closed"]
 
 
@@ -150,7 +150,7 @@ def test_staging_waits_for_the_version_asked_for():
     thread = start(lambda: got.append(staging.newest(2)))
     staging.append(1, "too old")
     staging.append(2, "new")
-    thread.join(10)
+    thread.join(60)
     assert got == [(2, "new")]
 
 
@@ -173,5 +173,5 @@ def test_closing_staging_ends_a_wait():
 
     thread = start(blocked)
     staging.close()
-    thread.join(10)
+    thread.join(60)
     assert outcome == ["closed"]

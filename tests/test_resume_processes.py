@@ -4,21 +4,21 @@ import json
 import random
 import re
 import shlex
-import signal
-import subprocess
-import sys
 import time
+from signal import SIGINT, SIGTERM
 
 import pytest
 
-from sebulba import training
 from sebulba.assembly import assemble
 from sebulba.checkpoints.restore import steps_in
 from sebulba.config.loading import load_config
 from sebulba.run_state import resume
-from tests.resuming import ROOT, comparable, rows_in, start_process
+from sebulba.training import train
+from tests.resuming import comparable, rows_in, training
+from tests.subprocesses import DEADLINE_S, run_python, wait_for
 from tests.trees import assert_trees_equal
 
+LONGEST_WAIT_S = 0.2  # Another moment each time, for what the run is at.
 ENDLESS = ("--run.total-env-steps", "1000000000")
 CONFIG = """
 env: {{suite: jax, id: {env}}}
@@ -49,22 +49,15 @@ def write_config(tmp_path):
     return write
 
 
-def wait_for(process, condition):
-    """Waits until the condition holds, while the process runs."""
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.01)
-
-
 def assert_ends_as_the_uninterrupted_run(config, run_dir, whole_dir):
     """Resumes in this process to 1000 env steps from here; compares with a run without a break."""
     rows = rows_in(run_dir)
     env_steps = 1000 + (rows[-1]["env_steps"] if rows else 0)
     flags = ["--run.total-env-steps", str(env_steps)]
     resumed = load_config(str(config), [*flags, "--run-dir", str(run_dir), "--resume", "latest"])
-    assert training.train(resumed) == 0
+    assert train(resumed) == 0
     whole = load_config(str(config), [*flags, "--run-dir", str(whole_dir)])
-    assert training.train(whole) == 0
+    assert train(whole) == 0
     assert comparable(rows_in(run_dir)) == comparable(rows_in(whole_dir))
     assert_trees_equal(last_learner_state(resumed, run_dir), last_learner_state(whole, whole_dir))
 
@@ -77,31 +70,37 @@ def last_learner_state(config, run_dir):
 
 
 @pytest.mark.parametrize(
-    ("agent", "env", "learners", "stops"),
+    ("agent", "env", "learners", "numbers"),
     [
-        pytest.param(TOY, "Catch-v0", "[0]", 1, id="toy"),
-        pytest.param(IMPALA, "Recall-v0", "[0]", 5, id="impala", marks=pytest.mark.slow),
-        pytest.param(IMPALA, "Recall-v0", "[1, 2]", 5, id="2-devices", marks=pytest.mark.slow),
+        pytest.param(TOY, "Catch-v0", "[0]", [SIGTERM], id="toy"),
+        pytest.param(TOY, "Catch-v0", "[0]", [SIGINT], id="toy-sigint", marks=pytest.mark.slow),
+        pytest.param(
+            IMPALA, "Recall-v0", "[0]", 5 * [SIGTERM], id="impala", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            IMPALA, "Recall-v0", "[1, 2]", 5 * [SIGTERM], id="2-devices", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_run_that_a_signal_ended_resumes_bitwise(
-    agent, env, learners, stops, write_config, tmp_path
+    agent, env, learners, numbers, write_config, tmp_path
 ):
     config, run_dir = write_config(agent, env, learners), tmp_path / "run"
     rng = random.Random(learners)
     arguments = []
-    for _ in range(stops):
-        process = start_process(config, run_dir, *ENDLESS, *arguments)
+    for number in numbers:
         rows = len(rows_in(run_dir)) if (run_dir / "metrics.jsonl").exists() else 0
-        wait_for(process, lambda: (run_dir / "metrics.jsonl").exists())
-        wait_for(process, lambda rows=rows: len(rows_in(run_dir)) > rows)
-        time.sleep(rng.uniform(0.0, 1.0))
-        process.send_signal(signal.SIGTERM)
-        asked_at = time.monotonic()
-        _, error = process.communicate(timeout=60)
-        assert process.returncode == 128 + signal.SIGTERM, error
-        assert time.monotonic() - asked_at < 10.0
+        with training(config, run_dir, *ENDLESS, *arguments) as process:
+            wait_for((run_dir / "metrics.jsonl").exists, process)
+            wait_for(lambda rows=rows: len(rows_in(run_dir)) > rows, process)
+            time.sleep(rng.uniform(0.0, LONGEST_WAIT_S))
+            process.send_signal(number)
+            _, error = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 128 + number, error
+        assert error.splitlines()[-1].startswith("interrupted: ")
         summary = json.loads((run_dir / "summary.json").read_text())
+        assert summary["status"] == "interrupted"
+        assert all(account["in_flight"] == account["queued"] == 0 for account in summary["ledger"])
         assert summary["learner_cycles"] == steps_in(run_dir / "checkpoints")[-1]
         assert shlex.split(summary["resume_command"])[-2:] == ["--resume", "latest"]
         arguments = ["--resume", "latest"]
@@ -125,11 +124,11 @@ def test_run_that_is_killed_while_it_saves_resumes_bitwise(
     arguments, resumed_at = [], []
     for _ in range(kills):
         before = steps_in(run_dir / "checkpoints")
-        process = start_process(config, run_dir, *ENDLESS, *arguments)
-        wait_for(process, lambda before=before: steps_in(run_dir / "checkpoints") > before)
-        time.sleep(rng.uniform(0.0, 1.0))
-        process.kill()
-        _, error = process.communicate(timeout=60)
+        with training(config, run_dir, *ENDLESS, *arguments) as process:
+            wait_for(lambda before=before: steps_in(run_dir / "checkpoints") > before, process)
+            time.sleep(rng.uniform(0.0, LONGEST_WAIT_S))
+            process.kill()
+            _, error = process.communicate(timeout=DEADLINE_S)
         resumed_at += map(int, re.findall(r"resumes at cycle (\d+) \(exact", error))
         arguments = ["--resume", "latest"]
     assert len(resumed_at) == kills - 1
@@ -150,8 +149,6 @@ with StopSignal().installed() as stop:
 
 
 def test_second_signal_ends_the_process_at_once():
-    process = subprocess.run(
-        [sys.executable, "-c", TWO_SIGNALS], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert process.returncode == -signal.SIGTERM
-    assert process.stdout == f"{signal.SIGTERM}\n"
+    process = run_python("-c", TWO_SIGNALS)
+    assert process.returncode == -SIGTERM
+    assert process.stdout == f"{SIGTERM}\n"

@@ -1,7 +1,5 @@
 """The whole ring: exact in lock-step, bounded in lag, balanced, and never hanging."""
 
-import threading
-
 import jax
 import numpy as np
 import pytest
@@ -14,16 +12,10 @@ from sebulba.validation import AgentError
 from tests.toys import ToyConfig, ToyState
 from tests.trees import assert_trees_equal
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
 CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    before = set(threading.enumerate())
-    yield
-    left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
-    assert left == []
 
 
 def make_config(
@@ -80,9 +72,14 @@ def without_times(rows):
     ]
 
 
-@pytest.mark.parametrize("env", [CATCH, CARTPOLE], ids=lambda env: env.suite)
-def test_lock_step_twice_and_serial_once_give_bitwise_the_same_run(env):
-    config = make_config(env)
+@pytest.mark.parametrize(
+    ("env", "threads"),
+    # Each actor of EnvPool's compiles a cycle of its own.
+    [(CATCH, 2), (CARTPOLE, 1), pytest.param(CARTPOLE, 2, marks=pytest.mark.slow)],
+    ids=["jax", "envpool", "envpool-two-actors"],
+)
+def test_lock_step_twice_and_serial_once_give_bitwise_the_same_run(env, threads):
+    config = make_config(env, threads=threads)
     (first, first_rows), (second, second_rows) = run_ring(config), run_ring(config)
     serial, serial_rows = run_ring(config, mode="serial")
     assert_trees_equal(first.learner.state, second.learner.state)
@@ -116,14 +113,16 @@ def test_lock_step_takes_turns_with_any_number_of_trajectories_a_cycle(per_cycle
     assert all(version == cycle for version, cycle in versions)
 
 
-def test_the_policy_lag_never_exceeds_its_bound():
+def test_the_policy_lag_never_exceeds_its_bound_and_rows_count_it():
     lags = []
-    run_ring(
+    _, rows = run_ring(
         make_config(threads=3, lag=2, env_steps=4000),
         on_item=lambda item, cycle: lags.append(cycle - item.policy_version),
     )
     assert max(lags) <= 2
     assert min(lags) >= 0
+    for lag in range(3):
+        assert sum(row.get(f"policy_lag/{lag}", 0) for row in rows) == lags.count(lag)
 
 
 def test_free_running_actors_take_the_newest_networks_and_lose_nothing():

@@ -3,20 +3,13 @@
 import csv
 import dataclasses
 import json
-import os
-import pathlib
-import signal
-import subprocess
-import sys
-
-import pytest
 
 from sebulba import training
+from sebulba.assembly import assemble
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, RunConfig
 from sebulba.config.loading import load_config
+from sebulba.runner import run
 from tests.toys import ToyAgent, ToyConfig
-
-ROOT = pathlib.Path(__file__).parent.parent
 
 
 class FailingAgent(ToyAgent):
@@ -52,18 +45,22 @@ def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):
     summary = json.loads((path / "summary.json").read_text())
     assert summary["status"] == "done"
     assert summary["env_steps"] == rows[-1]["env_steps"]
+    assert 0 < summary["startup_s"] < summary["wall_time_s"]
     assert summary["env_steps"] == sum(account["learned"] for account in summary["ledger"])
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"done: {summary['env_steps']:,} env steps")
     assert "compilation" in last and "excluded" in last
 
 
-def test_steps_per_second_are_the_ledgers_over_the_time_after_start_up(tmp_path):
-    assert training.train(make_config(tmp_path)) == 0
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    seconds = summary["wall_time_s"] - summary["startup_s"]
-    # Start-up ends with the first cycles, which are not counted either.
-    assert 0 < summary["steps_per_second"] * seconds < summary["env_steps"]
+def test_steps_per_second_count_from_when_every_actor_has_been_learned_from(tmp_path):
+    ring = assemble(make_config(tmp_path), write_row=lambda row: None)
+    ring.progress._now = lambda: float(ring.learner.num_cycles)  # A cycle takes a second.
+    env_steps = []
+    run(ring, mode="serial", after_cycle=lambda items: env_steps.append(ring.progress.env_steps))
+    ring.close_environments()
+    assert len(ring.actors) == 2
+    expected = (env_steps[-1] - env_steps[1]) / (len(env_steps) - 2)
+    assert ring.progress.steps_per_second == expected > 0
 
 
 def test_a_directory_with_something_in_it_is_left_alone(tmp_path, capsys):
@@ -91,32 +88,3 @@ def test_an_environment_that_is_not_there_ends_with_code_2(tmp_path, capsys):
     assert training.train(config) == 2
     assert "Pong-v5" in capsys.readouterr().err.splitlines()[-1]
     assert not tmp_path.exists(), "the same command runs once the id is right"
-
-
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
-)
-def test_a_signal_ends_the_run_cleanly(tmp_path, number):
-    config = tmp_path / "endless.yaml"
-    config.write_text(
-        "env: {suite: jax, id: Catch-v0}\n"
-        "agent: {name: 'tests.toys:ToyAgent'}\n"
-        "run: {total_env_steps: 1_000_000_000, log_interval_env_steps: 1_000}\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sebulba.train", str(config), "--run-dir", str(tmp_path / "run")],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    # The first row of metrics on the console says that the run is under way.
-    while "env steps" not in (line := process.stderr.readline()):
-        assert line, "the run ended by itself"
-    process.send_signal(number)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert error.splitlines()[-1].startswith("interrupted: ")
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["status"] == "interrupted"
-    assert all(account["in_flight"] == account["queued"] == 0 for account in summary["ledger"])

@@ -3,7 +3,7 @@
 import pytest
 
 from sebulba import timing
-from sebulba.timing import ACT, COMPILE, ENVIRONMENT, UPDATE, WAIT_FOR_QUEUE, WallClock
+from sebulba.timing import ACT, AGREEMENT, COMPILE, ENVIRONMENT, UPDATE, WAIT_FOR_QUEUE, WallClock
 from sebulba.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
 
 
@@ -53,11 +53,13 @@ def test_watchdog_leaves_a_thread_alone_that(time_now, how):
         watchdog.check()
 
 
-def test_watchdog_has_the_learner_s_limit_for_updates(time_now):
+@pytest.mark.parametrize("activity", [UPDATE, AGREEMENT])
+def test_watchdog_has_the_learner_s_limit_for_what_waits_for_other_hosts(time_now, activity):
     clock = WallClock()
     watchdog = watch(clock, learner_limits(5.0))
-    clock.begin(UPDATE)
+    clock.begin(activity)
     time_now.seconds = 7.0
-    with pytest.raises(WatchdogError, match=r"one update for 7\.0 s; learner\.update_timeout_s"):
+    expected = rf"one {activity} for 7\.0 s; learner\.update_timeout_s"
+    with pytest.raises(WatchdogError, match=expected):
         watchdog.check()
     assert learner_limits(None) == {}

@@ -162,8 +162,15 @@ def test_only_the_value_of_a_truncated_end_is_bootstrapped_from():
         assert bool(changed != expected) == matters
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("num_devices", [2, 4])
+@pytest.mark.parametrize(
+    ("reduction", "num_devices"),
+    [
+        ("mean", 4),
+        ("sum", 2),
+        pytest.param("mean", 2, marks=pytest.mark.slow),
+        pytest.param("sum", 4, marks=pytest.mark.slow),
+    ],
+)
 def test_the_number_of_learner_devices_never_changes_the_gradient(reduction, num_devices):
     agent = make_agent(loss_reduction=reduction, lstm_size=6)
     networks = make_networks(agent)

@@ -1,11 +1,9 @@
 """Checkpoints in processes that are killed, or that fill the disk."""
 
 import os
-import pathlib
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,21 +11,8 @@ import pytest
 
 from sebulba.checkpoints.checkpointer import Checkpointer
 from sebulba.checkpoints.restore import restore, steps_in
+from tests.subprocesses import DEADLINE_S, run_python, started
 from tests.trees import assert_trees_equal
-
-ROOT = pathlib.Path(__file__).parents[2]
-
-
-def run_script(script, *args):
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, args)],
-        cwd=ROOT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
 
 FULL_DISK = """
 import resource, signal, sys, time
@@ -60,16 +45,15 @@ checkpointer.check_for_errors()
 
 @pytest.mark.parametrize("then", ["recovers", "ends"])
 def test_full_disk_is_told_and_costs_no_older_checkpoint(tmp_path, then):
-    process = run_script(FULL_DISK, tmp_path, then)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    lines = out.splitlines()
+    process = run_python("-c", FULL_DISK, tmp_path, then)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
     assert len(lines) == 2
     for step, line in zip((2, 3), lines, strict=True):
         assert line.startswith(f"the checkpoint of step {step} was not saved in {tmp_path}")
         assert "File too large" in line
         assert line.endswith("['1']")
-    assert err == ""
+    assert process.stderr == ""
     step = {"recovers": 4, "ends": 1}[then]
     expected = {name: np.random.default_rng(step).normal(size=20_000) for name in "abcd"}
     restored, _ = restore(tmp_path, "latest", expected)
@@ -91,14 +75,17 @@ for step in itertools.count(int(sys.argv[2])):
 """
 
 
+def started_saving(directory, step):
+    return started("-c", KILLED, directory, step, stdout=subprocess.PIPE)
+
+
 def test_kills_while_saving_leave_the_newest_whole_checkpoint(tmp_path):
     newest = -1
     for _ in range(3):
-        process = run_script(KILLED, tmp_path, newest + 1)
-        assert process.stdout is not None
-        process.stdout.readline()  # One is saved, and the next under way.
-        kill_in_a_save(process, tmp_path)
-        newest = check_what_a_kill_left(process, tmp_path)
+        with started_saving(tmp_path, newest + 1) as process:
+            process.stdout.readline()  # One is saved, and the next under way.
+            kill_in_a_save(process, tmp_path)
+            newest = check_what_a_kill_left(process, tmp_path)
 
 
 @pytest.mark.slow
@@ -106,19 +93,19 @@ def test_kills_at_twenty_random_moments_leave_the_newest_whole_checkpoint(tmp_pa
     delays = random.Random(0)
     newest = -1
     for _ in range(20):
-        process = run_script(KILLED, tmp_path, newest + 1)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(delays.uniform(0, 0.3))
-        process.kill()
-        newest = check_what_a_kill_left(process, tmp_path)
+        with started_saving(tmp_path, newest + 1) as process:
+            process.stdout.readline()
+            time.sleep(delays.uniform(0, 0.3))
+            process.kill()
+            newest = check_what_a_kill_left(process, tmp_path)
 
 
 def kill_in_a_save(process, directory):
     """Holds the process wherever it is, until that is between a save's beginning and its end."""
     while True:
         process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        stop = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert stop.si_code == os.CLD_STOPPED, "it ended by itself"
         if list(directory.glob("*tmp*")):
             process.kill()
             return
@@ -127,7 +114,7 @@ def kill_in_a_save(process, directory):
 
 
 def check_what_a_kill_left(process, directory):
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=DEADLINE_S)
     Checkpointer(directory, keep=2).close()
     assert list(directory.glob("*tmp*")) == []
     newest = steps_in(directory)[-1]

@@ -3,7 +3,6 @@
 import pathlib
 import pickle
 import shutil
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +18,7 @@ from tests.trees import assert_trees_equal
 META = {"env_steps": 12, "returns": [0.1, float("nan"), 1e300], "name": "é"}
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    before = set(threading.enumerate())
-    yield
-    assert [thread for thread in set(threading.enumerate()) - before if thread.is_alive()] == []
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 @pytest.fixture

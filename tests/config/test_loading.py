@@ -118,9 +118,9 @@ def test_a_word_or_a_coordinator_says_how_hosts_find_each_other(write, text, arg
     ("text", "arguments", "message"),
     [
         (
-            "distributed: yes",
+            "distributed: 1",
             [],
-            "x.yaml:1: distributed: expected off or auto or a mapping, {name: value, ...}, got 'yes'",
+            "x.yaml:1: distributed: expected off or auto or a mapping, {name: value, ...}, got 1",
         ),
         (
             "seed: 1\ndevices: all",

@@ -14,7 +14,6 @@ from sebulba.envs import SUITES, make_environment
 from sebulba.envs.listing import list_suites, matching_ids
 from sebulba.envs.lookup import EXTRAS, describe_namespace
 from sebulba.errors import ConfigError
-from tests.packages import make_package
 
 PYPROJECT = pathlib.Path(__file__).parents[2] / "pyproject.toml"
 MODULE = """
@@ -27,15 +26,13 @@ def ids():
 
 
 @pytest.fixture
-def plugged(tmp_path, monkeypatch):
+def plugged(install):
     """Installs a package with the suite `plugged`."""
-    make_package(
-        tmp_path,
+    install(
         "plugged-envs",
         modules={"plugged_envs": MODULE},
         entry_points={SUITES_GROUP: {"plugged": "plugged_envs:make"}},
     )
-    monkeypatch.syspath_prepend(tmp_path)
 
 
 @pytest.fixture
@@ -88,14 +85,12 @@ def test_an_unknown_suite_is_answered_with_the_nearest_of_all_packages(plugged):
         make("pluged", "Mine")
 
 
-def test_a_suite_that_cannot_be_imported_is_listed_with_the_reason(tmp_path, monkeypatch):
-    make_package(
-        tmp_path,
+def test_a_suite_that_cannot_be_imported_is_listed_with_the_reason(install):
+    install(
         "broken-envs",
         modules={"broken_envs": "import mujoco.no_such_part"},
         entry_points={SUITES_GROUP: {"broken": "broken_envs:make"}},
     )
-    monkeypatch.syspath_prepend(tmp_path)
     *_, suite = list_suites()
     assert suite.ids is None
     assert suite.trouble.endswith("pip install 'sebulba[mujoco]'")

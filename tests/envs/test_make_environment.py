@@ -1,11 +1,9 @@
-import subprocess
-import sys
-
 import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.envs import SUITES, make_environment
 from sebulba.errors import ConfigError
+from tests.subprocesses import run_python
 
 
 def make_own_suite(config, *, num_envs, seed):
@@ -78,5 +76,5 @@ def test_make_environment_keeps_the_error_of_a_suite_whose_own_import_fails(tmp_
 def test_envs_import_no_suite():
     modules = [path.partition(":")[0] for path in SUITES.values()] + ["envpool"]
     code = f"import sys, sebulba.envs; print([m for m in {modules} if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = run_python("-c", code)
     assert result.stdout.strip() == "[]", result.stderr

@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 
 from sebulba.config import (
     ActorConfig,
@@ -15,7 +12,6 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
-from tests.resuming import ROOT
 from tests.toys import ToyConfig
 
 BREAKING = "tests.faults.breaking"
@@ -48,15 +44,3 @@ def last_line(capsys):
 def summary_of(run_dir):
     """Returns `summary.json`."""
     return json.loads((run_dir / "summary.json").read_text())
-
-
-def run_module(module, *arguments, timeout=60):
-    """Runs a command line in a process of its own, to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )

@@ -2,10 +2,6 @@
 
 import json
 import multiprocessing
-import pathlib
-import subprocess
-import sys
-import threading
 
 import numpy as np
 import pytest
@@ -25,6 +21,7 @@ from sebulba.envs import make_environment
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout
 from sebulba.prng import environment_seed
 from tests.resuming import rows_in
+from tests.subprocesses import run_python
 from tests.toys import ToyConfig
 
 NUM_ENVS, LENGTH = 4, 5
@@ -32,10 +29,8 @@ ENV_2_OF_ACTOR_1 = environment_seed(0, "actor", 1) + 2
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_running():
-    before = set(threading.enumerate())
+def nothing_is_left_running(no_thread_is_left):
     yield
-    assert [thread for thread in set(threading.enumerate()) - before if thread.is_alive()] == []
     assert multiprocessing.active_children() == []
 
 
@@ -232,16 +227,11 @@ def test_process_of_a_run_whose_worker_is_killed_ends_with_code_3(tmp_path):
     path.write_text(
         "env: {suite: gymnasium, id: 'tests.faults.environments:Faulty-v0', options: {fault:"
         f" killed, seeds: [{ENV_2_OF_ACTOR_1}], at_step: 22, vectorization_mode: async}}}}\n"
+        "devices: {actor: [0], learner: [0]}\n"
         "actor: {num_envs: 4, trajectory_length: 5}\n"
         "agent: {name: 'tests.toys:ToyAgent'}\n"
     )
-    process = subprocess.run(
-        [sys.executable, "-m", "sebulba.train", str(path), "--run-dir", str(run_dir)],
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    process = run_python("-m", "sebulba.train", path, "--run-dir", run_dir)
     assert process.returncode == 3, process.stderr
     last = process.stderr.splitlines()[-1]
     assert "env 2: its worker process ended with code -9" in last

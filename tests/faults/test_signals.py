@@ -2,7 +2,6 @@
 
 import ctypes
 import signal
-import subprocess
 import threading
 import time
 
@@ -11,7 +10,8 @@ import pytest
 from sebulba import runner
 from sebulba.checkpoints.restore import steps_in
 from sebulba.watchdog import Watchdog
-from tests.resuming import start_process
+from tests.resuming import training
+from tests.subprocesses import DEADLINE_S, wait_for
 
 CONFIG = """
 env: {suite: jax, id: Catch-v0}
@@ -28,21 +28,17 @@ run: {total_env_steps: 1_000_000_000, log_interval_env_steps: 1_000}
 def test_second_signal_ends_a_run_at_once_with_its_older_checkpoint_intact(number, tmp_path):
     config, run_dir = tmp_path / "config.yaml", tmp_path / "run"
     config.write_text(CONFIG)
-    process = start_process(config, run_dir)
-    while not steps_in(run_dir / "checkpoints"):
-        assert process.poll() is None
-    process.send_signal(number)
-    process.send_signal(number)
-    try:
-        process.communicate(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
+    with training(config, run_dir) as process:
+        wait_for(lambda: steps_in(run_dir / "checkpoints"), process)
+        process.send_signal(number)
+        process.send_signal(number)
+        process.communicate(timeout=DEADLINE_S)
     # The second may come when the first has ended the run already.
     assert process.returncode in (-number, 128 + number)
     step = steps_in(run_dir / "checkpoints")[-1]
-    process = start_process(config, run_dir, "--resume", "latest", "--run.total-env-steps", "1")
-    _, error = process.communicate(timeout=60)
+    arguments = ("--resume", "latest", "--run.total-env-steps", "1")
+    with training(config, run_dir, *arguments) as process:
+        _, error = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, error
     assert f"resumes at cycle {step} (exact" in error
 
@@ -57,7 +53,7 @@ def test_a_signal_that_has_to_wait_for_the_gil_is_not_lost():
         time.sleep(0.2 * runner._POLL_S)  # The supervisor waits by now.
         signal.setitimer(signal.ITIMER_REAL, 0.2 * runner._POLL_S)
         ctypes.PyDLL(None).usleep(int(2e6 * runner._POLL_S))
-        outlasted.append(not is_over.wait(10))
+        outlasted.append(not is_over.wait(60))
 
     supervisor = runner.Supervisor()
     previous = signal.signal(signal.SIGALRM, lambda *_: has_come.set())
@@ -67,7 +63,7 @@ def test_a_signal_that_has_to_wait_for_the_gil_is_not_lost():
         )
         supervisor.wait_for("busy", has_come.is_set, is_polling.set, Watchdog([]))
         is_over.set()
-        supervisor.join(10)
+        supervisor.join(60)
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert outlasted == [False]

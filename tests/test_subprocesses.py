@@ -1,0 +1,31 @@
+"""Processes that tests start."""
+
+import os
+import select
+
+import pytest
+
+from tests.subprocesses import DEADLINE_S, started
+
+# Its child is in a process group of its own, as the runs of several seeds are.
+PARENT = """
+import subprocess
+child = subprocess.Popen(["sleep", "3600"], process_group=0)
+print("started", flush=True)
+child.wait()
+"""
+
+
+def test_a_process_and_what_it_started_end_when_the_test_fails():
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as output:
+        with (
+            pytest.raises(ValueError, match="the test failed"),
+            started("-c", PARENT, stdout=writing),
+        ):
+            os.close(writing)
+            assert output.readline() == "started\n"
+            raise ValueError("the test failed")
+        # The output ends once nothing is left that could write to it.
+        assert select.select([output], [], [], DEADLINE_S)[0]
+        assert output.read() == ""
