@@ -21,13 +21,13 @@ from benchmarks import alone, harness
 from benchmarks.bookkeeping import BOOKKEEPING, LoopCycle
 from benchmarks.harness import Result, Series
 from benchmarks.policy_gradient import PolicyGradient, PolicyGradientConfig
-from sebulba.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
+from sebulba.acting.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
-from sebulba.episode_reducers import EpisodeTracker
-from sebulba.fused_cycle import FusedCycle
-from sebulba.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.timing import WallClock
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec
 

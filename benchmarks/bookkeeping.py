@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.act_cycle import ActCarry, CycleResult
+from sebulba.acting.act_cycle import ActCarry, CycleResult
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
 from sebulba.envs.checks import is_finite

@@ -13,7 +13,8 @@ from unittest import mock
 
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Series
-from sebulba import actor_building, assembly
+from sebulba import assembly
+from sebulba.acting import actor_building
 from sebulba.config import Config
 from sebulba.timing import WallClock
 

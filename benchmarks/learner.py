@@ -21,7 +21,7 @@ from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.agent import Agent
 from sebulba.assembly import Ring
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
-from sebulba.learner import run_learner
+from sebulba.learning.learner import run_learner
 from sebulba.queues import Closed
 from sebulba.types import PyTree, Trajectory
 

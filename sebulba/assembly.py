@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 
 import jax
 
-from sebulba.actor import Actor
-from sebulba.actor_building import make_actor, make_first_environment
+from sebulba.acting.actor import Actor
+from sebulba.acting.actor_building import make_actor, make_first_environment
+from sebulba.acting.episode_reducers import load_reducers
+from sebulba.acting.stepped_cycle import StepFunctions
 from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.devices import DevicePlan, LearnerDevices, plan_devices, plan_learners
 from sebulba.envs.base import Environment
-from sebulba.episode_reducers import load_reducers
 from sebulba.errors import ConfigError
 from sebulba.hosts.agreement import Agreement
-from sebulba.learner import Learner
+from sebulba.learning.learner import Learner
 from sebulba.ledger import Ledger
 from sebulba.memory_plan import MemoryPlan, check_memory, plan_memory
 from sebulba.metrics.base import Row
@@ -27,7 +28,6 @@ from sebulba.progress import Progress
 from sebulba.queues import NetworksDeque, ReplayedNetworksDeque, Staging, TrajectoryDeque
 from sebulba.schedule import LagSchedule, Schedule
 from sebulba.schedule_file import read_schedule
-from sebulba.stepped_cycle import StepFunctions
 from sebulba.timing import WallClock
 from sebulba.types import EnvironmentSpec, RunSpec
 from sebulba.validation import validate_agent

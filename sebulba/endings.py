@@ -21,8 +21,8 @@ from sebulba.exit_codes import (
     EXIT_SIGNAL_BASE,
     EXIT_STUCK,
 )
-from sebulba.learner import Learner
-from sebulba.non_finite import NonFiniteError
+from sebulba.learning.learner import Learner
+from sebulba.learning.non_finite import NonFiniteError
 from sebulba.run_dir import CHECKPOINTS, directory_of_host, resume_command
 from sebulba.runner import StuckError
 from sebulba.timing import describe_binding

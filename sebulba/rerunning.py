@@ -22,7 +22,7 @@ from sebulba.config.loading import load_config
 from sebulba.devices import REPLICATED, LearnerDevices, plan_devices
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, EXIT_NON_FINITE
-from sebulba.learner import LearnerState, experience_of, loss_and_gradients
+from sebulba.learning.update import LearnerState, experience_of, loss_and_gradients
 from sebulba.run_dir import CHECKPOINTS, CONFIG, NON_FINITE
 from sebulba.training import use_compilation_cache
 from sebulba.types import PyTree

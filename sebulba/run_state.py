@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import jax
 
-from sebulba.act_cycle import ActCarry
-from sebulba.actor import Actor
+from sebulba.acting.act_cycle import ActCarry
+from sebulba.acting.actor import Actor
+from sebulba.acting.renewal import Seam, seam_after
 from sebulba.assembly import Ring
 from sebulba.checkpoints.checkpointer import Snapshot, snapshot
 from sebulba.checkpoints.restore import CheckpointError, Which, restore
-from sebulba.renewal import Seam, seam_after
 from sebulba.types import EpisodeRecord, PyTree, TrajectoryItem
 
 Level = Literal["exact", "exact-reset", "restart"]

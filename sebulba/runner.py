@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import jax
 
-from sebulba.actor import Actor, run_actor
+from sebulba.acting.actor import Actor, run_actor
 from sebulba.assembly import Ring
-from sebulba.learner import Learner, run_learner
+from sebulba.learning.learner import Learner, run_learner
 from sebulba.metrics.writers import WriterLane
 from sebulba.queues import Closed
 from sebulba.types import TrajectoryItem

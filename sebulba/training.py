@@ -31,10 +31,10 @@ from sebulba.exit_codes import (
     EXIT_SIGNAL_BASE,
 )
 from sebulba.hosts.joining import check_networks, open_run_dir_together
+from sebulba.learning.non_finite import NonFiniteError
 from sebulba.metrics.console import Console
 from sebulba.metrics.files import write_json
 from sebulba.metrics.summary import write_summary
-from sebulba.non_finite import NonFiniteError
 from sebulba.outputs import Outputs, open_outputs
 from sebulba.run_dir import NON_FINITE, directory_of_host, resume_command
 from sebulba.runner import StopSignal, StuckError, run

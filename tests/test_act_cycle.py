@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.act_cycle import BufferAllocator, init_carry
+from sebulba.acting.act_cycle import BufferAllocator, init_carry
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
-from sebulba.episode_reducers import EpisodeTracker
-from sebulba.fused_cycle import FusedCycle
-from sebulba.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.timing import WallClock
 from sebulba.types import EnvironmentSpec
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec

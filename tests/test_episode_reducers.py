@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sebulba import training
-from sebulba.episode_reducers import EpisodeTracker, load_reducers
+from sebulba.acting.episode_reducers import EpisodeTracker, load_reducers
 from sebulba.episodes import finished_episodes
 from sebulba.errors import ConfigError
 from sebulba.hosts.agreement import TrajectoryReport, pack, unpack

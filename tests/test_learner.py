@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sebulba.devices import LearnerDevices, fetch_replicated
-from sebulba.learner import Learner
+from sebulba.learning.learner import Learner
 from sebulba.timing import WallClock
 from sebulba.types import TrajectoryItem
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory

@@ -10,7 +10,7 @@ import pytest
 
 from agents.config import ImpalaConfig, R2D2Config
 from sebulba import training
-from sebulba.actor import Actor
+from sebulba.acting.actor import Actor
 from sebulba.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.checkpoints.restore import steps_in
 from sebulba.config import (

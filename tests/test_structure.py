@@ -22,22 +22,8 @@ LAYERS = [
     ["envs", "metrics", "checkpoints", "run_dir", "schedule_file", "reporting"],
     ["hosts"],
     # One cycle, one actor, one update.
-    [
-        "episode_reducers",
-        "act_cycle",
-        "fused_cycle",
-        "stepped_cycle",
-        "trajectory_buffer",
-        "whole_episodes",
-        "validation",
-        "progress",
-        "memory_plan",
-        "non_finite",
-        "watchdog",
-    ],
-    ["renewal"],
-    ["actor", "learner"],
-    ["actor_building"],
+    ["validation", "progress", "memory_plan", "watchdog"],
+    ["acting", "learning"],
     ["assembly", "run_state", "autosave"],
     ["evaluation"],
     # The only module with threads.
@@ -118,9 +104,10 @@ def test_agents_import_only_what_flows_and_pieces(path):
     assert too_high == set()
 
 
-def test_actor_and_learner_do_not_know_each_other():
-    assert "learner" not in sebulba_imports(ROOT / "sebulba/actor.py")
-    assert "actor" not in sebulba_imports(ROOT / "sebulba/learner.py")
+def test_acting_and_learning_do_not_know_each_other():
+    for package, other in (("acting", "learning"), ("learning", "acting")):
+        for path in (ROOT / "sebulba" / package).glob("*.py"):
+            assert other not in sebulba_imports(path), path
 
 
 def test_only_the_runner_creates_threads():

@@ -21,7 +21,7 @@ from sebulba.checking.result import (
 from sebulba.checking.subject import Subject, env_axes
 from sebulba.devices import LearnerDevices
 from sebulba.errors import ConfigError
-from sebulba.learner import Learner
+from sebulba.learning.learner import Learner
 from sebulba.reductions import LEARNER_AXIS
 from sebulba.timing import WallClock
 from sebulba.types import Networks, PyTree, TrajectoryItem

@@ -10,7 +10,7 @@ import numpy as np
 from sebulba.checking.capture import CapturedExperience, Given
 from sebulba.checking.result import as_numpy, leaf_name
 from sebulba.checking.subject import Subject, env_axes
-from sebulba.learner import LearnerState
+from sebulba.learning.update import LearnerState
 from sebulba.runner import run
 from sebulba.types import ActorState, Networks, PyTree, Trajectory, TrajectoryItem
 

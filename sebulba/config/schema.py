@@ -95,7 +95,7 @@ class RunConfig:
     replay_schedule: str | None = None
     """A recorded schedule.jsonl to repeat: a free-running run comes out bitwise the same."""
     episode_reducers: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Numbers to reduce every episode to, {name: module:Name}; see sebulba.episode_reducers."""
+    """Numbers of every episode, {name: module:Name}; see sebulba.acting.episode_reducers."""
     wandb_project: str | None = None
     """Weights & Biases project that gets every row too (pip install 'sebulba[wandb]')."""
 

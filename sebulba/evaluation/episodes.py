@@ -11,15 +11,15 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from sebulba.act_cycle import ActCarry, BufferAllocator, init_carry
+from sebulba.acting.act_cycle import ActCarry, BufferAllocator, init_carry
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.agent import Agent
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
-from sebulba.episode_reducers import EpisodeTracker
 from sebulba.episodes import EpisodeStatistics
 from sebulba.prng import environment_seed, stream
-from sebulba.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.timing import WallClock
 from sebulba.types import EpisodeRecord, Networks
 

@@ -20,7 +20,7 @@ from agents.on_policy import unroll_trajectory
 from agents.policies import make_policy_head
 from agents.ppo import make_ppo
 from sebulba.devices import LearnerDevices
-from sebulba.learner import Learner
+from sebulba.learning.learner import Learner
 from sebulba.timing import WallClock
 from sebulba.types import EnvironmentSpec, TrajectoryItem
 from sebulba.validation import validate_agent

@@ -19,7 +19,7 @@ from agents.ppo import PPOExperience, make_ppo
 from sebulba.devices import LearnerDevices
 from sebulba.distributions import Categorical
 from sebulba.errors import ConfigError
-from sebulba.learner import Learner
+from sebulba.learning.learner import Learner
 from sebulba.timing import WallClock
 from sebulba.types import EnvironmentSpec, TrajectoryItem
 from sebulba.validation import validate_agent, validate_sharded_state

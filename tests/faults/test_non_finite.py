@@ -13,8 +13,8 @@ from sebulba import training
 from sebulba.assembly import assemble
 from sebulba.checkpoints.restore import steps_in
 from sebulba.devices import LearnerDevices
-from sebulba.learner import Learner
-from sebulba.non_finite import NonFiniteError
+from sebulba.learning.learner import Learner
+from sebulba.learning.non_finite import NonFiniteError
 from sebulba.rerunning import rerun
 from sebulba.run_state import resume
 from sebulba.timing import WallClock

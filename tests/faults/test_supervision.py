@@ -8,9 +8,9 @@ import time
 import pytest
 
 from sebulba import endings, runner, training
-from sebulba.actor import Actor
+from sebulba.acting.actor import Actor
 from sebulba.checkpoints.restore import steps_in
-from sebulba.learner import Learner
+from sebulba.learning.learner import Learner
 from sebulba.timing import ENVIRONMENT
 from tests.faults.runs import BREAKING, last_line, make_config, summary_of
 from tests.subprocesses import run_python

@@ -9,7 +9,7 @@ import pytest
 
 from sebulba.devices import LearnerDevices
 from sebulba.hosts.agreement import Agreement, TrajectoryReport, pack, unpack
-from sebulba.learner import run_learner
+from sebulba.learning.learner import run_learner
 from sebulba.timing import AGREEMENT, COMPILE, WallClock
 from sebulba.types import EpisodeRecord
 

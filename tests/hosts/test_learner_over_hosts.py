@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sebulba.devices import LearnerDevices
-from sebulba.learner import Learner
+from sebulba.learning.learner import Learner
 from sebulba.timing import WallClock
 from sebulba.types import TrajectoryItem
 from tests.hosts import processes

@@ -7,23 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from sebulba import mapping
 from sebulba.agent import Agent, Metrics
-from sebulba.devices import PER_DEVICE, REPLICATED, LearnerDevices, fetch_replicated
-from sebulba.non_finite import (
-    NonFiniteCounts,
-    NonFiniteError,
-    count,
-    init_counts,
-    select,
-)
-from sebulba.prng import stream
+from sebulba.devices import REPLICATED, LearnerDevices, fetch_replicated
+from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
+from sebulba.learning.update import STATE_SPECS, LearnerState, Share, Update, init_state
 from sebulba.progress import Progress
-from sebulba.pytree import pytree_dataclass
 from sebulba.queues import Staging, TrajectoryDeque
-from sebulba.reductions import LEARNER_AXIS
 from sebulba.schedule import Schedule
 from sebulba.timing import (
     AGREEMENT,
@@ -35,47 +26,7 @@ from sebulba.timing import (
     WAIT_FOR_TRAJECTORIES,
     WallClock,
 )
-from sebulba.types import (
-    ActorState,
-    Array,
-    Experience,
-    Networks,
-    PyTree,
-    Trajectory,
-    TrajectoryItem,
-)
-
-
-@pytree_dataclass
-class LearnerState:
-    """Everything that learning changes; donated from update to update."""
-
-    networks: Networks  # replicated
-    opt_state: PyTree  # replicated
-    experience: Experience  # per learner device, with a leading axis of devices
-    step: Array  # [] int32, optimisation steps taken
-    key: Array  # never changes: each step's key is folded from it
-    non_finite: PyTree  # `NonFiniteCounts`, replicated
-
-
-@pytree_dataclass
-class _Share:
-    """One trajectory's share of one learner device."""
-
-    initial_state: ActorState
-    final_state: ActorState
-    trajectory: Trajectory
-    actor_id: jax.Array  # [] int32
-
-
-_STATE_SPECS = LearnerState(
-    networks=REPLICATED,
-    opt_state=REPLICATED,
-    experience=PER_DEVICE,
-    step=REPLICATED,
-    key=REPLICATED,
-    non_finite=REPLICATED,
-)
+from sebulba.types import Networks, PyTree, TrajectoryItem
 
 
 class Learner:
@@ -109,7 +60,7 @@ class Learner:
         self._in_a_row = 0  # of them, when the last of them was taken
         self.is_between_cycles = True  # so that `state` is as a whole cycle left it
         self.clock = clock
-        self.state = _init_state(agent, learners, num_envs_per_device, key)
+        self.state = init_state(agent, learners, num_envs_per_device, key)
         # A copy, which the first update does not donate with the state.
         self._publish = jax.jit(
             lambda networks: jax.tree.map(jnp.copy, agent.actor_networks(networks))
@@ -126,10 +77,11 @@ class Learner:
                 function, learners, out_specs=out_specs, donate_argnums=(0,), mapping=mapping_name
             )
 
-        updated = (_STATE_SPECS, REPLICATED, REPLICATED)
-        self._ingest = mapped(self._ingest_on_device, (_STATE_SPECS,))
-        self._ingest_and_step = mapped(self._ingest_and_step_on_device, updated)
-        self._step = mapped(self._step_on_device, updated)
+        update = Update(agent=agent, max_non_finite_updates=max_non_finite_updates)
+        updated = (STATE_SPECS, REPLICATED, REPLICATED)
+        self._ingest = mapped(update.ingest, (STATE_SPECS,))
+        self._ingest_and_step = mapped(update.ingest_and_step, updated)
+        self._step = mapped(update.step, updated)
 
     def run_cycle(self, items: Sequence[TrajectoryItem]) -> list[Metrics]:
         """Takes trajectories in, takes this cycle's optimisation steps, and waits for them.
@@ -221,116 +173,15 @@ class Learner:
             staging.append(self.num_cycles, self.networks_on(device))
         self.clock.lap(PUBLISH)
 
-    def _share(self, item: TrajectoryItem) -> _Share:
+    def _share(self, item: TrajectoryItem) -> Share:
         if item.actor_id not in self._actor_ids:
             self._actor_ids[item.actor_id] = self._learners.replicate(np.int32(item.actor_id))
-        return _Share(
+        return Share(
             initial_state=item.initial_state,
             final_state=item.final_state,
             trajectory=item.trajectory,
             actor_id=self._actor_ids[item.actor_id],
         )
-
-    # What follows runs on each learner device, on that device's blocks of the arguments.
-
-    def _ingest_on_device(
-        self, state: LearnerState, shares: tuple[_Share, ...]
-    ) -> tuple[LearnerState]:
-        return (_with_experience(state, self._updated_experience(state, shares)),)
-
-    def _ingest_and_step_on_device(
-        self, state: LearnerState, shares: tuple[_Share, ...]
-    ) -> tuple[LearnerState, Networks, Metrics]:
-        return self._step_on_device(
-            _with_experience(state, self._updated_experience(state, shares))
-        )
-
-    def _updated_experience(self, state: LearnerState, shares: tuple[_Share, ...]) -> Experience:
-        experience = experience_of(state)
-        for share in shares:
-            experience = self._agent.update_experience(
-                state.networks,
-                experience,
-                share.initial_state,
-                share.final_state,
-                share.trajectory,
-                share.actor_id,
-            )
-        return experience
-
-    def _step_on_device(self, state: LearnerState) -> tuple[LearnerState, Networks, Metrics]:
-        before = experience_of(state)
-        value, metrics, grads, experience = loss_and_gradients(self._agent, state, before)
-        metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
-        # The norm is finite if all gradients are, and do not overflow when they are squared.
-        is_finite = jnp.isfinite(value) & jnp.isfinite(metrics["grad_norm"])
-        is_applied, is_taken, counts = count(
-            state.non_finite, is_finite, self._max_non_finite_updates
-        )
-        networks, opt_state = select(
-            is_applied,
-            self._agent.optimize(state.networks, state.opt_state, grads, experience),
-            (state.networks, state.opt_state),
-        )
-        state = LearnerState(
-            networks=networks,
-            opt_state=opt_state,
-            experience=_block(select(is_applied, experience, before)),
-            step=state.step + is_taken.astype(jnp.int32),
-            key=state.key,
-            non_finite=counts,
-        )
-        return state, self._agent.actor_networks(networks), metrics
-
-
-def loss_and_gradients(
-    agent: Agent, state: LearnerState, experience: Experience
-) -> tuple[jax.Array, Metrics, Networks, Experience]:
-    """Returns one update's loss, metrics and gradients, averaged, and the experience after it.
-
-    Runs on each learner device; `experience` is that device's, `experience_of(state)`.
-    """
-    key = jax.random.fold_in(state.key, state.step)
-    key = jax.random.fold_in(key, jax.lax.axis_index(LEARNER_AXIS))
-    loss = jax.value_and_grad(agent.loss, has_aux=True)
-    (value, (experience, metrics)), grads = loss(state.networks, experience, key, state.step)
-    grads, value, metrics = jax.lax.pmean((grads, value, metrics), LEARNER_AXIS)
-    return value, metrics, grads, experience
-
-
-def experience_of(state: LearnerState) -> Experience:
-    """Returns one device's experience: its block has a leading axis of one device."""
-    return jax.tree.map(lambda x: x[0], state.experience)
-
-
-def _block(experience: Experience) -> Experience:
-    return jax.tree.map(lambda x: x[None], experience)
-
-
-def _with_experience(state: LearnerState, experience: Experience) -> LearnerState:
-    return dataclasses.replace(state, experience=_block(experience))
-
-
-def _init_state(
-    agent: Agent, learners: LearnerDevices, num_envs_per_device: int, key: jax.Array
-) -> LearnerState:
-    def init(key: jax.Array) -> LearnerState:
-        networks = agent.init_networks(stream(key, "networks"))
-        experience = agent.init_experience(networks, num_envs_per_device)
-        return LearnerState(
-            networks=networks,
-            opt_state=agent.init_opt_state(networks),
-            experience=jax.tree.map(
-                lambda x: jnp.broadcast_to(x, (len(learners), *x.shape)), experience
-            ),
-            step=jnp.int32(0),
-            key=stream(key, "updates"),
-            non_finite=init_counts(),
-        )
-
-    # Each device allocates its own share, so a replay buffer never exists twice.
-    shardings = jax.tree.map(learners.sharding, _STATE_SPECS)
-    return jax.jit(init, out_shardings=shardings)(learners.replicate(key))
 
 
 def run_learner(

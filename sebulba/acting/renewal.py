@@ -9,7 +9,7 @@ after a truncation whose final observation was lost.
 import dataclasses
 from collections.abc import Callable
 
-from sebulba.act_cycle import ActCarry, ActCycle
+from sebulba.acting.act_cycle import ActCarry, ActCycle
 from sebulba.envs.base import Environment
 from sebulba.episodes import end_episodes
 from sebulba.prng import environment_seed

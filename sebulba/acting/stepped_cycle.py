@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from sebulba.act_cycle import (
+from sebulba.acting.act_cycle import (
     ActCarry,
     BufferAllocator,
     CycleResult,
@@ -15,6 +15,9 @@ from sebulba.act_cycle import (
     finish_rows,
     guarded,
 )
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.trajectory_buffer import Buffer
+from sebulba.acting.whole_episodes import close_episodes, wait_at_the_end
 from sebulba.agent import Agent
 from sebulba.envs.base import (
     Environment,
@@ -24,11 +27,8 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.checks import check_structure, describe_non_finite
-from sebulba.episode_reducers import EpisodeTracker
 from sebulba.timing import ENVIRONMENT, INFERENCE, WallClock
-from sebulba.trajectory_buffer import Buffer
 from sebulba.types import EnvStep, Networks
-from sebulba.whole_episodes import close_episodes, wait_at_the_end
 
 
 class StepFunctions:

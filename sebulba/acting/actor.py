@@ -6,14 +6,14 @@ import itertools
 import jax
 import jax.numpy as jnp
 
-from sebulba.act_cycle import ActCarry, CycleResult
+from sebulba.acting.act_cycle import ActCarry, CycleResult
+from sebulba.acting.renewal import LiveEnvironment, Renewal, Seam, seam_after
 from sebulba.agent import Agent
 from sebulba.devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
 from sebulba.episodes import finished_episodes
 from sebulba.ledger import Ledger
 from sebulba.queues import Staging, TrajectoryDeque
-from sebulba.renewal import LiveEnvironment, Renewal, Seam, seam_after
 from sebulba.schedule import Schedule
 from sebulba.timing import (
     COMPILE,

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from sebulba.act_cycle import (
+from sebulba.acting.act_cycle import (
     ActCarry,
     BufferAllocator,
     CycleResult,
@@ -14,13 +14,13 @@ from sebulba.act_cycle import (
     finish_rows,
     guarded,
 )
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.whole_episodes import close_episodes, wait_at_the_end
 from sebulba.agent import Agent
 from sebulba.envs.base import EnvironmentFault, FusedEnvironment
 from sebulba.envs.checks import check_structure
-from sebulba.episode_reducers import EpisodeTracker
 from sebulba.timing import ACT, COMPILE, WallClock
 from sebulba.types import Networks
-from sebulba.whole_episodes import close_episodes, wait_at_the_end
 
 
 class FusedCycle:

@@ -7,8 +7,12 @@ from typing import Any
 
 import jax
 
-from sebulba.act_cycle import ActCycle, BufferAllocator, init_carry
-from sebulba.actor import Actor
+from sebulba.acting.act_cycle import ActCycle, BufferAllocator, init_carry
+from sebulba.acting.actor import Actor
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.acting.renewal import LiveEnvironment, Renewal
+from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.devices import LearnerDevices
@@ -22,13 +26,9 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.checks import check_structure
-from sebulba.episode_reducers import EpisodeTracker
 from sebulba.errors import ConfigError
-from sebulba.fused_cycle import FusedCycle
 from sebulba.ledger import Ledger
 from sebulba.prng import environment_seed
-from sebulba.renewal import LiveEnvironment, Renewal
-from sebulba.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.timing import WallClock
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec
 from sebulba.validation import env_step_shapes

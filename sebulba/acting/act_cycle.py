@@ -2,12 +2,12 @@
 
 Two implementations of one interface give the same trajectories:
 
-- *fused* (`sebulba.fused_cycle`): the whole cycle is one jitted loop with the environment in it;
-- *stepped* (`sebulba.stepped_cycle`): one jitted call an env step, for environments that only
-  Python can step.
+- *fused* (`fused_cycle`): the whole cycle is one jitted loop with the environment in it;
+- *stepped* (`stepped_cycle`): one jitted call an env step, for environments that only Python can
+  step.
 
 Both donate the actor state and the trajectory's buffer, which is written in place row by row, and
-both act whole episodes if they are asked to: see `sebulba.whole_episodes`. Here is what they share.
+both act whole episodes if they are asked to: see `whole_episodes`. Here is what they share.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.trajectory_buffer import Buffer, append_row, write_row
 from sebulba.agent import Agent
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.checks import describe_non_finite, is_finite
-from sebulba.episode_reducers import EpisodeTracker
 from sebulba.episodes import EpisodeStatistics
 from sebulba.pytree import pytree_dataclass
-from sebulba.trajectory_buffer import Buffer, append_row, write_row
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.trajectory_buffer import Buffer, fill_rows, write_row
+from sebulba.acting.trajectory_buffer import Buffer, fill_rows, write_row
 from sebulba.types import EnvStep, Trajectory
 
 

@@ -1,0 +1,1 @@
+"""How an update is taken: on each learner device, and over all of them."""

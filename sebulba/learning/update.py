@@ -1,0 +1,155 @@
+"""An update as each learner device computes it, on its blocks of the arguments."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from sebulba.agent import Agent, Metrics
+from sebulba.devices import PER_DEVICE, REPLICATED, LearnerDevices
+from sebulba.learning.non_finite import count, init_counts, select
+from sebulba.prng import stream
+from sebulba.pytree import pytree_dataclass
+from sebulba.reductions import LEARNER_AXIS
+from sebulba.types import ActorState, Array, Experience, Networks, PyTree, Trajectory
+
+
+@pytree_dataclass
+class LearnerState:
+    """Everything that learning changes; donated from update to update."""
+
+    networks: Networks  # replicated
+    opt_state: PyTree  # replicated
+    experience: Experience  # per learner device, with a leading axis of devices
+    step: Array  # [] int32, optimisation steps taken
+    key: Array  # never changes: each step's key is folded from it
+    non_finite: PyTree  # `NonFiniteCounts`, replicated
+
+
+@pytree_dataclass
+class Share:
+    """One trajectory's share of one learner device."""
+
+    initial_state: ActorState
+    final_state: ActorState
+    trajectory: Trajectory
+    actor_id: jax.Array  # [] int32
+
+
+STATE_SPECS = LearnerState(
+    networks=REPLICATED,
+    opt_state=REPLICATED,
+    experience=PER_DEVICE,
+    step=REPLICATED,
+    key=REPLICATED,
+    non_finite=REPLICATED,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Update:
+    """An agent's update, to be mapped over the learner devices."""
+
+    agent: Agent
+    max_non_finite_updates: int
+
+    def ingest(self, state: LearnerState, shares: tuple[Share, ...]) -> tuple[LearnerState]:
+        """Takes trajectories in."""
+        return (_with_experience(state, self._updated_experience(state, shares)),)
+
+    def ingest_and_step(
+        self, state: LearnerState, shares: tuple[Share, ...]
+    ) -> tuple[LearnerState, Networks, Metrics]:
+        """Takes trajectories in, and the first optimisation step of a cycle."""
+        return self.step(_with_experience(state, self._updated_experience(state, shares)))
+
+    def _updated_experience(self, state: LearnerState, shares: tuple[Share, ...]) -> Experience:
+        experience = experience_of(state)
+        for share in shares:
+            experience = self.agent.update_experience(
+                state.networks,
+                experience,
+                share.initial_state,
+                share.final_state,
+                share.trajectory,
+                share.actor_id,
+            )
+        return experience
+
+    def step(self, state: LearnerState) -> tuple[LearnerState, Networks, Metrics]:
+        """Takes an optimisation step; returns the actors' networks and the metrics too."""
+        before = experience_of(state)
+        value, metrics, grads, experience = loss_and_gradients(self.agent, state, before)
+        metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
+        # The norm is finite if all gradients are, and do not overflow when they are squared.
+        is_finite = jnp.isfinite(value) & jnp.isfinite(metrics["grad_norm"])
+        is_applied, is_taken, counts = count(
+            state.non_finite, is_finite, self.max_non_finite_updates
+        )
+        networks, opt_state = select(
+            is_applied,
+            self.agent.optimize(state.networks, state.opt_state, grads, experience),
+            (state.networks, state.opt_state),
+        )
+        state = LearnerState(
+            networks=networks,
+            opt_state=opt_state,
+            experience=_block(select(is_applied, experience, before)),
+            step=state.step + is_taken.astype(jnp.int32),
+            key=state.key,
+            non_finite=counts,
+        )
+        return state, self.agent.actor_networks(networks), metrics
+
+
+def loss_and_gradients(
+    agent: Agent, state: LearnerState, experience: Experience
+) -> tuple[jax.Array, Metrics, Networks, Experience]:
+    """Returns one update's loss, metrics and gradients, averaged, and the experience after it.
+
+    Runs on each learner device; `experience` is that device's, `experience_of(state)`.
+    """
+    key = jax.random.fold_in(state.key, state.step)
+    key = jax.random.fold_in(key, jax.lax.axis_index(LEARNER_AXIS))
+    loss = jax.value_and_grad(agent.loss, has_aux=True)
+    (value, (experience, metrics)), grads = loss(state.networks, experience, key, state.step)
+    grads, value, metrics = jax.lax.pmean((grads, value, metrics), LEARNER_AXIS)
+    return value, metrics, grads, experience
+
+
+def experience_of(state: LearnerState) -> Experience:
+    """Returns one device's experience: its block has a leading axis of one device."""
+    return jax.tree.map(lambda x: x[0], state.experience)
+
+
+def _block(experience: Experience) -> Experience:
+    return jax.tree.map(lambda x: x[None], experience)
+
+
+def _with_experience(state: LearnerState, experience: Experience) -> LearnerState:
+    return dataclasses.replace(state, experience=_block(experience))
+
+
+def init_state(
+    agent: Agent, learners: LearnerDevices, num_envs_per_device: int, key: jax.Array
+) -> LearnerState:
+    """Returns the state before the first update, on the learner devices."""
+
+    def init(key: jax.Array) -> LearnerState:
+        networks = agent.init_networks(stream(key, "networks"))
+        experience = agent.init_experience(networks, num_envs_per_device)
+        return LearnerState(
+            networks=networks,
+            opt_state=agent.init_opt_state(networks),
+            experience=jax.tree.map(
+                lambda x: jnp.broadcast_to(x, (len(learners), *x.shape)), experience
+            ),
+            step=jnp.int32(0),
+            key=stream(key, "updates"),
+            non_finite=init_counts(),
+        )
+
+    # Each device allocates its own share, so a replay buffer never exists twice.
+    shardings = jax.tree.map(learners.sharding, STATE_SPECS)
+    return jax.jit(init, out_shardings=shardings)(learners.replicate(key))
