@@ -152,7 +152,8 @@ def _read(
         }
     # Orbax and TensorStore raise what they like on files that are not as they wrote them.
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        # TensorStore puts the whole specification of the array behind what went wrong.
+        reason = (str(error) or type(error).__name__).splitlines()[0].split(" [tensorstore_spec")[0]
         raise _damaged(directory, step, reason) from error
     return arrays, restored.meta
 
