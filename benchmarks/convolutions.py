@@ -2,39 +2,27 @@
 
     python -m benchmarks.convolutions [--torsos dqn deep] [--json FILE]
 
-XLA allocates the results and temporaries of every program anew, and glibc maps and unmaps the large
-ones each time. `ALLOCATOR` keeps them. Two processes, one with each setting, are measured in turn:
-the learner inside the running framework, and a plain jitted gradient step over `lax.conv`.
+Kept is what `run.keep_memory` does. Two processes, one with each setting, are measured in turn: the
+learner inside the running framework, and a plain jitted gradient step over `lax.conv`.
 """
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks import harness, learner
 from benchmarks.harness import Result, Timed
+from sebulba.host_memory import keep_large_blocks
 
-ALLOCATOR = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": "2147483647",
-    "MALLOC_TOP_PAD_": "67108864",
-}
-"""Environment variables that make glibc keep large memory; read when a process starts."""
-
-_SETTINGS: dict[str, dict[str, str]] = {"default": {}, "kept": ALLOCATOR}
 _NUM_ENVS = {"deep": 4}
 
 
 class Worker:
-    """Another process with an allocator of its own, which works only when asked."""
+    """Another process with memory of its own, which works only when asked."""
 
-    def __init__(self, torso: str, allocator: dict[str, str]):
-        inherited = {name: value for name, value in os.environ.items() if name not in ALLOCATOR}
+    def __init__(self, torso: str, flags: Sequence[str]):
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.convolutions", "--worker", torso],
-            env=inherited | allocator,
+            [sys.executable, "-m", "benchmarks.convolutions", "--worker", torso, *flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -79,7 +67,7 @@ def serve(torso: str, num_envs: int, updates: int) -> None:
 
 def measure(*, torso: str, repeats: int) -> Result:
     """Returns updates a second of the learner and of a bare loop, with each allocator."""
-    workers = {name: Worker(torso, allocator) for name, allocator in _SETTINGS.items()}
+    workers = {"default": Worker(torso, ()), "kept": Worker(torso, ("--keep-memory",))}
     try:
         rates = harness.interleave(
             {
@@ -111,8 +99,11 @@ def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--torsos", nargs="+", default=["dqn", "deep"])
     parser.add_argument("--worker", help="serve this torso to another process")
+    parser.add_argument("--keep-memory", action="store_true", help="of the worker")
     arguments = parser.parse_args()
     if arguments.worker:
+        if arguments.keep_memory:
+            keep_large_blocks()
         serve(arguments.worker, _NUM_ENVS.get(arguments.worker, 16), updates=4)
         return
     results = [measure(torso=torso, repeats=arguments.repeats) for torso in arguments.torsos]

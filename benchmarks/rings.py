@@ -13,6 +13,7 @@ from sebulba.assembly import Ring, assemble
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
+from sebulba.host_memory import keep_large_blocks
 from sebulba.runner import run
 from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
 
@@ -30,6 +31,8 @@ def measure_config(doc: str, measure: Callable[..., Result], *, env_steps: int) 
     parser.add_argument("--env-steps", type=int, default=env_steps, help="of a repeat")
     arguments, flags = parser.parse_known_args()
     config = load_config(arguments.config, flags)
+    if config.run.keep_memory:
+        keep_large_blocks()
     harness.compile_once()
     result = measure(config, env_steps=arguments.env_steps, repeats=arguments.repeats)
     harness.report([result], arguments.json)

@@ -30,6 +30,7 @@ from sebulba.exit_codes import (
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
 )
+from sebulba.host_memory import keep_large_blocks
 from sebulba.hosts.joining import check_networks, open_run_dir_together
 from sebulba.learning.non_finite import NonFiniteError
 from sebulba.metrics.console import Console
@@ -77,7 +78,7 @@ def _exit_code(config: Config) -> int:
 
 
 def _train(config: Config) -> int:
-    use_compilation_cache()
+    prepare_process(config)
     path = open_run_dir_together(config)
     hosts.exit_when_lost(EXIT_FAILED, lambda: describe_loss(path))
     console = Console(config.run.total_env_steps)
@@ -171,6 +172,13 @@ def _write_non_finite(error: NonFiniteError, path: pathlib.Path, console: Consol
         write_json(path / NON_FINITE, place)
     except OSError as failure:
         console.message(f"{NON_FINITE}: not written: {failure}")
+
+
+def prepare_process(config: Config) -> None:
+    """Sets what holds for the whole process; called before JAX starts its threads."""
+    use_compilation_cache()
+    if config.run.keep_memory:
+        keep_large_blocks()
 
 
 def use_compilation_cache() -> None:

@@ -22,14 +22,14 @@ from sebulba.planning.measuring import measure_parts
 from sebulba.planning.model import Cost, Parts, Prediction, predict, scaled_update
 from sebulba.planning.proposing import Candidate, Setting, candidates, propose
 from sebulba.runner import run
-from sebulba.training import use_compilation_cache
+from sebulba.training import prepare_process
 
 _MOST_ENV_FACTORS = (1, 2, 4)
 
 
 def plan(config: Config, *, seconds: float, verify: bool, json_path: pathlib.Path | None) -> int:
     """Prints the plan for a config, and returns the process's exit code."""
-    use_compilation_cache()
+    prepare_process(config)
     console = rich.console.Console()
     try:
         result = make_plan(config, seconds=seconds)

@@ -175,5 +175,5 @@ def test_hosts_of_different_configs_do_not_start(config, tmp_path):
 
 def test_the_config_that_is_kept_says_nothing_of_the_place_of_a_host(finished):
     text = (finished / "config.yaml").read_text()
-    assert "mode: 'off'" in text
+    assert "mode: null" in text
     assert json.loads((finished / "run.json").read_text())["versions"]["jax"]
