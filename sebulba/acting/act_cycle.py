@@ -19,7 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.trajectory_buffer import Buffer, append_row, write_row
+from sebulba.acting.trajectory_buffer import (
+    Buffer,
+    append_choice,
+    append_env_step,
+    once_written,
+    write_row,
+)
 from sebulba.agent import Agent
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.checks import describe_non_finite, is_finite
@@ -107,8 +113,10 @@ def act_row(
     greedy: bool = False,
 ) -> tuple[PyTree, ActorState, Buffer]:
     """Acts from a row and writes everything of that row into the buffer."""
+    buffer = append_env_step(buffer, env_step)
+    actor_state = once_written(buffer, actor_state)
     action, extras, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
-    return action, actor_state, append_row(buffer, env_step, action, extras)
+    return action, actor_state, append_choice(buffer, action, extras)
 
 
 def finish_rows(

@@ -102,6 +102,10 @@ class FusedCycle:
         self._next_activity = ACT
         if carry.env_state is not None:
             self._env_state = carry.env_state
+        # From the second cycle on the row is there, and `device_put` would take long to find that.
+        if not isinstance(carry.env_step.reward, jax.Array):
+            env_step = jax.device_put(carry.env_step, self._device)
+            carry = dataclasses.replace(carry, env_step=env_step)
         act = self._act_steps if self._restart is None else self._act_whole_episodes
         try:
             carry, result = jax.block_until_ready(act(networks, carry))
@@ -118,12 +122,11 @@ class FusedCycle:
         return carry, result
 
     def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        env_step = jax.device_put(carry.env_step, self._device)
         self._env_state, carry, result = self._cycle(
             networks,
             carry.actor_state,
             self._allocate(),
-            env_step,
+            carry.env_step,
             carry.statistics,
             self._env_state,
         )
@@ -132,11 +135,10 @@ class FusedCycle:
     def _act_whole_episodes(
         self, networks: Networks, carry: ActCarry
     ) -> tuple[ActCarry, CycleResult]:
-        env_step = jax.device_put(carry.env_step, self._device)
         # What the environment is, the reset takes hold of: it must have been stepped.
         env_state, actor_state, buffer = jax.block_until_ready(
             self._act_episodes(
-                networks, carry.actor_state, self._allocate(), env_step, self._env_state
+                networks, carry.actor_state, self._allocate(), carry.env_step, self._env_state
             )
         )
         assert self._restart is not None
