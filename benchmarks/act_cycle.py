@@ -5,8 +5,9 @@
 CartPole with an MLP of five tanh layers of 200, 16 environments a thread and 100 steps a cycle;
 Pong with the network of DQN, 64 environments a thread and 20 steps a cycle. All variants give the
 same trajectories, which is checked first. Beside them stand the environment alone, the inference
-alone (stepped: a bare jitted act for each vector step; fused: a jitted scan), and the serial limit
-1 / (1/environment + 1/inference). The loops of `benchmarks.bookkeeping` run in one thread.
+alone (stepped: a bare jitted act for each vector step; fused: a jitted scan), their serial limit
+1 / (1/environment + 1/inference), and for fused cycles a jitted loop of both that keeps no rows.
+The loops of `benchmarks.bookkeeping` run in one thread.
 """
 
 import concurrent.futures
@@ -69,6 +70,7 @@ WORKLOADS = {
     "pong-envpool": _pong(EnvConfig(suite="envpool", id="Pong-v5")),
     "pong-ale": _pong(EnvConfig(suite="ale", id="pong")),
 }
+_BARE_LOOP = "bare loop of environment and inference"
 CHECKED_CYCLES = 3
 CHECKED_ENVS = 4
 
@@ -199,11 +201,14 @@ def measure(bench: Bench, *, threads: Sequence[int], repeats: int) -> Result:
     work["stepped environment alone"] = alone.step_alone(environments[0], rows)
     work["stepped inference alone"] = alone.infer_alone(agent, networks, row, rows)
     if bench.fusible:
-        own.append(bench.make_environment(0))
-        own[-1].reset()
+        own += [bench.make_environment(seed) for seed in range(2)]
+        own[-2].reset()
         scans = {"num_rows": workload.length, "num_scans": workload.num_cycles}
-        work["fused environment alone"] = alone.scan_alone(own[-1], **scans)
+        work["fused environment alone"] = alone.scan_alone(own[-2], **scans)
         work["fused inference alone"] = alone.infer_in_scan(agent, networks, row, **scans)
+        work[_BARE_LOOP] = alone.loop_alone(
+            agent, networks, own[-1], own[-1].reset(), workload.length, workload.num_cycles
+        )
     rates = harness.interleave(work, repeats)
     for environment in (*environments, *own):
         environment.close()
@@ -244,6 +249,7 @@ def _ratios(rates: Mapping[str, Series], bench: Bench, threads: Sequence[int]) -
             ratios[f"{variant} / eager bookkeeping"] = one[variant].over(one["eager"])
     if bench.fusible:
         ratios["fused / stepped"] = one["fused"].over(one["stepped"])
+        ratios["fused / bare loop"] = one["fused"].over(rates[_BARE_LOOP])
     for variant in bench.cycles:
         for number in threads:
             name, rate = _name(variant, number), rates[_name(variant, number)]

@@ -94,6 +94,48 @@ def infer_in_scan(
     return run
 
 
+def loop_alone(
+    agent: Agent,
+    networks: Networks,
+    environment: Environment,
+    env_step: EnvStep,
+    num_rows: int,
+    num_loops: int = 1,
+) -> Callable[[], int]:
+    """Returns work: environment and inference in one jitted loop that keeps nothing.
+
+    Args:
+        agent: that acts.
+        networks: on the device.
+        environment: fusible, has been reset.
+        env_step: what the reset gave.
+        num_rows: of a loop.
+        num_loops: jitted calls.
+    """
+    fused = environment.fused()
+    state = _initial_state(agent, networks, environment.num_envs)
+
+    @jax.jit
+    def loop(networks: Networks, looped: PyTree) -> PyTree:
+        def step(_: jax.Array, looped: PyTree) -> PyTree:
+            state, row, env_state = looped
+            action, _, state = _act(agent)(networks, state, row)
+            env_state, row = fused.step(env_state, action)
+            return state, row, env_state
+
+        return jax.lax.fori_loop(0, num_rows, step, looped)
+
+    looped = (state, jax.tree.map(jnp.asarray, env_step), fused.state)
+
+    def run() -> int:
+        nonlocal looped
+        for _ in range(num_loops):
+            looped = jax.block_until_ready(loop(networks, looped))
+        return num_loops * num_rows * environment.num_envs
+
+    return run
+
+
 def _act(agent: Agent) -> Callable[[Networks, PyTree, EnvStep], tuple[PyTree, PyTree, PyTree]]:
     return lambda networks, state, row: agent.act(networks, state, row, greedy=False)
 
