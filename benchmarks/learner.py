@@ -155,7 +155,7 @@ def main() -> None:
     results = [
         measure(
             torso=torso,
-            num_envs={"mlp": 128, "deep": 4}.get(torso, 16),
+            num_envs={"mlp": 192, "deep": 4}.get(torso, 16),
             updates=updates,
             cycles=(100 if torso == "mlp" else 4) // updates,
             repeats=arguments.repeats,
