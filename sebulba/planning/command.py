@@ -24,6 +24,7 @@ from sebulba.planning.proposing import Candidate, Setting, candidates, propose
 from sebulba.runner import run
 from sebulba.training import prepare_process
 
+_WIDTH = 120  # of what goes to a file, columns
 _MOST_ENV_FACTORS = (1, 2, 4)
 
 
@@ -31,6 +32,8 @@ def plan(config: Config, *, seconds: float, verify: bool, json_path: pathlib.Pat
     """Prints the plan for a config, and returns the process's exit code."""
     prepare_process(config)
     console = rich.console.Console()
+    if not console.is_terminal:
+        console.width = _WIDTH
     try:
         result = make_plan(config, seconds=seconds)
         for line in describe(result, config):
