@@ -15,6 +15,7 @@ from sebulba.checkpoints.restore import steps_in
 from sebulba.devices import LearnerDevices
 from sebulba.learning.learner import Learner
 from sebulba.learning.non_finite import NonFiniteError
+from sebulba.learning.update import Update
 from sebulba.rerunning import rerun
 from sebulba.run_state import resume
 from sebulba.timing import WallClock
@@ -113,7 +114,7 @@ def test_leaves_that_the_loss_passes_through_are_not_copied():
     learner.run_cycle([make_item(learners, 0)])
     jaxpr = jax.make_jaxpr(
         jax.shard_map(
-            learner._step_on_device,
+            Update(agent=learner._agent, max_non_finite_updates=1).step,
             mesh=learners.mesh,
             in_specs=jax.tree.map(lambda x: x.sharding.spec, (learner.state,)),
             out_specs=jax.sharding.PartitionSpec(),
