@@ -9,7 +9,8 @@ import sys
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
-from sebulba.processes.together import run_together, take_flag
+from sebulba.processes.own_flags import take_count
+from sebulba.processes.together import run_together
 
 _PROG = "python -m sebulba.launch --local N [--virtual-devices K]"
 _DESCRIPTION = """\
@@ -22,8 +23,8 @@ code this is."""
 def main() -> None:
     """Parses the command line, runs the processes, and exits with the run's code."""
     try:
-        num_processes, argv = take_flag(sys.argv[1:], "--local")
-        num_devices, argv = take_flag(argv, "--virtual-devices")
+        num_processes, argv = take_count(sys.argv[1:], "--local")
+        num_devices, argv = take_count(argv, "--virtual-devices")
         wants_help = any(argument in ("-h", "--help") for argument in argv)
         if num_processes is None and not wants_help:
             raise ConfigError("--local: expected the number of processes, got none")

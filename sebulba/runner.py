@@ -24,6 +24,7 @@ from sebulba.assembly import Ring
 from sebulba.learning.learner import Learner, run_learner
 from sebulba.metrics.writers import WriterLane
 from sebulba.queues import Closed
+from sebulba.signals import handled
 from sebulba.types import TrajectoryItem
 from sebulba.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
 
@@ -143,15 +144,8 @@ class StopSignal:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        previous = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
+        with handled(self._receive):
             yield self
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _receive(self, number: int, frame: Any) -> None:
         if self.number is not None:

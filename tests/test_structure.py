@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # A file imports from lower layers and from its own, which must stay free of cycles.
 LAYERS = [
     # What flows, what an agent is, what a config says.
-    ["pytree", "types", "agent", "errors", "exit_codes", "config", "host_memory"],
+    ["pytree", "types", "agent", "errors", "exit_codes", "signals", "config", "host_memory"],
     # Pieces that agents may use as well.
     ["prng", "reductions", "returns", "distributions", "devices", "ledger", "queues", "mapping"],
     ["value_rescaling", "tanh_gaussian", "running_moments"],
@@ -42,6 +42,7 @@ JAX_FREE = {
     "config",
     "errors",
     "exit_codes",
+    "signals",
     "train",
     "rerun",
     "processes",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from sebulba.exit_codes import EXIT_SIGNAL_BASE
+from sebulba.signals import handled
 
 _PARENT_VARIABLE = "SEBULBA_PARENT_PROCESS"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -55,15 +56,8 @@ class Children:
     @contextmanager
     def told_of_signals(self) -> Iterator["Children"]:
         """Listens for SIGINT and SIGTERM."""
-        previous = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
+        with handled(self._receive):
             yield self
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _receive(self, number: int, frame: Any) -> None:
         self.signal_number, self._num_told = number, len(self._processes)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_SIGNAL_BASE
 from sebulba.processes.children import Children, exit_code_of
+from sebulba.processes.own_flags import take_flag
 
 FLAG = "--seeds"
 EXPECTED = "expected seeds as 0..4 (the first to the last) or 0,3,7"
@@ -28,20 +29,10 @@ def take_seeds(argv: Sequence[str]) -> tuple[list[int] | None, list[str]]:
         ConfigError: the flag has no value or one that does not say seeds, is there twice, or
             beside `--seed`.
     """
-    rest: list[str] = []
-    texts: list[str] = []
-    arguments = iter(argv)
-    for argument in arguments:
-        flag, equals, text = argument.partition("=")
-        if flag == FLAG:
-            texts.append(text if equals else next(arguments, ""))
-        else:
-            rest.append(argument)
-    if len(texts) > 1:
-        raise ConfigError(f"{FLAG}: expected it once, got {' and '.join(texts)}")
-    if texts and any(argument.partition("=")[0] == "--seed" for argument in rest):
+    text, rest = take_flag(argv, FLAG)
+    if text is not None and any(argument.partition("=")[0] == "--seed" for argument in rest):
         raise ConfigError(f"{FLAG}: expected no --seed beside it")
-    return (parse_seeds(texts[0]) if texts else None), rest
+    return (None if text is None else parse_seeds(text)), rest
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -9,36 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sebulba.errors import ConfigError
 from sebulba.processes.children import Children, exit_code_of
 
 _GRACE_S = 15.0
 _POLL_S = 0.2
-
-
-def take_flag(argv: Sequence[str], flag: str) -> tuple[int | None, list[str]]:
-    """Takes a flag and its count out of a command line.
-
-    Returns:
-        The count, None where the flag is not there, and the rest.
-
-    Raises:
-        ConfigError: it is there twice, or without a number from 1.
-    """
-    rest: list[str] = []
-    texts: list[str] = []
-    arguments = iter(argv)
-    for argument in arguments:
-        name, equals, text = argument.partition("=")
-        if name == flag:
-            texts.append(text if equals else next(arguments, ""))
-        else:
-            rest.append(argument)
-    if len(texts) > 1:
-        raise ConfigError(f"{flag}: expected it once, got {' and '.join(texts)}")
-    if texts and not (texts[0].isdecimal() and int(texts[0])):
-        raise ConfigError(f"{flag}: expected a number from 1, got {texts[0]!r}")
-    return (int(texts[0]) if texts else None), rest
 
 
 def run_together(

@@ -6,25 +6,26 @@ import pytest
 
 from sebulba import launch
 from sebulba.errors import ConfigError
-from sebulba.processes.together import run_together, take_flag
+from sebulba.processes.own_flags import take_count
+from sebulba.processes.together import run_together
 
 
 def test_a_flag_is_taken_out_of_a_command_line():
     argv = ["--local", "3", "c.yaml", "--seed=1"]
-    assert take_flag(argv, "--local") == (3, ["c.yaml", "--seed=1"])
-    assert take_flag(["--local=2"], "--local") == (2, [])
-    assert take_flag(["c.yaml"], "--local") == (None, ["c.yaml"])
+    assert take_count(argv, "--local") == (3, ["c.yaml", "--seed=1"])
+    assert take_count(["--local=2"], "--local") == (2, [])
+    assert take_count(["c.yaml"], "--local") == (None, ["c.yaml"])
 
 
 @pytest.mark.parametrize("argv", [["--local"], ["--local", "0"], ["--local=x"], ["--local", "-1"]])
 def test_a_flag_without_a_number_is_an_error(argv):
     with pytest.raises(ConfigError, match="--local: expected a number from 1"):
-        take_flag(argv, "--local")
+        take_count(argv, "--local")
 
 
 def test_a_flag_given_twice_is_an_error():
     with pytest.raises(ConfigError, match="expected it once, got 2 and 3"):
-        take_flag(["--local", "2", "--local", "3"], "--local")
+        take_count(["--local", "2", "--local", "3"], "--local")
 
 
 @pytest.mark.parametrize(
