@@ -1,33 +1,13 @@
 """Optimizers from agents' settings, and a step of one."""
 
-from typing import Protocol
-
 import jax
 import optax
 
+from agents.config import ActorCriticConfig
 from sebulba.types import PyTree
 
 
-class OptimizerConfig(Protocol):
-    """The settings that name an optimizer, in whichever agent's config."""
-
-    @property
-    def optimizer(self) -> str: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def learning_rate_decay(self) -> bool: ...
-    @property
-    def adam_epsilon(self) -> float: ...
-    @property
-    def rmsprop_decay(self) -> float: ...
-    @property
-    def rmsprop_epsilon(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float | None: ...
-
-
-def make_optimizer(config: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
+def make_optimizer(config: ActorCriticConfig, num_updates: int) -> optax.GradientTransformation:
     """Returns the clip to a global norm, then Adam or RMSProp.
 
     RMSProp is TensorFlow's, as the papers of its time used it: ε inside the square root, initial

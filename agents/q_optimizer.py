@@ -1,11 +1,10 @@
 """A Q network, its delayed copy, and the optimizer of the two."""
 
-from typing import Protocol
-
 import jax
 import jax.numpy as jnp
 import optax
 
+from agents.config import QLearningConfig
 from agents.optimizers import clipped_adam, descend
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import PyTree
@@ -27,19 +26,6 @@ class QOptState:
     num_updates: jax.Array  # [] int32
 
 
-class QOptimizerConfig(Protocol):
-    """The settings of a Q agent's optimizer."""
-
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def adam_epsilon(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float | None: ...
-    @property
-    def target_period(self) -> int: ...
-
-
 def with_copy(online: PyTree) -> QNetworks:
     """Returns parameters and their copy."""
     return QNetworks(online=online, target=jax.tree.map(jnp.copy, online))
@@ -48,7 +34,7 @@ def with_copy(online: PyTree) -> QNetworks:
 class QOptimizer:
     """Adam on the online parameters, and a copy to the target network once a period."""
 
-    def __init__(self, config: QOptimizerConfig):
+    def __init__(self, config: QLearningConfig):
         self._target_period = config.target_period
         self._adam = clipped_adam(
             learning_rate=config.learning_rate,

@@ -6,38 +6,16 @@ Reset rows count among the collected ones.
 
 import fractions
 import math
-from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from agents.config import QLearningConfig, ReplayConfig
 from sebulba.agent import Metrics
 from sebulba.errors import ConfigError
 from sebulba.replay import ReplaySpec, ReplayState
 from sebulba.replay.frame_stack import FrameStack
 from sebulba.types import RunSpec
-
-
-class ReplayConfig(Protocol):
-    """What every agent with a replay has among its settings. Counts are of all learner devices."""
-
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def replay_ratio(self) -> float: ...
-    @property
-    def replay_capacity(self) -> int: ...
-    @property
-    def min_replay_rows(self) -> int: ...
-
-
-class FrameStackConfig(Protocol):
-    """The settings of an agent that can store each frame of a stack once."""
-
-    @property
-    def frame_stack(self) -> int | None: ...
-    @property
-    def frame_stack_fill(self) -> Literal["repeat", "zeros"]: ...
 
 
 class ReplayRatio:
@@ -85,7 +63,7 @@ class ReplayRatio:
         return math.floor(learned_rows / self._rows_per_update)
 
 
-def frame_stack(config: FrameStackConfig, run_spec: RunSpec) -> FrameStack | None:
+def frame_stack(config: QLearningConfig, run_spec: RunSpec) -> FrameStack | None:
     """Returns how frames are stacked, if each is to be stored once.
 
     Raises:

@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 
+from agents.config import ReplayConfig
 from agents.replay_rows import as_seen, row_shapes, rows_of, valid_transitions
-from agents.replay_sizes import ReplayConfig, replay_spec
+from agents.replay_sizes import replay_spec
 from sebulba import replay
 from sebulba.pytree import pytree_dataclass
 from sebulba.reductions import masked_mean

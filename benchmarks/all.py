@@ -2,7 +2,7 @@
 
     python -m benchmarks.all [--only startup scaling …] [--json-dir DIR]
 
-Together they take about a quarter of an hour on two cores; nothing else should run meanwhile.
+Together they take about twenty minutes on two cores; nothing else should run meanwhile.
 """
 
 import argparse

@@ -14,16 +14,11 @@ from sebulba.envs.base import Environment
 from sebulba.errors import ConfigError
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator, PlayedEpisodes
 from sebulba.evaluation.protocol import describe_protocol, notable_settings
+from sebulba.evaluation.recording import Recording
+from sebulba.evaluation.rendering import check_rendering, load_opengl, with_rendering
 from sebulba.evaluation.statistics import Statistics, summarize
 from sebulba.evaluation.stored import load_stored_policy, parse_which
-from sebulba.evaluation.video import (
-    Recording,
-    check_format,
-    check_rendering,
-    load_opengl,
-    with_rendering,
-    write_video,
-)
+from sebulba.evaluation.video import check_format, write_video
 from sebulba.exit_codes import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,

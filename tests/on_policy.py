@@ -7,24 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.types import EnvironmentSpec, RunSpec, Trajectory
+from sebulba.types import EnvironmentSpec, Trajectory
 from tests.streams import random_env_steps
+from tests.toys import toy_run_spec
 
 LENGTH, NUM_ENVS, NUM_ACTIONS, OBSERVATION = 7, 8, 3, (4,)
 
 
 def make_run_spec(**changes):
-    run_spec = RunSpec(
+    run_spec = toy_run_spec(
         environment=EnvironmentSpec(
             observation=jax.ShapeDtypeStruct(OBSERVATION, jnp.float32),
             action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
         ),
         num_envs=NUM_ENVS,
         num_actors=1,
-        num_learner_devices=1,
         trajectory_length=LENGTH,
-        trajectories_per_cycle=1,
-        num_cycles=10,
     )
     return dataclasses.replace(run_spec, **changes)
 

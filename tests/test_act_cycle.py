@@ -9,10 +9,11 @@ from sebulba.acting.act_cycle import BufferAllocator, init_carry
 from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.acting.fused_cycle import FusedCycle
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
+from sebulba.acting.trajectory_buffer import Buffer, append_choice
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.timing import WallClock
-from sebulba.types import EnvironmentSpec
+from sebulba.types import EnvironmentSpec, Trajectory
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 from tests.trees import assert_trees_equal
 
@@ -157,3 +158,15 @@ def test_dtypes_of_rows_are_those_of_the_contract():
         jnp.dtype(bool)
     }
     assert env_steps.observation.shape == (LENGTH + 1, NUM_ENVS, 4)
+
+
+def test_leaves_without_elements_and_keys_are_written_like_all_others():
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    extras = {"key": jax.random.split(jax.random.key(1), 3), "nothing": jnp.ones((3, 0))}
+    rows = {"key": keys, "nothing": jnp.zeros((2, 3, 0))}
+    trajectory = Trajectory(env_steps=(), action=jnp.zeros((2, 3), jnp.int32), extras=rows)
+    buffer = Buffer(trajectory=trajectory, num_rows=jnp.int32(1))
+    written = jax.jit(append_choice)(buffer, jnp.full(3, 7, jnp.int32), extras)
+    assert written.trajectory.action.tolist() == [[0, 0, 0], [7, 7, 7]]
+    assert (written.trajectory.extras["key"] == jnp.stack([keys[0], extras["key"]])).all()
+    assert written.num_rows == 2

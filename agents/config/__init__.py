@@ -11,7 +11,13 @@ from agents.config.on_policy import (
     PPOConfig,
     RandomConfig,
 )
-from agents.config.replay import DDQNConfig, R2D2Config, SACConfig
+from agents.config.replay import (
+    DDQNConfig,
+    QLearningConfig,
+    R2D2Config,
+    ReplayConfig,
+    SACConfig,
+)
 
 __all__ = [
     "A2CConfig",
@@ -20,7 +26,9 @@ __all__ = [
     "ImpalaConfig",
     "PPOConfig",
     "PolicyGradientConfig",
+    "QLearningConfig",
     "R2D2Config",
     "RandomConfig",
+    "ReplayConfig",
     "SACConfig",
 ]

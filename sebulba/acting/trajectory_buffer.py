@@ -94,7 +94,7 @@ def _once_computed(array: jax.Array, t: jax.Array) -> jax.Array:
         bits = jax.lax.bitcast_convert_type(first.astype(jnp.float32), jnp.int32)
         return t + ((bits << 1) & 1)  # Zero, which XLA does not see.
 
-    if _is_key(array):
+    if _is_key(array) or array.size == 0:
         return t
     return jax.lax.platform_dependent(array, t, cpu=wait, default=lambda array, t: t)
 

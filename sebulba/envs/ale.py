@@ -18,7 +18,7 @@ from ale_py.vector_env import AtariVectorEnv
 
 from sebulba.config import EnvConfig
 from sebulba.envs import spaces
-from sebulba.envs.base import FusedEnvironment
+from sebulba.envs.base import FusedEnvironment, reset_row
 from sebulba.envs.lookup import did_you_mean
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
@@ -107,16 +107,9 @@ class ALEEnvironment:
     def reset(self) -> EnvStep:
         """Starts all episodes; see `Environment.reset`."""
         observation, info = self._pool.reset(seed=self._seed)
-        no, yes = (np.full(self.num_envs, value) for value in (False, True))
-        self._done, self._lives, self._observation = no, info["lives"], observation
-        return EnvStep(
-            observation=observation,
-            reward=np.zeros(self.num_envs, np.float32),
-            terminated=no.copy(),
-            truncated=no.copy(),
-            is_first=yes,
-            episode_over=no.copy() if self._episodic_life else None,
-        )
+        self._done = np.zeros(self.num_envs, bool)
+        self._lives, self._observation = info["lives"], observation
+        return reset_row(observation, num_envs=self.num_envs, tells_of_games=self._episodic_life)
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Steps all environments; see `Environment.step`."""

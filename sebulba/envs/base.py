@@ -127,3 +127,21 @@ class Interruptible(Protocol):
     """An environment that can give up waiting for a step or a reset: `EnvironmentTimeout`."""
 
     timeout_s: float | None  # None: it waits for ever
+
+
+def reset_row(observation: PyTree, *, num_envs: int, tells_of_games: bool = False) -> EnvStep:
+    """Returns the row of a reset of all environments, NumPy's.
+
+    Args:
+        observation: `[B, ...]`.
+        num_envs: `B`.
+        tells_of_games: whether rows say where a game is over, beside where its stream's episode is.
+    """
+    return EnvStep(
+        observation=observation,
+        reward=np.zeros(num_envs, np.float32),
+        terminated=np.zeros(num_envs, bool),
+        truncated=np.zeros(num_envs, bool),
+        is_first=np.ones(num_envs, bool),
+        episode_over=np.zeros(num_envs, bool) if tells_of_games else None,
+    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from sebulba.config import EnvConfig
 from sebulba.envs import spaces
-from sebulba.envs.base import FusedEnvironment
+from sebulba.envs.base import FusedEnvironment, reset_row
 from sebulba.envs.lookup import did_you_mean
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
@@ -103,15 +103,9 @@ class EnvPoolEnvironment:
     def reset(self) -> EnvStep:
         """Starts all episodes; see `Environment.reset`."""
         observation, _ = self._pool.reset()
-        no, yes = (np.full(self.num_envs, value) for value in (False, True))
-        self._done = no
-        return EnvStep(
-            observation=self._cast(observation),
-            reward=np.zeros(self.num_envs, np.float32),
-            terminated=no.copy(),
-            truncated=no.copy(),
-            is_first=yes,
-            episode_over=no.copy() if self._episodic_life else None,
+        self._done = np.zeros(self.num_envs, bool)
+        return reset_row(
+            self._cast(observation), num_envs=self.num_envs, tells_of_games=self._episodic_life
         )
 
     def step(self, action: np.ndarray) -> EnvStep:

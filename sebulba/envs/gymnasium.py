@@ -9,7 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from sebulba.config import EnvConfig
 from sebulba.envs import gymnasium_workers, spaces
-from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout
+from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
 from sebulba.envs.lookup import describe_namespace, did_you_mean, import_module
 from sebulba.errors import ConfigError
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
@@ -69,13 +69,7 @@ class GymnasiumEnvironment:
     def _begin(self, **kwargs: Any) -> EnvStep:
         observation, _ = self._guarded("reset", **kwargs)
         self._done = np.zeros(self.num_envs, bool)
-        return EnvStep(
-            observation=self._copy(observation),
-            reward=np.zeros(self.num_envs, np.float32),
-            terminated=np.zeros(self.num_envs, bool),
-            truncated=np.zeros(self.num_envs, bool),
-            is_first=np.ones(self.num_envs, bool),
-        )
+        return reset_row(self._copy(observation), num_envs=self.num_envs)
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Steps all environments; see `Environment.step`."""

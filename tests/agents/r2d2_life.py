@@ -10,7 +10,8 @@ import numpy as np
 
 from agents.config import R2D2Config
 from sebulba import replay
-from sebulba.types import EnvironmentSpec, EnvStep, RunSpec, Trajectory
+from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
+from tests.toys import toy_run_spec
 
 BURN_IN, LEARN, LENGTH, NUM_ACTIONS = 4, 6, 4, 3
 CONFIG = R2D2Config(
@@ -25,16 +26,14 @@ CONFIG = R2D2Config(
     min_replay_rows=200,
     target_period=2,
 )
-RUN_SPEC = RunSpec(
+RUN_SPEC = toy_run_spec(
     environment=EnvironmentSpec(
         observation=jax.ShapeDtypeStruct((2,), jnp.float32),
         action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
     ),
     num_envs=8,
     num_actors=1,
-    num_learner_devices=1,
     trajectory_length=LENGTH,
-    trajectories_per_cycle=1,
     num_cycles=100,
 )
 

@@ -15,10 +15,11 @@ from agents.transitions import Transitions
 from sebulba.errors import ConfigError
 from sebulba.replay import SequenceIds
 from sebulba.tanh_gaussian import TanhGaussianSample
-from sebulba.types import EnvironmentSpec, RunSpec, Trajectory
+from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba.validation import validate_agent
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
+from tests.toys import toy_run_spec
 
 LENGTH, NUM_ENVS = 4, 4
 CONFIG = SACConfig(
@@ -28,16 +29,14 @@ CONFIG = SACConfig(
     min_replay_rows=40,
     initial_temperature=0.2,
 )
-RUN_SPEC = RunSpec(
+RUN_SPEC = toy_run_spec(
     environment=EnvironmentSpec(
         observation=jax.ShapeDtypeStruct((3,), jnp.float32),
         action_space=gymnasium.spaces.Box(-1.0, 1.0, (2,)),
     ),
     num_envs=NUM_ENVS,
     num_actors=1,
-    num_learner_devices=1,
     trajectory_length=LENGTH,
-    trajectories_per_cycle=1,
     num_cycles=100,
 )
 

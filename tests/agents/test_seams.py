@@ -13,8 +13,9 @@ from agents.config import DDQNConfig, R2D2Config, SACConfig
 from agents.ddqn import DDQN
 from agents.r2d2 import R2D2
 from agents.sac import SAC
-from sebulba.types import EnvironmentSpec, RunSpec, Trajectory
+from sebulba.types import EnvironmentSpec, Trajectory
 from tests.streams import random_env_steps
+from tests.toys import toy_run_spec
 from tests.trees import assert_trees_equal
 
 LENGTH, NUM_ENVS, NUM_TRAJECTORIES = 4, 4, 6
@@ -47,15 +48,13 @@ AGENTS = {
 
 def make_agent(name):
     build, config, action_space = AGENTS[name]
-    run_spec = RunSpec(
+    run_spec = toy_run_spec(
         environment=EnvironmentSpec(
             observation=jax.ShapeDtypeStruct((3,), jnp.float32), action_space=action_space
         ),
         num_envs=NUM_ENVS,
         num_actors=1,
-        num_learner_devices=1,
         trajectory_length=LENGTH,
-        trajectories_per_cycle=1,
         num_cycles=100,
     )
     return build(config, run_spec)

@@ -14,21 +14,20 @@ from sebulba.devices import PER_DEVICE, LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.mapping import map_over_learners
 from sebulba.replay.frame_stack import FrameStack
-from sebulba.types import EnvironmentSpec, EnvStep, RunSpec, Trajectory
+from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
 from tests.streams import random_env_steps
+from tests.toys import toy_run_spec
 
 LENGTH, NUM_ENVS, NUM_TRAJECTORIES, GAMMA = 4, 3, 6, 0.9
 CONFIG = DDQNConfig(batch_size=64, replay_capacity=NUM_ENVS * 16, min_replay_rows=20)
-RUN_SPEC = RunSpec(
+RUN_SPEC = toy_run_spec(
     environment=EnvironmentSpec(
         observation=jax.ShapeDtypeStruct((3,), jnp.float32),
         action_space=gymnasium.spaces.Discrete(5),
     ),
     num_envs=NUM_ENVS,
     num_actors=1,
-    num_learner_devices=1,
     trajectory_length=LENGTH,
-    trajectories_per_cycle=1,
     num_cycles=100,
 )
 ROWS = NUM_TRAJECTORIES * LENGTH

@@ -12,7 +12,7 @@ from sebulba.envs import make_environment
 from sebulba.evaluating import evaluate as run_evaluation
 from sebulba.evaluation import episodes
 from sebulba.evaluation.protocol import notable_settings
-from sebulba.evaluation.video import load_opengl
+from sebulba.evaluation.rendering import load_opengl
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -11,14 +11,10 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
-from sebulba.evaluation import video
-from sebulba.evaluation.video import (
-    Recording,
-    check_format,
-    check_rendering,
-    with_rendering,
-    write_video,
-)
+from sebulba.evaluation import rendering, video
+from sebulba.evaluation.recording import Recording
+from sebulba.evaluation.rendering import check_rendering, with_rendering
+from sebulba.evaluation.video import check_format, write_video
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -132,7 +128,7 @@ def test_an_environment_that_envpool_cannot_draw_is_refused_before_it_ends_the_p
 
 @pytest.mark.slow
 def test_without_opengl_mujoco_is_refused_with_what_to_install(monkeypatch):
-    monkeypatch.setattr(video, "_OPENGL", "libMissing.so.1")
+    monkeypatch.setattr(rendering, "_OPENGL", "libMissing.so.1")
     with pytest.raises(
         ConfigError, match=r"OpenGL.* it needs libMissing\.so\.1: on Debian, apt-get"
     ):
