@@ -29,7 +29,7 @@ from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
-from sebulba.timing import WallClock
+from sebulba.ring.timing import WallClock
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
-from sebulba.planning.measuring import random_actions
+from sebulba.tools.plan.measuring import random_actions
 from sebulba.types import EnvStep, Networks, PyTree
 
 

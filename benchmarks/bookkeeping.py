@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.acting.act_cycle import ActCarry, CycleResult
+from sebulba.acting.episodes import EpisodeStatistics, update_statistics
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
-from sebulba.envs.checks import is_finite
-from sebulba.episodes import EpisodeStatistics, update_statistics
+from sebulba.envs.data_checks import is_finite
 from sebulba.types import ActorState, EnvStep, Networks, Trajectory
 
 Bookkeeping = Literal["eager", "jit", "donated"]

@@ -15,13 +15,13 @@ import time
 
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Series, Timed
-from sebulba.assembly import Ring
-from sebulba.autosave import Autosave
-from sebulba.checkpoints.checkpointer import Checkpointer
 from sebulba.config import Config
 from sebulba.config.loading import load_config
-from sebulba.run_state import LearnedPoints, capture
-from sebulba.runner import run
+from sebulba.run.assembly import Ring
+from sebulba.run.autosave import Autosave
+from sebulba.run.state import LearnedPoints, capture
+from sebulba.run.supervision import run
+from sebulba.storage.checkpoints.checkpointer import Checkpointer
 
 
 def measure_throughput(config: Config, *, interval_s: float, repeats: int) -> Result:

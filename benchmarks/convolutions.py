@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import harness, learner
 from benchmarks.harness import Result, Timed
-from sebulba.host_memory import keep_large_blocks
+from sebulba.devices.host_memory import keep_large_blocks
 
 _NUM_ENVS = {"deep": 4}
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import jax
 
-from sebulba.metrics.files import write_json
-from sebulba.run_dir import describe_run
+from sebulba.storage.metrics.files import write_json
+from sebulba.storage.run_dir import describe_run
 
 MIN_REPEATS = 5
 

@@ -13,10 +13,10 @@ from unittest import mock
 
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Series
-from sebulba import assembly
 from sebulba.acting import actor_building
 from sebulba.config import Config
-from sebulba.timing import WallClock
+from sebulba.ring.timing import WallClock
+from sebulba.run import assembly
 
 _READINGS = 100_000
 

@@ -19,10 +19,10 @@ from benchmarks import harness, rings
 from benchmarks.harness import Result, Timed
 from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.agent import Agent
-from sebulba.assembly import Ring
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.learning.learner import run_learner
-from sebulba.queues import Closed
+from sebulba.ring.queues import Closed
+from sebulba.run.assembly import Ring
 from sebulba.types import PyTree, Trajectory
 
 TRAJECTORY_LENGTH = 20

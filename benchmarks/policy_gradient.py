@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents.torsos import DeepTorso, DQNTorso, ShallowTorso
 from sebulba.agent import ActorStateSharding, Metrics
-from sebulba.devices import shard_per_env_leaves
-from sebulba.distributions import categorical_log_prob, categorical_mode, categorical_sample
 from sebulba.pytree import pytree_dataclass
-from sebulba.reductions import masked_mean
+from sebulba.toolkit.distributions import categorical_log_prob, categorical_mode, categorical_sample
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec, Trajectory
-from sebulba.window import Window, init_window, push
+from sebulba_agents.torsos import DeepTorso, DQNTorso, ShallowTorso
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba import replay
-from sebulba.replay import ReplaySpec, ReplayState
-from sebulba.replay.frame_stack import FrameStack, rebuild_stacks
-from sebulba.replay.priorities import draw
+from sebulba.toolkit import replay
+from sebulba.toolkit.replay import ReplaySpec, ReplayState
+from sebulba.toolkit.replay.frame_stack import FrameStack, rebuild_stacks
+from sebulba.toolkit.replay.priorities import draw
 from sebulba.types import PyTree
 
 STACK = FrameStack(size=4, axis=0)

@@ -9,12 +9,12 @@ import jax
 from benchmarks import harness
 from benchmarks.harness import Result, Timed
 from sebulba.agent import Agent
-from sebulba.assembly import Ring, assemble
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
-from sebulba.host_memory import keep_large_blocks
-from sebulba.runner import run
+from sebulba.devices.host_memory import keep_large_blocks
+from sebulba.run.assembly import Ring, assemble
+from sebulba.run.supervision import run
 from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
 
 

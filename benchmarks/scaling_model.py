@@ -28,13 +28,13 @@ from benchmarks import harness
 from benchmarks.scaling_model_network import measure_loopback
 from benchmarks.scaling_model_plan import describe_plan
 from benchmarks.scaling_model_prediction import BEND, Host, Network, Point, bend, scale
-from sebulba.assembly import Ring, assemble
 from sebulba.config import Config
 from sebulba.config.loading import load_config
-from sebulba.devices import plan_devices
-from sebulba.memory_plan import num_bytes
-from sebulba.metrics.files import write_json
-from sebulba.planning.measuring import for_measuring, learner_cycle, measure_parts
+from sebulba.devices.memory_plan import num_bytes
+from sebulba.devices.split import plan_devices
+from sebulba.run.assembly import Ring, assemble
+from sebulba.storage.metrics.files import write_json
+from sebulba.tools.plan.measuring import for_measuring, learner_cycle, measure_parts
 
 
 def measure_host(config: Config, *, seconds: float) -> Host:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from benchmarks.scaling_model_prediction import BEND, Host, Network, bend, scale
 from sebulba.config import Config
-from sebulba.memory_plan import format_bytes
+from sebulba.devices.memory_plan import format_bytes
 
 
 def describe_plan(

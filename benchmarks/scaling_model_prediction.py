@@ -12,15 +12,15 @@ faster counts, with `g` the bytes of a gradient:
     ring   2 (N − 1) · latency + 2 (N − 1) / N · g / bandwidth
     tree   2 ⌈log₂ N⌉ · latency + 2 g / bandwidth
 
-What each host then gives is `sebulba.planning.model`. Local processes share the cores: with `N` of
-them each has `1 / N` of them.
+What each host then gives is `sebulba.tools.plan.model`. Local processes share the cores: with `N`
+of them each has `1 / N` of the cores.
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
-from sebulba.planning.model import Cost, Parts, Prediction, predict
+from sebulba.tools.plan.model import Cost, Parts, Prediction, predict
 
 BEND = 0.9
 """Of linear scaling: where the prediction falls below, the curve bends."""

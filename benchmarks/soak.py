@@ -18,8 +18,8 @@ import jax
 from benchmarks import harness, rings
 from sebulba.config import Config
 from sebulba.config.loading import load_config
-from sebulba.metrics.files import write_json
-from sebulba.runner import run
+from sebulba.run.supervision import run
+from sebulba.storage.metrics.files import write_json
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "impala_cartpole.yaml"

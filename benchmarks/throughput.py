@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from benchmarks import alone, harness, rings
 from benchmarks.harness import Result
-from sebulba.assembly import Ring
 from sebulba.config import Config
 from sebulba.envs import make_environment
+from sebulba.run.assembly import Ring
 
 
 def measure(config: Config, *, env_steps: int, repeats: int) -> Result:

@@ -27,7 +27,7 @@ class Agent(Protocol):
     All methods but `num_updates_per_cycle` and `shard_actor_state` are pure and are jitted by the
     framework. No agent holds a thread, a device, a collective or the name of an axis: a loss counts
     over all learner devices by using `masked_mean`, `masked_sum`, `masked_moments` and
-    `masked_max` of `sebulba.reductions`. Keys are consumed by the callee.
+    `masked_max` of `sebulba.toolkit.reductions`. Keys are consumed by the callee.
 
     An agent that pays for the observations it arrives at, or predicts them, has an attribute
     `learns_from_final_observations = True`: its loss may look at one that terminates an episode,
@@ -94,7 +94,7 @@ class Agent(Protocol):
         """Places an actor state on the learner devices.
 
         Per-environment leaves are split, the others replicated;
-        `sebulba.devices.shard_per_env_leaves` is the common case in one line.
+        `sebulba.toolkit.sharding.shard_per_env_leaves` is the common case in one line.
         """
         ...
 

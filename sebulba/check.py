@@ -20,7 +20,7 @@ def main() -> None:
     argv, json_path = _take_json(sys.argv[1:])
     config = flags.parse(argv, "python -m sebulba.check", _DESCRIPTION)
     # Not before the command line is known to be right: importing jax takes a second.
-    from sebulba.checking.command import run_check
+    from sebulba.tools.check.command import run_check
 
     sys.exit(run_check(config, json_path))
 

@@ -8,7 +8,7 @@ def main() -> None:
     """Parses the command line, evaluates, and exits with a code as training's."""
     options = _parser().parse_args()
     # Not before the command line is known to be right: importing jax takes a second.
-    from sebulba.evaluating import evaluate
+    from sebulba.tools.evaluate import evaluate
 
     sys.exit(evaluate(options))
 

@@ -24,7 +24,7 @@ def main() -> None:
     chosen, argv = options.parse_known_args()
     config = flags.parse(argv, "python -m sebulba.plan", _DESCRIPTION)
     # Not before the command line is known to be right: importing jax takes a second.
-    from sebulba.planning.command import plan
+    from sebulba.tools.plan.command import plan
 
     sys.exit(plan(config, seconds=chosen.seconds, verify=chosen.verify, json_path=chosen.json))
 

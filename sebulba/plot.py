@@ -6,9 +6,9 @@ import sys
 
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_CONFIG
-from sebulba.reporting.groups import group_runs
-from sebulba.reporting.matplotlib_extra import require_matplotlib
-from sebulba.reporting.runs import read_runs
+from sebulba.tools.report.groups import group_runs
+from sebulba.tools.report.matplotlib_extra import require_matplotlib
+from sebulba.tools.report.runs import read_runs
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -37,7 +37,7 @@ def main() -> None:
         require_matplotlib()
         groups = group_runs(read_runs(arguments.run_dirs))
         # Not before it is known to be there, and needed.
-        from sebulba.reporting.figure import draw, save
+        from sebulba.tools.report.figure import draw, save
 
         save(draw(groups), arguments.output)
     except (ConfigError, OSError) as error:

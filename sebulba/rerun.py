@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("run_dir", type=pathlib.Path, metavar="RUN_DIR")
     options = parser.parse_args()
     # Not before the command line is known to be right: importing jax takes a second.
-    from sebulba.rerunning import rerun
+    from sebulba.tools.rerun import rerun
 
     sys.exit(rerun(options.run_dir))
 

@@ -8,8 +8,8 @@ import sys
 from sebulba.config import flags
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
-from sebulba.processes import seeds
-from sebulba.processes.children import end_with_parent
+from sebulba.hosts import seeds
+from sebulba.hosts.children import end_with_parent
 
 _PROG = "python -m sebulba.train"
 _DESCRIPTION = """\
@@ -33,7 +33,7 @@ def main() -> None:
         sys.exit(seeds.train_seeds(argv, several, run_dir=run_dir))
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     # Not before the command line is known to be right: importing jax takes a second.
-    from sebulba.training import train
+    from sebulba.run.lifecycle import train
 
     sys.exit(train(config))
 

@@ -51,3 +51,48 @@ def install(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(path)
 
     return install_package
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory):
+    """Returns the run directory of a config by its name; trained at the first request.
+
+    The one of `impala evaluated` is that of `impala`, with evaluation during training.
+    """
+    # Not for every test: this imports all of the project.
+    from sebulba.config import EvaluationConfig
+    from sebulba.run import lifecycle
+    from tests.evaluation.runs import tiny_config
+
+    directories = {}
+
+    def run(name):
+        if name not in directories:
+            path = tmp_path_factory.mktemp("runs") / name.replace(" ", "-")
+            evaluation = EvaluationConfig(interval_env_steps=60, episodes=4, parallel_envs=2)
+            is_evaluated = name.endswith(" evaluated")
+            config = tiny_config(
+                name.removesuffix(" evaluated"),
+                path,
+                evaluation=evaluation if is_evaluated else None,
+            )
+            assert lifecycle.train(config) == 0
+            directories[name] = path
+        return directories[name]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def policy_of(run_of):
+    """Returns the greedy policy of a run, loaded at the first request."""
+    import sebulba
+
+    policies = {}
+
+    def policy(name):
+        if name not in policies:
+            policies[name] = sebulba.load_policy(run_of(name))
+        return policies[name]
+
+    return policy

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from sebulba.devices import REPLICATED, LearnerDevices
-from sebulba.mapping import map_over_learners
-from sebulba.reductions import LEARNER_AXIS
+from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
+from sebulba.devices.mapping import map_over_learners
+from sebulba.toolkit.reductions import LEARNER_AXIS
 
 
 def step_whole(agent, loss, networks, opt_state, batch):

@@ -1,122 +1,131 @@
 """The layers of the project: who may import whom, and who may start threads."""
 
 import ast
+import functools
 import pathlib
 import re
+import tomllib
 
 import pytest
 
-from agents import AGENTS
+from sebulba_agents import AGENTS
 
 ROOT = pathlib.Path(__file__).parent.parent
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+# Packages from the bottom up, those inside of others apart.
+LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
+CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "exit_codes", "signals"]
+DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch"]
+MAX_ROOMS, MAX_PACKAGES = 30, 14
+HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
-# A file imports from lower layers and from its own, which must stay free of cycles.
-LAYERS = [
-    # What flows, what an agent is, what a config says.
-    ["pytree", "types", "agent", "errors", "exit_codes", "signals", "config", "host_memory"],
-    # Pieces that agents may use as well.
-    ["prng", "reductions", "returns", "distributions", "devices", "ledger", "queues", "mapping"],
-    ["value_rescaling", "tanh_gaussian", "running_moments"],
-    ["timing", "schedule", "episodes", "window", "replay"],
-    # The world outside.
-    ["envs", "metrics", "checkpoints", "run_dir", "schedule_file", "reporting"],
-    ["hosts"],
-    # One cycle, one actor, one update.
-    ["validation", "progress", "memory_plan", "watchdog"],
-    ["acting", "learning"],
-    ["assembly", "run_state", "autosave"],
-    ["evaluation"],
-    # The only module with threads.
-    ["runner"],
-    ["outputs", "endings"],
-    ["training", "checking"],
-    ["planning", "rerunning", "evaluating"],
-    # Command lines.
-    ["processes"],
-    ["train", "evaluate", "plot", "report", "check", "rerun", "plan", "launch"],
-]
-AGENT_LAYERS = 4
-# Modules and packages that the command line needs before it knows that it will run.
-JAX_FREE = {
-    "launch",
-    "config",
-    "errors",
-    "exit_codes",
-    "signals",
-    "train",
-    "rerun",
-    "processes",
-    "evaluate",
-    "check",
-    "plan",
-}
-
-LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
 AGENT_SOURCES = sorted((ROOT / "agents").rglob("*.py"))
 
 
 def module_of(path):
-    """Returns the first part of a file's module below `sebulba`: a module or a package."""
-    return path.relative_to(ROOT / "sebulba").parts[0].removesuffix(".py")
+    """Returns the dotted name that a file is imported by."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "agents" else parts
+    return ".".join(parts).removesuffix(".__init__")
 
 
-def top_level_imports(path):
-    """Yields the modules that a file imports when it is itself imported."""
-    for node in ast.parse(path.read_text()).body:
+PATHS = {module_of(path): path for path in [*SOURCES, *AGENT_SOURCES]}
+
+
+def room_of(module):
+    """Returns the package or module at the top of `sebulba` that holds a module."""
+    return (
+        ".".join(module.split(".")[:2]) if module.startswith("sebulba.") else module.split(".")[0]
+    )
+
+
+def rank_of(module):
+    room = room_of(module)
+    if room in {f"sebulba.{name}" for name in CONTRACT}:
+        return 0
+    if room in {f"sebulba.{name}" for name in DOORS}:
+        return len(LAYERS)
+    return LAYERS.index(room)
+
+
+@functools.cache
+def imports_of(path, *, when_imported=False):
+    """Returns the names that a file imports; `when_imported`: outside of functions and blocks."""
+    tree = ast.parse(path.read_text())
+    names = set()
+    for node in tree.body if when_imported else ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            yield from (
-                f"{node.module}.{alias.name}" if node.module == "sebulba" else node.module
-                for alias in node.names
-            )
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
-def sebulba_imports(path):
-    return {name.split(".")[1] for name in top_level_imports(path) if name.startswith("sebulba.")}
+def own_modules(names):
+    """Returns the modules of the project that imported names lie in."""
+    modules = set()
+    for name in names:
+        while name and name not in PATHS:
+            name = name.rpartition(".")[0]
+        modules |= {name} - {"", "sebulba"}
+    return modules
 
 
-def test_every_module_has_a_layer():
-    assert {module_of(path) for path in SOURCES} - {"__init__"} == set(LAYER_OF) & {
-        module_of(path) for path in SOURCES
-    }
+def ids(path):
+    return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_top_of_the_package_has_few_rooms():
+    rooms = {room_of(module) for module in PATHS} - {"sebulba", "sebulba_agents"}
+    packages = {room for room in rooms if PATHS[room].name == "__init__.py"}
+    assert packages == set(LAYERS) - {"sebulba", "sebulba_agents", "sebulba.configs"}
+    assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, *DOORS]}
+    assert len(rooms) <= MAX_ROOMS
+    assert len(packages) <= MAX_PACKAGES
+
+
+def test_every_package_is_in_the_wheel():
+    packages = {module for module, path in PATHS.items() if path.name == "__init__.py"}
+    assert packages | {"sebulba.configs"} == set(SETUPTOOLS["packages"])
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *AGENT_SOURCES], ids=ids)
 def test_imports_go_down_the_layers(path):
     module = module_of(path)
-    if module == "__init__":
+    if module == "sebulba":  # The front door, which imports what it is asked for.
         return
-    upward = {name for name in sebulba_imports(path) if LAYER_OF[name] > LAYER_OF[module]}
+    others = {name for name in own_modules(imports_of(path)) if room_of(name) != room_of(module)}
+    upward = {name for name in others if rank_of(name) and rank_of(name) >= rank_of(module)}
     assert upward == set()
-    cyclic = {
-        name
-        for name in sebulba_imports(path) - {module}
-        for source in SOURCES
-        if module_of(source) == name and module in sebulba_imports(source)
-    }
-    assert cyclic == set()
 
 
-@pytest.mark.parametrize("path", AGENT_SOURCES, ids=lambda path: path.name)
-def test_agents_import_only_what_flows_and_pieces(path):
-    too_high = {name for name in sebulba_imports(path) if LAYER_OF[name] >= AGENT_LAYERS}
-    assert too_high == set()
+def test_no_file_imports_itself_by_a_detour():
+    graph = {module: own_modules(imports_of(path)) - {module} for module, path in PATHS.items()}
+    while leaves := {module for module, imported in graph.items() if not imported & set(graph)}:
+        graph = {module: imported for module, imported in graph.items() if module not in leaves}
+    assert graph == {}
+
+
+@pytest.mark.parametrize("path", AGENT_SOURCES, ids=ids)
+def test_agents_import_the_contract_and_the_toolkit_alone(path):
+    rooms = {room_of(name) for name in own_modules(imports_of(path))}
+    assert rooms <= {f"sebulba.{name}" for name in [*CONTRACT, "toolkit"]} | {"sebulba_agents"}
 
 
 def test_acting_and_learning_do_not_know_each_other():
     for package, other in (("acting", "learning"), ("learning", "acting")):
         for path in (ROOT / "sebulba" / package).glob("*.py"):
-            assert other not in sebulba_imports(path), path
+            rooms = {room_of(name) for name in own_modules(imports_of(path))}
+            assert f"sebulba.{other}" not in rooms, path
 
 
-def test_only_the_runner_creates_threads():
+def test_only_the_supervision_creates_threads():
     creators = [path.name for path in SOURCES if "Thread(" in path.read_text()]
-    assert creators == ["runner.py"]
+    assert creators == ["supervision.py"]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
 def test_no_algorithm_is_named_in_the_framework(path):
     code = re.sub(r'"""(?s:.*?)"""|#.*', "", path.read_text())
     names = set(AGENTS) - {"random"}  # the name of a module of JAX as well
@@ -124,15 +133,17 @@ def test_no_algorithm_is_named_in_the_framework(path):
     assert named == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if module_of(path) in JAX_FREE],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_the_command_line_is_read_without_jax(path):
-    imports = {name.split(".")[0] for name in top_level_imports(path)}
-    assert not imports & {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool"}
-    assert sebulba_imports(path) <= JAX_FREE
+@pytest.mark.parametrize("door", [name for name in DOORS if name not in {"plot", "report"}])
+def test_a_command_line_is_read_without_jax(door):
+    reached, left = set(), {f"sebulba.{door}"}
+    while left:
+        module = left.pop()
+        reached.add(module)
+        names = imports_of(PATHS[module], when_imported=True)
+        heavy = {name.split(".")[0] for name in names} & HEAVY
+        assert not heavy, module
+        packages = {name.rpartition(".")[0] for name in own_modules(names)} & set(PATHS)
+        left |= (own_modules(names) | packages) - reached - {"sebulba"}
 
 
 def test_the_repository_speaks_of_itself_alone():

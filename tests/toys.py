@@ -9,9 +9,9 @@ import numpy as np
 import optax
 
 from sebulba.agent import ActorStateSharding
-from sebulba.devices import shard_per_env_leaves
 from sebulba.pytree import pytree_dataclass
-from sebulba.reductions import masked_mean, masked_sum
+from sebulba.toolkit.reductions import masked_mean, masked_sum
+from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.types import EnvironmentSpec, EnvStep, RunSpec, Trajectory
 
 OBSERVATION_SIZE = 3

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.episodes import EpisodeStatistics
 from sebulba.acting.trajectory_buffer import (
     Buffer,
     append_choice,
@@ -28,8 +29,7 @@ from sebulba.acting.trajectory_buffer import (
 )
 from sebulba.agent import Agent
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
-from sebulba.envs.checks import describe_non_finite, is_finite
-from sebulba.episodes import EpisodeStatistics
+from sebulba.envs.data_checks import describe_non_finite, is_finite
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 

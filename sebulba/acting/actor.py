@@ -7,15 +7,16 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.acting.act_cycle import ActCarry, CycleResult
+from sebulba.acting.episodes import finished_episodes
 from sebulba.acting.renewal import LiveEnvironment, Renewal, Seam, seam_after
 from sebulba.agent import Agent
-from sebulba.devices import LearnerDevices
+from sebulba.agent_check import validate_sharded_state
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
-from sebulba.episodes import finished_episodes
-from sebulba.ledger import Ledger
-from sebulba.queues import Staging, TrajectoryDeque
-from sebulba.schedule import Schedule
-from sebulba.timing import (
+from sebulba.ring.ledger import Ledger
+from sebulba.ring.queues import Staging, TrajectoryDeque
+from sebulba.ring.schedule import Schedule
+from sebulba.ring.timing import (
     COMPILE,
     ENVIRONMENT,
     TRANSFER,
@@ -24,7 +25,6 @@ from sebulba.timing import (
     WallClock,
 )
 from sebulba.types import ActorState, Networks, TrajectoryItem
-from sebulba.validation import validate_sharded_state
 
 
 class Actor:

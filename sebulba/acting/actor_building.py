@@ -14,8 +14,9 @@ from sebulba.acting.fused_cycle import FusedCycle
 from sebulba.acting.renewal import LiveEnvironment, Renewal
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.agent import Agent
+from sebulba.agent_check import env_step_shapes
 from sebulba.config import Config
-from sebulba.devices import LearnerDevices
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs import make_environment
 from sebulba.envs.base import (
     Environment,
@@ -25,13 +26,12 @@ from sebulba.envs.base import (
     Restartable,
     WholeState,
 )
-from sebulba.envs.checks import check_structure
+from sebulba.envs.data_checks import check_structure
 from sebulba.errors import ConfigError
-from sebulba.ledger import Ledger
-from sebulba.prng import environment_seed
-from sebulba.timing import WallClock
+from sebulba.ring.ledger import Ledger
+from sebulba.ring.timing import WallClock
+from sebulba.toolkit.prng import environment_seed
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec
-from sebulba.validation import env_step_shapes
 
 # An environment that can give up by itself is to do so before the watchdog ends the run.
 _SHARE_OF_TIMEOUT = 0.9

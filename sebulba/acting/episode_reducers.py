@@ -11,8 +11,8 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
+from sebulba.acting.episodes import EpisodeStatistics, init_statistics, update_statistics
 from sebulba.envs.lookup import load
-from sebulba.episodes import EpisodeStatistics, init_statistics, update_statistics
 from sebulba.types import EnvStep, PyTree, Trajectory
 
 

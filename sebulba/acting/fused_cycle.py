@@ -18,8 +18,8 @@ from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.acting.whole_episodes import close_episodes, wait_at_the_end
 from sebulba.agent import Agent
 from sebulba.envs.base import EnvironmentFault, FusedEnvironment
-from sebulba.envs.checks import check_structure
-from sebulba.timing import ACT, COMPILE, WallClock
+from sebulba.envs.data_checks import check_structure
+from sebulba.ring.timing import ACT, COMPILE, WallClock
 from sebulba.types import Networks
 
 

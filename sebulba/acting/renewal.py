@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Callable
 
 from sebulba.acting.act_cycle import ActCarry, ActCycle
+from sebulba.acting.episodes import end_episodes
 from sebulba.envs.base import Environment
-from sebulba.episodes import end_episodes
-from sebulba.prng import environment_seed
+from sebulba.toolkit.prng import environment_seed
 from sebulba.types import EnvStep, EpisodeRecord, PyTree
 
 

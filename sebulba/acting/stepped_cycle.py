@@ -26,8 +26,8 @@ from sebulba.envs.base import (
     Restartable,
     WholeState,
 )
-from sebulba.envs.checks import check_structure, describe_non_finite
-from sebulba.timing import ENVIRONMENT, INFERENCE, WallClock
+from sebulba.envs.data_checks import check_structure, describe_non_finite
+from sebulba.ring.timing import ENVIRONMENT, INFERENCE, WallClock
 from sebulba.types import EnvStep, Networks
 
 

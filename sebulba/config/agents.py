@@ -10,9 +10,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from agents import AGENTS
 from sebulba.config.plugins import AGENTS_GROUP, plugins
 from sebulba.errors import ConfigError, describe_nearest
+from sebulba_agents import AGENTS
 
 DEFAULT_AGENT = next(iter(AGENTS))
 """The agent of a config that names none."""

@@ -6,13 +6,13 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from agents import AGENTS
 from sebulba.config.agents import agent_config_class
 from sebulba.config.coercion import describe_type
 from sebulba.config.file import SECTIONS
 from sebulba.config.flags import field_docs
 from sebulba.config.schema import Config
 from sebulba.config.yaml_dialect import inline
+from sebulba_agents import AGENTS
 
 _INTRODUCTION = """\
 # Configuration

@@ -1,6 +1,7 @@
 """The environment suites. A new one is one adapter file here and a line in `SUITES`.
 
-Importing this imports no suite, and no jax: `python -m sebulba.envs` lists what is installed.
+Begin with `base.py`, the protocol of an adapter. Imports the contract and `config`. Importing the
+package itself imports no suite and no jax: `python -m sebulba.envs` lists what is installed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environm
             `sebulba.config.plugins`), or `module:function` for one's own.
         num_envs: `B`.
         seed: in `[0, 2**31)`. Most libraries seed environment `i` with `seed + i`, so batches need
-            seeds that are far apart; see `sebulba.prng.environment_seed`.
+            seeds that are far apart; see `sebulba.toolkit.prng.environment_seed`.
 
     Raises:
         ConfigError: there is no such suite, environment or option, or the package of an extra that

@@ -13,14 +13,14 @@ import numpy as np
 
 from sebulba.acting.act_cycle import ActCarry, BufferAllocator, init_carry
 from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.episodes import EpisodeStatistics
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.agent import Agent
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
-from sebulba.episodes import EpisodeStatistics
-from sebulba.prng import environment_seed, stream
-from sebulba.timing import WallClock
+from sebulba.ring.timing import WallClock
+from sebulba.toolkit.prng import environment_seed, stream
 from sebulba.types import EpisodeRecord, Networks
 
 _SLICE_LENGTH = 16  # env steps of each environment between two looks at the clock

@@ -9,8 +9,8 @@ import numpy as np
 
 from sebulba.envs.spaces import action_scaling
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
-from sebulba.prng import stream
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.prng import stream
 from sebulba.types import ActorState, EnvStep, PyTree
 
 

@@ -7,14 +7,14 @@ import pathlib
 import jax
 
 from sebulba.agent import Agent
-from sebulba.assembly import make_run_spec
-from sebulba.checkpoints.restore import CheckpointError, Which, restore
 from sebulba.config import Config, EnvConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
+from sebulba.config.run_spec import make_run_spec
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
-from sebulba.run_dir import CHECKPOINTS, CONFIG
+from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
+from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
 from sebulba.types import EnvironmentSpec, Networks
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from sebulba.devices import LearnerDevices
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.types import EpisodeRecord
 
 _HOST_AXIS = "host"

@@ -2,11 +2,11 @@
 
 import pathlib
 
-from sebulba import hosts
-from sebulba.checkpoints.restore import CheckpointError, Which, best_step, steps_in
 from sebulba.config import Config
 from sebulba.errors import ConfigError
-from sebulba.run_dir import describe_host, directory_of_host, open_run_dir
+from sebulba.hosts import connection as hosts
+from sebulba.storage.checkpoints.restore import CheckpointError, Which, best_step, steps_in
+from sebulba.storage.run_dir import describe_host, directory_of_host, open_run_dir
 
 
 def open_run_dir_together(config: Config) -> pathlib.Path:

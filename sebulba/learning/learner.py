@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba import mapping
 from sebulba.agent import Agent, Metrics
-from sebulba.devices import REPLICATED, LearnerDevices, fetch_replicated
+from sebulba.devices import mapping
+from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
+from sebulba.learning.progress import Progress
 from sebulba.learning.update import STATE_SPECS, LearnerState, Share, Update, init_state
-from sebulba.progress import Progress
-from sebulba.queues import Staging, TrajectoryDeque
-from sebulba.schedule import Schedule
-from sebulba.timing import (
+from sebulba.ring.queues import Staging, TrajectoryDeque
+from sebulba.ring.schedule import Schedule
+from sebulba.ring.timing import (
     AGREEMENT,
     CHECKPOINT,
     COMPILE,

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import optax
 
 from sebulba.agent import Agent, Metrics
-from sebulba.devices import PER_DEVICE, REPLICATED, LearnerDevices
+from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
 from sebulba.learning.non_finite import count, init_counts, select
-from sebulba.prng import stream
 from sebulba.pytree import pytree_dataclass
-from sebulba.reductions import LEARNER_AXIS
+from sebulba.toolkit.prng import stream
+from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.types import ActorState, Array, Experience, Networks, PyTree, Trajectory
 
 

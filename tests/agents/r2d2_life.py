@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.config import R2D2Config
-from sebulba import replay
+from sebulba.toolkit import replay
 from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
+from sebulba_agents.config import R2D2Config
 from tests.toys import toy_run_spec
 
 BURN_IN, LEARN, LENGTH, NUM_ACTIONS = 4, 6, 4, 3

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.a2c import a2c_loss
-from agents.actor_critic import ActorCriticExtras
-from agents.config import A2CConfig
-from agents.networks import PolicyValue
-from sebulba.distributions import Categorical
+from sebulba.toolkit.distributions import Categorical
 from sebulba.types import EnvStep, Trajectory
+from sebulba_agents.a2c import a2c_loss
+from sebulba_agents.actor_critic import ActorCriticExtras
+from sebulba_agents.config import A2CConfig
+from sebulba_agents.networks import PolicyValue
 
 
 def column(*numbers, dtype=None):

@@ -12,18 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.a2c import make_a2c
-from agents.actor_critic import ActorCriticExtras
-from agents.config import A2CConfig, ImpalaConfig, PPOConfig
-from agents.impala import make_impala
-from agents.on_policy import unroll_trajectory
-from agents.policies import make_policy_head
-from agents.ppo import make_ppo
-from sebulba.devices import LearnerDevices
+from sebulba.agent_check import validate_agent
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.learning.learner import Learner
-from sebulba.timing import WallClock
+from sebulba.ring.timing import WallClock
 from sebulba.types import EnvironmentSpec, TrajectoryItem
-from sebulba.validation import validate_agent
+from sebulba_agents.a2c import make_a2c
+from sebulba_agents.actor_critic import ActorCriticExtras
+from sebulba_agents.config import A2CConfig, ImpalaConfig, PPOConfig
+from sebulba_agents.impala import make_impala
+from sebulba_agents.on_policy import unroll_trajectory
+from sebulba_agents.policies import make_policy_head
+from sebulba_agents.ppo import make_ppo
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,

@@ -9,20 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.a2c import make_a2c
-from agents.actor_critic import ActorCriticExtras
-from agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
-from agents.impala import make_impala
-from agents.on_policy import unroll_trajectory
-from agents.policy_gradient import make_policy_gradient
-from agents.ppo import PPOExperience, make_ppo
-from sebulba.devices import LearnerDevices
-from sebulba.distributions import Categorical
+from sebulba.agent_check import validate_agent, validate_sharded_state
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
-from sebulba.timing import WallClock
+from sebulba.ring.timing import WallClock
+from sebulba.toolkit.distributions import Categorical
 from sebulba.types import EnvironmentSpec, TrajectoryItem
-from sebulba.validation import validate_agent, validate_sharded_state
+from sebulba_agents.a2c import make_a2c
+from sebulba_agents.actor_critic import ActorCriticExtras
+from sebulba_agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
+from sebulba_agents.impala import make_impala
+from sebulba_agents.on_policy import unroll_trajectory
+from sebulba_agents.policy_gradient import make_policy_gradient
+from sebulba_agents.ppo import PPOExperience, make_ppo
 from tests.on_policy import (
     LENGTH,
     NUM_ACTIONS,

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.config import DDQNConfig
-from agents.ddqn import DDQN
-from agents.q_optimizer import QNetworks
-from agents.transitions import Transitions
+from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
-from sebulba.replay import SequenceIds
+from sebulba.toolkit.replay import SequenceIds
 from sebulba.types import EnvironmentSpec, Trajectory
-from sebulba.validation import validate_agent
+from sebulba_agents.config import DDQNConfig
+from sebulba_agents.ddqn import DDQN
+from sebulba_agents.q_optimizer import QNetworks
+from sebulba_agents.transitions import Transitions
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec

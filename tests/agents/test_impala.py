@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from agents.actor_critic import ActorCriticExtras
-from agents.config import ImpalaConfig
-from agents.impala import impala_loss, make_impala
-from agents.networks import PolicyValue
-from agents.normalization import Normalization
-from agents.on_policy import ActorCriticNetworks
-from sebulba.distributions import Categorical
 from sebulba.errors import ConfigError
-from sebulba.reductions import LEARNER_AXIS
+from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.reductions import LEARNER_AXIS
+from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, Trajectory
-from sebulba.window import Window
+from sebulba_agents.actor_critic import ActorCriticExtras
+from sebulba_agents.config import ImpalaConfig
+from sebulba_agents.impala import impala_loss, make_impala
+from sebulba_agents.networks import PolicyValue
+from sebulba_agents.normalization import Normalization
+from sebulba_agents.on_policy import ActorCriticNetworks
 from tests.on_policy import (
     LENGTH,
     NUM_ACTIONS,

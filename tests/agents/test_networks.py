@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.networks import ActorCritic, LSTMCore, LSTMState, join_past
-from agents.policies import CategoricalHead
-from agents.torsos import DeepTorso, check_torso
 from sebulba.errors import ConfigError
+from sebulba_agents.networks import ActorCritic, LSTMCore, LSTMState, join_past
+from sebulba_agents.policies import CategoricalHead
+from sebulba_agents.torsos import DeepTorso, check_torso
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
 VECTOR, IMAGE = (5,), (2, 20, 20)

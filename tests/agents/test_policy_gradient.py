@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.actor_critic import ActorCriticExtras
-from agents.config import PolicyGradientConfig
-from agents.networks import PolicyValue
-from agents.policy_gradient import policy_gradient_loss
-from sebulba.distributions import Categorical
+from sebulba.toolkit.distributions import Categorical
 from sebulba.types import EnvStep, Trajectory
+from sebulba_agents.actor_critic import ActorCriticExtras
+from sebulba_agents.config import PolicyGradientConfig
+from sebulba_agents.networks import PolicyValue
+from sebulba_agents.policy_gradient import policy_gradient_loss
 
 
 def column(*numbers, dtype=None):

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.config import PPOConfig
-from agents.networks import PolicyValue
-from agents.ppo import PPO, Minibatch, Targets, clipped_surrogate, make_ppo, ppo_loss
-from sebulba.distributions import Categorical
 from sebulba.errors import ConfigError
-from sebulba.returns import gae
+from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.returns import gae
+from sebulba_agents.config import PPOConfig
+from sebulba_agents.networks import PolicyValue
+from sebulba_agents.ppo import PPO, Minibatch, Targets, clipped_surrogate, make_ppo, ppo_loss
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.q_learning import exploration_epsilons
-from agents.r2d2 import R2D2
 from sebulba.errors import ConfigError
+from sebulba_agents.q_learning import exploration_epsilons
+from sebulba_agents.r2d2 import R2D2
 from tests.agents.r2d2_life import (
     BURN_IN,
     CONFIG,

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.q_learning import sequence_priority
-from agents.r2d2 import R2D2, ActorQ
-from sebulba import replay
-from sebulba.devices import PER_DEVICE, REPLICATED, LearnerDevices
-from sebulba.mapping import map_over_learners
-from sebulba.reductions import LEARNER_AXIS
-from sebulba.replay import SequenceIds
+from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
+from sebulba.devices.mapping import map_over_learners
+from sebulba.toolkit import replay
+from sebulba.toolkit.reductions import LEARNER_AXIS
+from sebulba.toolkit.replay import SequenceIds
 from sebulba.types import EnvironmentSpec, Trajectory
+from sebulba_agents.q_learning import sequence_priority
+from sebulba_agents.r2d2 import R2D2, ActorQ
 from tests.agents.r2d2_life import (
     BURN_IN,
     CONFIG,

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.config import SACConfig
-from agents.sac import SAC
-from agents.transitions import Transitions
+from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
-from sebulba.replay import SequenceIds
-from sebulba.tanh_gaussian import TanhGaussianSample
+from sebulba.toolkit.replay import SequenceIds
+from sebulba.toolkit.tanh_gaussian import TanhGaussianSample
 from sebulba.types import EnvironmentSpec, Trajectory
-from sebulba.validation import validate_agent
+from sebulba_agents.config import SACConfig
+from sebulba_agents.sac import SAC
+from sebulba_agents.transitions import Transitions
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec

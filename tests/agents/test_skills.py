@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.skills import SkillsAgent
-from agents.skills_config import SkillsConfig
-from sebulba import training
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
+from sebulba.run import lifecycle
 from sebulba.types import Trajectory
+from sebulba_agents.config import SkillsConfig
+from sebulba_agents.skills import SkillsAgent
 from tests.on_policy import LENGTH, NUM_ENVS, make_run_spec, make_stream, to_device
 
 NUM_SKILLS = 4
@@ -105,7 +105,7 @@ def test_skills_in_a_room_come_to_be_told_apart(tmp_path):
     flags = ["--run-dir", str(tmp_path / "run"), "--seed", "1011"]
     config = load_config("configs/skills_room.yaml", [*flags, "--run.total-env-steps", "40_000"])
     config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
-    assert training.train(config) == 0
+    assert lifecycle.train(config) == 0
     with (tmp_path / "run" / "metrics.csv").open() as file:
         accuracy = [float(row["discriminator_accuracy"]) for row in csv.DictReader(file)]
     assert accuracy[0] < 0.5 and accuracy[-1] > 0.7

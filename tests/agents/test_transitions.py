@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.config import DDQNConfig
-from agents.transitions import TransitionReplay, fold
-from sebulba.devices import PER_DEVICE, LearnerDevices
+from sebulba.devices.learner_devices import PER_DEVICE, LearnerDevices
+from sebulba.devices.mapping import map_over_learners
 from sebulba.errors import ConfigError
-from sebulba.mapping import map_over_learners
-from sebulba.replay.frame_stack import FrameStack
+from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
+from sebulba_agents.config import DDQNConfig
+from sebulba_agents.transitions import TransitionReplay, fold
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
 

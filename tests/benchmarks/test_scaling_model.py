@@ -10,7 +10,7 @@ from benchmarks.scaling_model_plan import describe_plan
 from benchmarks.scaling_model_prediction import Host, Network, all_reduce_s, bend, scale
 from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
-from sebulba.planning.model import Cost, Parts
+from sebulba.tools.plan.model import Cost, Parts
 
 NETWORK = Network(latency_s=1e-5, bytes_per_s=1e9)
 NOTHING = Cost(wall_s=0.0, core_s=0.0)

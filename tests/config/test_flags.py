@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from agents import AGENTS
 from sebulba.config import Config
 from sebulba.config.agents import agent_config_class
 from sebulba.config.flags import field_docs, parse
 from sebulba.config.loading import schema, sections
+from sebulba_agents import AGENTS
 from tests.subprocesses import ROOT, run_python
 
 CATCH = str(ROOT / "configs" / "impala_catch.yaml")

@@ -8,13 +8,13 @@ import types
 import pytest
 import yaml
 
-import agents
-from agents.config import ImpalaConfig, R2D2Config
 from sebulba.config import ActorConfig, Config, DevicesConfig, LearnerConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import ConfigError, load_config, to_yaml
 from sebulba.config.validation import validate
 from sebulba.errors import describe_nearest
+from sebulba_agents import AGENTS
+from sebulba_agents.config import ImpalaConfig, R2D2Config
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 
@@ -218,12 +218,12 @@ def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
             "x.yaml:1: agent.name: cannot import no_such_module: No module named",
         ),
         (
-            "agent: {name: 'agents.config:Impala'}",
-            "x.yaml:1: agent.name: agents.config has no Impala; did you mean ImpalaConfig?",
+            "agent: {name: 'sebulba_agents.config:Impala'}",
+            "x.yaml:1: agent.name: sebulba_agents.config has no Impala; did you mean ImpalaConfig?",
         ),
         (
-            "agent: {name: 'agents.config:ImpalaConfig'}",
-            "x.yaml:1: agent.name: agents.config:ImpalaConfig: expected its settings to be",
+            "agent: {name: 'sebulba_agents.config:ImpalaConfig'}",
+            "x.yaml:1: agent.name: sebulba_agents.config:ImpalaConfig: expected its settings to be",
         ),
     ],
 )
@@ -305,7 +305,7 @@ def test_agent_settings_may_refuse_their_values(write, own_agent):
 def test_to_yaml_loads_back_equal_for_every_shipped_config(write, path):
     config = load_config(str(path))
     assert load_config(write(to_yaml(config))) == config
-    assert config.agent.name in agents.AGENTS
+    assert config.agent.name in AGENTS
 
 
 def test_to_yaml_loads_back_equal_whatever_the_values(write):

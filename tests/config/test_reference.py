@@ -5,12 +5,12 @@ import pathlib
 
 import pytest
 
-from agents import AGENTS
 from sebulba.config.agents import agent_config_class
 from sebulba.config.file import SECTIONS
 from sebulba.config.flags import field_docs
 from sebulba.config.reference import reference
 from sebulba.config.schema import Config
+from sebulba_agents import AGENTS
 
 REFERENCE = pathlib.Path(__file__).parents[2] / "docs" / "configuration.md"
 

@@ -4,11 +4,11 @@ import pathlib
 
 import pytest
 
+from sebulba.agent_check import validate_agent
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
 from sebulba.types import RunSpec
-from sebulba.validation import validate_agent
 
 CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
 

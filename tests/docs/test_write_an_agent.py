@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from sebulba import training
-from sebulba.checking.suite import check
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
+from sebulba.run import lifecycle
+from sebulba.tools.check.suite import check
 from tests.docs.blocks import ROOT, blocks_of
 
 
@@ -30,7 +30,7 @@ def config(tmp_path, monkeypatch):
 
 def test_the_agent_of_the_text_learns_its_task(config):
     """Random actions get about 22."""
-    assert training.train(config) == 0
+    assert lifecycle.train(config) == 0
     summary = json.loads((pathlib.Path(config.run_dir) / "summary.json").read_text())
     assert summary["best_episode_return_mean"] >= 195
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from agents.config import ImpalaConfig, R2D2Config, RandomConfig, SACConfig
 from sebulba.config import (
     ActorConfig,
     Config,
@@ -12,6 +11,7 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
+from sebulba_agents.config import ImpalaConfig, R2D2Config, RandomConfig, SACConfig
 
 _ACTOR = ActorConfig(threads_per_device=1, num_envs=4, trajectory_length=8)
 _REPLAY = {

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba.checkpoints.restore import CheckpointError, restore, steps_in
 from sebulba.config import EnvConfig
 from sebulba.errors import ConfigError
 from sebulba.evaluation.stored import load_stored_policy, parse_which, read_environment_spec
+from sebulba.storage.checkpoints.restore import CheckpointError, restore, steps_in
 
 
 @pytest.mark.parametrize("name", ["impala", "r2d2", "sac"])

@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
-from sebulba import training
-from sebulba.checkpoints.restore import steps_in
+from sebulba.run import lifecycle
+from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.runs import last_line, make_config, summary_of
-from tests.resuming import rows_in
+from tests.run.resuming import rows_in
 from tests.subprocesses import run_python
 from tests.toys import ToyConfig
 
@@ -19,7 +19,7 @@ from tests.toys import ToyConfig
 def finished(tmp_path_factory):
     """A finished run."""
     path = tmp_path_factory.mktemp("finished") / "run"
-    assert training.train(make_config(path, run={"total_env_steps": 100})) == 0
+    assert lifecycle.train(make_config(path, run={"total_env_steps": 100})) == 0
     return path
 
 
@@ -32,7 +32,7 @@ def run_dir(finished, tmp_path):
 def resume(run_dir):
     """Resumes in the same directory; returns the exit code."""
     config = make_config(run_dir, run={"total_env_steps": 200})
-    return training.train(dataclasses.replace(config, resume="latest"))
+    return lifecycle.train(dataclasses.replace(config, resume="latest"))
 
 
 def data_files(run_dir):
@@ -101,7 +101,7 @@ def test_pickle_in_a_checkpoint_is_not_executed(run_dir, tmp_path, capsys):
 
 def test_checkpoint_of_other_networks_is_refused_with_a_table(run_dir, tmp_path, capsys):
     other = make_config(tmp_path / "other", actor={"num_envs": 2}, run={"total_env_steps": 100})
-    assert training.train(other) == 0
+    assert lifecycle.train(other) == 0
     shutil.rmtree(run_dir / "checkpoints")
     shutil.copytree(tmp_path / "other/checkpoints", run_dir / "checkpoints")
     error = assert_refused(run_dir, capsys)
@@ -132,5 +132,5 @@ def test_another_agent_in_the_same_directory_is_refused_before_any_checkpoint(ru
     config = dataclasses.replace(
         make_config(run_dir), agent=ToyConfig(learning_rate=0.5), resume="latest"
     )
-    assert training.train(config) == 2
+    assert lifecycle.train(config) == 2
     assert "agent.learning_rate (there 0.1, now 0.5)" in last_line(capsys)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sebulba import training
+from sebulba.run import lifecycle
 from tests.faults.runs import last_line, make_config
 
 
@@ -20,7 +20,7 @@ from tests.faults.runs import last_line, make_config
 def test_config_that_cannot_be_run_ends_with_code_2_and_leaves_nothing(
     sections, messages, tmp_path, capsys
 ):
-    assert training.train(make_config(tmp_path / "run", **sections)) == 2
+    assert lifecycle.train(make_config(tmp_path / "run", **sections)) == 2
     last = last_line(capsys)
     assert all(message in last for message in messages), last
     assert not (tmp_path / "run").exists()

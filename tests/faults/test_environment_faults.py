@@ -6,8 +6,6 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from sebulba import training
-from sebulba.checkpoints.restore import steps_in
 from sebulba.config import (
     ActorConfig,
     CheckpointConfig,
@@ -19,8 +17,10 @@ from sebulba.config import (
 )
 from sebulba.envs import make_environment
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout
-from sebulba.prng import environment_seed
-from tests.resuming import rows_in
+from sebulba.run import lifecycle
+from sebulba.storage.checkpoints.restore import steps_in
+from sebulba.toolkit.prng import environment_seed
+from tests.run.resuming import rows_in
 from tests.subprocesses import run_python
 from tests.toys import ToyConfig
 
@@ -91,7 +91,7 @@ def summary_of(run_dir):
     ],
 )
 def test_fault_of_an_environment_ends_the_run_with_its_place(fault, message, tmp_path, capsys):
-    assert training.train(make_config(faulty(fault), tmp_path / "run")) == 3
+    assert lifecycle.train(make_config(faulty(fault), tmp_path / "run")) == 3
     error = capsys.readouterr().err
     last = error.splitlines()[-1]
     assert message in last
@@ -118,7 +118,7 @@ def test_fault_of_an_environment_ends_the_run_with_its_place(fault, message, tmp
     ],
 )
 def test_environment_that_does_not_start_ends_the_run(fault, message, tmp_path, capsys):
-    assert training.train(make_config(faulty(fault), tmp_path / "run")) == 3
+    assert lifecycle.train(make_config(faulty(fault), tmp_path / "run")) == 3
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -135,7 +135,7 @@ def test_environment_that_does_not_start_ends_the_run(fault, message, tmp_path, 
     ids=["nan", "step"],
 )
 def test_fault_inside_jit_ends_the_run_with_its_place(env, message, tmp_path, capsys):
-    assert training.train(make_config(env, tmp_path / "run")) == 3
+    assert lifecycle.train(make_config(env, tmp_path / "run")) == 3
     last = capsys.readouterr().err.splitlines()[-1]
     assert message in last
     assert "This happened in actor" in last
@@ -146,7 +146,7 @@ def test_fault_inside_jit_ends_the_run_with_its_place(env, message, tmp_path, ca
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_restart_goes_on_with_other_episodes_and_counts_what_is_lost(mode, tmp_path, capsys):
     config = make_config(faulty("step", mode=mode), tmp_path, on_env_error="restart")
-    assert training.train(config) == 0
+    assert lifecycle.train(config) == 0
     error = capsys.readouterr().err
     (warning,) = [line for line in error.splitlines() if "made anew" in line]
     assert "actor 1, cycle 4: EnvironmentFault: env 2: step raised ArithmeticError" in warning
@@ -168,7 +168,7 @@ def test_restarts_inside_jit_go_on(tmp_path):
     config = make_config(
         faulty_task("nan", chance=0.02), tmp_path, on_env_error="restart", max_env_restarts=1000
     )
-    assert training.train(config) == 0
+    assert lifecycle.train(config) == 0
     summary = summary_of(tmp_path)
     assert summary["env_restarts"] > 0
     assert summary["env_steps"] >= 400
@@ -177,7 +177,7 @@ def test_restarts_inside_jit_go_on(tmp_path):
 def test_the_last_fault_of_the_budget_ends_the_run(tmp_path, capsys):
     env = faulty_task("nan", at_step=6)
     config = make_config(env, tmp_path, on_env_error="restart", max_env_restarts=2)
-    assert training.train(config) == 3
+    assert lifecycle.train(config) == 3
     error = capsys.readouterr().err
     assert error.count("are made anew (restart 2 of at most 2") >= 1
     assert "restart 3" not in error

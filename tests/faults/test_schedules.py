@@ -6,12 +6,12 @@ import pathlib
 
 import pytest
 
-from agents.config import ImpalaConfig
-from sebulba import training
-from sebulba.assembly import assemble
-from sebulba.run_state import resume
+from sebulba.run import lifecycle
+from sebulba.run.assembly import assemble
+from sebulba.run.state import resume
+from sebulba_agents.config import ImpalaConfig
 from tests.faults.runs import last_line, make_config
-from tests.resuming import comparable, rows_in
+from tests.run.resuming import comparable, rows_in
 from tests.toys import ToyConfig
 from tests.trees import assert_trees_equal
 
@@ -35,7 +35,7 @@ def recorded(request, tmp_path_factory):
     """A free-running run with its schedule, of two actors."""
     path = tmp_path_factory.mktemp("recorded") / "run"
     config = make_run(path, agent=request.param, record_schedule=True)
-    assert training.train(config) == 0
+    assert lifecycle.train(config) == 0
     return config, learner_state(config)
 
 
@@ -70,7 +70,7 @@ def test_replayed_schedule_repeats_the_run_bitwise(recorded, tmp_path):
         record_schedule=True,
         replay_schedule=f"{config.run_dir}/schedule.jsonl",
     )
-    assert training.train(replay) == 0
+    assert lifecycle.train(replay) == 0
     assert_trees_equal(learner_state(replay), state)
     assert lines_of(replay) == lines_of(config)
     rows = [comparable(rows_in(pathlib.Path(each.run_dir))) for each in (config, replay)]
@@ -79,20 +79,20 @@ def test_replayed_schedule_repeats_the_run_bitwise(recorded, tmp_path):
 
 def test_resumed_run_goes_on_with_its_record_and_the_whole_can_be_replayed(tmp_path):
     config = make_run(tmp_path / "run", record_schedule=True, total_env_steps=200)
-    assert training.train(config) == 0
+    assert lifecycle.train(config) == 0
     longer = dataclasses.replace(config.run, total_env_steps=400)
     resumed = dataclasses.replace(config, run=longer, resume="latest")
-    assert training.train(resumed) == 0
+    assert lifecycle.train(resumed) == 0
     assert len(lines_of(config)) > 1 + 400 // 20
     replay = make_run(tmp_path / "replay", replay_schedule=str(tmp_path / "run/schedule.jsonl"))
-    assert training.train(replay) == 0
+    assert lifecycle.train(replay) == 0
     assert_trees_equal(learner_state(replay), learner_state(resumed))
 
 
 def test_run_longer_than_its_schedule_ends_with_code_3(recorded, tmp_path, capsys):
     config, _ = recorded
     path = f"{config.run_dir}/schedule.jsonl"
-    assert training.train(make_run(tmp_path, replay_schedule=path, total_env_steps=800)) == 3
+    assert lifecycle.train(make_run(tmp_path, replay_schedule=path, total_env_steps=800)) == 3
     last = last_line(capsys)
     assert "ScheduleError: run.replay_schedule: the schedule ends after" in last
     assert "expected run.total_env_steps as in the recorded run" in last
@@ -110,7 +110,7 @@ def test_run_longer_than_its_schedule_ends_with_code_3(recorded, tmp_path, capsy
 def test_schedule_of_another_run_or_of_none_ends_with_code_2(text, message, tmp_path, capsys):
     path = tmp_path / "schedule.jsonl"
     path.write_text(text)
-    assert training.train(make_run(tmp_path / "run", replay_schedule=str(path))) == 2
+    assert lifecycle.train(make_run(tmp_path / "run", replay_schedule=str(path))) == 2
     last = last_line(capsys)
     assert "run.replay_schedule: expected" in last and message in last
     assert not (tmp_path / "run").exists()
@@ -118,10 +118,10 @@ def test_schedule_of_another_run_or_of_none_ends_with_code_2(text, message, tmp_
 
 def test_record_that_lacks_cycles_of_the_checkpoint_ends_with_code_2(tmp_path, capsys):
     config = make_run(tmp_path / "run", record_schedule=True, total_env_steps=100)
-    assert training.train(config) == 0
+    assert lifecycle.train(config) == 0
     path = tmp_path / "run/schedule.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     rows = rows_in(tmp_path / "run")
-    assert training.train(dataclasses.replace(config, resume="latest")) == 2
+    assert lifecycle.train(dataclasses.replace(config, resume="latest")) == 2
     assert "run.record_schedule: expected" in last_line(capsys)
     assert rows_in(tmp_path / "run") == rows

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from sebulba import runner
-from sebulba.checkpoints.restore import steps_in
-from sebulba.watchdog import Watchdog
-from tests.resuming import training
+from sebulba.ring.watchdog import Watchdog
+from sebulba.run import supervision as runner
+from sebulba.storage.checkpoints.restore import steps_in
+from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
 
 CONFIG = """

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from sebulba import endings, runner, training
 from sebulba.acting.actor import Actor
-from sebulba.checkpoints.restore import steps_in
 from sebulba.learning.learner import Learner
-from sebulba.timing import ENVIRONMENT
+from sebulba.ring.timing import ENVIRONMENT
+from sebulba.run import endings, lifecycle
+from sebulba.run import supervision as runner
+from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.runs import BREAKING, last_line, make_config, summary_of
 from tests.subprocesses import run_python
 
@@ -71,7 +72,7 @@ def blocked(monkeypatch):
     """Lets threads that hang in this process go on once the test is over."""
     release = threading.Event()
     ends = []
-    monkeypatch.setattr(training, "end_process", ends.append)
+    monkeypatch.setattr(lifecycle, "end_process", ends.append)
     monkeypatch.setattr(runner, "_STOP_DEADLINE_S", 0.2)
     monkeypatch.setattr(runner, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
     before = set(threading.enumerate())
@@ -104,9 +105,9 @@ def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
 ):
     release, ends = blocked
     hang_at(monkeypatch, Actor, 12, release, ENVIRONMENT)
-    monkeypatch.setattr("sebulba.watchdog._GRACE_S", 0.0)
+    monkeypatch.setattr("sebulba.ring.watchdog._GRACE_S", 0.0)
     config = make_config(tmp_path, actor={"env_timeout_s": 0.2}, checkpoint={"interval_s": 0})
-    assert training.train(config) == 5
+    assert lifecycle.train(config) == 5
     assert ends == [5]
     assert "WatchdogError: actor " in last_line(capsys)
     summary = summary_of(tmp_path)
@@ -127,7 +128,7 @@ def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_
         return self.number is not None
 
     monkeypatch.setattr(runner.StopSignal, "is_set", signal_once_it_learns)
-    assert training.train(make_config(tmp_path)) == 143
+    assert lifecycle.train(make_config(tmp_path)) == 143
     assert ends == [143]
     last = last_line(capsys)
     # Actors may be compiling.
@@ -149,7 +150,7 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
 
     run_cycle = Actor.run_cycle
     monkeypatch.setattr(Actor, "run_cycle", fail_at_second)
-    assert training.train(make_config(tmp_path, learner={"max_policy_lag": None})) == 3
+    assert lifecycle.train(make_config(tmp_path, learner={"max_policy_lag": None})) == 3
     assert ends == [3]
     last = last_line(capsys)
     assert last.startswith("sebulba: RuntimeError: the actor broke – This happened in actor ")
@@ -162,6 +163,6 @@ def test_exit_of_a_thread_is_a_failure(tmp_path, monkeypatch, capsys):
         raise SystemExit(0)
 
     monkeypatch.setattr(Learner, "run_cycle", leave)
-    assert training.train(make_config(tmp_path)) == 3
+    assert lifecycle.train(make_config(tmp_path)) == 3
     assert "SystemExit" in last_line(capsys)
     assert endings.exit_code_of(None, None) == 0

@@ -4,10 +4,10 @@ import sys
 
 import numpy as np
 
-from sebulba import hosts
 from sebulba.config import DevicesConfig
 from sebulba.config.schema import DistributedConfig
-from sebulba.devices import plan_learners
+from sebulba.devices.split import plan_learners
+from sebulba.hosts import connection as hosts
 from tests.hosts.test_learner_over_hosts import NUM_HOSTS, learn
 
 port, process_id, out = sys.argv[1:]

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba.devices import LearnerDevices
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.hosts.agreement import Agreement, TrajectoryReport, pack, unpack
 from sebulba.learning.learner import run_learner
-from sebulba.timing import AGREEMENT, COMPILE, WallClock
+from sebulba.ring.timing import AGREEMENT, COMPILE, WallClock
 from sebulba.types import EpisodeRecord
 
 

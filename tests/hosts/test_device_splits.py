@@ -3,7 +3,7 @@
 import pytest
 
 from tests.hosts.processes import end_of, start
-from tests.resuming import rows_in
+from tests.run.resuming import rows_in
 
 NUM_DEVICES = 8
 CONFIG = """

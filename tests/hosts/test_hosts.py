@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from sebulba import hosts
 from sebulba.config.loading import load_config
 from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
+from sebulba.hosts import connection as hosts
 
 PLACE = (
     "--distributed.mode=manual",

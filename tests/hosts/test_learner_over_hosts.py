@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba.devices import LearnerDevices
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.learning.learner import Learner
-from sebulba.timing import WallClock
+from sebulba.ring.timing import WallClock
 from sebulba.types import TrajectoryItem
 from tests.hosts import processes
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory

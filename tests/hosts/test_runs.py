@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from sebulba import training
 from sebulba.config.loading import load_config
+from sebulba.run import lifecycle
 from tests.hosts.processes import (
     CONFIG,
     ENDLESS,
@@ -21,7 +21,7 @@ from tests.hosts.processes import (
     launch,
     summaries,
 )
-from tests.resuming import rows_in
+from tests.run.resuming import rows_in
 from tests.subprocesses import wait_for
 
 EXIT_CONFIG = 2
@@ -73,7 +73,7 @@ def test_both_hosts_have_the_last_checkpoint(finished):
 
 def test_a_host_alone_does_not_go_on(config, finished, capsys):
     flags = ["--run-dir", str(finished), "--resume", "latest"]
-    assert training.train(load_config(str(config), flags)) == EXIT_CHECKPOINT
+    assert lifecycle.train(load_config(str(config), flags)) == EXIT_CHECKPOINT
     assert "saved by 2 hosts" in capsys.readouterr().err
 
 

@@ -1,0 +1,67 @@
+"""A2C: the synchronous advantage actor-critic.
+
+Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning" (arXiv 1602.01783),
+algorithm S3, with all actors in step. Nothing corrects for older parameters, so actors should act
+with the newest: `learner.max_policy_lag` 0.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import Metrics
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.returns import gae
+from sebulba.types import RunSpec, Trajectory
+from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.config import A2CConfig
+from sebulba_agents.networks import PolicyValue
+from sebulba_agents.on_policy import OnePass, rewards_and_discounts
+
+
+def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
+    """Returns the agent.
+
+    Raises:
+        ConfigError: naming the key to change.
+    """
+    learning = OnePass(functools.partial(a2c_loss, config=config))
+    return ActorCriticAgent(config, run_spec, learning=learning)
+
+
+def a2c_loss(
+    outputs: PolicyValue, trajectory: Trajectory, config: A2CConfig
+) -> tuple[jax.Array, Metrics]:
+    """Returns the loss `[]` and metrics: means over the valid transitions of all learner devices.
+
+    With λ = 1 the advantages are the paper's: rewards up to the trajectory's or the episode's end
+    and the value there, less the value here.
+
+    Args:
+        outputs: of all rows `[T + 1, B]`; differentiated.
+        trajectory: what the actor saw and did, with the same parameters.
+        config: γ, λ, costs.
+    """
+    valid = trajectory.valid
+    rewards, discounts = rewards_and_discounts(trajectory, config)
+    policy, values = jax.tree.map(lambda leaf: leaf[:-1], (outputs.policy, outputs.values))
+    advantages = gae(
+        rewards=rewards,
+        discounts=discounts,
+        valid=valid,
+        values=outputs.values,
+        lambda_=config.lambda_,
+    )
+    targets = jax.lax.stop_gradient(values) + advantages
+    policy_loss = masked_mean(-policy.log_prob(trajectory.action) * advantages, valid)
+    value_loss = masked_mean(0.5 * jnp.square(targets - values), valid)
+    entropy = masked_mean(policy.entropy(), valid)
+    loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "value": masked_mean(values, valid),
+    }
+    return loss, metrics

@@ -1,0 +1,203 @@
+"""Double DQN (van Hasselt et al. 2016, arXiv 1509.06461).
+
+Optionally with prioritised replay (Schaul et al. 2016, arXiv 1511.05952), a dueling network (Wang
+et al. 2016, arXiv 1511.06581) and n-step targets. Unlike the paper, Adam.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.replay import ReplayState
+from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba_agents.config import DDQNConfig
+from sebulba_agents.networks import zero_observation
+from sebulba_agents.q_learning import (
+    annealed_epsilon,
+    epsilon_greedy,
+    exploration_epsilons,
+    num_discrete_actions,
+    select_action,
+)
+from sebulba_agents.q_networks import QNetwork, check_q_torso
+from sebulba_agents.q_optimizer import QNetworks, QOptimizer, QOptState, with_copy
+from sebulba_agents.replay_sizes import ReplayRatio, frame_stack
+from sebulba_agents.transitions import TransitionReplay, Transitions
+
+
+@pytree_dataclass
+class DDQNActorState:
+    """What acting carries along."""
+
+    env_steps: jax.Array  # [B] int32, that this environment has taken
+    final_epsilon: jax.Array  # [B], where the schedule ends
+    key: jax.Array
+
+
+class DDQN:
+    """Double Q-learning from a replay of single transitions."""
+
+    def __init__(self, config: DDQNConfig, run_spec: RunSpec):
+        """Checks that the sizes fit each other.
+
+        Raises:
+            ConfigError: naming the key to change.
+        """
+        self._config = config
+        self._run_spec = run_spec
+        check_q_torso(config.torso, run_spec.environment.observation)
+        self._replay = TransitionReplay(
+            config,
+            run_spec,
+            discount=config.discount,
+            n_step=config.n_step,
+            reward_clip=config.reward_clip,
+            stack=frame_stack(config, run_spec),
+            priority_exponent=config.priority_exponent,
+            importance_exponent=config.importance_exponent,
+        )
+        self._replay_ratio = ReplayRatio(config, run_spec, rows_per_update=config.batch_size)
+        self.network = QNetwork(
+            num_actions=num_discrete_actions(run_spec, "ddqn"),
+            torso=config.torso,
+            hidden_sizes=config.hidden_sizes,
+            dueling_size=config.dueling_size,
+        )
+        self._optimizer = QOptimizer(config)
+
+    def init_networks(self, key: jax.Array) -> QNetworks:
+        """Returns the parameters, and their copy."""
+        return with_copy(self.network.init(key, zero_observation(self._run_spec, 1)))
+
+    def init_opt_state(self, networks: QNetworks) -> QOptState:
+        """Returns the optimizer's state."""
+        return self._optimizer.init(networks)
+
+    def init_experience(self, networks: QNetworks, num_envs: int) -> ReplayState:
+        """Returns an empty replay of this device's environments."""
+        del networks, num_envs
+        return self._replay.init()
+
+    def init_actor_state(
+        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+    ) -> DDQNActorState:
+        """Returns the state at the start of the schedule of exploration."""
+        del networks
+        return DDQNActorState(
+            env_steps=jnp.zeros(num_envs, jnp.int32),
+            final_epsilon=exploration_epsilons(
+                first=actor_id * num_envs,
+                count=num_envs,
+                total=self._run_spec.num_envs_of_all_hosts,
+                base=self._config.epsilon_end,
+                exponent=self._config.epsilon_exponent,
+            ),
+            key=key,
+        )
+
+    def act(
+        self, networks: PyTree, actor_state: DDQNActorState, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, tuple[()], DDQNActorState]:
+        """Takes the action of the greatest Q, or with probability ε any."""
+        key, action_key = jax.random.split(actor_state.key)
+        if greedy:
+            epsilon = jnp.full_like(actor_state.final_epsilon, self._config.evaluation_epsilon)
+        else:
+            epsilon = self.epsilon(actor_state)
+        q = self.network.apply(networks, env_step.observation)
+        action = epsilon_greedy(action_key, q, epsilon)
+        counted = (~jnp.asarray(env_step.done)).astype(jnp.int32)
+        actor_state = DDQNActorState(
+            env_steps=actor_state.env_steps + counted,
+            final_epsilon=actor_state.final_epsilon,
+            key=key,
+        )
+        return action, (), actor_state
+
+    def epsilon(self, actor_state: DDQNActorState) -> jax.Array:
+        """Returns `[B]`, the exploration of now.
+
+        Acting knows no clock of the run: each environment takes its own env steps times the
+        number of this host's environments for it.
+        """
+        num_envs = self._run_spec.num_envs * self._run_spec.num_actors
+        return annealed_epsilon(
+            actor_state.env_steps.astype(jnp.float32) * num_envs,
+            start=self._config.epsilon_start,
+            end=actor_state.final_epsilon,
+            decay_env_steps=self._config.epsilon_decay_env_steps,
+        )
+
+    def shard_actor_state(
+        self, actor_state: DDQNActorState, sharding: ActorStateSharding
+    ) -> DDQNActorState:
+        """Splits all but the key."""
+        return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
+
+    def update_experience(
+        self,
+        networks: QNetworks,
+        experience: ReplayState,
+        initial_state: DDQNActorState,
+        final_state: DDQNActorState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> ReplayState:
+        """Adds the rows.
+
+        Raises:
+            ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
+        """
+        del networks, initial_state, final_state
+        return self._replay.add(experience, trajectory, actor_id)
+
+    def loss(
+        self, networks: QNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
+        """Returns the loss of a batch from the replay, and the replay with its new priorities."""
+        batch = self._replay.sample(experience, key)
+        loss, td_error, metrics = self.loss_of_batch(networks, batch)
+        experience = self._replay.update_priorities(experience, batch.ids, td_error)
+        metrics |= self._replay_ratio.metrics(experience, step, batch.num_transitions)
+        return loss, (experience, metrics)
+
+    def loss_of_batch(
+        self, networks: QNetworks, batch: Transitions
+    ) -> tuple[jax.Array, jax.Array, Metrics]:
+        """Returns the loss `[]`, TD errors `[n]`, and metrics.
+
+        The mean over the batch of all learner devices of `w · huber(δ)`, δ clipped at 1:
+        `δ = R + Γ·Q⁻(s′, argmax_a Q(s′, a)) − Q(s, a)`.
+        """
+        online, target = networks.online, jax.lax.stop_gradient(networks.target)
+        taken_q = select_action(self.network.apply(online, batch.observation), batch.action)
+        next_action = jnp.argmax(self.network.apply(online, batch.next_observation), axis=-1)
+        next_q = self.network.apply(target, batch.next_observation)
+        td_error = batch.reward + batch.discount * select_action(next_q, next_action) - taken_q
+        drawn = batch.weight > 0.0
+        metrics = {
+            "q_taken": masked_mean(taken_q, drawn),
+            "td_error": masked_mean(jnp.abs(td_error), drawn),
+            "importance_weight": masked_mean(batch.weight, drawn),
+        }
+        loss = batch.weight * optax.huber_loss(td_error, delta=1.0)
+        return masked_mean(loss, jnp.ones_like(drawn)), td_error, metrics
+
+    def optimize(
+        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
+    ) -> tuple[QNetworks, QOptState]:
+        """Takes an Adam step, and copies to the target network once a period."""
+        del experience
+        return self._optimizer.step(networks, opt_state, grads)
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Returns the updates that keep the replay ratio, exactly, from the minimum size on."""
+        return self._replay_ratio.num_updates_in(cycle)
+
+    def actor_networks(self, networks: QNetworks) -> PyTree:
+        """Returns the online parameters."""
+        return networks.online

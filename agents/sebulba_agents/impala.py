@@ -1,0 +1,75 @@
+"""IMPALA: an actor-critic that corrects for acting with older parameters, by V-trace.
+
+Espeholt et al. 2018 (arXiv 1802.01561). The learner unrolls the network over a whole trajectory,
+with its own parameters, from the recurrent state that the actor had at the first row.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import Metrics
+from sebulba.toolkit.reductions import masked_mean, masked_sum
+from sebulba.toolkit.returns import vtrace
+from sebulba.types import RunSpec, Trajectory
+from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.config import ImpalaConfig
+from sebulba_agents.networks import PolicyValue
+from sebulba_agents.on_policy import OnePass, rewards_and_discounts
+
+
+def make_impala(config: ImpalaConfig, run_spec: RunSpec) -> ActorCriticAgent:
+    """Returns the agent.
+
+    Raises:
+        ConfigError: naming the key to change.
+    """
+    learning = OnePass(functools.partial(impala_loss, config=config))
+    return ActorCriticAgent(config, run_spec, learning=learning)
+
+
+def impala_loss(
+    outputs: PolicyValue, trajectory: Trajectory, config: ImpalaConfig
+) -> tuple[jax.Array, Metrics]:
+    """Returns the loss `[]` and metrics: policy gradient, value and entropy terms.
+
+    Espeholt et al. 2018 (arXiv 1802.01561), section 4.2, over the valid transitions of all learner
+    devices. Entropy, value and divergence in the metrics are means whatever the reduction is.
+
+    Args:
+        outputs: of all rows `[T + 1, B]`, under the learner's parameters; differentiated.
+        trajectory: what the actor saw and did.
+        config: costs, clips, reduction.
+    """
+    reduce = {"mean": masked_mean, "sum": masked_sum}[config.loss_reduction]
+    valid = trajectory.valid
+    rewards, discounts = rewards_and_discounts(trajectory, config)
+    policy, values = jax.tree.map(lambda leaf: leaf[:-1], (outputs.policy, outputs.values))
+    behaviour, action = trajectory.extras.policy, trajectory.action
+    log_probs = policy.log_prob(action)
+    targets = vtrace(
+        log_rhos=log_probs - behaviour.log_prob(action),
+        rewards=rewards,
+        discounts=discounts,
+        valid=valid,
+        values=outputs.values,
+        lambda_=config.lambda_,
+        clip_rho=config.clip_rho,
+        clip_c=config.clip_c,
+        clip_pg_rho=config.clip_pg_rho,
+    )
+    entropies = policy.entropy()
+    policy_loss = reduce(-log_probs * targets.advantages, valid)
+    value_loss = reduce(0.5 * jnp.square(targets.values - values), valid)
+    entropy_loss = -reduce(entropies, valid)
+    loss = policy_loss + config.baseline_cost * value_loss + config.entropy_cost * entropy_loss
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": masked_mean(entropies, valid),
+        "value": masked_mean(values, valid),
+        "rho": masked_mean(targets.rhos, valid),
+        "kl": masked_mean(behaviour.kl(policy), valid),
+    }
+    return loss, metrics

@@ -1,0 +1,121 @@
+"""Observations and rewards in units of what has been seen so far.
+
+The moments are part of the networks: they travel to the actors and into checkpoints with the
+parameters, and acting and learning normalise alike. Nothing of it is trained.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.running_moments import RunningMoments, init_moments, merge
+from sebulba.types import EnvStep, PyTree
+
+_OBSERVATION_CLIP = 10.0
+
+
+@pytree_dataclass
+class Normalization:
+    """Moments by which a network's inputs and a loss's rewards are scaled; None: not at all."""
+
+    observation: tuple[RunningMoments, ...] | None  # of each floating leaf
+    discounted_return: RunningMoments | None  # []
+
+    def normalize(self, observation: PyTree) -> PyTree:
+        """Returns observations `[T, B, ...]` with mean 0 and variance 1, clipped to ± 10.
+
+        Leaves that are not floating, such as images and counts, stay as they are.
+        """
+        if self.observation is None:
+            return observation
+        leaves, structure = jax.tree.flatten(observation)
+        moments = iter(self.observation)
+        normalized = [
+            _standardize(leaf, next(moments)) if _is_floating(leaf) else leaf for leaf in leaves
+        ]
+        return jax.tree.unflatten(structure, normalized)
+
+    def scale(self, reward: jax.Array) -> jax.Array:
+        """Returns rewards of any shape, divided by the deviation of discounted returns."""
+        if self.discounted_return is None:
+            return reward
+        return reward / jax.lax.stop_gradient(self.discounted_return.std)
+
+
+def init_normalization(
+    observation: PyTree, *, of_observations: bool, of_rewards: bool
+) -> Normalization:
+    """Returns moments of nothing, which leave everything as it is.
+
+    Args:
+        observation: `EnvironmentSpec.observation`.
+        of_observations: whether observations are normalised.
+        of_rewards: whether rewards are.
+    """
+    floating = (leaf for leaf in jax.tree.leaves(observation) if _is_floating(leaf))
+    return Normalization(
+        observation=tuple(init_moments(leaf.shape) for leaf in floating)
+        if of_observations
+        else None,
+        discounted_return=init_moments(()) if of_rewards else None,
+    )
+
+
+def merge_rows(
+    normalization: Normalization,
+    env_steps: EnvStep,
+    valid: jax.Array,
+    returns_before: jax.Array | None,
+    discount: float,
+) -> Normalization:
+    """Returns the moments with those of trajectories merged in, over all learner devices.
+
+    A trajectory's last row is the next one's first, and the action of a final row is ignored: what
+    counts is the observation that each valid transition begins with, and the reward that it ends
+    with. So every row of a stream counts once.
+
+    Args:
+        normalization: so far.
+        env_steps: `[T + 1, B, ...]`, rows with raw rewards.
+        valid: `[T, B]` bool, transitions that count.
+        returns_before: `[B]`, the discounted return before row 0, if rewards are normalised.
+        discount: γ.
+    """
+    observation, of_returns = normalization.observation, normalization.discounted_return
+    if observation is not None:
+        leaves = [leaf for leaf in jax.tree.leaves(env_steps.observation) if _is_floating(leaf)]
+        observation = tuple(
+            merge(moments, leaf[:-1], valid)
+            for moments, leaf in zip(observation, leaves, strict=True)
+        )
+    if of_returns is not None and returns_before is not None:
+        returns = discounted_returns(env_steps, returns_before, discount)
+        of_returns = merge(of_returns, returns[1:], valid)
+    return Normalization(observation=observation, discounted_return=of_returns)
+
+
+def discounted_returns(env_steps: EnvStep, before: jax.Array, discount: float) -> jax.Array:
+    """Returns `[R, B]`: `G_t = r_t + γ·G_{t−1}`, what an episode has paid so far, old pay less.
+
+    Args:
+        env_steps: `[R, B, ...]`, consecutive rows.
+        before: `[B]`, G before row 0.
+        discount: γ.
+    """
+
+    def step(total: jax.Array, row: tuple[jax.Array, jax.Array]):
+        reward, is_first = row
+        total = reward + discount * jnp.where(is_first, 0.0, total)
+        return total, total
+
+    return jax.lax.scan(step, before, (env_steps.reward, env_steps.is_first))[1]
+
+
+def _standardize(x: jax.Array, moments: RunningMoments) -> jax.Array:
+    moments = jax.lax.stop_gradient(moments)
+    standard = (x - moments.mean[None, None]) / moments.std[None, None]
+    return jnp.clip(standard, -_OBSERVATION_CLIP, _OBSERVATION_CLIP)
+
+
+def _is_floating(leaf: jax.Array | jax.ShapeDtypeStruct) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -1,0 +1,59 @@
+"""The simple policy gradient: REINFORCE with rewards to go, and no value function.
+
+Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
+learning". The return of an action is what is paid until its trajectory or its episode ends, so
+trajectories should be as long as what matters: nothing stands in for what comes after, not at a
+truncation either. Nothing corrects for older parameters: `learner.max_policy_lag` 0.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import Metrics
+from sebulba.toolkit.reductions import masked_mean, masked_moments
+from sebulba.toolkit.returns import gae
+from sebulba.types import RunSpec, Trajectory
+from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.config import PolicyGradientConfig
+from sebulba_agents.networks import PolicyValue
+from sebulba_agents.on_policy import OnePass, rewards_and_discounts
+
+_STD_EPSILON = 1e-8
+
+
+def make_policy_gradient(config: PolicyGradientConfig, run_spec: RunSpec) -> ActorCriticAgent:
+    """Returns the agent; the network's value is neither trained nor used.
+
+    Raises:
+        ConfigError: naming the key to change.
+    """
+    learning = OnePass(functools.partial(policy_gradient_loss, config=config))
+    return ActorCriticAgent(config, run_spec, learning=learning)
+
+
+def policy_gradient_loss(
+    outputs: PolicyValue, trajectory: Trajectory, config: PolicyGradientConfig
+) -> tuple[jax.Array, Metrics]:
+    """Returns the loss `[]` and metrics: means over the valid transitions of all learner devices.
+
+    The baseline is the mean return of the batch, and its standard deviation the unit of returns.
+
+    Args:
+        outputs: of all rows `[T + 1, B]`; the policy is differentiated.
+        trajectory: what the actor saw and did, with the same parameters.
+        config: γ, entropy cost.
+    """
+    valid = trajectory.valid
+    rewards, discounts = rewards_and_discounts(trajectory, config)
+    # Without values, the generalised advantage of λ = 1 is the discounted reward to go.
+    no_values = jnp.zeros_like(outputs.values)
+    returns = gae(rewards=rewards, discounts=discounts, valid=valid, values=no_values, lambda_=1.0)
+    mean, std = masked_moments(returns, valid)
+    policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
+    log_probs = policy.log_prob(trajectory.action)
+    policy_loss = masked_mean(-log_probs * (returns - mean) / (std + _STD_EPSILON), valid)
+    entropy = masked_mean(policy.entropy(), valid)
+    metrics = {"policy_loss": policy_loss, "entropy": entropy, "return_to_go": mean}
+    return policy_loss - config.entropy_cost * entropy, metrics

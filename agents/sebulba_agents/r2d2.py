@@ -1,0 +1,300 @@
+"""R2D2: recurrent replay distributed DQN (Kapturowski et al. 2019, openreview r1lyTjAqYX).
+
+A sequence is `burn_in` transitions that only unroll the recurrent state, from the one that the
+actor had, `learn_length` transitions to learn from, and one row more to bootstrap from. Sequences
+start at every row 0 of a trajectory, so they overlap by their length less the trajectory's.
+
+As in SEED RL (Espeholt et al. 2020, arXiv 1910.06591), and unlike in the paper, sequences cross the
+borders of episodes: the recurrent state is zeroed there, and the transition out of a final
+observation has no weight.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit import replay
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.replay import ReplayState, Sample
+from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
+from sebulba_agents.config import R2D2Config
+from sebulba_agents.networks import zero_observation
+from sebulba_agents.q_learning import (
+    epsilon_greedy,
+    exploration_epsilons,
+    num_discrete_actions,
+    rescaled_td_errors,
+    select_action,
+    sequence_priority,
+)
+from sebulba_agents.q_networks import RecurrentQNetwork, check_q_torso
+from sebulba_agents.q_optimizer import QNetworks, QOptimizer, QOptState, with_copy
+from sebulba_agents.replay_rows import Row, as_seen, row_shapes, rows_of, valid_transitions
+from sebulba_agents.replay_sizes import ReplayRatio, frame_stack, replay_spec
+
+
+@pytree_dataclass
+class Memory:
+    """What the network has to know about the past; zeroed at `is_first`."""
+
+    lstm: PyTree  # [B, ...]
+    last_action: jax.Array  # [B] int32
+
+
+@pytree_dataclass
+class R2D2ActorState:
+    """What acting carries along."""
+
+    memory: Memory
+    epsilon: jax.Array  # [B]
+    key: jax.Array
+
+
+@pytree_dataclass
+class ActorQ:
+    """The actor's own Q values of a row, for the first priority of the sequences it is in."""
+
+    taken: Array  # [B] float32, of the action taken
+    greatest: Array  # [B] float32
+
+
+class R2D2:
+    """Recurrent double Q-learning from prioritised replay of sequences."""
+
+    def __init__(self, config: R2D2Config, run_spec: RunSpec):
+        """Checks that the sizes fit each other.
+
+        Raises:
+            ConfigError: naming the key to change.
+        """
+        self._config = config
+        self._run_spec = run_spec
+        check_q_torso(config.torso, run_spec.environment.observation)
+        self._frame_stack = frame_stack(config, run_spec)
+        self._replay_spec = replay_spec(
+            config,
+            run_spec,
+            sequence_length=config.burn_in + config.learn_length,
+            stride=run_spec.trajectory_length,
+            stack=self._frame_stack,
+            priority_exponent=config.priority_exponent,
+        )
+        self._batch_size = config.batch_size // run_spec.num_learner_devices
+        self._replay_ratio = ReplayRatio(
+            config, run_spec, rows_per_update=config.batch_size * config.learn_length
+        )
+        self.network = RecurrentQNetwork(
+            num_actions=num_discrete_actions(run_spec, "r2d2"),
+            torso=config.torso,
+            hidden_sizes=config.hidden_sizes,
+            lstm_size=config.lstm_size,
+            dueling_size=config.dueling_size,
+        )
+        self._optimizer = QOptimizer(config)
+
+    def init_networks(self, key: jax.Array) -> QNetworks:
+        """Returns the parameters, and their copy."""
+        params = self.network.init(
+            key,
+            zero_observation(self._run_spec, 1, 1),
+            reward=jnp.zeros((1, 1)),
+            last_action=jnp.zeros((1, 1), jnp.int32),
+            is_first=jnp.zeros((1, 1), bool),
+            state=self.network.initial_state(1),
+        )
+        return with_copy(params)
+
+    def init_opt_state(self, networks: QNetworks) -> QOptState:
+        """Returns the optimizer's state."""
+        return self._optimizer.init(networks)
+
+    def init_experience(self, networks: QNetworks, num_envs: int) -> ReplayState:
+        """Returns an empty replay of this device's environments."""
+        del networks
+        number = jax.ShapeDtypeStruct((), jnp.float32)
+        extras = ActorQ(taken=number, greatest=number)
+        row = row_shapes(self._run_spec, self._frame_stack, extras)
+        memory = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], self._initial_memory(1)))
+        spec = dataclasses.replace(self._replay_spec, num_envs=num_envs)
+        return replay.init(spec, row, memory)
+
+    def init_actor_state(
+        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+    ) -> R2D2ActorState:
+        """Returns an empty memory and the actor's rungs of the ladder of exploration."""
+        del networks
+        return R2D2ActorState(
+            memory=self._initial_memory(num_envs),
+            epsilon=exploration_epsilons(
+                first=actor_id * num_envs,
+                count=num_envs,
+                total=self._run_spec.num_envs_of_all_hosts,
+                base=self._config.epsilon_base,
+                exponent=self._config.epsilon_exponent,
+            ),
+            key=key,
+        )
+
+    def act(
+        self, networks: PyTree, actor_state: R2D2ActorState, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, ActorQ, R2D2ActorState]:
+        """Takes the action of the greatest Q, or with probability ε any."""
+        memory = actor_state.memory
+        (q,), lstm = self._unroll(
+            networks,
+            jax.tree.map(lambda x: jnp.asarray(x)[None], env_step),
+            memory.last_action[None],
+            memory.lstm,
+        )
+        key, action_key = jax.random.split(actor_state.key)
+        epsilon = actor_state.epsilon
+        if greedy:
+            epsilon = jnp.full_like(epsilon, self._config.evaluation_epsilon)
+        action = epsilon_greedy(action_key, q, epsilon)
+        actor_q = ActorQ(taken=select_action(q, action), greatest=jnp.max(q, axis=-1))
+        memory = Memory(lstm=lstm, last_action=action)
+        actor_state = dataclasses.replace(actor_state, memory=memory, key=key)
+        return action, actor_q, actor_state
+
+    def shard_actor_state(
+        self, actor_state: R2D2ActorState, sharding: ActorStateSharding
+    ) -> R2D2ActorState:
+        """Splits all but the key."""
+        return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
+
+    def update_experience(
+        self,
+        networks: QNetworks,
+        experience: ReplayState,
+        initial_state: R2D2ActorState,
+        final_state: R2D2ActorState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> ReplayState:
+        """Adds the rows, and gives the sequences now complete a priority by the actor's Q values.
+
+        Raises:
+            ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
+        """
+        del networks, final_state
+        rows = rows_of(trajectory, self._frame_stack, trajectory.extras)
+        spec = self._replay_spec
+        experience = replay.add(spec, experience, rows, initial_state.memory, actor_id)
+        ids = replay.newest(spec, experience, actor_id)
+        rows = replay.read(spec, experience, ids).rows
+        rows = jax.tree.map(lambda x: x[spec.num_context_rows + self._config.burn_in :], rows)
+        actor_q = rows.extras
+        _, priority = self._td_errors(rows, actor_q.taken[:-1], bootstrap_q=actor_q.greatest)
+        return replay.update_priorities(spec, experience, ids, priority)
+
+    def loss(
+        self, networks: QNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
+        """Returns the loss of a batch from the replay, and the replay with its new priorities."""
+        spec = self._replay_spec
+        sample = replay.sample(spec, experience, key, self._batch_size)
+        loss, priority, metrics = self.loss_of_sample(networks, sample)
+        experience = replay.update_priorities(spec, experience, sample.ids, priority)
+        metrics |= self._replay_ratio.metrics(experience, step, sample.num_sequences)
+        return loss, (experience, metrics)
+
+    def loss_of_sample(
+        self, networks: QNetworks, sample: Sample
+    ) -> tuple[jax.Array, jax.Array, Metrics]:
+        """Returns the loss `[]`, the sampled sequences' priorities `[n]`, and metrics.
+
+        The mean over the batch of all learner devices of `w · ½ Σ_t δ_t²`, over valid transitions.
+        """
+        recurrent = sample.sequences.recurrent
+        rows = as_seen(sample.sequences.rows, self._frame_stack)
+        last_action = jnp.concatenate([recurrent.last_action[None], rows.action[:-1]])
+        online_q = self._learned_q(networks.online, rows, last_action, recurrent.lstm)
+        frozen = jax.lax.stop_gradient(networks.target)
+        target_q = self._learned_q(frozen, rows, last_action, recurrent.lstm)
+        learned = jax.tree.map(lambda x: x[self._config.burn_in :], rows)
+        taken_q = select_action(online_q[:-1], learned.action[:-1])
+        greedy_action = jnp.argmax(online_q, axis=-1)
+        td_errors, priority = self._td_errors(
+            learned, taken_q, bootstrap_q=select_action(target_q, greedy_action)
+        )
+        weights = importance_weights(
+            sample.probability, sample.num_sequences, self._config.importance_exponent
+        )
+        loss = weights * 0.5 * jnp.sum(jnp.square(td_errors), axis=0)
+        every = jnp.ones_like(weights, bool)
+        valid = valid_transitions(learned.env_step)
+        metrics = {
+            "q_taken": masked_mean(taken_q, valid),
+            "td_error": masked_mean(jnp.abs(td_errors), valid),
+            "importance_weight": masked_mean(weights, every),
+        }
+        return masked_mean(loss, every), priority, metrics
+
+    def optimize(
+        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
+    ) -> tuple[QNetworks, QOptState]:
+        """Takes an Adam step, and copies to the target network once a period."""
+        del experience
+        return self._optimizer.step(networks, opt_state, grads)
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Returns the updates that keep the replay ratio, exactly, from the minimum size on."""
+        return self._replay_ratio.num_updates_in(cycle)
+
+    def actor_networks(self, networks: QNetworks) -> PyTree:
+        """Returns the online parameters."""
+        return networks.online
+
+    def _initial_memory(self, num_envs: int) -> Memory:
+        return Memory(
+            lstm=self.network.initial_state(num_envs),
+            last_action=jnp.zeros((num_envs,), jnp.int32),
+        )
+
+    def _unroll(
+        self, params: PyTree, env_steps: EnvStep, last_action: jax.Array, lstm: PyTree
+    ) -> tuple[jax.Array, PyTree]:
+        """Returns Q `[T, B, A]` of consecutive rows, and the LSTM's state after them."""
+        return self.network.apply(
+            params,
+            env_steps.observation,
+            reward=env_steps.reward,
+            last_action=last_action,
+            is_first=env_steps.is_first,
+            state=lstm,
+        )
+
+    def _learned_q(
+        self, params: PyTree, rows: Row, last_action: jax.Array, lstm: PyTree
+    ) -> jax.Array:
+        """Returns Q `[m + 1, n, A]` of the rows after the burn-in, which gets no gradient."""
+        burn_in = self._config.burn_in
+        inputs = (rows.env_step, last_action)
+        if burn_in:
+            env_steps, actions = jax.tree.map(lambda x: x[:burn_in], inputs)
+            _, lstm = self._unroll(jax.lax.stop_gradient(params), env_steps, actions, lstm)
+        env_steps, actions = jax.tree.map(lambda x: x[burn_in:], inputs)
+        q, _ = self._unroll(params, env_steps, actions, jax.lax.stop_gradient(lstm))
+        return q
+
+    def _td_errors(
+        self, rows: Row, taken_q: jax.Array, *, bootstrap_q: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns the TD errors `[m, n]` and the priorities `[n]` of rows `[m + 1, n]`."""
+        config = self._config
+        td_errors = rescaled_td_errors(
+            rows.env_step,
+            taken_q=taken_q,
+            bootstrap_q=bootstrap_q,
+            discount=config.discount,
+            n_step=config.n_step,
+            rescale_epsilon=config.rescale_epsilon,
+        )
+        valid = valid_transitions(rows.env_step)
+        priority = sequence_priority(jax.lax.stop_gradient(td_errors), valid, config.priority_mix)
+        return td_errors, priority

@@ -1,0 +1,124 @@
+"""The random agent: acts uniformly and learns nothing; what every other has to beat."""
+
+from collections.abc import Callable
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.errors import ConfigError
+from sebulba.types import EnvStep, RunSpec, Trajectory
+from sebulba_agents.config import RandomConfig
+
+
+class RandomAgent:
+    """Draws each action uniformly from the action space; has no networks."""
+
+    def __init__(self, config: RandomConfig, run_spec: RunSpec):
+        """Finds out how to draw from the action space.
+
+        Raises:
+            ConfigError: it has no uniform distribution.
+        """
+        self._sample = _sampler(run_spec.environment.action_space, config.name)
+
+    def init_networks(self, key: jax.Array) -> tuple[()]:
+        """Returns nothing."""
+        del key
+        return ()
+
+    def init_opt_state(self, networks: tuple[()]) -> tuple[()]:
+        """Returns nothing."""
+        return networks
+
+    def init_experience(self, networks: tuple[()], num_envs: int) -> tuple[()]:
+        """Returns nothing."""
+        del networks, num_envs
+        return ()
+
+    def init_actor_state(
+        self, networks: tuple[()], num_envs: int, key: jax.Array, actor_id: int
+    ) -> jax.Array:
+        """Returns the key."""
+        del networks, num_envs, actor_id
+        return key
+
+    def act(
+        self, networks: tuple[()], actor_state: jax.Array, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, tuple[()], jax.Array]:
+        """Draws an action for each environment, in evaluation too."""
+        del networks, greedy
+        key, action_key = jax.random.split(actor_state)
+        return self._sample(action_key, env_step.reward.shape[0]), (), key
+
+    def shard_actor_state(self, actor_state: jax.Array, sharding: ActorStateSharding) -> jax.Array:
+        """Replicates the key."""
+        return sharding.replicate(actor_state)
+
+    def update_experience(
+        self,
+        networks: tuple[()],
+        experience: tuple[()],
+        initial_state: jax.Array,
+        final_state: jax.Array,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> tuple[()]:
+        """Keeps nothing."""
+        del networks, initial_state, final_state, trajectory, actor_id
+        return experience
+
+    def loss(
+        self, networks: tuple[()], experience: tuple[()], key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[tuple[()], Metrics]]:
+        """Returns 0; no cycle has an update that would ask for it."""
+        del networks, key, step
+        return jnp.zeros((), jnp.float32), (experience, {})
+
+    def optimize(
+        self,
+        networks: tuple[()],
+        opt_state: tuple[()],
+        grads: tuple[()],
+        experience: tuple[()],
+    ) -> tuple[tuple[()], tuple[()]]:
+        """Changes nothing."""
+        del grads, experience
+        return networks, opt_state
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Returns 0."""
+        del cycle
+        return 0
+
+    def actor_networks(self, networks: tuple[()]) -> tuple[()]:
+        """Returns nothing."""
+        return networks
+
+
+def _sampler(space: gymnasium.Space, name: str) -> Callable[[jax.Array, int], jax.Array]:
+    """Returns the function of key and B that draws `[B, ...]` from the space."""
+    if isinstance(space, gymnasium.spaces.Box) and space.is_bounded():
+        low, high = jnp.asarray(space.low), jnp.asarray(space.high)
+
+        def sample(key: jax.Array, num_envs: int) -> jax.Array:
+            uniform = jax.random.uniform(key, (num_envs, *space.shape), jnp.float32)
+            return low[None] + uniform * (high - low)[None]
+
+        return sample
+    if isinstance(space, gymnasium.spaces.MultiDiscrete | gymnasium.spaces.Discrete):
+        is_single = isinstance(space, gymnasium.spaces.Discrete)
+        size = jnp.asarray(space.n if is_single else space.nvec, jnp.int32)
+        start = jnp.asarray(space.start, jnp.int32)
+
+        def sample(key: jax.Array, num_envs: int) -> jax.Array:
+            shape = (num_envs, *space.shape)
+            low, high = (jnp.broadcast_to(x, shape) for x in (start, start + size))
+            return jax.random.randint(key, shape, low, high, jnp.int32)
+
+        return sample
+    raise ConfigError(
+        f"env.id: {name} expects an environment with Discrete, MultiDiscrete or bounded Box"
+        f" actions, got {space}"
+    )

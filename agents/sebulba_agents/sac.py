@@ -1,0 +1,243 @@
+"""Soft actor-critic with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905).
+
+The gradients of critics, policy and temperature are taken at the same parameters, before any of
+them moves. Actions are in [-1, 1], and so is their entropy's unit: the environment scales.
+"""
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.errors import ConfigError
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.replay import ReplayState
+from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
+from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba_agents.config import SACConfig
+from sebulba_agents.networks import zero_observation
+from sebulba_agents.optimizers import clipped_adam, descend
+from sebulba_agents.replay_sizes import ReplayRatio
+from sebulba_agents.sac_networks import GaussianPolicy, TwinCritics
+from sebulba_agents.transitions import TransitionReplay, Transitions
+
+
+@pytree_dataclass
+class SACParams:
+    """What is trained."""
+
+    policy: PyTree
+    critics: PyTree
+    log_temperature: jax.Array  # [] log α
+
+
+@pytree_dataclass
+class SACNetworks:
+    """What is trained, and the critics' slow copy."""
+
+    online: SACParams
+    target_critics: PyTree
+
+
+@pytree_dataclass
+class SACActorState:
+    """What acting carries along."""
+
+    key: jax.Array
+
+
+class SAC:
+    """Maximum-entropy control with continuous actions from a replay of single transitions."""
+
+    def __init__(self, config: SACConfig, run_spec: RunSpec):
+        """Checks that the sizes fit each other.
+
+        Raises:
+            ConfigError: naming the key to change.
+        """
+        action_size = _action_size(run_spec)
+        self._config = config
+        self._run_spec = run_spec
+        self._replay = TransitionReplay(config, run_spec, discount=config.discount)
+        self._replay_ratio = ReplayRatio(config, run_spec, rows_per_update=config.batch_size)
+        self._target_entropy = (
+            -float(action_size) if config.target_entropy is None else config.target_entropy
+        )
+        self._policy = GaussianPolicy(action_size=action_size, hidden_sizes=config.hidden_sizes)
+        self._critics = TwinCritics(hidden_sizes=config.hidden_sizes)
+        self._optimizer = clipped_adam(
+            learning_rate=config.learning_rate, epsilon=config.adam_epsilon, max_grad_norm=None
+        )
+
+    def init_networks(self, key: jax.Array) -> SACNetworks:
+        """Returns the parameters, and the copy of the critics."""
+        policy_key, critics_key = jax.random.split(key)
+        observation = zero_observation(self._run_spec, 1)
+        action = jnp.zeros((1, *self._run_spec.environment.action_space.shape))
+        critics = self._critics.init(critics_key, observation, action)
+        return SACNetworks(
+            online=SACParams(
+                policy=self._policy.init(policy_key, observation),
+                critics=critics,
+                log_temperature=jnp.log(jnp.float32(self._config.initial_temperature)),
+            ),
+            target_critics=jax.tree.map(jnp.copy, critics),
+        )
+
+    def init_opt_state(self, networks: SACNetworks) -> PyTree:
+        """Returns Adam's state."""
+        return self._optimizer.init(networks.online)
+
+    def init_experience(self, networks: SACNetworks, num_envs: int) -> ReplayState:
+        """Returns an empty replay of this device's environments."""
+        del networks, num_envs
+        return self._replay.init()
+
+    def init_actor_state(
+        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+    ) -> SACActorState:
+        """Returns the key."""
+        del networks, num_envs, actor_id
+        return SACActorState(key=key)
+
+    def act(
+        self, networks: PyTree, actor_state: SACActorState, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, tuple[()], SACActorState]:
+        """Draws an action, or takes the tanh of the mean."""
+        key, action_key = jax.random.split(actor_state.key)
+        gaussian = self._policy.apply(networks, env_step.observation)
+        if greedy:
+            action = jnp.tanh(gaussian.mean)
+        else:
+            action = tanh_gaussian_sample(action_key, gaussian.mean, gaussian.log_std).action
+        return action, (), SACActorState(key=key)
+
+    def shard_actor_state(
+        self, actor_state: SACActorState, sharding: ActorStateSharding
+    ) -> SACActorState:
+        """Replicates the key."""
+        return sharding.replicate(actor_state)
+
+    def update_experience(
+        self,
+        networks: SACNetworks,
+        experience: ReplayState,
+        initial_state: SACActorState,
+        final_state: SACActorState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> ReplayState:
+        """Adds the rows."""
+        del networks, initial_state, final_state
+        return self._replay.add(experience, trajectory, actor_id)
+
+    def loss(
+        self, networks: SACNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
+        """Returns the loss of a batch from the replay."""
+        sample_key, here_key, next_key = jax.random.split(key, 3)
+        batch = self._replay.sample(experience, sample_key)
+        policy = networks.online.policy
+        loss, metrics = self.loss_of_batch(
+            networks,
+            batch,
+            here=self._draw(here_key, policy, batch.observation),
+            following=self._draw(next_key, policy, batch.next_observation),
+        )
+        metrics |= self._replay_ratio.metrics(experience, step, batch.num_transitions)
+        return loss, (experience, metrics)
+
+    def loss_of_batch(
+        self,
+        networks: SACNetworks,
+        batch: Transitions,
+        *,
+        here: TanhGaussianSample,
+        following: TanhGaussianSample,
+    ) -> tuple[jax.Array, Metrics]:
+        """Returns the loss `[]` and metrics.
+
+        The sum of the losses of critics (equation 5), policy (7) and temperature (18), each with a
+        gradient for its own parameters only, as means over the batch of all learner devices.
+
+        Args:
+            networks: differentiated, also by way of `here`.
+            batch: `[n]`.
+            here: draws of the policy at `batch.observation`.
+            following: draws of the policy at `batch.next_observation`.
+        """
+        online = networks.online
+        temperature = jnp.exp(online.log_temperature)
+        target = self.targets(networks, batch, following)
+        q = self._critics.apply(online.critics, batch.observation, batch.action)
+        critic_loss = jnp.sum(0.5 * jnp.square(q - target[None]), axis=0)
+        frozen_critics = jax.lax.stop_gradient(online.critics)
+        here_q = jnp.min(
+            self._critics.apply(frozen_critics, batch.observation, here.action), axis=0
+        )
+        policy_loss = jax.lax.stop_gradient(temperature) * here.log_prob - here_q
+        surplus = jax.lax.stop_gradient(-here.log_prob) - self._target_entropy
+        temperature_loss = temperature * surplus
+        drawn = batch.weight > 0.0
+        metrics = {
+            "critic_loss": masked_mean(critic_loss, drawn),
+            "q_taken": masked_mean(jnp.mean(q, axis=0), drawn),
+            "policy_entropy": masked_mean(-here.log_prob, drawn),
+            "temperature": temperature,
+        }
+        loss = batch.weight * (critic_loss + policy_loss + temperature_loss)
+        return masked_mean(loss, jnp.ones_like(drawn)), metrics
+
+    def targets(
+        self, networks: SACNetworks, batch: Transitions, following: TanhGaussianSample
+    ) -> jax.Array:
+        """Returns `[n]`: `R + Γ·(min_i Q⁻_i(s′, a′) − α·log π(a′|s′))`, gradient stopped."""
+        q = self._critics.apply(networks.target_critics, batch.next_observation, following.action)
+        temperature = jnp.exp(networks.online.log_temperature)
+        value = jnp.min(q, axis=0) - temperature * following.log_prob
+        return jax.lax.stop_gradient(batch.reward + batch.discount * value)
+
+    def optimize(
+        self,
+        networks: SACNetworks,
+        opt_state: PyTree,
+        grads: SACNetworks,
+        experience: ReplayState,
+    ) -> tuple[SACNetworks, PyTree]:
+        """Takes an Adam step, and moves the target critics a little."""
+        del experience
+        online, opt_state = descend(self._optimizer, networks.online, opt_state, grads.online)
+        target_critics = optax.incremental_update(
+            online.critics, networks.target_critics, self._config.polyak
+        )
+        return SACNetworks(online=online, target_critics=target_critics), opt_state
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Returns the updates that keep the replay ratio, exactly, from the minimum size on."""
+        return self._replay_ratio.num_updates_in(cycle)
+
+    def actor_networks(self, networks: SACNetworks) -> PyTree:
+        """Returns the policy's parameters."""
+        return networks.online.policy
+
+    def _draw(self, key: jax.Array, policy: PyTree, observation: PyTree) -> TanhGaussianSample:
+        gaussian = self._policy.apply(policy, observation)
+        return tanh_gaussian_sample(key, gaussian.mean, gaussian.log_std)
+
+
+def _action_size(run_spec: RunSpec) -> int:
+    space = run_spec.environment.action_space
+    if not (
+        isinstance(space, gymnasium.spaces.Box)
+        and len(space.shape) == 1
+        and np.all(space.low == -1.0)
+        and np.all(space.high == 1.0)
+    ):
+        raise ConfigError(
+            "env.id: sac expects an environment with a vector of continuous, bounded actions, got"
+            f" {space}"
+        )
+    return space.shape[0]

@@ -1,0 +1,292 @@
+"""Skills without a reward: DIAYN (Eysenbach et al. 2018, arXiv 1802.06070) on A2C.
+
+Each episode has a skill z, drawn evenly. The policy is given it beside the observation; a
+discriminator q(z | s) tells it from the states; and arriving in s pays log q(z | s) − log p(z), so
+that skills come to visit states that tell them apart. The paper's base is SAC; ours is the
+actor-critic of `sebulba_agents.actor_critic`, with A2C's loss.
+
+A skill is a row `[B]` of the actor state, drawn anew where `is_first`, and stored in the extras:
+goals, tasks and exploration rates of single environments are done in the same way.
+"""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.errors import ConfigError
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.window import Window
+from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba_agents.a2c import a2c_loss
+from sebulba_agents.actor_critic import (
+    ActorCriticAgent,
+    ActorCriticExtras,
+    ActorCriticOptState,
+    ActorCriticState,
+)
+from sebulba_agents.config import A2CConfig, SkillsConfig
+from sebulba_agents.on_policy import ActorCriticNetworks, OnePass
+from sebulba_agents.optimizers import clipped_adam, descend
+from sebulba_agents.torsos import MLPTorso
+
+
+@pytree_dataclass
+class SkillsNetworks:
+    """What travels to the actors."""
+
+    actor_critic: ActorCriticNetworks
+    discriminator: PyTree
+
+
+@pytree_dataclass
+class SkillsState:
+    """What acting carries along."""
+
+    actor_critic: ActorCriticState
+    skill: jax.Array  # [B] int32, of the episode under way
+    key: jax.Array
+
+
+@pytree_dataclass
+class SkillsExtras:
+    """What the learner has to know about each action."""
+
+    actor_critic: ActorCriticExtras
+    skill: jax.Array  # [B] int32
+
+
+@pytree_dataclass
+class SkillsOptState:
+    """The optimizers' states."""
+
+    actor_critic: ActorCriticOptState
+    discriminator: PyTree
+
+
+class Discriminator(nn.Module):
+    """Which skill an observation is of."""
+
+    num_skills: int
+    hidden_sizes: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> Categorical:
+        """Returns q(z | s) `[N]` of observations `[N, ...]`."""
+        features = MLPTorso(self.hidden_sizes)(observation)
+        return Categorical(logits=nn.Dense(self.num_skills)(features))
+
+
+class SkillsAgent:
+    """An actor-critic that is given a skill, and a discriminator that pays it."""
+
+    learns_from_final_observations = True
+
+    def __init__(self, config: SkillsConfig, run_spec: RunSpec):
+        """Builds the actor-critic for observations with a skill beside them.
+
+        Raises:
+            ConfigError: naming the key to change.
+        """
+        if config.num_skills < 2:
+            raise ConfigError(f"agent.num_skills: expected at least 2, got {config.num_skills}")
+        self._config = config
+        self._run_spec = run_spec
+        observation = {
+            "observation": run_spec.environment.observation,
+            "skill": jax.ShapeDtypeStruct((config.num_skills,), np.float32),
+        }
+        environment = dataclasses.replace(run_spec.environment, observation=observation)
+        a2c = A2CConfig(
+            name=config.name,
+            hidden_sizes=config.hidden_sizes,
+            discount=config.discount,
+            lambda_=config.lambda_,
+            baseline_cost=config.baseline_cost,
+            entropy_cost=config.entropy_cost,
+            learning_rate=config.learning_rate,
+            adam_epsilon=config.adam_epsilon,
+            max_grad_norm=config.max_grad_norm,
+        )
+        self._actor_critic = ActorCriticAgent(
+            a2c,
+            dataclasses.replace(run_spec, environment=environment),
+            learning=OnePass(functools.partial(a2c_loss, config=a2c)),
+        )
+        self._discriminator = Discriminator(config.num_skills, config.hidden_sizes)
+        self._optimizer = clipped_adam(
+            learning_rate=config.discriminator_learning_rate,
+            epsilon=config.adam_epsilon,
+            max_grad_norm=None,
+        )
+
+    def init_networks(self, key: jax.Array) -> SkillsNetworks:
+        """Returns the parameters."""
+        key, discriminator_key = jax.random.split(key)
+        observation = jax.tree.map(
+            lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype),
+            self._run_spec.environment.observation,
+        )
+        return SkillsNetworks(
+            actor_critic=self._actor_critic.init_networks(key),
+            discriminator=self._discriminator.init(discriminator_key, observation),
+        )
+
+    def init_opt_state(self, networks: SkillsNetworks) -> SkillsOptState:
+        """Returns the optimizers' states."""
+        return SkillsOptState(
+            actor_critic=self._actor_critic.init_opt_state(networks.actor_critic),
+            discriminator=self._optimizer.init(networks.discriminator),
+        )
+
+    def init_experience(self, networks: SkillsNetworks, num_envs: int) -> Window:
+        """Returns an empty window of the actor-critic's."""
+        return self._actor_critic.init_experience(networks.actor_critic, num_envs)
+
+    def init_actor_state(
+        self, networks: SkillsNetworks, num_envs: int, key: jax.Array, actor_id: int
+    ) -> SkillsState:
+        """Returns no memory, and skills that the first row redraws."""
+        key, actor_critic_key = jax.random.split(key)
+        return SkillsState(
+            actor_critic=self._actor_critic.init_actor_state(
+                networks.actor_critic, num_envs, actor_critic_key, actor_id
+            ),
+            skill=jnp.zeros(num_envs, jnp.int32),
+            key=key,
+        )
+
+    def act(
+        self,
+        networks: SkillsNetworks,
+        actor_state: SkillsState,
+        env_step: EnvStep,
+        *,
+        greedy: bool,
+    ) -> tuple[jax.Array, SkillsExtras, SkillsState]:
+        """Draws a skill where an episode begins, and acts by it."""
+        key, skill_key = jax.random.split(actor_state.key)
+        drawn = jax.random.randint(
+            skill_key, actor_state.skill.shape, 0, self._config.num_skills, jnp.int32
+        )
+        skill = jnp.where(env_step.is_first, drawn, actor_state.skill)
+        action, extras, state = self._actor_critic.act(
+            networks.actor_critic,
+            actor_state.actor_critic,
+            self._with_skill(env_step, skill),
+            greedy=greedy,
+        )
+        return (
+            action,
+            SkillsExtras(actor_critic=extras, skill=skill),
+            SkillsState(actor_critic=state, skill=skill, key=key),
+        )
+
+    def shard_actor_state(
+        self, actor_state: SkillsState, sharding: ActorStateSharding
+    ) -> SkillsState:
+        """Splits memory and skills over the learner devices."""
+        return SkillsState(
+            actor_critic=self._actor_critic.shard_actor_state(actor_state.actor_critic, sharding),
+            skill=sharding.split(actor_state.skill),
+            key=sharding.replicate(actor_state.key),
+        )
+
+    def update_experience(
+        self,
+        networks: SkillsNetworks,
+        experience: Window,
+        initial_state: SkillsState,
+        final_state: SkillsState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> Window:
+        """Takes the trajectory in, with what the discriminator pays for it."""
+        skill = trajectory.extras.skill
+        env_steps = trajectory.env_steps
+        posterior = self._discriminate(networks.discriminator, env_steps.observation)
+        # A transition's skill is that of the row it leaves; none leads to row 0.
+        log_q = posterior.log_prob(jnp.concatenate([skill[:1], skill]))
+        paid = log_q + jnp.log(float(self._config.num_skills))
+        reward = self._config.reward_weight * env_steps.reward + paid
+        # Row T has the last skill, or begins an episode, and then nothing valid leads to it.
+        shown = jnp.concatenate([skill, skill[-1:]])
+        env_steps = self._with_skill(dataclasses.replace(env_steps, reward=reward), shown)
+        return self._actor_critic.update_experience(
+            networks.actor_critic,
+            experience,
+            initial_state.actor_critic,
+            final_state.actor_critic,
+            Trajectory(
+                env_steps=env_steps,
+                action=trajectory.action,
+                extras=trajectory.extras.actor_critic,
+            ),
+            actor_id,
+        )
+
+    def loss(
+        self, networks: SkillsNetworks, experience: Window, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[Window, Metrics]]:
+        """Returns A2C's loss and the discriminator's cross-entropy, over the rows arrived at."""
+        loss, (experience, metrics) = self._actor_critic.loss(
+            networks.actor_critic, experience, key, step
+        )
+        valid = experience.trajectory.valid
+        rows = experience.trajectory.env_steps.observation
+        skill = jnp.argmax(rows["skill"][:-1], axis=-1)
+        arrived_at = jax.tree.map(lambda leaf: leaf[1:], rows["observation"])
+        posterior = self._discriminate(networks.discriminator, arrived_at)
+        cross_entropy = masked_mean(-posterior.log_prob(skill), valid)
+        is_right = (posterior.mode() == skill).astype(jnp.float32)
+        metrics |= {
+            "discriminator_loss": cross_entropy,
+            "discriminator_accuracy": masked_mean(is_right, valid),
+        }
+        return loss + cross_entropy, (experience, metrics)
+
+    def optimize(
+        self,
+        networks: SkillsNetworks,
+        opt_state: SkillsOptState,
+        grads: SkillsNetworks,
+        experience: Window,
+    ) -> tuple[SkillsNetworks, SkillsOptState]:
+        """Takes a step of each optimizer."""
+        actor_critic, actor_critic_state = self._actor_critic.optimize(
+            networks.actor_critic, opt_state.actor_critic, grads.actor_critic, experience
+        )
+        discriminator, discriminator_state = descend(
+            self._optimizer, networks.discriminator, opt_state.discriminator, grads.discriminator
+        )
+        return (
+            SkillsNetworks(actor_critic=actor_critic, discriminator=discriminator),
+            SkillsOptState(actor_critic=actor_critic_state, discriminator=discriminator_state),
+        )
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Returns the actor-critic's."""
+        return self._actor_critic.num_updates_per_cycle(cycle)
+
+    def actor_networks(self, networks: SkillsNetworks) -> SkillsNetworks:
+        """Returns everything."""
+        return networks
+
+    def _with_skill(self, env_step: EnvStep, skill: jax.Array) -> EnvStep:
+        """Returns rows `[..., B]` that show the skill beside the observation."""
+        one_hot = jax.nn.one_hot(skill, self._config.num_skills, dtype=jnp.float32)
+        observation = {"observation": env_step.observation, "skill": one_hot}
+        return dataclasses.replace(env_step, observation=observation)
+
+    def _discriminate(self, params: PyTree, observation: PyTree) -> Categorical:
+        """Returns q(z | s) `[R, B]` of observations `[R, B, ...]`."""
+        rows, width = jax.tree.leaves(observation)[0].shape[:2]
+        folded = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), observation)
+        posterior = self._discriminator.apply(params, folded)
+        return Categorical(logits=posterior.logits.reshape(rows, width, -1))

@@ -1,0 +1,166 @@
+"""Replay of single transitions: sequences of length `n`, folded into one n-step transition each."""
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit import replay
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.replay import ReplayState, Sample, SequenceIds
+from sebulba.toolkit.replay.frame_stack import FrameStack
+from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba_agents.config import ReplayConfig
+from sebulba_agents.replay_rows import as_seen, row_shapes, rows_of, valid_transitions
+from sebulba_agents.replay_sizes import replay_spec
+
+# No priority is 0: a transition learned perfectly may be drawn again.
+_LEAST_PRIORITY = 1e-6
+
+
+@pytree_dataclass
+class Transitions:
+    """What is learned from: `reward + discount · value(next_observation)` is the target."""
+
+    observation: PyTree  # [n, ...]
+    action: jax.Array  # [n, ...]
+    reward: jax.Array  # [n], discounted sum
+    discount: jax.Array  # [n], 0 where the episode terminated
+    next_observation: PyTree  # [n, ...], at a truncation the true final one
+    weight: jax.Array  # [n], corrects how likely the transition was drawn; 0: there was none
+    ids: SequenceIds
+    num_transitions: jax.Array  # [] int32, that can be drawn on this device
+
+
+class TransitionReplay:
+    """Stores all rows of the streams, and draws from their valid transitions only."""
+
+    def __init__(
+        self,
+        config: ReplayConfig,
+        run_spec: RunSpec,
+        *,
+        discount: float,
+        n_step: int = 1,
+        reward_clip: float | None = None,
+        stack: FrameStack | None = None,
+        priority_exponent: float = 0.0,
+        importance_exponent: float = 1.0,
+    ):
+        """Checks that the sizes fit each other.
+
+        Args:
+            config: of the agent.
+            run_spec: of the run.
+            discount: γ.
+            n_step: rewards in a target; fewer where an episode ends before.
+            reward_clip: rewards are clipped to ± this when they are drawn; None: not.
+            stack: how frames are stacked, to store each once; None: as they are.
+            priority_exponent: α; 0: every valid transition is equally likely.
+            importance_exponent: β, of draws by priority. Others are corrected whole: devices may
+                have unequally many valid transitions.
+
+        Raises:
+            ConfigError: naming the key to change.
+        """
+        self._spec = replay_spec(
+            config,
+            run_spec,
+            sequence_length=n_step,
+            stride=1,
+            stack=stack,
+            priority_exponent=priority_exponent,
+        )
+        self._batch_size = config.batch_size // run_spec.num_learner_devices
+        self._row = row_shapes(run_spec, stack, ())
+        self._discount = discount
+        self._reward_clip = reward_clip
+        self._stack = stack
+        self._has_priorities = priority_exponent != 0.0
+        self._importance_exponent = importance_exponent
+
+    def init(self) -> ReplayState:
+        """Returns an empty replay of one learner device."""
+        return replay.init(self._spec, self._row, ())
+
+    def add(self, state: ReplayState, trajectory: Trajectory, actor_id: jax.Array) -> ReplayState:
+        """Adds rows; transitions now complete get the greatest priority, invalid ones none.
+
+        Raises:
+            ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
+        """
+        state = replay.add(self._spec, state, rows_of(trajectory, self._stack, ()), (), actor_id)
+        ids = replay.newest(self._spec, state, actor_id)
+        env_steps = replay.read(self._spec, state, ids).rows.env_step
+        is_invalid = ~valid_transitions(env_steps)[self._spec.num_context_rows]
+        # A negative start is never stored, so the valid ones keep what they have.
+        invalid = SequenceIds(stream=ids.stream, start=jnp.where(is_invalid, ids.start, -1))
+        return replay.update_priorities(
+            self._spec, state, invalid, jnp.zeros(is_invalid.shape, jnp.float32)
+        )
+
+    def sample(self, state: ReplayState, key: jax.Array) -> Transitions:
+        """Draws this device's share of a batch; if there is nothing to draw, weights are 0.
+
+        Args:
+            state: of this device.
+            key: consumed.
+        """
+        sample = replay.sample(self._spec, state, key, self._batch_size)
+        rows = as_seen(sample.sequences.rows, self._stack)
+        if self._reward_clip is not None:
+            clipped = jnp.clip(rows.env_step.reward, -self._reward_clip, self._reward_clip)
+        else:
+            clipped = rows.env_step.reward
+        reward, discount, length = fold(rows.env_step, clipped, self._discount)
+        each = jnp.arange(self._batch_size)
+        return Transitions(
+            observation=jax.tree.map(lambda x: x[0], rows.env_step.observation),
+            action=rows.action[0],
+            reward=reward,
+            discount=discount,
+            next_observation=jax.tree.map(lambda x: x[length, each], rows.env_step.observation),
+            weight=self._weights(sample),
+            ids=sample.ids,
+            num_transitions=sample.num_sequences,
+        )
+
+    def _weights(self, sample: Sample) -> jax.Array:
+        own = sample.num_sequences.astype(jnp.float32)[None]
+        count = masked_mean(own, jnp.ones_like(own, bool))
+        if self._has_priorities:
+            return importance_weights(sample.probability, count, self._importance_exponent)
+        # Their mean is 1 and not their greatest: the loss is that of one replay of all.
+        return jnp.where(sample.probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)
+
+    def update_priorities(
+        self, state: ReplayState, ids: SequenceIds, td_error: jax.Array
+    ) -> ReplayState:
+        """Sets the priorities `|δ|` of transitions `[n]`; without effect if α is 0."""
+        if not self._has_priorities:
+            return state
+        priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _LEAST_PRIORITY
+        return replay.update_priorities(self._spec, state, ids, priority)
+
+
+def fold(
+    env_steps: EnvStep, reward: jax.Array, discount: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Makes one transition of `n` consecutive ones, as long as the episode goes on.
+
+    Args:
+        env_steps: `[n + 1, B]`, row 0 being no episode's last.
+        reward: `[n + 1, B]`, of the same rows.
+        discount: γ.
+
+    Returns:
+        `[B]` float32, discounted rewards; `[B]` float32, γ^k or 0 where the episode terminated; and
+        `[B]` int32, `k`: the row that the transition arrives at.
+    """
+    counts = jax.lax.cummin(valid_transitions(env_steps).astype(jnp.int32), axis=0)
+    length = jnp.maximum(jnp.sum(counts, axis=0), 1)
+    discounts = discount * (1.0 - env_steps.terminated[1:].astype(jnp.float32))
+    after = jnp.cumprod(discounts, axis=0)
+    before = jnp.concatenate([jnp.ones_like(after[:1]), after[:-1]])
+    total = jnp.sum(jnp.where(counts > 0, before * reward[1:], 0.0), axis=0)
+    return total, jnp.take_along_axis(after, length[None] - 1, axis=0)[0], length

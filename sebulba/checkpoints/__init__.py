@@ -1,1 +1,0 @@
-"""Checkpoints that are whole or refused."""

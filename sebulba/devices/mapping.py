@@ -1,0 +1,102 @@
+"""Mapping a per-device function over the learner devices with pmap semantics, in one place.
+
+The function is written for one device and sees that device's block of every argument; collectives
+name `LEARNER_AXIS`. `shard_map` must not check varying axes: with the check, autodiff sums the
+gradients of replicated parameters over the devices by itself, and an average taken after that is
+the number of devices times too large.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+from jax.sharding import PartitionSpec
+
+from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.toolkit.reductions import LEARNER_AXIS
+from sebulba.types import PyTree
+
+Mapping = Literal["shard_map", "pmap"]
+
+
+def map_over_learners(
+    function: Callable[..., Any],
+    learners: LearnerDevices,
+    *,
+    out_specs: PyTree,
+    donate_argnums: tuple[int, ...] = (),
+    mapping: Mapping = "shard_map",
+) -> Callable[..., Any]:
+    """Returns `function` mapped over the learner devices and jitted.
+
+    Args:
+        function: of one device's blocks; gives a tuple.
+        learners: the devices; arguments are arrays that they placed.
+        out_specs: a tuple of prefix pytrees of PartitionSpec, one for each result.
+        donate_argnums: arguments whose buffers the results may take over.
+        mapping: `shard_map`, or `pmap` for the same numbers through `jax.pmap`, which costs several
+            times the dispatch.
+    """
+    build = {"shard_map": _with_shard_map, "pmap": _with_pmap}[mapping]
+    mapped: Callable[..., Any] | None = None
+
+    def call(*args: PyTree) -> Any:
+        nonlocal mapped
+        if mapped is None:
+            in_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, args)
+            mapped = build(function, learners, in_specs, out_specs, donate_argnums)
+        return mapped(*args)
+
+    return call
+
+
+def _with_shard_map(function, learners, in_specs, out_specs, donate_argnums):
+    mapped = jax.shard_map(
+        function, mesh=learners.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+    return jax.jit(mapped, donate_argnums=donate_argnums)
+
+
+def _with_pmap(function, learners, in_specs, out_specs, donate_argnums):
+    """`jax.pmap` wants an axis of the devices' number: `n` becomes `(devices, n / devices)`."""
+    in_axes = jax.tree.map(_split_axis, in_specs, is_leaf=_is_spec)
+    out_axes = jax.tree.map(_split_axis, out_specs, is_leaf=_is_spec)
+    mapped = jax.pmap(
+        function,
+        axis_name=LEARNER_AXIS,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        devices=learners.devices,
+        donate_argnums=donate_argnums,
+    )
+
+    def unfold(leaf, spec):
+        axis = _split_axis(spec)
+        if axis is None:
+            return leaf
+        shape = list(leaf.shape)
+        shape[axis : axis + 1] = [len(learners), shape[axis] // len(learners)]
+        return leaf.reshape(shape)
+
+    def fold(leaf, spec):
+        axis = _split_axis(spec)
+        if axis is None:
+            return learners.replicate(leaf)
+        shape = list(leaf.shape)
+        shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
+        return learners.split(leaf.reshape(shape), axis=axis)
+
+    def call(*args):
+        results = mapped(*jax.tree.map(unfold, args, in_specs))
+        specs = jax.tree.broadcast(out_specs, results, is_leaf=_is_spec)
+        return jax.tree.map(fold, results, specs)
+
+    return call
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, PartitionSpec)
+
+
+def _split_axis(spec: PartitionSpec) -> int | None:
+    return spec.index(LEARNER_AXIS) if LEARNER_AXIS in spec else None

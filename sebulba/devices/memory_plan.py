@@ -1,0 +1,152 @@
+"""What a run will hold in memory, from shapes alone, before anything is allocated."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+
+import jax
+
+from sebulba.agent import Agent
+from sebulba.agent_check import env_step_shapes
+from sebulba.errors import ConfigError
+from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+
+# Keys of the config that make a part of the plan smaller.
+_REMEDIES = {
+    "experience": "the agent's replay capacity or batch",
+    "trajectories": "actor.num_envs, actor.trajectory_length or learner.queue_slots_per_actor",
+    "networks and gradients": "the network",
+    "optimizer": "the network",
+    "staged networks": "the network",
+    "trajectory buffers": "actor.num_envs or actor.trajectory_length",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """Bytes by what they are for. The activations of acting and of the update come on top."""
+
+    learner_device: dict[str, int]  # on each
+    actor_device: dict[str, int]  # on each
+
+    def describe(self) -> str:
+        """Returns the plan in a line: `learner device 1.2 GiB (experience 1.1 GiB, …); …`."""
+        return "; ".join(
+            f"{role} {format_bytes(sum(parts.values()))} ("
+            + ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
+            + ")"
+            for role, parts in (
+                ("learner device", self.learner_device),
+                ("actor device", self.actor_device),
+            )
+        )
+
+
+def plan_memory(
+    agent: Agent,
+    run_spec: RunSpec,
+    *,
+    num_actor_devices: int,
+    queue_slots_per_actor: int,
+) -> MemoryPlan:
+    """Returns the bytes that a run holds on each device, by tracing shapes."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    networks = jax.eval_shape(agent.init_networks, key)
+    opt_state = jax.eval_shape(agent.init_opt_state, networks)
+    num_envs = run_spec.num_envs_per_learner_device
+    experience = jax.eval_shape(lambda nets: agent.init_experience(nets, num_envs), networks)
+    actor_networks = jax.eval_shape(agent.actor_networks, networks)
+    trajectory = num_bytes(trajectory_shapes(agent, run_spec))
+    # Waiting in the deque, one on its way from each actor, and those being learned from.
+    trajectories = run_spec.num_actors * (queue_slots_per_actor + 1)
+    trajectories += run_spec.trajectories_per_cycle
+    threads = run_spec.num_actors // num_actor_devices
+    return MemoryPlan(
+        learner_device={
+            "experience": num_bytes(experience),
+            "trajectories": trajectories * trajectory // run_spec.num_learner_devices,
+            "networks and gradients": 2 * num_bytes(networks) + num_bytes(actor_networks),
+            "optimizer": num_bytes(opt_state),
+        },
+        actor_device={
+            "staged networks": 2 * num_bytes(actor_networks),
+            "trajectory buffers": threads * trajectory,
+        },
+    )
+
+
+def trajectory_shapes(agent: Agent, run_spec: RunSpec) -> Trajectory:
+    """Returns the shapes of one actor's trajectory."""
+
+    def act(key: jax.Array, env_step: EnvStep) -> tuple[PyTree, PyTree]:
+        networks = agent.actor_networks(agent.init_networks(key))
+        actor_state = agent.init_actor_state(networks, run_spec.num_envs, key, 0)
+        action, extras, _ = agent.act(networks, actor_state, env_step, greedy=False)
+        return action, extras
+
+    def rows(count: int, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), tree)
+
+    env_step = env_step_shapes(run_spec)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    action, extras = jax.eval_shape(act, key, env_step)
+    length = run_spec.trajectory_length
+    return Trajectory(
+        env_steps=rows(length + 1, env_step),
+        action=rows(length, action),
+        extras=rows(length, extras),
+    )
+
+
+def check_memory(
+    plan: MemoryPlan,
+    *,
+    actor_devices: Sequence[jax.Device],
+    learner_devices: Sequence[jax.Device],
+) -> None:
+    """Checks that every device has room for its part of the plan.
+
+    Raises:
+        ConfigError: with the numbers, and what to make smaller.
+    """
+    needs: dict[str, int] = {}
+    rooms: dict[str, int] = {}
+    for devices, parts in (
+        (actor_devices, plan.actor_device),
+        (learner_devices, plan.learner_device),
+    ):
+        for device in devices:
+            name, room = _memory_of(device)
+            needs[name] = needs.get(name, 0) + sum(parts.values())
+            rooms[name] = room
+    for name, need in needs.items():
+        if need > rooms[name]:
+            parts = plan.learner_device | plan.actor_device
+            largest = max(parts, key=parts.__getitem__)
+            raise ConfigError(
+                f"memory: the run needs {format_bytes(need)} on {name}, which has"
+                f" {format_bytes(rooms[name])}: {plan.describe()}."
+                f" Make {_REMEDIES[largest]} smaller"
+            )
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Returns the bytes of all leaves, arrays or their shapes."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def format_bytes(size: int) -> str:
+    """Returns `1.5 GiB`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} B"
+
+
+def _memory_of(device: jax.Device) -> tuple[str, int]:
+    """Returns the name and the bytes of the memory that a device uses; CPU devices share one."""
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return str(device), stats["bytes_limit"]
+    return "the host", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

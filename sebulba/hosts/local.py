@@ -1,0 +1,122 @@
+"""Several training processes on this machine, as the hosts of one run. Imports no jax."""
+
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sebulba.hosts.children import Children, exit_code_of
+
+_GRACE_S = 15.0
+_POLL_S = 0.2
+
+
+def run_together(
+    argv: Sequence[str],
+    *,
+    num_processes: int,
+    num_devices: int | None,
+    grace_s: float = _GRACE_S,
+) -> int:
+    """Runs `python -m sebulba.train` in each process, and returns the exit code of them all.
+
+    SIGINT and SIGTERM are handed on to all.
+
+    Args:
+        argv: the command line of the run.
+        num_processes: of the run.
+        num_devices: virtual CPU devices of each; None: the machine's own devices.
+        grace_s: seconds that the others have to end by themselves when one has failed; then they
+            are killed.
+
+    Returns:
+        0 if all ended with 0, else the code of the one that failed first; 128 + the number of the
+        signal that ended it.
+    """
+    own_flags = _connection(num_processes)
+    variables = {}
+    if num_devices is not None:
+        variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
+    with Children().told_of_signals() as children:
+        processes = [
+            children.start(
+                [*argv, *own_flags, "--distributed.process-id", str(number)],
+                variables=variables,
+                output=subprocess.PIPE,
+            )
+            for number in range(num_processes)
+        ]
+        with _Output(processes) as output:
+            return _wait(processes, output, grace_s)
+
+
+def _connection(num_processes: int) -> list[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return [
+        *("--distributed.mode", "manual"),
+        *("--distributed.coordinator", f"127.0.0.1:{port}"),
+        *("--distributed.num-processes", str(num_processes)),
+    ]
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], output: "_Output", grace_s: float) -> int:
+    """Waits for all processes; kills those that are left when one has failed and time is up."""
+    first_failure: int | None = None
+    deadline = float("inf")
+    while any(process.poll() is None for process in processes):
+        output.copy(_POLL_S)
+        codes = [process.poll() for process in processes]
+        if first_failure is None:
+            first_failure = next((code for code in codes if code), None)
+            deadline = time.monotonic() + grace_s if first_failure is not None else deadline
+        if time.monotonic() > deadline:
+            for process in processes:
+                process.kill()
+    output.copy_rest()
+    return exit_code_of(first_failure or next(filter(None, (p.wait() for p in processes)), 0))
+
+
+class _Output:
+    """Copies what processes print to stderr, line by line, each behind its process's number."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]):
+        self._selector = selectors.DefaultSelector()
+        self._started: dict[int, bytes] = {}  # of each process, the line that has no end yet
+        self._pipes = [process.stdout for process in processes if process.stdout is not None]
+        for number, pipe in enumerate(self._pipes):
+            self._selector.register(pipe, selectors.EVENT_READ, number)
+
+    def __enter__(self) -> "_Output":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._selector.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def copy(self, timeout_s: float) -> bool:
+        """Copies what there is; waits for it, but no longer than `timeout_s`."""
+        events = self._selector.select(timeout_s)
+        for key, _ in events:
+            data = os.read(key.fd, 1 << 16)
+            if not data:
+                self._selector.unregister(key.fileobj)
+            *lines, rest = (self._started.get(key.data, b"") + data).split(b"\n")
+            self._started[key.data] = rest
+            if not data and rest:
+                lines.append(self._started.pop(key.data))
+            for line in lines:
+                text = line.decode(errors="replace")
+                print(f"[{key.data}] {text}", file=sys.stderr, flush=True)
+        return bool(events)
+
+    def copy_rest(self) -> None:
+        """Copies what is left after the end of all processes."""
+        while self._selector.get_map() and self.copy(0.0):
+            pass

@@ -1,1 +1,0 @@
-"""Training runs as processes that this one starts. Imports no jax."""

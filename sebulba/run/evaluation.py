@@ -1,0 +1,197 @@
+"""Evaluates published networks beside training, without touching anything that trains."""
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from sebulba.evaluation.episodes import Evaluation, Evaluator
+from sebulba.evaluation.protocol import describe_protocol
+from sebulba.evaluation.statistics import summarize
+from sebulba.run.assembly import Ring
+from sebulba.storage.metrics.base import MetricsWriter, Row
+from sebulba.types import Networks, TrajectoryItem
+
+_SLICE_S = 0.5  # the supervisor looks after the other threads in between
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Candidate:
+    """Networks as a learner cycle published them: never donated, never written to again."""
+
+    networks: Networks
+    learner_cycle: int
+    env_steps: int
+    updates: int
+
+
+class EvaluationBeside:
+    """Evaluates on an interval, in the supervisor's thread.
+
+    The learner's thread calls `after_cycle`, which keeps a reference to the networks when an
+    evaluation is due; all else is done by whoever calls `poll`, half a second at a time, and
+    `finish`. Networks that fall due while others are being evaluated wait, the newest alone. An
+    evaluation that fails is told, and tried again with the next networks; told again only if one
+    has succeeded in between.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        evaluator: Evaluator,
+        *,
+        interval_env_steps: int,
+        stop_on_error: bool,
+        writer: MetricsWriter,
+        on_message: Callable[[str], None],
+        now: Callable[[], float] = time.perf_counter,
+    ):
+        """Begins where the ring stands.
+
+        Args:
+            ring: a new or restored one.
+            evaluator: on the device of the ring's first actor.
+            interval_env_steps: env steps learned from between two evaluations.
+            stop_on_error: whether `poll` and `finish` raise what an evaluation fails with.
+            writer: of a row for each evaluation; used by the supervisor's thread, closed by
+                `close`.
+            on_message: takes a line of text about each evaluation.
+            now: seconds.
+        """
+        self._ring = ring
+        self._evaluator = evaluator
+        self._interval_env_steps = interval_env_steps
+        self._stop_on_error = stop_on_error
+        self._writer = writer
+        self._on_message = on_message
+        self._now = now
+        self._intervals = ring.progress.env_steps // interval_env_steps
+        # From the learner's thread to the supervisor's.
+        self._due: collections.deque[_Candidate] = collections.deque(maxlen=1)
+        self._candidate: _Candidate | None = None
+        self._evaluation: Evaluation | None = None
+        self._seconds = 0.0  # spent on the evaluation under way
+        self._last_cycle: int | None = None  # that an evaluation was begun for
+        self._has_warned = False
+
+    def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
+        """Keeps the networks of a learner cycle that is over, if they are to be evaluated."""
+        del items
+        intervals = self._ring.progress.env_steps // self._interval_env_steps
+        if intervals > self._intervals:
+            self._intervals = intervals
+            self._due.append(self._newest())
+
+    def poll(self) -> None:
+        """Plays on for half a second, if there is something to evaluate.
+
+        Raises:
+            Exception: what an evaluation failed with, if that is to stop the run.
+        """
+        if self._candidate is None and self._due:
+            self._candidate = self._due.popleft()
+        if self._candidate is None:
+            return
+        started = self._now()
+        try:
+            self._play(self._candidate, until=started + _SLICE_S)
+            self._seconds += self._now() - started
+            if self._evaluation is not None and self._evaluation.is_over:
+                self._report(self._candidate, self._evaluation)
+                self._end()
+                self._has_warned = False
+        except Exception as error:
+            candidate = self._candidate
+            self._end()
+            if self._stop_on_error:
+                error.add_note(
+                    f"This happened in the evaluation of cycle {candidate.learner_cycle}."
+                )
+                raise
+            if not self._has_warned:
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                self._on_message(
+                    f"evaluation at {candidate.env_steps:,} env steps failed:"
+                    f" {type(error).__name__}: {reason}; training goes on"
+                )
+            self._has_warned = True
+
+    def finish(self, should_stop: Callable[[], bool]) -> None:
+        """Completes the evaluation under way and evaluates the last networks; threads have ended.
+
+        Args:
+            should_stop: asked twice a second; what is not over then is dropped.
+
+        Raises:
+            Exception: as `poll`.
+        """
+        self._due.clear()
+        while self._candidate is not None and not should_stop():
+            self.poll()
+        if self._last_cycle != self._ring.learner.num_cycles:
+            self._due.append(self._newest())
+        while (self._candidate is not None or self._due) and not should_stop():
+            self.poll()
+
+    def close(self) -> None:
+        """Drops an evaluation under way, and closes the file; may be called twice."""
+        self._end()
+        self._writer.close()
+
+    def _newest(self) -> _Candidate:
+        learner, progress = self._ring.learner, self._ring.progress
+        return _Candidate(
+            networks=learner.networks_on(self._ring.actor_devices[0]),
+            learner_cycle=learner.num_cycles,
+            env_steps=progress.env_steps,
+            updates=learner.num_updates,
+        )
+
+    def _play(self, candidate: _Candidate, *, until: float) -> None:
+        if self._evaluation is None:
+            self._last_cycle = candidate.learner_cycle
+            self._evaluation = self._evaluator.start(candidate.networks)
+        is_out_of_time = False
+        while not self._evaluation.is_over and not is_out_of_time:
+            self._evaluation.advance()
+            is_out_of_time = self._now() >= until
+
+    def _report(self, candidate: _Candidate, evaluation: Evaluation) -> None:
+        plan, played = self._evaluator.plan, evaluation.result()
+        row: Row = {
+            "env_steps": candidate.env_steps,
+            "updates": candidate.updates,
+            "learner_cycle": candidate.learner_cycle,
+            "wall_time_s": self._ring.progress.wall_time_s,
+            "evaluation_s": self._seconds,
+            **summarize(played.records, seed=plan.seed),
+            "episodes_unfinished": played.unfinished,
+            "protocol": describe_protocol(
+                plan,
+                settings=evaluation.settings,
+                learner_cycle=candidate.learner_cycle,
+                env_steps=candidate.env_steps,
+                updates=candidate.updates,
+            ),
+        }
+        self._writer.write(row)
+        self._on_message(describe_row(row))
+
+    def _end(self) -> None:
+        evaluation, self._evaluation = self._evaluation, None
+        self._candidate, self._seconds = None, 0.0
+        if evaluation is not None:
+            evaluation.close()
+
+
+def describe_row(row: Row) -> str:
+    """Returns an evaluation in a line of text."""
+    left = row["episodes_unfinished"]
+    unfinished = f"; {left} not over within evaluation.max_episode_steps" if left else ""
+    if not row["episodes"]:
+        return f"evaluation at {row['env_steps']:,} env steps: no episode ended{unfinished}"
+    return (
+        f"evaluation at {row['env_steps']:,} env steps: return {row['return_mean']:,.2f}, IQM"
+        f" {row['return_iqm']:,.2f} [{row['return_iqm_low']:,.2f}, {row['return_iqm_high']:,.2f}],"
+        f" of {row['episodes']} episodes{unfinished}"
+    )

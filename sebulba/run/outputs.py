@@ -1,0 +1,181 @@
+"""Where a run's rows, checkpoints, evaluations and schedule go."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+
+from sebulba.config import Config
+from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
+from sebulba.evaluation.stored import parse_which
+from sebulba.hosts import connection as hosts
+from sebulba.hosts.joining import choose_step
+from sebulba.ring.schedule_file import SCHEDULE, ScheduleRecorder, resume_schedule
+from sebulba.run.assembly import Ring
+from sebulba.run.autosave import Autosave
+from sebulba.run.evaluation import EvaluationBeside
+from sebulba.run.state import Resumed, resume
+from sebulba.storage.checkpoints.checkpointer import Checkpointer
+from sebulba.storage.metrics.base import MetricsWriter
+from sebulba.storage.metrics.csv import CsvWriter
+from sebulba.storage.metrics.jsonl import JsonlWriter
+from sebulba.storage.metrics.tensorboard import TensorBoardWriter
+from sebulba.storage.metrics.wandb import WandbWriter
+from sebulba.storage.metrics.writers import MetricsFanOut
+from sebulba.storage.run_dir import CHECKPOINTS, EVALUATIONS, directory_of_host
+from sebulba.types import TrajectoryItem
+
+_WRITERS_DEADLINE_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Everything that a run writes to."""
+
+    fan_out: MetricsFanOut
+    autosave: Autosave
+    evaluation: EvaluationBeside | None
+    recorder: ScheduleRecorder | None
+
+    def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
+        """Takes a learner cycle in, in the learner's thread."""
+        # First: a checkpoint of this cycle is to find it in the record.
+        if self.recorder is not None:
+            self.recorder.after_cycle(items)
+        self.autosave.after_cycle(items)
+        if self.evaluation is not None:
+            self.evaluation.after_cycle(items)
+
+    def poll(self) -> None:
+        """Saves and evaluates what is due, in the supervisor's thread."""
+        self.autosave.poll()
+        if self.evaluation is not None:
+            self.evaluation.poll()
+
+    def close(
+        self, *, threads_have_ended: bool, is_done: bool, should_stop: Callable[[], bool]
+    ) -> Exception | None:
+        """Saves the run, evaluates its end and closes all files; returns what went wrong."""
+        try:
+            self.autosave.finish(threads_have_ended=threads_have_ended)
+            if self.evaluation is not None and is_done:
+                self.evaluation.finish(should_stop)
+        except Exception as error:
+            return error
+        finally:
+            if self.evaluation is not None:
+                self.evaluation.close()
+            if self.recorder is not None:
+                self.recorder.close()
+            self.fan_out.close(_WRITERS_DEADLINE_S)
+        return None
+
+
+def open_outputs(
+    ring: Ring, config: Config, path: pathlib.Path, on_message: Callable[[str], None]
+) -> Outputs:
+    """Opens the run's files, at the checkpoint that the ring is to go on from if there is one.
+
+    Raises:
+        CheckpointError: it cannot be used; no file has been touched.
+        ConfigError: the run's recorded schedule cannot go on from there.
+    """
+    own = directory_of_host(path)
+    directory, env_steps, resumed = own / CHECKPOINTS, None, None
+    if config.resume is not None:
+        resumed = resume(ring, directory, choose_step(directory, parse_which(config.resume)))
+        env_steps = resumed.env_steps
+        on_message(str(resumed))
+    recorder = _recorder(ring, config, own, on_message, resumed=resumed)
+    checkpointer = Checkpointer(directory, keep=config.checkpoint.keep)
+    if resumed is not None:
+        checkpointer.discard_after(resumed.num_cycles)
+    return Outputs(
+        fan_out=MetricsFanOut(
+            _writers(config, path, resume_env_steps=env_steps),
+            on_warning=on_message,
+        ),
+        autosave=Autosave(
+            ring,
+            checkpointer,
+            interval_s=config.checkpoint.interval_s,
+            on_warning=on_message,
+        ),
+        evaluation=_evaluation_beside(ring, config, path, on_message, resume_env_steps=env_steps),
+        recorder=recorder,
+    )
+
+
+def _recorder(
+    ring: Ring,
+    config: Config,
+    path: pathlib.Path,
+    on_message: Callable[[str], None],
+    *,
+    resumed: Resumed | None,
+) -> ScheduleRecorder | None:
+    if not config.run.record_schedule:
+        return None
+    if resumed is not None:
+        resume_schedule(
+            path / SCHEDULE,
+            num_cycles=resumed.num_cycles,
+            is_exact=resumed.level != "restart",
+        )
+    return ScheduleRecorder(
+        path / SCHEDULE,
+        num_actors=len(ring.actors),
+        trajectories_per_cycle=config.learner.trajectories_per_cycle,
+        on_warning=on_message,
+    )
+
+
+def _evaluation_beside(
+    ring: Ring,
+    config: Config,
+    path: pathlib.Path,
+    on_message: Callable[[str], None],
+    *,
+    resume_env_steps: int | None,
+) -> EvaluationBeside | None:
+    settings = config.evaluation
+    if settings.interval_env_steps is None or not hosts.is_first():
+        return None
+    plan = EvaluationPlan(
+        env=config.env,
+        episodes=settings.episodes,
+        num_envs=settings.parallel_envs,
+        max_episode_steps=settings.max_episode_steps,
+        greedy=settings.greedy,
+        seed=config.seed,
+    )
+    return EvaluationBeside(
+        ring,
+        Evaluator(
+            ring.agent,
+            plan,
+            device=ring.actor_devices[0],
+            env_timeout_s=config.actor.env_timeout_s,
+        ),
+        interval_env_steps=settings.interval_env_steps,
+        stop_on_error=settings.stop_on_error,
+        writer=JsonlWriter(path / EVALUATIONS, resume_env_steps=resume_env_steps),
+        on_message=on_message,
+    )
+
+
+def _writers(
+    config: Config, path: pathlib.Path, *, resume_env_steps: int | None
+) -> list[MetricsWriter]:
+    if not hosts.is_first():
+        return []
+    writers: list[MetricsWriter] = [
+        JsonlWriter(path / "metrics.jsonl", resume_env_steps=resume_env_steps),
+        CsvWriter(path / "metrics.csv", resume_env_steps=resume_env_steps),
+        TensorBoardWriter(path, resume_env_steps=resume_env_steps),
+    ]
+    if config.run.wandb_project is not None:
+        project, settings = config.run.wandb_project, dataclasses.asdict(config)
+        writers.append(
+            WandbWriter(path / "wandb", project=project, name=path.name, config=settings)
+        )
+    return writers

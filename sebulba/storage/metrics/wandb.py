@@ -1,0 +1,72 @@
+"""Weights & Biases, for those who ask for it: `run.wandb_project`."""
+
+import importlib.util
+import os
+import pathlib
+from typing import Any
+
+from sebulba.errors import ConfigError
+from sebulba.storage.metrics.base import Row
+
+
+class WandbWriter:
+    """Logs every number of a row at its env steps; None and strings are left out.
+
+    The service is reached at the first row, in the writer's own thread: a login, a proxy or a slow
+    network holds up nothing else. `WANDB_MODE=offline` keeps everything in the directory.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, project: str, name: str, config: dict[str, Any]
+    ):
+        """Prepares a run of the project; nothing is sent yet.
+
+        Args:
+            directory: where W&B keeps its files, created if missing.
+            project: `run.wandb_project`.
+            name: of the run. It is its identity in the project too: a resumed run goes on in the
+                first one's curves, where rows at env steps that are there already are left out.
+            config: shown with the run.
+
+        Raises:
+            ConfigError: wandb is not installed.
+        """
+        if importlib.util.find_spec("wandb") is None:
+            raise ConfigError(
+                "run.wandb_project: expected the package wandb, which is not installed:"
+                " pip install 'sebulba[wandb]'"
+            )
+        self._directory = pathlib.Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._project, self._name, self._config = project, name, config
+        self._run: Any = None
+
+    def write(self, row: Row) -> None:
+        """Logs a row."""
+        if self._run is None:
+            self._run = self._start()
+        numbers = {
+            key: value
+            for key, value in row.items()
+            if isinstance(value, float | int) and key != "env_steps"
+        }
+        self._run.log(numbers, step=row["env_steps"])
+
+    def close(self) -> None:
+        """Ends the run; may be called twice."""
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.finish()
+
+    def _start(self) -> Any:
+        import wandb
+
+        return wandb.init(
+            project=self._project,
+            name=self._name,
+            id=self._name,
+            resume="allow",
+            config=self._config,
+            dir=self._directory,
+            settings=wandb.Settings(silent=True, console="off"),
+        )

@@ -1,0 +1,133 @@
+"""What is checked: an agent on a probe of its environment, put together by a run's own assembly."""
+
+import dataclasses
+from typing import cast
+
+import jax
+
+from sebulba.agent import Agent
+from sebulba.config import Config
+from sebulba.config.agents import agent_factory
+from sebulba.devices.memory_plan import MemoryPlan, plan_memory
+from sebulba.envs import make_environment
+from sebulba.errors import ConfigError
+from sebulba.run.assembly import Ring, assemble
+from sebulba.tools.check.capture import CaptureConfig, CapturingAgent
+from sebulba.tools.check.probe import ProbeEnvironment, probe_config
+from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
+
+_LEAST_THREADS = 2  # with one actor alone nothing shows what actors share
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """An assembled ring whose environments are probes, and whose agent keeps what it is given."""
+
+    config: Config  # of the run that the check is about, but for the probe
+    run_spec: RunSpec
+    agent: Agent  # as the ring has it, without what keeps its arguments
+    ring: Ring
+    probes: tuple[ProbeEnvironment, ...]  # one for each actor
+    start_states: tuple[ActorState, ...]  # one for each actor, before row 0 of its stream
+    memory_plan: MemoryPlan  # of the run, without what the check keeps
+
+    def agent_on(self, num_learner_devices: int) -> tuple[Agent, RunSpec]:
+        """Returns the agent of a run with another number of learner devices."""
+        run_spec = dataclasses.replace(self.run_spec, num_learner_devices=num_learner_devices)
+        return agent_factory(self.config.agent.name)(self.config.agent, run_spec), run_spec
+
+
+def assemble_subject(config: Config) -> Subject:
+    """Puts together what `config` describes, serially and with a probe for the environment.
+
+    A config with one actor thread gets a second one, if the agent's settings allow it.
+
+    Raises:
+        ConfigError: devices, environment or agent cannot be as the config says.
+        AgentError: the agent breaks the protocol.
+    """
+    spec = _environment_spec(config)
+    run = dataclasses.replace(
+        config,
+        env=probe_config(spec, config.actor.trajectory_length),
+        # The probe's streams are known in advance; an agent cannot tell how its rows were acted.
+        actor=dataclasses.replace(config.actor, rollout="steps"),
+        run=dataclasses.replace(config.run, mode="serial", stop_at_return=None),
+    )
+    built: list[CapturingAgent] = []
+    try:
+        config, ring = _assemble(_with_threads(run), built)
+    except ConfigError:
+        built.clear()
+        config, ring = _assemble(run, built)
+    return Subject(
+        config=config,
+        run_spec=built[0].run_spec,
+        agent=built[0].captured,
+        ring=ring,
+        probes=tuple(cast(ProbeEnvironment, environment) for environment in ring.environments),
+        start_states=tuple(actor.resume_point.actor_state for actor in ring.actors),
+        memory_plan=_memory_plan(run, built[0], num_actor_devices=len(ring.stagings)),
+    )
+
+
+def _memory_plan(run: Config, agent: CapturingAgent, *, num_actor_devices: int) -> MemoryPlan:
+    num_actors = run.actor.threads_per_device * num_actor_devices
+    run_spec = dataclasses.replace(agent.run_spec, num_actors=num_actors)
+    return plan_memory(
+        agent_factory(run.agent.name)(run.agent, run_spec),
+        run_spec,
+        num_actor_devices=num_actor_devices,
+        queue_slots_per_actor=run.learner.queue_slots_per_actor,
+    )
+
+
+def _with_threads(config: Config) -> Config:
+    threads = max(_LEAST_THREADS, config.actor.threads_per_device)
+    return dataclasses.replace(
+        config, actor=dataclasses.replace(config.actor, threads_per_device=threads)
+    )
+
+
+def _assemble(config: Config, built: list[CapturingAgent]) -> tuple[Config, Ring]:
+    captured = CaptureConfig(captured=config.agent, built=built)
+    devices = None
+    if config.devices.actor is None and config.devices.learner is None:
+        # Virtual devices are for comparing numbers of learner devices, not for the pipeline.
+        devices = _real_devices()
+    ring = assemble(
+        dataclasses.replace(config, agent=captured), write_row=lambda row: None, devices=devices
+    )
+    return config, ring
+
+
+def _real_devices() -> list[jax.Device]:
+    devices = jax.local_devices()
+    return devices[:1] if devices[0].platform == "cpu" else devices
+
+
+def _environment_spec(config: Config) -> EnvironmentSpec:
+    environment = make_environment(config.env, num_envs=1, seed=config.seed)
+    try:
+        return environment.spec
+    finally:
+        environment.close()
+
+
+def env_axes(agent: Agent, run_spec: RunSpec) -> PyTree:
+    """Returns, for each leaf of the actor state, its axis of environments; -1: it has none."""
+    few, many = (
+        jax.eval_shape(lambda key, n=n: _actor_state(agent, n, key), jax.random.key(0))
+        for n in (run_spec.num_envs, 2 * run_spec.num_envs)
+    )
+
+    def axis(few: jax.ShapeDtypeStruct, many: jax.ShapeDtypeStruct) -> int:
+        sizes = zip(few.shape, many.shape, strict=True)
+        return next((i for i, (a, b) in enumerate(sizes) if a != b), -1)
+
+    return jax.tree.map(axis, few, many)
+
+
+def _actor_state(agent: Agent, num_envs: int, key: jax.Array) -> ActorState:
+    networks = agent.actor_networks(agent.init_networks(key))
+    return agent.init_actor_state(networks, num_envs, key, 0)

@@ -1,0 +1,186 @@
+"""An evaluation of a stored policy from the command line to its exit code."""
+
+import argparse
+import sys
+import traceback
+from typing import Any
+
+import rich.console
+import rich.table
+
+from sebulba.config import Config
+from sebulba.envs.base import Environment
+from sebulba.errors import ConfigError
+from sebulba.evaluation.episodes import EvaluationPlan, Evaluator, PlayedEpisodes
+from sebulba.evaluation.protocol import describe_protocol, notable_settings
+from sebulba.evaluation.recording import Recording
+from sebulba.evaluation.rendering import check_rendering, load_opengl, with_rendering
+from sebulba.evaluation.statistics import Statistics, summarize
+from sebulba.evaluation.stored import load_stored_policy, parse_which
+from sebulba.evaluation.video import check_format, write_video
+from sebulba.exit_codes import (
+    EXIT_CHECKPOINT,
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_SIGNAL_BASE,
+)
+from sebulba.run.lifecycle import use_compilation_cache
+from sebulba.run.supervision import StopSignal
+from sebulba.storage.checkpoints.restore import CheckpointError
+from sebulba.storage.metrics.base import Row
+from sebulba.storage.metrics.files import write_json
+
+_PIPE_WIDTH = 120
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Evaluates as the command line says, and returns the process's exit code.
+
+    Results go to stdout and to the files asked for, errors to stderr, the cause in the last line.
+    """
+    try:
+        with StopSignal().installed() as stop:
+            played_any = _evaluate(options, stop)
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except CheckpointError as error:
+        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        return EXIT_CHECKPOINT
+    except Exception as error:
+        traceback.print_exc()
+        print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    if stop.number is not None:
+        print("sebulba: stopped; nothing was written", file=sys.stderr)
+        return EXIT_SIGNAL_BASE + stop.number
+    if not played_any:
+        print(
+            "sebulba: no episode was over in time; give --max-episode-steps more", file=sys.stderr
+        )
+        return EXIT_FAILED
+    return EXIT_DONE
+
+
+def _evaluate(options: argparse.Namespace, stop: StopSignal) -> bool:
+    """Plays, shows and writes; returns whether any episode ended."""
+    which = parse_which(options.checkpoint)
+    if options.video is not None:
+        check_format(options.video)
+        load_opengl()
+    use_compilation_cache()
+    stored = load_stored_policy(options.run_dir, which)
+    if options.video is not None:
+        check_rendering(stored.config.env)
+    plan = _plan(options, stored.config)
+    recording: Recording | None = None
+
+    def wrap(environment: Environment) -> Environment:
+        nonlocal recording
+        if options.video is None:
+            return environment
+        recording = Recording(environment, episodes=options.video_episodes)
+        return recording
+
+    evaluator = Evaluator(
+        stored.agent,
+        plan,
+        device=stored.device,
+        env_timeout_s=stored.config.actor.env_timeout_s,
+    )
+    evaluation = evaluator.start(stored.networks, wrap=wrap)
+    try:
+        while not evaluation.is_over and not stop.is_set():
+            evaluation.advance()
+    finally:
+        evaluation.close()
+    if stop.is_set():
+        return False
+    played = evaluation.result()
+    statistics = summarize(played.records, seed=plan.seed)
+    protocol = describe_protocol(
+        plan,
+        settings=evaluation.settings,
+        learner_cycle=stored.learner_cycle,
+        env_steps=stored.env_steps,
+        updates=stored.updates,
+    )
+    _show(statistics, protocol, played)
+    if options.json is not None:
+        write_json(options.json, _to_json(statistics, protocol, played))
+    if recording is not None:
+        count = write_video(options.video, recording.frames(), fps=options.fps)
+        cut = f"; cut after {count:,}" if recording.is_cut else ""
+        print(f"{options.video}: {count:,} pictures{cut}")
+    return bool(played.records)
+
+
+def _plan(options: argparse.Namespace, config: Config) -> EvaluationPlan:
+    settings = config.evaluation
+    return EvaluationPlan(
+        env=config.env if options.video is None else with_rendering(config.env),
+        episodes=options.episodes,
+        num_envs=options.parallel_envs or settings.parallel_envs,
+        max_episode_steps=options.max_episode_steps or settings.max_episode_steps,
+        greedy=settings.greedy if options.greedy is None else options.greedy,
+        seed=config.seed if options.seed is None else options.seed,
+    )
+
+
+def _to_json(statistics: Statistics, protocol: Row, played: PlayedEpisodes) -> dict[str, Any]:
+    return {
+        "statistics": statistics,
+        "episodes_unfinished": played.unfinished,
+        "protocol": protocol,
+        "episodes": [
+            {"env": env, "return": record.episode_return, "length": record.episode_length}
+            for env, records in enumerate(played.episodes)
+            for record in records
+        ],
+    }
+
+
+def _show(statistics: Statistics, protocol: Row, played: PlayedEpisodes) -> None:
+    """Prints the figures, and below them what they depend on."""
+    table = rich.table.Table(show_header=False, title=f"{protocol['suite']} {protocol['id']}")
+    for name, value in _lines(statistics, played).items():
+        table.add_row(name, value)
+    table.add_section()
+    for name, value in _stamp(protocol).items():
+        table.add_row(name, str(value))
+    # A pipe has no width: a long line is better there than a cut one.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    rich.console.Console(width=width, highlight=False, markup=False).print(table)
+
+
+def _lines(statistics: Statistics, played: PlayedEpisodes) -> dict[str, str]:
+    def number(key: str) -> str:
+        value = statistics[key]
+        return "unknown" if value is None else f"{value:,.2f}"
+
+    lines = {
+        "return: mean ± standard deviation": f"{number('return_mean')} ± {number('return_std')}",
+        "interquartile mean [95 % of the bootstrap]": (
+            f"{number('return_iqm')} [{number('return_iqm_low')}, {number('return_iqm_high')}]"
+        ),
+        "least, greatest": f"{number('return_min')}, {number('return_max')}",
+        "mean length": f"{number('length_mean')} env steps",
+        "episodes": f"{statistics['episodes']:,}",
+    }
+    if played.unfinished:
+        lines["not over in time, left out"] = (
+            f"{played.unfinished:,}: the long ones are missing above; give --max-episode-steps more"
+        )
+    return lines
+
+
+def _stamp(protocol: Row) -> Row:
+    return {
+        "policy": "greedy" if protocol["greedy"] else "sampled",
+        "trained for": f"{protocol['env_steps_trained']:,} env steps,"
+        f" {protocol['updates_trained']:,} updates (learner cycle {protocol['learner_cycle']:,})",
+        "environments": f"{protocol['num_envs']}, each plays a number of episodes fixed beforehand",
+        "seed": protocol["seed"],
+        **notable_settings(protocol["settings"]),
+    }

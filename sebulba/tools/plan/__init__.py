@@ -1,0 +1,4 @@
+"""`sebulba.plan`: measures the parts of a config and proposes a better split.
+
+Begin with `command.py`.
+"""

@@ -1,0 +1,231 @@
+"""Measures a config's parts, predicts, proposes, and compares the prediction with a run."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+
+from sebulba.config import Config
+from sebulba.devices.split import plan_devices
+from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
+from sebulba.run.assembly import assemble
+from sebulba.run.lifecycle import prepare_process
+from sebulba.run.supervision import run
+from sebulba.tools.plan.measuring import measure_parts
+from sebulba.tools.plan.model import Cost, Parts, Prediction, predict, scaled_update
+from sebulba.tools.plan.proposing import Candidate, Setting, candidates, propose
+
+_WIDTH = 120  # of what goes to a file, columns
+_MOST_ENV_FACTORS = (1, 2, 4)
+
+
+def plan(config: Config, *, seconds: float, verify: bool, json_path: pathlib.Path | None) -> int:
+    """Prints the plan for a config, and returns the process's exit code."""
+    prepare_process(config)
+    console = rich.console.Console()
+    if not console.is_terminal:
+        console.width = _WIDTH
+    try:
+        result = make_plan(config, seconds=seconds)
+        for line in describe(result, config):
+            console.print(line, soft_wrap=isinstance(line, str), highlight=False)
+        if verify:
+            _verify(result, config, seconds=seconds, console=console)
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    if json_path is not None:
+        json_path.write_text(json.dumps(dataclasses.asdict(result), indent=2) + "\n")
+    return EXIT_DONE
+
+
+@dataclasses.dataclass(kw_only=True)
+class Plan:
+    """What was measured, and what follows."""
+
+    parts: dict[int, Parts]  # by actor.num_envs
+    given: Candidate
+    proposed: Candidate
+    with_more_envs: Candidate | None  # another batch for the agent, so it is for the user to say
+    measured: dict[str, float] = dataclasses.field(default_factory=dict)  # env steps/s
+
+
+def make_plan(config: Config, *, seconds: float) -> Plan:
+    """Measures the config with more and more environments, and predicts the rest.
+
+    Raises:
+        ConfigError: the config cannot run as it is.
+    """
+    num_devices, num_cores = len(jax.local_devices()), len(os.sched_getaffinity(0))
+    given = given_setting(config)
+    everything = tuple(range(num_devices))
+    parts = {
+        num_envs: measure_parts(_on(config, (0,), (0,), num_envs), seconds=seconds)
+        for num_envs in (factor * config.actor.num_envs for factor in _MOST_ENV_FACTORS)
+    }
+    updates_on_all: dict[int, Cost] = {
+        num_envs: measure_parts(_on(config, (0,), everything, num_envs), seconds=seconds).update
+        for num_envs in parts
+        if num_devices > 1 and num_envs % num_devices == 0
+    }
+
+    def parts_on(measured: Parts, num_learner_devices: int) -> Parts:
+        num_envs = measured.env_steps // config.actor.trajectory_length
+        if num_learner_devices == 1 or num_envs not in updates_on_all:
+            return measured
+        update = scaled_update(
+            measured.update,
+            updates_on_all[num_envs],
+            num_all=num_devices,
+            num_devices=num_learner_devices,
+        )
+        return dataclasses.replace(measured, update=update)
+
+    found = candidates(
+        parts,
+        parts_on,
+        num_devices=num_devices,
+        num_cores=num_cores,
+        max_policy_lag=config.learner.max_policy_lag,
+    )
+    prediction = predict(
+        parts_on(parts[given.num_envs], len(given.learner_devices)),
+        num_actors=given.num_actors,
+        num_cores=num_cores,
+        is_lock_step=config.learner.max_policy_lag == 0,
+    )
+    proposed = propose(found, given.num_envs)
+    fastest = propose(found, found[0].setting.num_envs)
+    return Plan(
+        parts=parts,
+        given=Candidate(setting=given, prediction=prediction),
+        proposed=proposed,
+        with_more_envs=None if fastest.setting.num_envs == given.num_envs else fastest,
+    )
+
+
+def given_setting(config: Config) -> Setting:
+    """Returns what the config sets."""
+    devices = jax.local_devices()
+    chosen = plan_devices(config.devices, devices)
+    return Setting(
+        threads_per_device=config.actor.threads_per_device,
+        num_envs=config.actor.num_envs,
+        queue_slots_per_actor=config.learner.queue_slots_per_actor,
+        actor_devices=tuple(devices.index(device) for device in chosen.actor),
+        learner_devices=tuple(devices.index(device) for device in chosen.learner),
+    )
+
+
+def with_setting(config: Config, setting: Setting) -> Config:
+    """Returns the config with another setting."""
+    config = _on(config, setting.actor_devices, setting.learner_devices, setting.num_envs)
+    return dataclasses.replace(
+        config,
+        actor=dataclasses.replace(config.actor, threads_per_device=setting.threads_per_device),
+        learner=dataclasses.replace(
+            config.learner, queue_slots_per_actor=setting.queue_slots_per_actor
+        ),
+    )
+
+
+def measured_rate(config: Config, *, seconds: float) -> float:
+    """Returns env steps learned from a second in a run of that long, start-up excluded.
+
+    The run may end earlier, as its config says.
+    """
+    ring = assemble(config, write_row=lambda row: None)
+    steady_since: float | None = None
+
+    def should_stop() -> bool:
+        nonlocal steady_since
+        if steady_since is None and ring.progress.startup_s is not None:
+            steady_since = time.monotonic()
+        return steady_since is not None and time.monotonic() - steady_since >= seconds
+
+    try:
+        run(ring, mode=config.run.mode, should_stop=should_stop)
+    finally:
+        ring.close_environments()
+    return ring.progress.steps_per_second or 0.0
+
+
+def _on(config: Config, actor: tuple[int, ...], learner: tuple[int, ...], num_envs: int) -> Config:
+    return dataclasses.replace(
+        config,
+        devices=dataclasses.replace(config.devices, actor=actor, learner=learner),
+        actor=dataclasses.replace(config.actor, num_envs=num_envs),
+    )
+
+
+def _verify(result: Plan, config: Config, *, seconds: float, console: Any) -> None:
+    for name, candidate in (("given", result.given), ("proposed", result.proposed)):
+        rate = measured_rate(with_setting(config, candidate.setting), seconds=3 * seconds)
+        result.measured[name] = rate
+        predicted = candidate.prediction.env_steps_per_s
+        console.print(
+            f"{name}: predicted {predicted:,.0f} env steps/s, measured {rate:,.0f}"
+            f" ({rate / predicted:.2f} of it)"
+        )
+
+
+def describe(result: Plan, config: Config) -> list[Any]:
+    """Returns what the console shows."""
+    lines: list[Any] = [_parts_table(result.parts), _candidates_table(result)]
+    lines.append(f"To run as proposed: {result.proposed.setting.flags}")
+    if result.with_more_envs is not None:
+        lines.append(
+            "With more environments the agent learns from larger batches, which may need other"
+            f" settings of it: {result.with_more_envs.setting.flags}"
+        )
+    return lines
+
+
+def _parts_table(parts: dict[int, Parts]) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title="milliseconds alone (core-ms)")
+    for heading in ("envs", "act cycle", "environment", "transfer", "update"):
+        table.add_column(heading, justify="right")
+    for num_envs, each in parts.items():
+        costs = (each.act, each.environment, each.transfer, each.update)
+        table.add_row(
+            str(num_envs),
+            *(f"{1e3 * cost.wall_s:,.2f} ({1e3 * cost.core_s:,.2f})" for cost in costs),
+        )
+    return table
+
+
+def _candidates_table(result: Plan) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title="predicted")
+    for heading in ("", "actors", "envs", "slots", "devices", "env steps/s", "bound by"):
+        table.add_column(heading, no_wrap=True)
+    rows = {
+        "given": result.given,
+        "proposed": result.proposed,
+        "with more envs": result.with_more_envs,
+    }
+    for name, candidate in rows.items():
+        if candidate is not None:
+            table.add_row(name, *_cells(candidate.setting, candidate.prediction))
+    return table
+
+
+def _cells(setting: Setting, prediction: Prediction) -> list[str]:
+    shared = set(setting.actor_devices) & set(setting.learner_devices)
+    return [
+        f"{setting.num_actors}",
+        f"{setting.num_envs}",
+        f"{setting.queue_slots_per_actor}",
+        f"{len(setting.actor_devices)} : {len(setting.learner_devices)}"
+        + (f", {len(shared)} shared" if shared else ""),
+        f"{prediction.env_steps_per_s:,.0f}",
+        prediction.bound,
+    ]

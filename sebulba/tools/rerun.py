@@ -1,0 +1,149 @@
+"""One update of a stored run again, and what in it is not finite."""
+
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import rich.console
+import rich.table
+
+from sebulba.agent import Agent
+from sebulba.config import Config
+from sebulba.config.loading import load_config
+from sebulba.devices import mapping
+from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
+from sebulba.devices.split import plan_devices
+from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, EXIT_NON_FINITE
+from sebulba.learning.update import LearnerState, experience_of, loss_and_gradients
+from sebulba.run.assembly import assemble
+from sebulba.run.lifecycle import use_compilation_cache
+from sebulba.storage.checkpoints.manifest import flatten, is_key
+from sebulba.storage.checkpoints.restore import CheckpointError, restore
+from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE
+from sebulba.types import PyTree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A leaf, and how much of it is not finite."""
+
+    part: str  # input, metric or gradient
+    path: str
+    size: int
+    num_nan: int
+    num_infinite: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every element is."""
+        return self.num_nan == self.num_infinite == 0
+
+
+def rerun(run_dir: pathlib.Path) -> int:
+    """Takes the update again, shows what is not finite in it, and returns the exit code."""
+    try:
+        place = _read_place(run_dir)
+        config = load_config(str(run_dir / CONFIG))
+        use_compilation_cache()
+        agent, state = _restore(config, run_dir, place["checkpoint"])
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except CheckpointError as error:
+        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        return EXIT_CHECKPOINT
+    learners = LearnerDevices(plan_devices(config.devices, jax.local_devices()).learner)
+    found = examine(agent, learners, state)
+    _show(found, place)
+    # What the update is judged by while training, too.
+    taken = [each for each in found if each.part == "gradient" or each.path == "loss"]
+    return EXIT_DONE if all(each.is_finite for each in taken) else EXIT_NON_FINITE
+
+
+def examine(agent: Agent, learners: LearnerDevices, state: LearnerState) -> list[Finding]:
+    """Takes one update of a state on the learner devices, without applying it.
+
+    Returns:
+        What went in, in the order in which it is used, and what came out, the loss first.
+    """
+
+    def update(state: LearnerState) -> tuple[PyTree, PyTree]:
+        value, metrics, grads, _ = loss_and_gradients(agent, state, experience_of(state))
+        return {"loss": value, **metrics}, grads
+
+    taken = mapping.map_over_learners(update, learners, out_specs=(REPLICATED, REPLICATED))
+    metrics, grads = taken(state)
+    inputs = {
+        "networks": state.networks,
+        "opt_state": state.opt_state,
+        "experience": state.experience,
+    }
+    return [
+        *_count("input", inputs),
+        *_count("metric", metrics),
+        *_count("gradient", grads),
+    ]
+
+
+def _count(part: str, tree: PyTree) -> list[Finding]:
+    findings = []
+    for path, leaf in flatten(tree).items():
+        if is_key(leaf) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        array = np.asarray(leaf).astype(np.float32)  # NumPy knows no infinite bfloat16
+        findings.append(
+            Finding(
+                part=part,
+                path=path,
+                size=array.size,
+                num_nan=int(np.isnan(array).sum()),
+                num_infinite=int(np.isinf(array).sum()),
+            )
+        )
+    return findings
+
+
+def _read_place(run_dir: pathlib.Path) -> dict[str, Any]:
+    path = run_dir / NON_FINITE
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"expected the directory of a run that ended with exit code {EXIT_NON_FINITE}, got"
+            f" {run_dir}: {error}"
+        ) from error
+
+
+def _restore(config: Config, run_dir: pathlib.Path, step: int) -> tuple[Agent, LearnerState]:
+    ring = assemble(config, write_row=lambda row: None)
+    ring.close_environments()
+    state = ring.learner.state
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+    for leaf in jax.tree.leaves(state):
+        leaf.delete()
+    arrays, _ = restore(run_dir / CHECKPOINTS, step, {"learner": like}, partial=True)
+    return ring.agent, arrays["learner"]
+
+
+def _show(found: list[Finding], place: dict[str, Any]) -> None:
+    console = rich.console.Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    table = rich.table.Table(
+        title=f"update {place['update']}, learner cycle {place['learner_cycle']}"
+    )
+    for column in ("", "leaf", "elements", "NaN", "infinite"):
+        table.add_column(column, justify="left" if column in ("", "leaf") else "right")
+    for each in found:
+        numbers = (f"{each.size:,}", f"{each.num_nan:,}", f"{each.num_infinite:,}")
+        style = None if each.is_finite else "bold red"
+        table.add_row(each.part, each.path, *numbers, style=style)
+    console.print(table)
+    bad = [f"{each.part} {each.path}" for each in found if not each.is_finite]
+    console.print(f"not finite: {', '.join(bad)}" if bad else "all of it is finite")

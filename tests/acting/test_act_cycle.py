@@ -1,0 +1,172 @@
+"""Act cycles: fused and stepped give the same rows, in place, compiled once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sebulba.acting.act_cycle import BufferAllocator, init_carry
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
+from sebulba.acting.trajectory_buffer import Buffer, append_choice
+from sebulba.config import EnvConfig
+from sebulba.envs import make_environment
+from sebulba.ring.timing import WallClock
+from sebulba.types import EnvironmentSpec, Trajectory
+from tests.toys import ToyAgent, ToyConfig, toy_run_spec
+from tests.trees import assert_trees_equal
+
+NUM_ENVS, LENGTH = 3, 7
+CATCH = EnvConfig(suite="jax", id="Catch-v0")
+CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1", options={"max_episode_steps": 11})
+GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
+
+
+class Cycles:
+    """An act cycle, its carry and its environment."""
+
+    def __init__(self, env_config, kind, device=None, *, length=LENGTH, whole_episodes=False):
+        device = device or jax.devices()[0]
+        self.environment = make_environment(env_config, num_envs=NUM_ENVS, seed=5)
+        spec: EnvironmentSpec = self.environment.spec
+        agent = ToyAgent(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
+        self.networks = jax.device_put(agent.init_networks(jax.random.key(2)), device)
+        self.carry = init_carry(
+            agent,
+            self.networks,
+            self.environment.reset(),
+            key=jax.random.key(3),
+            actor_id=0,
+            device=device,
+            tracker=EpisodeTracker(),
+        )
+        allocate = BufferAllocator(
+            agent, self.networks, self.carry, trajectory_length=length, device=device
+        )
+        kwargs = dict(
+            allocate=allocate,
+            trajectory_length=length,
+            clock=WallClock(),
+            whole_episodes=whole_episodes,
+        )
+        if kind == "fused":
+            self.act_cycle = FusedCycle(agent, self.environment.fused(), device=device, **kwargs)
+            steps, episodes = ("_cycle",), ("_act_episodes", "_finish")
+            names = episodes if whole_episodes else steps
+            self.jitted = [getattr(self.act_cycle, name) for name in names]
+        else:
+            functions = StepFunctions(agent, device=device)
+            self.act_cycle = SteppedCycle(functions, self.environment, **kwargs)
+            self.jitted = [functions.step, functions.finish]
+
+    def run(self):
+        self.carry, result = self.act_cycle(self.networks, self.carry)
+        return result
+
+
+@pytest.mark.parametrize("env_config", [CATCH, CARTPOLE], ids=lambda config: config.suite)
+def test_fused_and_stepped_cycles_give_the_same_trajectories(env_config):
+    fused, stepped = Cycles(env_config, "fused"), Cycles(env_config, "stepped")
+    for _ in range(4):
+        assert_trees_equal(fused.run(), stepped.run())
+
+
+@pytest.mark.parametrize("kind", ["fused", "stepped"])
+def test_the_last_row_is_the_next_trajectorys_first(kind):
+    cycles = Cycles(CARTPOLE, kind)
+    first, second = cycles.run().trajectory.env_steps, cycles.run().trajectory.env_steps
+    assert_trees_equal(jax.tree.map(lambda x: x[-1], first), jax.tree.map(lambda x: x[0], second))
+
+
+@pytest.mark.parametrize("kind", ["fused", "stepped"])
+def test_rows_hold_what_arrived_together_and_what_was_chosen_from_it(kind):
+    """Every row's logits are the network's on that row's observation, resets included."""
+    cycles = Cycles(CARTPOLE, kind)
+    trajectories = [cycles.run().trajectory for _ in range(4)]
+    count = np.concatenate([trajectory.extras["count"] for trajectory in trajectories])
+    rows = [trajectory.env_steps for trajectory in trajectories]
+    observation = np.concatenate([row.observation[:-1] for row in rows])
+    logits = np.concatenate([trajectory.extras["logits"] for trajectory in trajectories])
+    np.testing.assert_allclose(logits, observation @ cycles.networks["weights"], rtol=1e-4)
+    is_first = np.concatenate([row.is_first[:-1] for row in rows])
+    assert is_first[1:].any(), "episodes of at most 11 steps end within 28 rows"
+    assert (count[is_first] == 1).all(), "recurrent state starts anew at a reset"
+    continued = ~is_first[1:]
+    np.testing.assert_array_equal(count[1:][continued], count[:-1][continued] + 1)
+
+
+@pytest.mark.parametrize("kind", ["fused", "stepped"])
+def test_states_are_those_before_row_0_and_after_the_last_action(kind):
+    cycles = Cycles(CARTPOLE, kind)
+    previous_final = np.zeros(NUM_ENVS, np.int32)
+    for _ in range(3):
+        result = cycles.run()
+        is_first = np.asarray(result.trajectory.env_steps.is_first[0])
+        expected = np.where(is_first, 0, previous_final) + 1
+        np.testing.assert_array_equal(result.trajectory.extras["count"][0], expected)
+        previous_final = np.asarray(result.final_state.count)
+        np.testing.assert_array_equal(previous_final, result.trajectory.extras["count"][-1])
+
+
+@pytest.mark.parametrize("kind", ["fused", "stepped"])
+def test_actor_state_and_buffer_are_donated_and_results_are_not(kind):
+    cycles = Cycles(CARTPOLE, kind)
+    allocated = []
+    allocate = cycles.act_cycle._allocate
+    cycles.act_cycle._allocate = lambda: allocated.append(allocate()) or allocated[-1]
+    first_carry = cycles.carry
+    results = [cycles.run(), cycles.run()]
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first_carry.actor_state))
+    assert len(allocated) == 2
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(allocated))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(results))
+
+
+@pytest.mark.parametrize("kind", ["fused", "stepped"])
+@pytest.mark.parametrize("env_config", [CATCH, CARTPOLE], ids=lambda config: config.suite)
+def test_each_function_is_compiled_once(env_config, kind):
+    cycles = Cycles(env_config, kind, device=jax.devices()[1])
+    for _ in range(4):
+        cycles.run()
+    assert [function._cache_size() for function in cycles.jitted] == [1] * len(cycles.jitted)
+
+
+@pytest.mark.parametrize(
+    ("env_config", "kind"), [(CATCH, "fused"), (CARTPOLE, "fused"), (GYMNASIUM, "stepped")]
+)
+def test_everything_stays_on_the_actors_device(env_config, kind):
+    device = jax.devices()[2]
+    cycles = Cycles(env_config, kind, device=device)
+    cycles.run()
+    result = cycles.run()
+    assert {d for leaf in jax.tree.leaves(result) for d in leaf.devices()} == {device}
+
+
+def test_env_steps_leave_out_reset_steps():
+    cycles = Cycles(CATCH, "fused")  # Catch's episodes are 9 steps, and 1 to reset
+    results = [cycles.run() for _ in range(10)]
+    done = np.concatenate([result.trajectory.env_steps.done[:-1] for result in results])
+    assert done.sum() == 7 * NUM_ENVS
+    assert sum(int(result.env_steps) for result in results) == (10 * LENGTH - 7) * NUM_ENVS
+
+
+def test_dtypes_of_rows_are_those_of_the_contract():
+    env_steps = Cycles(GYMNASIUM, "stepped").run().trajectory.env_steps
+    assert env_steps.reward.dtype == jnp.float32
+    assert {env_steps.terminated.dtype, env_steps.truncated.dtype, env_steps.is_first.dtype} == {
+        jnp.dtype(bool)
+    }
+    assert env_steps.observation.shape == (LENGTH + 1, NUM_ENVS, 4)
+
+
+def test_leaves_without_elements_and_keys_are_written_like_all_others():
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    extras = {"key": jax.random.split(jax.random.key(1), 3), "nothing": jnp.ones((3, 0))}
+    rows = {"key": keys, "nothing": jnp.zeros((2, 3, 0))}
+    trajectory = Trajectory(env_steps=(), action=jnp.zeros((2, 3), jnp.int32), extras=rows)
+    buffer = Buffer(trajectory=trajectory, num_rows=jnp.int32(1))
+    written = jax.jit(append_choice)(buffer, jnp.full(3, 7, jnp.int32), extras)
+    assert written.trajectory.action.tolist() == [[0, 0, 0], [7, 7, 7]]
+    assert (written.trajectory.extras["key"] == jnp.stack([keys[0], extras["key"]])).all()
+    assert written.num_rows == 2

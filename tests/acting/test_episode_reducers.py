@@ -1,0 +1,112 @@
+"""Reducers of episodes see every row, inside the act cycle, and end in the rows of metrics."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sebulba.acting.episode_reducers import EpisodeTracker, load_reducers
+from sebulba.acting.episodes import finished_episodes
+from sebulba.errors import ConfigError
+from sebulba.hosts.agreement import TrajectoryReport, pack, unpack
+from sebulba.run import lifecycle
+from sebulba.types import EpisodeRecord
+from tests.faults.runs import make_config
+from tests.streams import random_env_steps
+
+
+class FirstValueError:
+    """The agent's value at an episode's start less what was paid after it."""
+
+    def init(self, num_envs):
+        return {"value": jnp.zeros(num_envs), "paid": jnp.zeros(num_envs)}
+
+    def update(self, state, env_step, action, extras):
+        value = jnp.where(env_step.is_first, extras["value"], state["value"])
+        paid = state["paid"] + env_step.reward
+        return {"value": value, "paid": paid}, value - paid
+
+
+class NumLeft:
+    """How often action 0 was chosen; the action of an episode's last row counts for nothing."""
+
+    def init(self, num_envs):
+        return jnp.zeros(num_envs)
+
+    def update(self, state, env_step, action, extras):
+        state = state + jnp.where(env_step.done, 0.0, (action == 0).astype(jnp.float32))
+        return state, state
+
+
+def track(tracker, env_steps, actions, values):
+    """Returns the episodes that finish within the rows."""
+    update, statistics, rows = jax.jit(tracker.update), tracker.init(env_steps.reward.shape[1]), []
+    for t in range(env_steps.reward.shape[0]):
+        row = jax.tree.map(lambda x, t=t: x[t], env_steps)
+        statistics = update(statistics, row, actions[t], {"value": values[t]})
+        rows.append(statistics.as_row())
+    assert not rows[-1].reducer_states
+    return finished_episodes(jax.tree.map(lambda *x: np.stack(x), *rows))
+
+
+def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():
+    num_rows, num_envs = 40, 3
+    env_steps = random_env_steps(0, num_rows - 1, num_envs)
+    env_steps.is_first[0] = True
+    rng = np.random.default_rng(1)
+    actions = rng.integers(0, 2, (num_rows, num_envs))
+    values = rng.normal(size=(num_rows, num_envs)).astype(np.float32)
+    tracker = EpisodeTracker({"first": FirstValueError(), "left": NumLeft()})
+    records = track(tracker, env_steps, actions, values)
+    expected = []
+    starts = np.zeros(num_envs, int)
+    for t in range(num_rows):
+        for b in range(num_envs):
+            if env_steps.is_first[t, b]:
+                starts[b] = t
+            if env_steps.done[t, b] and t > starts[b]:
+                span = slice(starts[b], t + 1)
+                value = values[starts[b], b]
+                left = np.sum(actions[starts[b] : t, b] == 0)
+                expected.append((value - env_steps.reward[span, b].sum(), left))
+    got = [(record.reduced["first"], record.reduced["left"]) for record in records]
+    assert len(expected) > 5
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_writes_the_means_of_its_reducers(tmp_path):
+    """On Catch every episode has nine choices."""
+    reducers = {"chosen": "tests.acting.test_episode_reducers:NumChosen"}
+    config = make_config(tmp_path / "run", run={"episode_reducers": reducers})
+    assert lifecycle.train(config) == 0
+    rows = [
+        json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert rows[-1]["episode/chosen"] == 9.0
+
+
+class NumChosen:
+    """Env steps of the episode."""
+
+    def init(self, num_envs):
+        return jnp.zeros(num_envs)
+
+    def update(self, state, env_step, action, extras):
+        state = state + jnp.where(env_step.done, 0.0, jnp.ones_like(state))
+        return state, state
+
+
+def test_hosts_tell_each_other_what_episodes_were_reduced_to():
+    episodes = (
+        EpisodeRecord(episode_return=1.0, episode_length=3, reduced={"a": 0.5, "b": 2.0}),
+        EpisodeRecord(episode_return=2.0, episode_length=4, reduced={}),
+    )
+    report = TrajectoryReport(env_steps=7, policy_lag=0, num_episodes=2, episodes=episodes)
+    assert unpack(pack(report, max_episodes=4, reducers=("a", "b")), reducers=("a", "b")) == report
+
+
+def test_an_unknown_reducer_names_its_key():
+    with pytest.raises(ConfigError, match=r"run\.episode_reducers\.error"):
+        load_reducers({"error": "tests.acting.test_episode_reducers:Nothing"})

@@ -1,0 +1,123 @@
+"""Whole episodes: one of each environment a trajectory, and the stream contract as it is."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.acting.episodes import finished_episodes
+from sebulba.config import EnvConfig
+from sebulba.config.loading import load_config
+from sebulba.errors import ConfigError
+from sebulba.run.assembly import assemble
+from tests.acting.test_act_cycle import NUM_ENVS, Cycles
+from tests.trees import assert_trees_equal
+
+LENGTH = 40
+CATCH = EnvConfig(suite="jax", id="Catch-v0")
+CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
+GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
+KINDS = [(CATCH, "fused"), (CARTPOLE, "fused"), (CARTPOLE, "stepped"), (GYMNASIUM, "stepped")]
+
+
+def run(env_config, kind, length=LENGTH):
+    cycles = Cycles(env_config, kind, length=length, whole_episodes=True)
+    return cycles, [_on_host(cycles.run()) for _ in range(4)]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"{kind[0].suite}-{kind[1]}")
+def cycles_and_results(request):
+    return run(*request.param)
+
+
+def _on_host(result):
+    return jax.tree.map(np.asarray, dataclasses.replace(result, final_state=None))
+
+
+def test_a_trajectory_is_one_episode_of_each_environment(cycles_and_results):
+    cycles, results = cycles_and_results
+    for result in results:
+        rows, valid = result.trajectory.env_steps, result.trajectory.valid
+        assert rows.is_first[0].all() and not rows.is_first[1:-1].any() and rows.is_first[-1].all()
+        lengths = valid.sum(axis=0)
+        assert (valid == (np.arange(LENGTH)[:, None] < lengths)).all()
+        assert result.env_steps == lengths.sum()
+        records = finished_episodes(result.episodes)
+        assert sorted(record.episode_length for record in records) == sorted(lengths)
+        np.testing.assert_allclose(
+            sorted(record.episode_return for record in records), sorted(rows.reward.sum(axis=0))
+        )
+    assert [function._cache_size() for function in cycles.jitted] == [1] * len(cycles.jitted)
+
+
+def test_an_environment_waits_at_its_final_row_unpaid(cycles_and_results):
+    _, results = cycles_and_results
+    for result in results:
+        rows = result.trajectory.env_steps
+        for b, length in enumerate(result.trajectory.valid.sum(axis=0)):
+            final = slice(length, LENGTH)
+            observation, done = rows.observation[final, b], rows.done[final, b]
+            assert done.all() and (observation == observation[0]).all()
+            assert (rows.reward[length + 1 :, b] == 0).all()
+
+
+def test_the_last_row_is_the_next_trajectorys_first(cycles_and_results):
+    _, results = cycles_and_results
+    for before, after in itertools.pairwise(results):
+        last = jax.tree.map(lambda x: x[-1], before.trajectory.env_steps)
+        assert_trees_equal(last, jax.tree.map(lambda x: x[0], after.trajectory.env_steps))
+
+
+def test_every_trajectory_has_other_episodes(cycles_and_results):
+    _, results = cycles_and_results
+    firsts = [result.trajectory.env_steps.observation[0].tobytes() for result in results]
+    assert len(set(firsts)) > 1
+
+
+@pytest.mark.parametrize("env_config", [CATCH, CARTPOLE], ids=lambda config: config.suite)
+def test_fused_and_stepped_cycles_give_the_same_episodes(env_config):
+    fused, stepped = (
+        Cycles(env_config, kind, length=LENGTH, whole_episodes=True)
+        for kind in ("fused", "stepped")
+    )
+    for _ in range(3):
+        assert_trees_equal(fused.run(), stepped.run())
+
+
+@pytest.mark.parametrize("kind", ["fused", "stepped"])
+def test_an_episode_of_more_steps_than_there_is_room_for_is_truncated(kind):
+    _, results = run(CARTPOLE, kind, length=6)
+    for result in results:
+        rows = result.trajectory.env_steps
+        assert result.trajectory.valid.all(axis=1).tolist() == [True] * 5 + [False]
+        assert rows.truncated[5].all() and not rows.terminated.any()
+        assert len(finished_episodes(result.episodes)) == NUM_ENVS
+
+
+def test_acting_stops_with_the_longest_episode():
+    cycles = Cycles(CATCH, "fused", length=LENGTH, whole_episodes=True)
+    cycles.run()
+    # Catch's episodes have 9 env steps; the toy agent counts the rows that it has acted from.
+    assert np.asarray(cycles.carry.actor_state.count).tolist() == [9] * NUM_ENVS
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (["--env.suite", "ale", "--env.id", "pong"], "cannot begin new episodes all at once"),
+        (["--env.id", "Pong-v5", "--env.options", "{episodic_life: true}"], "no whole game"),
+    ],
+)
+def test_environments_that_cannot_act_whole_episodes_are_refused(env, message):
+    flags = ["--actor.rollout", "episodes", "--actor.num-envs", "2", "--actor.cycle", "stepped"]
+    config = load_config("configs/random_cartpole.yaml", [*flags, *env])
+    with pytest.raises(ConfigError, match=f"actor.rollout: .*{message}"):
+        assemble(config, write_row=print, devices=jax.devices()[:1])
+
+
+def test_room_for_no_step_is_refused():
+    flags = ["--actor.rollout", "episodes", "--actor.trajectory-length", "1"]
+    with pytest.raises(ConfigError, match=r"trajectory.length: expected at least 2"):
+        load_config("configs/random_cartpole.yaml", flags)

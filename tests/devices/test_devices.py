@@ -1,0 +1,65 @@
+"""Device plans, and the placing of arrays."""
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.config import DevicesConfig
+from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
+from sebulba.devices.split import plan_devices
+from sebulba.errors import ConfigError
+
+
+def positions(plan, devices):
+    return [devices.index(device) for device in plan.actor], [
+        devices.index(device) for device in plan.learner
+    ]
+
+
+def test_the_only_device_has_both_roles():
+    devices = jax.devices()[:1]
+    assert positions(plan_devices(DevicesConfig(), devices), devices) == ([0], [0])
+
+
+def test_of_several_devices_the_first_acts_and_the_others_learn():
+    devices = jax.devices()[:4]
+    assert positions(plan_devices(DevicesConfig(), devices), devices) == ([0], [1, 2, 3])
+
+
+def test_any_split_can_be_asked_for():
+    devices = jax.devices()[:4]
+    config = DevicesConfig(actor=(0, 1, 2), learner=(2, 3))
+    assert positions(plan_devices(config, devices), devices) == ([0, 1, 2], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (DevicesConfig(actor=(4,)), "devices.actor: expected positions among .* got 4"),
+        (DevicesConfig(learner=(0, 0)), "devices.learner: expected each device once"),
+        (DevicesConfig(learner=()), "devices.learner: expected at least one device"),
+    ],
+)
+def test_devices_that_are_not_there_are_named(config, message):
+    with pytest.raises(ConfigError, match=message):
+        plan_devices(config, jax.devices()[:4])
+
+
+def test_split_gives_each_device_its_environments():
+    learners = LearnerDevices(jax.devices()[:4])
+    placed = learners.split(np.arange(16).reshape(2, 8), axis=1)
+    for index, shard in enumerate(placed.addressable_shards):
+        np.testing.assert_array_equal(
+            shard.data, np.arange(16).reshape(2, 8)[:, 2 * index : 2 * index + 2]
+        )
+
+
+def test_fetch_replicated_takes_the_devices_own_copy():
+    learners = LearnerDevices(jax.devices()[:2])
+    placed = learners.replicate(np.arange(3.0, dtype=np.float32))
+    own, other = jax.devices()[1], jax.devices()[3]
+    fetched = fetch_replicated(placed, own)
+    assert fetched.devices() == {own}
+    shard = placed.addressable_shards[1].data
+    assert fetched.unsafe_buffer_pointer() == shard.unsafe_buffer_pointer()
+    assert fetch_replicated(placed, other).devices() == {other}

@@ -1,0 +1,67 @@
+"""Memory is planned from shapes, and a config that cannot fit is refused with the numbers."""
+
+import jax
+import pytest
+
+from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig
+from sebulba.devices import memory_plan
+from sebulba.devices.memory_plan import check_memory, num_bytes, plan_memory, trajectory_shapes
+from sebulba.errors import ConfigError
+from sebulba.run.assembly import assemble
+from tests.toys import ToyAgent, ToyConfig, toy_run_spec, toy_trajectory
+
+RUN_SPEC = toy_run_spec(num_learner_devices=2)
+
+
+def make_plan():
+    agent = ToyAgent(ToyConfig(), RUN_SPEC)
+    return plan_memory(agent, RUN_SPEC, num_actor_devices=1, queue_slots_per_actor=1)
+
+
+def test_trajectory_shapes_are_those_of_a_trajectory():
+    shapes = trajectory_shapes(ToyAgent(ToyConfig(), RUN_SPEC), RUN_SPEC)
+    trajectory = toy_trajectory(RUN_SPEC, RUN_SPEC.num_envs)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), shapes.env_steps.observation) == (
+        trajectory.env_steps.observation.shape,
+        trajectory.env_steps.observation.dtype,
+    )
+    assert num_bytes(shapes) == num_bytes(trajectory)
+
+
+def test_plan_counts_each_devices_share():
+    plan = make_plan()
+    trajectory = num_bytes(toy_trajectory(RUN_SPEC, RUN_SPEC.num_envs))
+    weights = 3 * 2 * 4
+    counts = 2 * 4  # trajectories_of [2 actors], int32
+    per_env = 2 * 2 * 4  # initial_count and final_count of 2 environments, int32
+    assert plan.learner_device == {
+        "experience": trajectory // 2 + counts + per_env,
+        # Of each of 2 actors one waits and one is on its way; one is learned from.
+        "trajectories": 5 * trajectory // 2,
+        "networks and gradients": 3 * weights,
+        "optimizer": 0,
+    }
+    assert plan.actor_device == {
+        "staged networks": 2 * weights,
+        "trajectory buffers": 2 * trajectory,
+    }
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers_and_what_to_change(monkeypatch):
+    monkeypatch.setattr(memory_plan, "_memory_of", lambda device: ("the host", 1000))
+    with pytest.raises(ConfigError, match=r"needs .* on the host, which has 1000 B: learner.*"):
+        check_memory(
+            make_plan(), actor_devices=jax.devices()[:1], learner_devices=jax.devices()[:2]
+        )
+
+
+def test_a_run_that_cannot_fit_is_refused_before_anything_is_allocated():
+    config = Config(
+        env=EnvConfig(suite="jax", id="Catch-v0"),
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        actor=ActorConfig(num_envs=4),
+        learner=LearnerConfig(queue_slots_per_actor=10**9),
+        agent=ToyConfig(),
+    )
+    with pytest.raises(ConfigError, match=r"GiB.*learner\.queue_slots_per_actor"):
+        assemble(config, write_row=lambda row: None)

@@ -1,0 +1,92 @@
+"""The launcher of several processes on this machine."""
+
+import sys
+
+import pytest
+
+from sebulba import launch
+from sebulba.errors import ConfigError
+from sebulba.hosts.local import run_together
+from sebulba.hosts.own_flags import take_count
+
+
+def test_a_flag_is_taken_out_of_a_command_line():
+    argv = ["--local", "3", "c.yaml", "--seed=1"]
+    assert take_count(argv, "--local") == (3, ["c.yaml", "--seed=1"])
+    assert take_count(["--local=2"], "--local") == (2, [])
+    assert take_count(["c.yaml"], "--local") == (None, ["c.yaml"])
+
+
+@pytest.mark.parametrize("argv", [["--local"], ["--local", "0"], ["--local=x"], ["--local", "-1"]])
+def test_a_flag_without_a_number_is_an_error(argv):
+    with pytest.raises(ConfigError, match="--local: expected a number from 1"):
+        take_count(argv, "--local")
+
+
+def test_a_flag_given_twice_is_an_error():
+    with pytest.raises(ConfigError, match="expected it once, got 2 and 3"):
+        take_count(["--local", "2", "--local", "3"], "--local")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["c.yaml"], "--local: expected the number of processes"),
+        (["--local", "2", "no.yaml"], "no.yaml"),
+        (["--local", "2"], "expected one config file"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_before_anything_starts(
+    argv, message, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["launch", *argv])
+    with pytest.raises(SystemExit) as caught:
+        launch.main()
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# In the place of training: says who it is, and fails, hangs or ends.
+FAKE = """
+import signal, sys, time
+place = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+number = place["--distributed.process-id"]
+print("host", number, "of", place["--distributed.num-processes"], "ö", flush=True)
+sys.stdout.write("no newline")
+sys.stdout.flush()
+if number == {failing!r}:
+    sys.exit(6)
+if {failing!r}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    def install(failing):
+        package = tmp_path / "sebulba"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "train.py").write_text(FAKE.format(failing=failing))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+
+    return install
+
+
+def test_the_first_failure_is_the_exit_code_and_the_others_are_killed(fake):
+    fake("1")
+    assert run_together([], num_processes=2, num_devices=None, grace_s=0.1) == 6
+
+
+def test_every_line_stands_behind_its_processs_number(fake, capsys):
+    fake("")
+    assert run_together([], num_processes=2, num_devices=None) == 0
+    lines = sorted(capsys.readouterr().err.splitlines())
+    assert lines == [
+        "[0] host 0 of 2 ö",
+        "[0] no newline",
+        "[1] host 1 of 2 ö",
+        "[1] no newline",
+    ]

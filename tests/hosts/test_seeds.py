@@ -1,0 +1,165 @@
+"""One config with several seeds, with a stand-in for Python where no training is needed."""
+
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+
+from sebulba.errors import ConfigError
+from sebulba.hosts import seeds
+from tests.subprocesses import ROOT, run_python
+
+CATCH = str(ROOT / "configs" / "impala_catch.yaml")
+
+
+def make_interpreter(path, script):
+    """Writes a program that is called as Python would be, and logs what it was called with."""
+    path.write_text(f'#!/bin/sh\necho "$@" >> {path}.calls\n{script}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def calls_of(interpreter):
+    return pathlib.Path(f"{interpreter}.calls").read_text().splitlines()
+
+
+def run_train(*arguments):
+    return run_python("-m", "sebulba.train", *arguments)
+
+
+def run_seeds(interpreter, numbers):
+    """Trains with seeds in a process of its own, so that signals reach no other."""
+    code = (
+        "import sys; from sebulba.hosts.seeds import train_seeds; "
+        f"sys.executable = {interpreter!r}; sys.exit(train_seeds([], {numbers}, run_dir='r'))"
+    )
+    return run_python("-c", code)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0..4", [0, 1, 2, 3, 4]), ("7..7", [7]), ("0,3,7", [0, 3, 7]), ("5,2", [5, 2]), ("4", [4])],
+)
+def test_parse_seeds_takes_spans_and_lists(text, expected):
+    assert seeds.parse_seeds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "4..0", "1..", "a", "0-4", "-1", "0, 1", "1,,2"])
+def test_parse_seeds_says_what_it_expects(text):
+    with pytest.raises(ConfigError, match=r"--seeds: expected seeds as 0\.\.4 .* or 0,3,7"):
+        seeds.parse_seeds(text)
+
+
+def test_parse_seeds_takes_each_seed_once():
+    with pytest.raises(ConfigError, match="expected each seed once, got 1,2,1"):
+        seeds.parse_seeds("1,2,1")
+
+
+def test_take_seeds_leaves_the_rest_of_the_command_line():
+    assert seeds.take_seeds(["x.yaml", "--seeds", "0..1", "--a", "b"]) == (
+        [0, 1],
+        ["x.yaml", "--a", "b"],
+    )
+    assert seeds.take_seeds(["--seeds=3", "x.yaml"]) == ([3], ["x.yaml"])
+    assert seeds.take_seeds(["x.yaml", "--seed", "3"]) == (None, ["x.yaml", "--seed", "3"])
+
+
+@pytest.mark.parametrize("flag", [["--seed", "3"], ["--seed=3"], ["--seeds", "4"]])
+def test_take_seeds_rejects_other_seeds_beside_them(flag):
+    with pytest.raises(ConfigError, match="--seeds: expected"):
+        seeds.take_seeds(["x.yaml", "--seeds", "0..1", *flag])
+
+
+def test_every_seed_is_trained_in_a_directory_of_its_own(tmp_path, monkeypatch):
+    interpreter = make_interpreter(tmp_path / "python", "exit 0")
+    monkeypatch.setattr(sys, "executable", interpreter)
+    assert seeds.train_seeds(["x.yaml", "--run-dir", "r"], [3, 0], run_dir="r") == 0
+    assert calls_of(interpreter) == [
+        f"-u -m sebulba.train x.yaml --run-dir r --seed {seed} --run-dir r/seed-{seed}"
+        for seed in (3, 0)
+    ]
+
+
+def test_a_failed_seed_keeps_none_from_training_and_the_first_exit_code_is_returned(
+    tmp_path, monkeypatch, capfd
+):
+    script = 'case "$*" in *"--seed 1 "*) exit 3;; *"--seed 2 "*) kill -KILL $$;; esac'
+    interpreter = make_interpreter(tmp_path / "python", script)
+    monkeypatch.setattr(sys, "executable", interpreter)
+    assert seeds.train_seeds([], [0, 1, 2, 3], run_dir="r") == 3
+    assert len(calls_of(interpreter)) == 4
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "seed 0 done; seed 1 ended with 3; seed 2 ended with 137; seed 3 done"
+    )
+
+
+def test_a_signal_is_handed_on_to_the_run_and_starts_no_other(tmp_path):
+    script = """
+        trap 'echo received >> "$0.calls"; exit 143' TERM
+        kill -TERM $PPID
+        while :; do sleep 0.05; done"""
+    interpreter = make_interpreter(tmp_path / "python", script)
+    result = run_seeds(interpreter, [0, 1])
+    assert result.returncode == 143
+    assert [line.split()[-1] for line in calls_of(interpreter)] == ["r/seed-0", "received"]
+    assert result.stderr.splitlines()[-1] == "seed 0 ended with 143; seed 1 not started"
+
+
+def test_a_run_is_in_a_process_group_that_ctrl_c_does_not_reach(tmp_path):
+    compare = f'{sys.executable} -c "import os; print(os.getpgrp() == $$)"'
+    interpreter = make_interpreter(tmp_path / "python", f'{compare} >> "$0.calls"')
+    run_seeds(interpreter, [0])
+    assert calls_of(interpreter)[-1] == "True"
+
+
+def test_a_signal_that_the_run_outlives_is_the_exit_code(tmp_path):
+    interpreter = make_interpreter(tmp_path / "python", "trap '' INT; kill -INT $PPID; exit 0")
+    result = run_seeds(interpreter, [0, 1, 2])
+    assert result.returncode == 130
+    assert len(calls_of(interpreter)) < 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((CATCH, "--seeds", "4..0"), "--seeds: expected seeds as"),
+        ((CATCH, "--seeds", "0..3000000000"), "--seeds: expected at most 1000 seeds"),
+        ((CATCH, "--seeds", "0,3000000000"), "--seed: expected at most 2147483647"),
+        (("--seeds", "0..1"), "expected one config file, got none"),
+    ],
+)
+def test_train_with_wrong_seeds_exits_2_before_any_run(arguments, message):
+    result = run_train(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr.splitlines()[-1]
+
+
+def test_train_help_tells_of_seeds():
+    result = run_train("--help")
+    assert result.returncode == 0
+    assert "--seeds 0..4" in result.stdout
+
+
+@pytest.mark.slow
+def test_seeds_are_trained_drawn_and_reported(tmp_path):
+    for name in ("impala_bandit", "r2d2_recall", "sac_bandit"):
+        config = str(ROOT / "configs" / f"{name}.yaml")
+        length = ("--run.total-env-steps", "3000", "--run.log-interval-env-steps", "500")
+        devices = ("--devices.actor", "[0]", "--devices.learner", "[0]")
+        result = run_train(
+            config, *devices, *length, "--seeds", "0..1", "--run-dir", str(tmp_path / name)
+        )
+        assert result.returncode == 0, result.stderr
+        for seed in (0, 1):
+            path = tmp_path / name / f"seed-{seed}"
+            assert json.loads((path / "summary.json").read_text())["status"] == "done"
+            assert re.search(rf"^seed: {seed}$", (path / "config.yaml").read_text(), re.MULTILINE)
+    directories = sorted(map(str, tmp_path.iterdir()))
+    for module, output in (("plot", "curves.svg"), ("report", "report.html")):
+        command = ("-m", f"sebulba.{module}", *directories, "-o", output)
+        result = run_python(*command, cwd=tmp_path, variables={"PYTHONPATH": str(ROOT)})
+        assert result.returncode == 0, result.stderr
+        assert (tmp_path / output).stat().st_size > 10_000
+    assert (tmp_path / "report.html").read_text().count("seeds 0, 1</h2>") == 3

@@ -1,0 +1,134 @@
+"""The learner: the same update on any number of devices, however it is mapped."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
+from sebulba.learning.learner import Learner
+from sebulba.ring.timing import WallClock
+from sebulba.types import TrajectoryItem
+from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
+
+NUM_ENVS = 8
+
+
+def make_learner(num_devices=1, mapping_name="shard_map", updates_per_cycle=1):
+    learners = LearnerDevices(jax.devices()[:num_devices])
+    run_spec = toy_run_spec(num_envs=NUM_ENVS, num_learner_devices=num_devices)
+    learner = Learner(
+        agent=ToyAgent(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec),
+        learners=learners,
+        num_envs_per_device=NUM_ENVS // num_devices,
+        key=jax.random.key(1),
+        clock=WallClock(),
+        mapping_name=mapping_name,
+    )
+    return learner, learners
+
+
+def make_item(learners, sequence_number=0, actor_id=0):
+    trajectory = toy_trajectory(toy_run_spec(), NUM_ENVS, seed=sequence_number)
+    state = ToyState(key=jax.random.key(0), count=jnp.arange(NUM_ENVS, dtype=jnp.int32))
+    agent = ToyAgent(ToyConfig(), toy_run_spec())
+    return TrajectoryItem(
+        initial_state=agent.shard_actor_state(state, learners),
+        final_state=agent.shard_actor_state(state, learners),
+        trajectory=learners.split(trajectory, axis=1),
+        actor_id=actor_id,
+        sequence_number=sequence_number,
+        policy_version=0,
+        env_steps=1,
+        episodes=(),
+    )
+
+
+def run_cycles(num_cycles=3, **kwargs):
+    learner, learners = make_learner(**kwargs)
+    metrics = []
+    for cycle in range(num_cycles):
+        metrics += learner.run_cycle([make_item(learners, cycle)])
+    return learner, jax.device_get(metrics)
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    return run_cycles(num_devices=1)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "mapping_name"),
+    [
+        (2, "shard_map"),
+        (4, "shard_map"),
+        pytest.param(1, "pmap", marks=pytest.mark.slow),
+        pytest.param(2, "pmap", marks=pytest.mark.slow),
+        (4, "pmap"),
+    ],
+)
+def test_learner_devices_and_mapping_never_change_the_update(
+    num_devices, mapping_name, on_one_device
+):
+    expected, expected_metrics = on_one_device
+    learner, metrics = run_cycles(num_devices=num_devices, mapping_name=mapping_name)
+    np.testing.assert_allclose(
+        learner.published["weights"], expected.published["weights"], rtol=1e-5, atol=1e-6
+    )
+    for got, wanted in zip(metrics, expected_metrics, strict=True):
+        assert got.keys() == wanted.keys() == {"loss", "grad_norm", "reward_sum"}
+        for key in got:
+            np.testing.assert_allclose(got[key], wanted[key], rtol=1e-4, atol=1e-5)
+
+
+def test_update_equals_plain_gradient_descent():
+    learner, learners = make_learner(num_devices=2)
+    agent = ToyAgent(ToyConfig(), toy_run_spec(num_envs=NUM_ENVS))
+    networks = jax.device_get(learner.published)
+    item = make_item(learners)
+    local = jax.tree.map(jnp.asarray, jax.device_get(item.trajectory))
+    experience = agent.init_experience(networks, NUM_ENVS)
+    state = ToyState(key=jax.random.key(0), count=jnp.zeros(NUM_ENVS, jnp.int32))
+    experience = agent.update_experience(networks, experience, state, state, local, jnp.int32(0))
+    grads = jax.grad(lambda n: agent.loss(n, experience, jax.random.key(0), jnp.int32(0))[0])
+    learner.run_cycle([item])
+    expected = networks["weights"] - 0.1 * grads(networks)["weights"]
+    np.testing.assert_allclose(learner.published["weights"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_devices_experience_is_its_own_share():
+    learner, learners = make_learner(num_devices=4)
+    item = make_item(learners)
+    learner.run_cycle([item, make_item(learners, 1, actor_id=1)])
+    experience = learner.state.experience
+    assert experience.trajectory.action.shape == (4, 5, NUM_ENVS // 4)
+    np.testing.assert_array_equal(
+        experience.initial_count.reshape(-1), jnp.arange(NUM_ENVS, dtype=jnp.int32)
+    )
+    np.testing.assert_array_equal(experience.trajectories_of, np.ones((4, 2), np.int32))
+
+
+def test_state_is_donated_and_what_was_published_is_not():
+    learner, learners = make_learner(num_devices=2)
+    state, published = learner.state, learner.published
+    staged = fetch_replicated(published, jax.devices()[0])
+    learner.run_cycle([make_item(learners)])
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.networks))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.opt_state))
+    assert state.experience.trajectories_of.is_deleted()
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((published, staged)))
+    second = learner.published
+    learner.run_cycle([make_item(learners, 1)])
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(second))
+
+
+def test_several_updates_a_cycle_equal_the_metrics_and_counts_of_each():
+    learner, metrics = run_cycles(num_cycles=2, updates_per_cycle=3)
+    assert learner.num_updates == len(metrics) == 6
+    assert int(learner.state.step) == 6
+
+
+def test_a_cycle_without_updates_only_takes_experience_in():
+    learner, metrics = run_cycles(num_cycles=2, updates_per_cycle=0)
+    assert metrics == [] and learner.num_updates == 0
+    np.testing.assert_array_equal(learner.state.experience.trajectories_of, [[2, 0]])

@@ -1,0 +1,177 @@
+"""The two deques: bounded, ordered, closable, and never losing a trajectory."""
+
+import threading
+
+import pytest
+
+from sebulba.ring.ledger import Ledger, LedgerError
+from sebulba.ring.queues import Closed, NetworksDeque, SequenceError, TrajectoryDeque
+from sebulba.types import TrajectoryItem
+
+
+def make_item(actor_id, sequence_number, env_steps=10):
+    return TrajectoryItem(
+        initial_state=None,
+        final_state=None,
+        trajectory=None,
+        actor_id=actor_id,
+        sequence_number=sequence_number,
+        policy_version=0,
+        env_steps=env_steps,
+        episodes=(),
+    )
+
+
+def make_deque(num_actors=2, slots_per_actor=1):
+    ledger = Ledger(num_actors)
+    deque = TrajectoryDeque(num_actors=num_actors, slots_per_actor=slots_per_actor, ledger=ledger)
+    return deque, ledger
+
+
+def act_and_put(deque, ledger, item):
+    ledger.act(item.actor_id, item.env_steps)
+    deque.put(item)
+
+
+def start(target):
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_get_gives_items_in_order_of_arrival():
+    deque, ledger = make_deque()
+    first, second = make_item(1, 0), make_item(0, 0)
+    act_and_put(deque, ledger, first)
+    act_and_put(deque, ledger, second)
+    assert deque.get() is first
+    assert deque.get() is second
+
+
+def test_get_of_one_actor_passes_over_the_others():
+    deque, ledger = make_deque()
+    other, wanted = make_item(1, 0), make_item(0, 0)
+    act_and_put(deque, ledger, other)
+    act_and_put(deque, ledger, wanted)
+    assert deque.get(0) is wanted
+    assert len(deque) == 1
+
+
+def test_put_waits_for_its_actors_slot_and_for_no_other():
+    deque, ledger = make_deque()
+    act_and_put(deque, ledger, make_item(0, 0))
+    entered = threading.Event()
+
+    def put_second():
+        ledger.act(0, 10)
+        entered.set()
+        deque.put(make_item(0, 1))
+
+    blocked = start(put_second)
+    entered.wait()
+    act_and_put(deque, ledger, make_item(1, 0))
+    # Whatever the timing, actor 0's second item cannot be there before its first is taken.
+    assert [item.sequence_number for item in deque._items if item.actor_id == 0] == [0]
+    deque.get(0)
+    blocked.join(60)
+    assert not blocked.is_alive()
+    assert deque.get(0).sequence_number == 1
+
+
+def test_get_raises_when_a_trajectory_of_an_actor_is_missing():
+    deque, ledger = make_deque()
+    act_and_put(deque, ledger, make_item(0, 1))
+    with pytest.raises(SequenceError, match="expected trajectory 0, got 1"):
+        deque.get()
+
+
+@pytest.mark.parametrize("blocked_call", ["put", "get"])
+def test_close_ends_a_wait(blocked_call):
+    deque, ledger = make_deque(num_actors=1)
+    if blocked_call == "put":
+        act_and_put(deque, ledger, make_item(0, 0))
+    outcome = []
+
+    def blocked():
+        try:
+            if blocked_call == "put":
+                act_and_put(deque, ledger, make_item(0, 1))
+            else:
+                deque.get()
+        except Closed:
+            outcome.append("closed")
+
+    thread = start(blocked)
+    deque.close()
+    thread.join(60)
+    assert outcome == ["closed"]
+
+
+def test_ledger_balances_through_a_run_and_its_stop():
+    deque, ledger = make_deque(num_actors=2, slots_per_actor=2)
+    act_and_put(deque, ledger, make_item(0, 0, env_steps=7))
+    act_and_put(deque, ledger, make_item(1, 0, env_steps=5))
+    item = deque.get(0)
+    ledger.move(0, item.env_steps, "in_flight", "learned")
+    ledger.act(0, 6)
+    assert ledger.balance() == [
+        {"acted": 13, "in_flight": 6, "queued": 0, "learned": 7, "discarded": 0},
+        {"acted": 5, "in_flight": 0, "queued": 5, "learned": 0, "discarded": 0},
+    ]
+    deque.close()
+    with pytest.raises(Closed):
+        deque.put(make_item(0, 1, env_steps=6))
+    assert ledger.balance() == [
+        {"acted": 13, "in_flight": 0, "queued": 0, "learned": 7, "discarded": 6},
+        {"acted": 5, "in_flight": 0, "queued": 0, "learned": 0, "discarded": 5},
+    ]
+    assert ledger.total("acted") == 18
+
+
+def test_ledger_refuses_to_move_env_steps_that_are_not_there():
+    ledger = Ledger(1)
+    ledger.act(0, 5)
+    with pytest.raises(LedgerError, match="queued holds 0"):
+        ledger.move(0, 5, "queued", "learned")
+
+
+def test_staging_replaces_what_no_actor_took():
+    staging = NetworksDeque()
+    staging.append(0, "old")
+    staging.append(1, "new")
+    assert staging.newest(0) == (1, "new")
+    assert staging.newest(1) == (1, "new"), "the device's other actors get it too"
+
+
+def test_staging_waits_for_the_version_asked_for():
+    staging = NetworksDeque()
+    staging.append(0, "old")
+    got = []
+    thread = start(lambda: got.append(staging.newest(2)))
+    staging.append(1, "too old")
+    staging.append(2, "new")
+    thread.join(60)
+    assert got == [(2, "new")]
+
+
+def test_staging_refuses_a_version_that_is_not_newer():
+    staging = NetworksDeque()
+    staging.append(3, "networks")
+    with pytest.raises(ValueError, match="after 3, got 3"):
+        staging.append(3, "networks")
+
+
+def test_closing_staging_ends_a_wait():
+    staging = NetworksDeque()
+    outcome = []
+
+    def blocked():
+        try:
+            staging.newest(0)
+        except Closed:
+            outcome.append("closed")
+
+    thread = start(blocked)
+    staging.close()
+    thread.join(60)
+    assert outcome == ["closed"]

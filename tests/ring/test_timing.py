@@ -1,0 +1,61 @@
+"""Where the threads' time goes, and what that says."""
+
+import pytest
+
+from sebulba.ring import timing
+from sebulba.ring.timing import TimeShares, WallClock, describe_binding
+
+
+@pytest.fixture
+def clock_time(monkeypatch):
+    class Now:
+        seconds = 0.0
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: Now.seconds)
+    return Now
+
+
+def test_laps_book_all_time_once(clock_time):
+    clock = WallClock()
+    for activity, at in [("act", 2.0), ("transfer", 2.5), ("act", 5.0)]:
+        clock_time.seconds = at
+        clock.lap(activity)
+    assert clock.seconds == {"act": 4.5, "transfer": 0.5}
+
+
+def test_shares_are_those_since_the_restart_over_all_clocks_of_a_kind(clock_time):
+    actors, learner = [WallClock(), WallClock()], WallClock()
+    clock_time.seconds = 100.0
+    for clock in (*actors, learner):
+        clock.lap("compilation")
+    shares = TimeShares({"actor": actors, "learner": [learner]})
+    shares.restart()
+    clock_time.seconds = 103.0
+    actors[0].lap("act")
+    actors[1].lap("wait for queue")
+    clock_time.seconds = 104.0
+    actors[0].lap("wait for queue")
+    actors[1].lap("wait for queue")
+    assert shares.shares() == {"actor": {"compilation": 0.0, "act": 3 / 8, "wait for queue": 5 / 8}}
+
+
+@pytest.mark.parametrize(
+    ("actor", "learner", "expected"),
+    [
+        (
+            {"act": 0.9, "transfer": 0.1},
+            {"wait for trajectories": 0.7, "update": 0.3},
+            "actors bind",
+        ),
+        ({"act": 0.3, "wait for queue": 0.7}, {"update": 1.0}, "learner binds"),
+        (
+            {"act": 0.5, "wait for networks": 0.5},
+            {"wait for trajectories": 0.5, "update": 0.5},
+            "max_policy_lag",
+        ),
+        ({"act": 0.9, "wait for queue": 0.1}, {"update": 0.95, "publish": 0.05}, "balanced"),
+        ({}, {}, "too short"),
+    ],
+)
+def test_the_binding_part_is_named_with_what_to_change(actor, learner, expected):
+    assert expected in describe_binding({"actor": actor, "learner": learner})

@@ -1,0 +1,73 @@
+"""The watchdog, on a clock of the tests' own."""
+
+import pytest
+
+from sebulba.ring import timing
+from sebulba.ring.timing import (
+    ACT,
+    AGREEMENT,
+    COMPILE,
+    ENVIRONMENT,
+    UPDATE,
+    WAIT_FOR_QUEUE,
+    WallClock,
+)
+from sebulba.ring.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
+
+
+@pytest.fixture
+def time_now(monkeypatch):
+    class Now:
+        seconds = 0.0
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: Now.seconds)
+    return Now
+
+
+def watch(clock, limits):
+    watched = Watched(name="actor 1", place=lambda: "actor 1, cycle 7", clock=clock, limits=limits)
+    return Watchdog([watched], now=lambda: timing.time.perf_counter())
+
+
+@pytest.mark.parametrize("activity", [ACT, ENVIRONMENT])
+def test_watchdog_names_the_thread_the_activity_the_time_and_the_key(time_now, activity):
+    clock = WallClock()
+    watchdog = watch(clock, actor_limits(60.0))
+    time_now.seconds = 100.0
+    clock.begin(activity)
+    time_now.seconds = 160.9
+    watchdog.check()
+    time_now.seconds = 162.0
+    with pytest.raises(WatchdogError) as error:
+        watchdog.check()
+    assert str(error.value) == (
+        f"actor 1 has been in one {activity} for 62.0 s; actor.env_timeout_s allows 60 s"
+    )
+    assert error.value.__notes__ == ["This happened in actor 1, cycle 7."]
+
+
+@pytest.mark.parametrize("how", ["waits", "compiles", "goes on", "has no limit"])
+def test_watchdog_leaves_a_thread_alone_that(time_now, how):
+    clock = WallClock()
+    watchdog = watch(clock, actor_limits(None if how == "has no limit" else 1.0))
+    clock.begin(COMPILE if how == "compiles" else ENVIRONMENT)
+    for time_now.seconds in range(1, 100):
+        if how == "waits":
+            clock.lap(ENVIRONMENT)
+            clock.lap(WAIT_FOR_QUEUE)
+        elif how == "goes on":
+            clock.lap(ENVIRONMENT)
+            clock.begin(ENVIRONMENT)
+        watchdog.check()
+
+
+@pytest.mark.parametrize("activity", [UPDATE, AGREEMENT])
+def test_watchdog_has_the_learner_s_limit_for_what_waits_for_other_hosts(time_now, activity):
+    clock = WallClock()
+    watchdog = watch(clock, learner_limits(5.0))
+    clock.begin(activity)
+    time_now.seconds = 7.0
+    expected = rf"one {activity} for 7\.0 s; learner\.update_timeout_s"
+    with pytest.raises(WatchdogError, match=expected):
+        watchdog.check()
+    assert learner_limits(None) == {}

@@ -1,0 +1,133 @@
+"""Agents learn their tasks through the whole ring, on seeds that nothing was tuned on."""
+
+import dataclasses
+import json
+
+import pytest
+
+from sebulba.config import DevicesConfig
+from sebulba.config.loading import load_config
+from sebulba.run import lifecycle
+
+
+def best_return(tmp_path, name, arguments=()):
+    """Trains a config of the project to its end; returns the best mean return."""
+    config = load_config(f"configs/{name}.yaml", ["--run-dir", str(tmp_path / "run"), *arguments])
+    config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
+    assert lifecycle.train(config) == 0
+    return json.loads((tmp_path / "run" / "summary.json").read_text())["best_episode_return_mean"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "impala_bandit",
+        pytest.param("ppo_bandit", marks=pytest.mark.slow),
+        "a2c_bandit",
+        "pg_bandit",
+    ],
+)
+def test_every_agent_solves_the_bandit(tmp_path, name):
+    """With rewards shifted by a row, or resets masked wrongly, nothing can be learned here."""
+    assert best_return(tmp_path, name, ["--seed", "1001"]) >= 0.95
+
+
+def test_random_actions_do_not_learn(tmp_path):
+    assert 15 < best_return(tmp_path, "random_cartpole", ["--seed", "1004"]) < 40
+
+
+@pytest.mark.slow
+def test_ppo_with_memory_solves_recall(tmp_path):
+    assert best_return(tmp_path, "ppo_recall", ["--seed", "1005"]) >= 0.9
+
+
+@pytest.mark.slow
+def test_impala_solves_catch(tmp_path):
+    assert best_return(tmp_path, "impala_catch", ["--seed", "1002"]) >= 0.9
+
+
+@pytest.mark.slow
+def test_r2d2_solves_recall(tmp_path):
+    assert best_return(tmp_path, "r2d2_recall", ["--seed", "1003"]) >= 0.9
+
+
+@pytest.mark.slow
+def test_ddqn_solves_the_bandit(tmp_path):
+    assert best_return(tmp_path, "ddqn_bandit", ["--seed", "1004"]) >= 0.95
+
+
+@pytest.mark.slow
+def test_prioritised_dueling_ddqn_solves_the_bandit(tmp_path):
+    arguments = ["--agent.priority-exponent", "0.6", "--agent.dueling-size", "32"]
+    assert best_return(tmp_path, "ddqn_bandit", ["--seed", "1005", *arguments]) >= 0.95
+
+
+@pytest.mark.slow
+def test_sac_solves_the_continuous_bandit(tmp_path):
+    assert best_return(tmp_path, "sac_bandit", ["--seed", "1006"]) >= 0.9
+
+
+@pytest.mark.slow
+def test_ppo_solves_the_continuous_bandit(tmp_path):
+    assert best_return(tmp_path, "ppo_continuous_bandit", ["--seed", "1007"]) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["impala_bandit", "ppo_bandit", "a2c_bandit"])
+def test_dictionaries_and_several_choices_are_learned_from(tmp_path, config):
+    """The best is about 8.5; guessing the first choice gets 6.4, the second 5.9, both 3.5."""
+    arguments = ["--env.id", "tests.envs.composite:CompositeTask", "--seed", "1008"]
+    arguments += ["--run.stop-at-return", "null", "--run.total-env-steps", "200_000"]
+    assert best_return(tmp_path, config, arguments) >= 7.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["impala_bandit", "a2c_bandit", "pg_bandit"])
+def test_continuous_actions_are_every_on_policy_agents(tmp_path, config):
+    """Always the middle gets about 0."""
+    arguments = ["--env.id", "ContinuousBandit-v0", "--seed", "1009"]
+    arguments += ["--run.stop-at-return", "0.9", "--run.total-env-steps", "200_000"]
+    arguments += ["--agent.entropy-cost", "0.0", "--agent.initial-log-std", "-1.0"]
+    assert best_return(tmp_path, config, arguments) >= 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2000, 2002))
+def test_ppo_runs_with_the_cheetah(tmp_path, seed):
+    assert best_return(tmp_path, "ppo_halfcheetah", ["--seed", str(seed)]) >= 1500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2000, 2005))
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [
+        ("impala_cartpole", 475),
+        ("impala_catch", 0.9),
+        ("impala_recall", 0.9),
+        ("impala_bandit", 0.95),
+        ("ppo_cartpole", 475),
+        ("ppo_recall", 0.9),
+        ("ppo_bandit", 0.95),
+        ("ppo_continuous_bandit", 0.95),
+        ("a2c_cartpole", 400),
+        ("a2c_bandit", 0.95),
+        ("pg_cartpole", 195),
+        ("pg_cartpole_episodes", 195),
+        ("pg_bandit", 0.95),
+        ("r2d2_recall", 0.9),
+        ("r2d2_cartpole", 400),
+        ("ddqn_cartpole", 450),
+        ("ddqn_bandit", 0.95),
+        ("sac_pendulum", -200),
+        ("sac_bandit", 0.9),
+    ],
+)
+def test_every_seed_learns(tmp_path, name, bar, seed):
+    assert best_return(tmp_path, name, ["--seed", str(seed)]) >= bar
+
+
+@pytest.mark.slow
+def test_recall_cannot_be_learned_without_memory(tmp_path):
+    arguments = ["--agent.lstm-size", "null", "--seed", "2000"]
+    assert best_return(tmp_path, "impala_recall", arguments) < 0

@@ -1,0 +1,92 @@
+"""A whole run: its directory, its exit code, and its last words."""
+
+import csv
+import dataclasses
+import json
+
+from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, RunConfig
+from sebulba.config.loading import load_config
+from sebulba.run import lifecycle
+from sebulba.run.assembly import assemble
+from sebulba.run.supervision import run
+from tests.toys import ToyAgent, ToyConfig
+
+
+class FailingAgent(ToyAgent):
+    """Fails when its loss is traced, in the learner's thread."""
+
+    def loss(self, networks, experience, key, step):
+        raise ArithmeticError("no such loss")
+
+
+def make_config(run_dir, **changes):
+    config = Config(
+        env=EnvConfig(suite="jax", id="Catch-v0"),
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        actor=ActorConfig(num_envs=4),
+        run=RunConfig(total_env_steps=3000, log_interval_env_steps=1000),
+        agent=ToyConfig(),
+        run_dir=str(run_dir),
+    )
+    return dataclasses.replace(config, **changes)
+
+
+def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):
+    config = make_config(tmp_path / "run")
+    assert lifecycle.train(config) == 0
+    path = tmp_path / "run"
+    assert load_config(str(path / "config.yaml")) == config
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    table = list(csv.DictReader((path / "metrics.csv").read_text().splitlines()))
+    assert [row["env_steps"] for row in rows] == [int(row["env_steps"]) for row in table]
+    assert rows[-1]["env_steps"] >= 3000
+    assert list(path.glob("events.*"))
+    assert json.loads((path / "run.json").read_text())["versions"]["jax"]
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary["status"] == "done"
+    assert summary["env_steps"] == rows[-1]["env_steps"]
+    assert 0 < summary["startup_s"] < summary["wall_time_s"]
+    assert summary["env_steps"] == sum(account["learned"] for account in summary["ledger"])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"done: {summary['env_steps']:,} env steps")
+    assert "compilation" in last and "excluded" in last
+
+
+def test_steps_per_second_count_from_when_every_actor_has_been_learned_from(tmp_path):
+    ring = assemble(make_config(tmp_path), write_row=lambda row: None)
+    ring.progress._now = lambda: float(ring.learner.num_cycles)  # A cycle takes a second.
+    env_steps = []
+    run(ring, mode="serial", after_cycle=lambda items: env_steps.append(ring.progress.env_steps))
+    ring.close_environments()
+    assert len(ring.actors) == 2
+    expected = (env_steps[-1] - env_steps[1]) / (len(env_steps) - 2)
+    assert ring.progress.steps_per_second == expected > 0
+
+
+def test_a_directory_with_something_in_it_is_left_alone(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("precious")
+    assert lifecycle.train(make_config(tmp_path)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert "run_dir: expected a new or empty directory" in capsys.readouterr().err
+
+
+def test_a_failure_ends_with_code_3_its_traceback_its_place_and_the_results(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(
+        "sebulba.run.assembly.agent_factory", lambda name: FailingAgent, raising=True
+    )
+    assert lifecycle.train(make_config(tmp_path)) == 3
+    error = capsys.readouterr().err
+    assert "in loss" in error and 'ArithmeticError("no such loss")' in error
+    last = error.splitlines()[-1]
+    assert last.startswith("sebulba: ArithmeticError: no such loss")
+    assert "in the learner, cycle 0" in last and str(tmp_path) in last
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+def test_an_environment_that_is_not_there_ends_with_code_2(tmp_path, capsys):
+    config = make_config(tmp_path, env=EnvConfig(suite="envpool", id="Pongg-v5"))
+    assert lifecycle.train(config) == 2
+    assert "Pong-v5" in capsys.readouterr().err.splitlines()[-1]
+    assert not tmp_path.exists(), "the same command runs once the id is right"

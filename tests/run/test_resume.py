@@ -1,0 +1,336 @@
+"""Runs that are stopped and resumed: what comes out is what would have, had they not been."""
+
+import dataclasses
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+from sebulba.acting.actor import Actor
+from sebulba.config import (
+    ActorConfig,
+    CheckpointConfig,
+    Config,
+    DevicesConfig,
+    EnvConfig,
+    LearnerConfig,
+    RunConfig,
+)
+from sebulba.config.loading import load_config
+from sebulba.learning.progress import Progress
+from sebulba.run import lifecycle
+from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
+from sebulba.storage.checkpoints.restore import steps_in
+from sebulba_agents.config import ImpalaConfig, R2D2Config
+from tests.run.resuming import comparable, rows_in, run_ring
+from tests.toys import ToyConfig
+from tests.trees import assert_trees_equal
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+CATCH = EnvConfig(suite="jax", id="Catch-v0")
+RECALL = EnvConfig(suite="jax", id="Recall-v0")
+CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
+IMPALA = ImpalaConfig(hidden_sizes=(8,), lstm_size=8)
+R2D2 = R2D2Config(
+    hidden_sizes=(8,),
+    lstm_size=8,
+    dueling_size=8,
+    burn_in=5,
+    learn_length=5,
+    batch_size=8,
+    replay_capacity=400,
+    min_replay_rows=100,
+    replay_ratio=4.0,
+    target_period=5,
+)
+
+
+def make_config(
+    env=CATCH,
+    agent=None,
+    *,
+    learner_devices=(0,),
+    threads=2,
+    lag=0,
+    per_cycle=1,
+    env_steps=600,
+    mode="threads",
+    interval_s=None,
+    run_dir=None,
+):
+    return Config(
+        env=env,
+        devices=DevicesConfig(actor=(0,), learner=learner_devices),
+        actor=ActorConfig(threads_per_device=threads, num_envs=4, trajectory_length=5),
+        learner=LearnerConfig(max_policy_lag=lag, trajectories_per_cycle=per_cycle),
+        # Rows that no cycle ends with: what is in them has to be carried over.
+        run=RunConfig(total_env_steps=env_steps, log_interval_env_steps=170, mode=mode),
+        checkpoint=CheckpointConfig(interval_s=interval_s),
+        agent=agent or ToyConfig(updates_per_cycle=2),
+        run_dir=None if run_dir is None else str(run_dir),
+    )
+
+
+@pytest.fixture
+def saves_that_are_waited_for(monkeypatch):
+    """However slow the disk is, a run that saves all the time leaves as many checkpoints."""
+    save = Checkpointer.save
+
+    def save_and_wait(self, *args, **kwargs):
+        save(self, *args, **kwargs)
+        self.wait()
+
+    monkeypatch.setattr(Checkpointer, "save", save_and_wait)
+
+
+def resuming(config, **changes):
+    return dataclasses.replace(config, resume="latest", **changes)
+
+
+def run_in_parts(config, directory, cycles):
+    """Runs to each of the cycles in turn, and to the end, every part from the last one's end."""
+    rows, which = [], None
+    for cycle in (*cycles, None):
+        ring, new_rows, resumed = run_ring(config, directory, which=which, stop_at_cycle=cycle)
+        rows += new_rows
+        if which is not None:
+            assert resumed.level == "exact"
+        if cycle is not None:
+            assert ring.learner.num_cycles == cycle
+        which = "latest"
+    return ring, rows
+
+
+def learned(ring):
+    return [account["learned"] for account in ring.ledger.balance()]
+
+
+@pytest.mark.parametrize(
+    ("config", "cycles"),
+    [
+        pytest.param(make_config(), (1, 7), id="toy"),
+        pytest.param(make_config(), (2, 7, 20), id="toy-thrice", marks=pytest.mark.slow),
+        pytest.param(make_config(mode="serial"), (5,), id="serial", marks=pytest.mark.slow),
+        pytest.param(make_config(learner_devices=(1, 2)), (7,), id="2-devices"),
+        pytest.param(make_config(per_cycle=3), (1, 6), id="3-a-cycle", marks=pytest.mark.slow),
+        pytest.param(
+            make_config(learner_devices=(1, 2), per_cycle=3),
+            (5,),
+            id="2-devices-3",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            make_config(RECALL, IMPALA, env_steps=400), (8,), id="impala", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            make_config(RECALL, IMPALA, learner_devices=(1, 2), per_cycle=3, env_steps=500),
+            (4,),
+            id="impala-2-devices-3",
+            marks=pytest.mark.slow,
+        ),
+        # Before there is a replay to learn from, and after; it has been full once by then.
+        pytest.param(
+            make_config(RECALL, R2D2, env_steps=500), (3, 20), id="r2d2", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_lock_step_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles, tmp_path):
+    expected, expected_rows, _ = run_ring(config)
+    ring, rows = run_in_parts(config, tmp_path, cycles)
+    assert_trees_equal(ring.learner.state, expected.learner.state)
+    assert_trees_equal(ring.learner.published, expected.learner.published)
+    assert comparable(rows) == comparable(expected_rows)
+    assert learned(ring) == learned(expected)
+    assert ring.learner.num_updates == expected.learner.num_updates > 0
+    assert ring.progress.window.state() == expected.progress.window.state()
+
+
+@pytest.mark.parametrize("lag", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_run_ahead_resumes_without_a_gap(lag, tmp_path):
+    config = make_config(lag=lag, threads=3)
+    first, _, _ = run_ring(config, tmp_path, stop_at_cycle=9)
+    # The deque raises if a number is left out, and the ledger if a step is.
+    ring, rows, resumed = run_ring(config, tmp_path, which="latest")
+    assert resumed.num_cycles == 9
+    assert resumed.env_steps == first.progress.env_steps == sum(learned(first))
+    assert sum(learned(ring)) == ring.progress.env_steps >= 600
+    assert sum(ring.trajectories._next_sequence_number) == ring.learner.num_cycles
+    assert rows[-1]["env_steps"] == ring.progress.env_steps
+    assert first.ledger.total("discarded") > 0, "what was acted ahead of the learner"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, None])
+def test_environments_that_cannot_be_stored_start_anew_and_all_else_goes_on(lag, tmp_path):
+    config = make_config(CARTPOLE, IMPALA, lag=lag)
+    run_ring(config, tmp_path, stop_at_cycle=9)
+    ring, rows, resumed = run_ring(config, tmp_path, which="latest")
+    assert str(resumed) == "resumes at cycle 9 (restart: environments start anew)"
+    assert ring.progress.env_steps >= 600
+    assert sum(learned(ring)) == ring.progress.env_steps
+    assert rows[0]["env_steps"] > resumed.env_steps
+
+
+def test_best_checkpoint_and_any_other_can_be_resumed_from(tmp_path, saves_that_are_waited_for):
+    config = make_config(interval_s=0, mode="serial")
+    run_ring(config, tmp_path)
+    steps = steps_in(tmp_path)
+    ring, _, resumed = run_ring(make_config(env_steps=1), tmp_path, which=steps[0])
+    assert resumed.num_cycles == ring.learner.num_cycles == steps[0]
+    _, _, resumed = run_ring(make_config(env_steps=1), tmp_path, which="best")
+    assert resumed.num_cycles in steps
+
+
+def test_copies_taken_at_work_are_as_good_as_those_taken_at_the_end(
+    tmp_path, saves_that_are_waited_for
+):
+    """Every one of them leads to the same end."""
+    config = make_config(interval_s=0, mode="serial", env_steps=200)
+    expected, _, _ = run_ring(config, tmp_path)
+    steps = steps_in(tmp_path)
+    assert steps[-1] == expected.learner.num_cycles
+    assert len(steps) >= 3
+    for step in steps[:-1]:
+        ring, _, _ = run_ring(
+            config, shutil.copytree(tmp_path, tmp_path / f"of {step}"), which=step
+        )
+        assert_trees_equal(ring.learner.state, expected.learner.state)
+
+
+def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatch, capsys):
+    """An actor dies, then the learner: the rows after its last checkpoint are written again."""
+    assert lifecycle.train(make_config(run_dir=tmp_path / "whole")) == 0
+    expected = rows_in(tmp_path / "whole")
+    config = make_config(run_dir=tmp_path / "run")
+    fail_at(monkeypatch, Actor, "run_cycle", 12)
+    assert lifecycle.train(config) == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "broke at call 12" in last
+    (step,) = steps_in(tmp_path / "run/checkpoints")
+    assert f"The last checkpoint is of cycle {step}" in last
+    command = json.loads((tmp_path / "run/summary.json").read_text())["resume_command"]
+    assert last.endswith(command)
+    fail_at(monkeypatch, Progress, "record", 15)
+    assert lifecycle.train(resuming(config)) == 3
+    assert f"resumes at cycle {step} (exact: environments as they were)" in capsys.readouterr().err
+    assert steps_in(tmp_path / "run/checkpoints") == [step], "of a broken learner there is none"
+    monkeypatch.undo()
+    assert lifecycle.train(resuming(config)) == 0
+    assert comparable(rows_in(tmp_path / "run")) == comparable(expected)
+    table = (tmp_path / "run/metrics.csv").read_text().splitlines()
+    assert [int(line.split(",")[0]) for line in table[1:]] == [row["env_steps"] for row in expected]
+    assert load_config(str(tmp_path / "run/config.yaml")) == config
+    assert len(json.loads((tmp_path / "run/run.json").read_text())["resumed"]) == 2
+
+
+def fail_at(monkeypatch, owner, name, call):
+    """Makes a method fail when it is called for the `call`-th time."""
+    monkeypatch.undo()
+    method, calls = getattr(owner, name), []
+
+    def failing(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == call:
+            raise RuntimeError(f"{name} broke at call {call}")
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+def test_finished_run_resumes_to_its_end_and_further_with_more_env_steps(tmp_path):
+    config = make_config(run_dir=tmp_path)
+    assert lifecycle.train(config) == 0
+    rows = rows_in(tmp_path)
+    assert lifecycle.train(resuming(config)) == 0
+    assert rows_in(tmp_path) == rows
+    longer = dataclasses.replace(config.run, total_env_steps=900)
+    assert lifecycle.train(resuming(config, run=longer)) == 0
+    assert rows_in(tmp_path)[: len(rows)] == rows
+    assert rows_in(tmp_path)[-1]["env_steps"] >= 900
+
+
+def test_existing_run_without_resume_ends_with_code_2_and_the_command(tmp_path, capsys):
+    config = make_config(run_dir=tmp_path / "a run", env_steps=50)
+    assert lifecycle.train(config) == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert lifecycle.train(config) == 2
+    path = tmp_path / "a run"
+    command = f"python -m sebulba.train '{path}/config.yaml' --run-dir '{path}' --resume latest"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(command)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    arguments = shlex.split(command)[3:]
+    assert lifecycle.train(load_config(arguments[0], arguments[1:])) == 0
+
+
+def test_resume_with_another_config_ends_with_code_2_and_the_keys(tmp_path, capsys):
+    config = make_config(run_dir=tmp_path, env_steps=50)
+    assert lifecycle.train(config) == 0
+    other = resuming(config, seed=4, agent=ToyConfig(learning_rate=0.5))
+    assert lifecycle.train(other) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "agent.learning_rate (there 0.1, now 0.5)" in last
+    assert "seed (there 0, now 4)" in last
+    assert "run.total_env_steps" in last.partition("may change")[0].rpartition(";")[2]
+
+
+def test_resume_where_there_is_nothing_ends_with_a_code_and_leaves_nothing(tmp_path, capsys):
+    config = make_config(run_dir=tmp_path / "none", env_steps=50)
+    assert lifecycle.train(resuming(config)) == 2
+    assert "which has no config.yaml" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    assert lifecycle.train(config) == 0
+    shutil.rmtree(tmp_path / "none/checkpoints")
+    rows = rows_in(tmp_path / "none")
+    assert lifecycle.train(resuming(config)) == 4
+    assert "has: none" in capsys.readouterr().err.splitlines()[-1]
+    assert rows_in(tmp_path / "none") == rows
+
+
+@pytest.mark.slow
+def test_checkpoint_of_other_networks_ends_with_code_4_and_the_table(tmp_path, capsys):
+    config = make_config(RECALL, IMPALA, run_dir=tmp_path, env_steps=50)
+    assert lifecycle.train(config) == 0
+    path = tmp_path / "config.yaml"
+    path.write_text(path.read_text().replace("lstm_size: 8", "lstm_size: 6"))
+    wider = resuming(config, agent=dataclasses.replace(IMPALA, lstm_size=6))
+    assert lifecycle.train(resuming(config)) == 2
+    assert "agent.lstm_size (there 6, now 8)" in capsys.readouterr().err
+    assert lifecycle.train(wider) == 4
+    error = capsys.readouterr().err
+    assert re.search(r"learner\.networks\S*kernel\s+float32\[\S*\]\s+float32\[\S*\]", error)
+    assert "Traceback" not in error
+    assert error.splitlines()[-1].startswith("sebulba: CheckpointError: checkpoint ")
+
+
+def test_save_that_fails_costs_one_warning_and_no_training(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def fail(self, step, *args, **kwargs):
+        calls.append(step)
+        self._failure = SaveError("the disk is full")
+
+    monkeypatch.setattr(Checkpointer, "save", fail)
+    config = make_config(run_dir=tmp_path, interval_s=0, mode="serial")
+    assert lifecycle.train(config) == 0
+    assert len(calls) > 3, "it is tried again"
+    error = capsys.readouterr().err
+    assert error.count("the disk is full") == 1
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["status"], summary["resume_command"]) == ("done", None)
+
+
+def test_later_checkpoints_are_gone_once_a_run_resumes_from_an_older_one(
+    tmp_path, saves_that_are_waited_for
+):
+    config = make_config(run_dir=tmp_path, interval_s=0, mode="serial")
+    assert lifecycle.train(config) == 0
+    steps = steps_in(tmp_path / "checkpoints")
+    assert len(steps) >= 3
+    stop = dataclasses.replace(config.run, total_env_steps=1)
+    assert lifecycle.train(dataclasses.replace(config, run=stop, resume=str(steps[0]))) == 0
+    assert steps_in(tmp_path / "checkpoints") == steps[:1]
+    assert all(row["env_steps"] <= 600 for row in rows_in(tmp_path))

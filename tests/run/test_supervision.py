@@ -1,0 +1,265 @@
+"""The whole ring: exact in lock-step, bounded in lag, balanced, and never hanging."""
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.agent_check import AgentError
+from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
+from sebulba.errors import ConfigError
+from sebulba.run.assembly import assemble
+from sebulba.run.supervision import run
+from tests.toys import ToyConfig, ToyState
+from tests.trees import assert_trees_equal
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+CATCH = EnvConfig(suite="jax", id="Catch-v0")
+CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
+
+
+def make_config(
+    env=CATCH,
+    *,
+    actor_devices=(0,),
+    learner_devices=(0,),
+    threads=2,
+    lag=0,
+    per_cycle=1,
+    env_steps=1500,
+    cycle="auto",
+    agent=None,
+    **learner,
+):
+    return Config(
+        env=env,
+        devices=DevicesConfig(actor=actor_devices, learner=learner_devices),
+        actor=ActorConfig(threads_per_device=threads, num_envs=4, trajectory_length=5, cycle=cycle),
+        learner=LearnerConfig(max_policy_lag=lag, trajectories_per_cycle=per_cycle, **learner),
+        run=RunConfig(total_env_steps=env_steps, log_interval_env_steps=200),
+        agent=agent or ToyConfig(),
+    )
+
+
+def run_ring(config, mode="threads", on_item=None, **kwargs):
+    """Runs a config; returns the ring and its rows of metrics."""
+    rows = []
+    ring = assemble(config, write_row=rows.append)
+    if on_item is not None:
+        record = ring.progress.record
+
+        def observe(items, metrics, *, queue_depth):
+            for item in items:
+                on_item(item, ring.learner.num_cycles - 1)
+            record(items, metrics, queue_depth=queue_depth)
+
+        ring.progress.record = observe
+    try:
+        run(ring, mode=mode, **kwargs)
+    finally:
+        ring.close_environments()
+    return ring, rows
+
+
+def without_times(rows):
+    return [
+        {
+            key: value
+            for key, value in row.items()
+            if key not in ("wall_time_s", "steps_per_second") and not key.startswith("time/")
+        }
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("env", "threads"),
+    # Each actor of EnvPool's compiles a cycle of its own.
+    [(CATCH, 2), (CARTPOLE, 1), pytest.param(CARTPOLE, 2, marks=pytest.mark.slow)],
+    ids=["jax", "envpool", "envpool-two-actors"],
+)
+def test_lock_step_twice_and_serial_once_give_bitwise_the_same_run(env, threads):
+    config = make_config(env, threads=threads)
+    (first, first_rows), (second, second_rows) = run_ring(config), run_ring(config)
+    serial, serial_rows = run_ring(config, mode="serial")
+    assert_trees_equal(first.learner.state, second.learner.state)
+    assert_trees_equal(first.learner.state, serial.learner.state)
+    assert first.learner.num_cycles > 50
+    for rows in (second_rows, serial_rows):
+        assert [row | {"queue_depth": 0} for row in without_times(rows)] == [
+            row | {"queue_depth": 0} for row in without_times(first_rows)
+        ]
+
+
+def test_another_seed_gives_another_run():
+    first, _ = run_ring(make_config(env_steps=100))
+    config = make_config(env_steps=100)
+    other, _ = run_ring(Config(**{**vars(config), "seed": 1}))
+    assert not np.array_equal(
+        first.learner.published["weights"], other.learner.published["weights"]
+    )
+
+
+@pytest.mark.parametrize("per_cycle", [1, 3])
+def test_lock_step_takes_turns_with_any_number_of_trajectories_a_cycle(per_cycle):
+    turns, versions = [], []
+
+    def on_item(item, cycle):
+        turns.append(item.actor_id)
+        versions.append((item.policy_version, cycle))
+
+    run_ring(make_config(per_cycle=per_cycle), on_item=on_item)
+    assert turns == [number % 2 for number in range(len(turns))]
+    assert all(version == cycle for version, cycle in versions)
+
+
+def test_the_policy_lag_never_exceeds_its_bound_and_rows_count_it():
+    lags = []
+    _, rows = run_ring(
+        make_config(threads=3, lag=2, env_steps=4000),
+        on_item=lambda item, cycle: lags.append(cycle - item.policy_version),
+    )
+    assert max(lags) <= 2
+    assert min(lags) >= 0
+    for lag in range(3):
+        assert sum(row.get(f"policy_lag/{lag}", 0) for row in rows) == lags.count(lag)
+
+
+def test_free_running_actors_take_the_newest_networks_and_lose_nothing():
+    numbers = {0: [], 1: []}
+    ring, rows = run_ring(
+        make_config(lag=None, env_steps=4000),
+        on_item=lambda item, cycle: numbers[item.actor_id].append(item.sequence_number),
+    )
+    assert ring.progress.env_steps >= 4000
+    for taken in numbers.values():
+        assert taken == list(range(len(taken)))
+    accounts = ring.ledger.balance()
+    assert sum(account["learned"] for account in accounts) == ring.progress.env_steps
+    assert all(account["queued"] == account["in_flight"] == 0 for account in accounts)
+    assert rows[-1]["env_steps"] == ring.progress.env_steps
+
+
+@pytest.mark.parametrize(
+    ("actor_devices", "learner_devices"),
+    [
+        pytest.param((0, 1), (2, 3), marks=pytest.mark.slow),
+        ((0, 1), (0, 1)),
+        pytest.param((0,), (1, 2), marks=pytest.mark.slow),
+        pytest.param((0, 1, 2), (3,), marks=pytest.mark.slow),
+    ],
+)
+def test_every_split_of_devices_learns_the_same_in_lock_step(actor_devices, learner_devices):
+    threads = 6 // len(actor_devices)
+    config = make_config(threads=6, per_cycle=2, env_steps=1000)
+    expected, _ = run_ring(config)
+    ring, _ = run_ring(
+        make_config(
+            threads=threads,
+            per_cycle=2,
+            env_steps=1000,
+            actor_devices=actor_devices,
+            learner_devices=learner_devices,
+        )
+    )
+    np.testing.assert_allclose(
+        ring.learner.published["weights"],
+        expected.learner.published["weights"],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_actors_see_different_environments_and_act_with_different_keys():
+    items = {}
+    run_ring(
+        make_config(env_steps=300), on_item=lambda item, _: items.setdefault(item.actor_id, item)
+    )
+    first, second = (items[actor_id].trajectory for actor_id in (0, 1))
+    assert not np.array_equal(first.env_steps.observation, second.env_steps.observation)
+    assert not np.array_equal(first.action, second.action)
+
+
+@pytest.mark.slow
+def test_pmap_gives_the_same_run():
+    config = make_config(learner_devices=(1, 2), env_steps=600)
+    expected, _ = run_ring(config)
+    ring, _ = run_ring(make_config(learner_devices=(1, 2), env_steps=600, mapping="pmap"))
+    np.testing.assert_allclose(
+        ring.learner.published["weights"], expected.learner.published["weights"], rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("mode", ["threads", "serial"])
+def test_an_exception_in_an_actor_ends_the_run_with_its_traceback_and_place(mode):
+    ring = assemble(make_config(lag=None, env_steps=10**9), write_row=lambda row: None)
+    act_cycle, calls = ring.actors[1]._act_cycle, []
+
+    def fail_at_third(networks, carry):
+        calls.append(None)
+        if len(calls) == 3:
+            raise RuntimeError("the environment broke")
+        return act_cycle(networks, carry)
+
+    ring.actors[1]._act_cycle = fail_at_third
+    with pytest.raises(RuntimeError, match="the environment broke") as error:
+        run(ring, mode=mode)
+    assert error.value.__notes__ == ["This happened in actor 1, cycle 2."]
+    assert error.traceback[-1].name == "fail_at_third"
+    ring.ledger.balance()
+
+
+@pytest.mark.parametrize("mode", ["threads", "serial"])
+def test_an_exception_in_the_learner_ends_the_run_with_its_traceback_and_place(mode):
+    ring = assemble(make_config(lag=None, env_steps=10**9), write_row=lambda row: None)
+
+    def fail(items, metrics, *, queue_depth):
+        raise FloatingPointError("the loss broke")
+
+    ring.progress.record = fail
+    with pytest.raises(FloatingPointError, match="the loss broke") as error:
+        run(ring, mode=mode)
+    assert error.value.__notes__ == ["This happened in the learner, cycle 1."]
+    accounts = ring.ledger.balance()
+    assert sum(account["learned"] for account in accounts) == 0
+    assert sum(account["discarded"] for account in accounts) == ring.ledger.total("acted") > 0
+
+
+@pytest.mark.parametrize("mode", ["threads", "serial"])
+def test_a_stop_request_ends_the_run_between_cycles(mode):
+    ring = assemble(make_config(lag=None, env_steps=10**9), write_row=lambda row: None)
+    run(ring, mode=mode, should_stop=lambda: ring.learner.num_cycles >= 3)
+    assert ring.learner.num_cycles >= 3
+    assert ring.ledger.total("learned") == ring.progress.env_steps
+
+
+def test_environments_that_cannot_be_split_over_the_learner_devices_are_refused():
+    with pytest.raises(ConfigError, match=r"actor\.num_envs: expected a multiple of the 3 learner"):
+        assemble(make_config(learner_devices=(0, 1, 2)), write_row=lambda row: None)
+
+
+def test_an_environment_that_cannot_be_fused_is_refused_when_fused_is_asked_for():
+    config = make_config(EnvConfig(suite="gymnasium", id="CartPole-v1"), cycle="fused")
+    with pytest.raises(ConfigError, match=r"actor\.cycle: gymnasium CartPole-v1"):
+        assemble(config, write_row=lambda row: None)
+
+
+def test_a_shard_actor_state_that_drops_or_misplaces_a_leaf_is_named():
+    ring = assemble(make_config(), write_row=lambda row: None)
+    agent = ring.actors[0]._agent
+    agent.shard_actor_state = lambda state, sharding: ToyState(
+        key=sharding.replicate(state.key), count=None
+    )
+    with pytest.raises(
+        AgentError, match=r"shard_actor_state: count: expected int32\[4\], got no such leaf"
+    ):
+        run(ring, mode="threads")
+
+
+def test_metrics_rows_come_at_every_interval_and_at_the_end():
+    ring, rows = run_ring(make_config(env_steps=1000))
+    steps = [row["env_steps"] for row in rows]
+    assert steps == sorted(set(steps))
+    assert [step // 200 for step in steps] == [1, 2, 3, 4, 5]
+    assert rows[-1]["updates"] == ring.learner.num_updates
+    assert jax.tree.all(jax.tree.map(np.isfinite, rows[-1]["loss"]))

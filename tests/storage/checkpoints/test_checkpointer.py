@@ -1,0 +1,343 @@
+"""Checkpoints: what was saved comes back bit by bit, or an error does."""
+
+import pathlib
+import pickle
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError, snapshot
+from sebulba.storage.checkpoints.restore import CheckpointError, best_step, restore, steps_in
+from tests.trees import assert_trees_equal
+
+META = {"env_steps": 12, "returns": [0.1, float("nan"), 1e300], "name": "é"}
+
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+
+@pytest.fixture
+def checkpointer(tmp_path):
+    checkpointer = Checkpointer(tmp_path / "checkpoints", keep=2)
+    yield checkpointer
+    checkpointer.close()
+
+
+def make_state(seed=0, width=4):
+    rng = np.random.default_rng(seed)
+    return {
+        "networks": {"kernel": jnp.asarray(rng.normal(size=(3, width)).astype(np.float32))},
+        "half": jnp.asarray(rng.normal(size=5), jnp.bfloat16),
+        "step": jnp.int32(seed),
+        "flags": jnp.array([True, False]),
+        "nothing": jnp.zeros((0, 3)),
+        "key": jax.random.key(seed),
+        "keys": jax.random.split(jax.random.key(seed, impl="rbg"), 2),
+        "host": rng.normal(size=3),  # float64, as NumPy environments give
+    }
+
+
+def save(checkpointer, step, state=None, *, score=None, meta=META):
+    checkpointer.save(step, make_state(step) if state is None else state, meta, score=score)
+    checkpointer.wait()
+    checkpointer.check_for_errors()
+
+
+def files_of(path):
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def assert_same_meta(got, expected):
+    assert repr(got) == repr(expected)  # NaN is not equal to itself
+
+
+def test_restore_gives_back_every_bit_and_type(checkpointer):
+    state = make_state(3)
+    save(checkpointer, 3, state)
+    restored, meta = restore(checkpointer.directory, "latest", state)
+    assert_trees_equal(restored, state)
+    assert_same_meta(meta, META)
+    for got, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+        assert (type(got), got.dtype) == (type(expected), expected.dtype)
+
+
+def test_restore_takes_shapes_for_an_answer(checkpointer):
+    state = make_state()
+    save(checkpointer, 0, state)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[2])
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        {**state, "host": jnp.zeros(3)},
+    )
+    like["host"] = jax.ShapeDtypeStruct((3,), np.float64)
+    restored, _ = restore(checkpointer.directory, 0, like)
+    assert_trees_equal(restored, state)
+    assert isinstance(restored.pop("host"), np.ndarray)
+    assert {leaf.sharding for leaf in jax.tree.leaves(restored)} == {sharding}
+
+
+def test_restore_places_split_and_replicated_leaves_that_updates_may_donate(checkpointer):
+    learners = LearnerDevices(jax.devices()[:2])
+    # Large enough that NumPy's memory is aligned and JAX takes it as it is.
+    split = jax.device_put(
+        jnp.arange(200_000.0).reshape(2, -1), learners.sharding(PartitionSpec("learner"))
+    )
+    state = {"split": split, "whole": learners.replicate(jnp.arange(100_000.0))}
+    save(checkpointer, 0, state)
+    restored, _ = restore(checkpointer.directory, 0, state)
+    assert isinstance(restored["split"].sharding, NamedSharding)
+    assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, state)
+
+    update = jax.jit(lambda x: jax.tree.map(lambda leaf: leaf * 2 + 1, x), donate_argnums=0)
+    expected = jax.tree.map(lambda x: 2 * np.asarray(x) + 1, state)
+    updated = update(restored)
+    for shard in updated["whole"].addressable_shards:
+        np.testing.assert_array_equal(shard.data, expected["whole"])
+    np.testing.assert_array_equal(updated["split"], expected["split"])
+
+
+def test_save_has_its_own_copy_when_it_returns(checkpointer):
+    state = {"donated": jnp.arange(100_000.0), "host": np.arange(5)}
+    meta = {"counts": [1]}
+    checkpointer.save(0, state, meta, score=None)
+    jax.jit(lambda x: x + 1, donate_argnums=0)(state["donated"]).block_until_ready()
+    state["host"][:] = -1
+    meta["counts"].append(2)
+    assert state["donated"].is_deleted()
+    checkpointer.wait()
+    like = {"donated": jnp.zeros(100_000), "host": np.arange(5)}
+    restored, meta = restore(checkpointer.directory, 0, like)
+    assert_trees_equal(restored, {"donated": np.arange(100_000.0), "host": np.arange(5)})
+    assert meta == {"counts": [1]}
+
+
+def test_save_takes_an_earlier_snapshot(checkpointer):
+    state = make_state()
+    taken = snapshot(state)
+    state["networks"]["kernel"].delete()
+    save(checkpointer, 0, taken)
+    restored, _ = restore(checkpointer.directory, 0, make_state(9))
+    assert_trees_equal(restored, make_state())
+
+
+def test_partial_restore_reads_what_it_is_asked_for(checkpointer):
+    save(checkpointer, 0)
+    like = {"networks": make_state(5)["networks"]}
+    restored, _ = restore(checkpointer.directory, "latest", like, partial=True)
+    assert_trees_equal(restored, {"networks": make_state(0)["networks"]})
+    with pytest.raises(CheckpointError, match="other networks"):
+        restore(checkpointer.directory, "latest", like)
+
+
+def test_newest_and_best_are_kept(checkpointer):
+    for step, score in enumerate([None, 3.0, float("nan"), 5.0, 1.0, None, 4.0]):
+        save(checkpointer, step, score=score)
+    assert steps_in(checkpointer.directory) == [3, 5, 6]
+    assert best_step(checkpointer.directory) == 3
+    for which, step in (("latest", 6), ("best", 3), (5, 5)):
+        restored, _ = restore(checkpointer.directory, which, make_state())
+        assert int(restored["step"]) == step
+
+
+def test_best_without_any_score_names_the_steps(checkpointer):
+    save(checkpointer, 4)
+    with pytest.raises(CheckpointError, match="has a score; take one of: 4"):
+        restore(checkpointer.directory, "best", make_state())
+
+
+@pytest.mark.parametrize("which", ["latest", "best", 7])
+def test_restore_without_a_checkpoint_is_an_error(tmp_path, which):
+    with pytest.raises(CheckpointError, match="which has: none"):
+        restore(tmp_path, which, make_state())
+
+
+def test_discard_after_rewinds(checkpointer):
+    save(checkpointer, 1, score=1.0)
+    save(checkpointer, 2, score=2.0)
+    checkpointer.discard_after(1)
+    assert steps_in(checkpointer.directory) == [1]
+    save(checkpointer, 2, make_state(22))
+    restored, _ = restore(checkpointer.directory, "latest", make_state())
+    assert_trees_equal(restored, make_state(22))
+
+
+def test_saving_the_same_step_again_changes_nothing(checkpointer):
+    save(checkpointer, 1)
+    save(checkpointer, 1, make_state(2))
+    restored, _ = restore(checkpointer.directory, 1, make_state())
+    assert_trees_equal(restored, make_state(1))
+
+
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [
+        ({"networks": {"kernel": jnp.zeros((3, 8))}}, ["float32[3,4]", "float32[3,8]"]),
+        ({"half": jnp.zeros(5)}, ["bfloat16[5]", "float32[5]"]),
+        ({"key": jnp.zeros(2, jnp.uint32)}, ["key<fry>[]", "uint32[2]"]),
+        ({"networks": {"bias": jnp.zeros(4)}}, ["networks.bias", "networks.kernel", "absent"]),
+    ],
+    ids=["width", "dtype", "key", "leaves"],
+)
+def test_restore_shows_where_another_agent_differs(checkpointer, change, rows):
+    save(checkpointer, 12)
+    with pytest.raises(CheckpointError) as caught:
+        restore(checkpointer.directory, "latest", {**make_state(), **change})
+    message = str(caught.value)
+    for part in [f"checkpoint 12 in {checkpointer.directory}", "stored", "expected", *rows]:
+        assert part in message
+
+
+def damage(file, how):
+    content = file.read_bytes()
+    if how == "missing":
+        file.unlink()
+    elif how == "truncated":
+        file.write_bytes(content[: len(content) // 2])
+    else:
+        position = {"first bit": 0, "middle bit": len(content) // 2, "last bit": -1}[how]
+        changed = bytearray(content)
+        changed[position] ^= 1
+        file.write_bytes(changed)
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated", "first bit", "middle bit", "last bit"])
+def test_damage_to_any_file_is_found_or_harmless(checkpointer, tmp_path, how):
+    save(checkpointer, 1)
+    whole, found = checkpointer.directory / "1", []
+    files = [file.relative_to(whole) for file in files_of(whole)]
+    for number, name in enumerate(files):
+        directory = tmp_path / str(number)
+        shutil.copytree(whole, directory / "1")
+        damage(directory / "1" / name, how)
+        try:
+            restored, meta = restore(directory, "latest", make_state())
+        except CheckpointError as error:
+            assert f"checkpoint 1 in {directory} is damaged" in str(error)
+            found.append(name.parts[0])
+        else:
+            assert_trees_equal(restored, make_state(1))
+            assert_same_meta(meta, META)
+    assert {"state", "meta", "manifest"} <= set(found)
+
+
+def test_changed_value_is_shown_as_a_checksum(checkpointer):
+    save(checkpointer, 1)
+    other = Checkpointer(checkpointer.directory.parent / "other", keep=1)
+    save(other, 1, {**make_state(1), "step": jnp.int32(99)}, meta={"env_steps": 13})
+    other.close()
+    for item in ("state", "meta"):
+        shutil.rmtree(checkpointer.directory / "1" / item)
+        shutil.copytree(other.directory / "1" / item, checkpointer.directory / "1" / item)
+    with pytest.raises(CheckpointError, match="not what was saved") as caught:
+        restore(checkpointer.directory, "latest", make_state())
+    lines = str(caught.value).splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == ["leaf", "step", "(meta)"]
+
+
+@pytest.mark.parametrize("type_name", ["None", "str", "scalar"])
+def test_value_that_is_no_such_array_is_found(checkpointer, type_name):
+    save(checkpointer, 1)
+    metadata = checkpointer.directory / "1" / "state" / "_METADATA"
+    text = metadata.read_text()
+    assert '"np.ndarray"' in text
+    metadata.write_text(text.replace('"np.ndarray"', f'"{type_name}"'))
+    with pytest.raises(CheckpointError, match=r"checkpoint 1 in .* is damaged"):
+        restore(checkpointer.directory, "latest", make_state())
+
+
+def test_equal_bytes_of_another_shape_are_found(checkpointer):
+    save(checkpointer, 1)
+    other = Checkpointer(checkpointer.directory.parent / "other", keep=1)
+    state = make_state(1)
+    save(other, 1, {**state, "host": state["host"].reshape(1, 3)})
+    other.close()
+    shutil.rmtree(checkpointer.directory / "1" / "state")
+    shutil.copytree(other.directory / "1" / "state", checkpointer.directory / "1" / "state")
+    with pytest.raises(CheckpointError, match=r"checkpoint 1 in .* is damaged"):
+        restore(checkpointer.directory, "latest", make_state())
+
+
+def test_latest_never_falls_back_but_says_what_else_there_is(checkpointer):
+    save(checkpointer, 1)
+    save(checkpointer, 2)
+    (checkpointer.directory / "2" / "manifest" / "metadata").write_text("{}")
+    with pytest.raises(CheckpointError, match="Other checkpoints: 1; take one with --resume STEP"):
+        restore(checkpointer.directory, "latest", make_state())
+    restored, _ = restore(checkpointer.directory, 1, make_state())
+    assert_trees_equal(restored, make_state(1))
+
+
+def test_checkpoint_under_another_name_is_found(checkpointer):
+    save(checkpointer, 1)
+    (checkpointer.directory / "1").rename(checkpointer.directory / "5")
+    with pytest.raises(CheckpointError, match="is of step 1"):
+        restore(checkpointer.directory, "latest", make_state())
+
+
+class Bomb:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return (open, (str(self._path), "w"))
+
+
+def test_pickle_in_place_of_any_file_is_not_executed(checkpointer, tmp_path):
+    save(checkpointer, 1)
+    whole, exploded, refused = checkpointer.directory / "1", tmp_path / "exploded", 0
+    bomb = pickle.dumps(Bomb(exploded))
+    files = [file.relative_to(whole) for file in files_of(whole)]
+    for number, name in enumerate([*files, pathlib.Path("state.pkl")]):
+        directory = tmp_path / str(number)
+        shutil.copytree(whole, directory / "1")
+        (directory / "1" / name).write_bytes(bomb)
+        try:
+            restored, _ = restore(directory, "latest", make_state())
+        except CheckpointError:
+            refused += 1
+        else:
+            assert_trees_equal(restored, make_state(1))
+    assert refused >= 3
+    assert not exploded.exists()
+    pickle.loads(bomb).close()
+    assert exploded.exists()
+
+
+def test_foreign_directory_is_no_checkpoint(tmp_path):
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "state.pkl").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "4").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"checkpoint 3 in .* is damaged"):
+        restore(tmp_path, "latest", make_state())
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_new_checkpointer_removes_what_killed_saves_left(tmp_path):
+    for name in ("5.orbax-checkpoint-tmp", "4.orbax-checkpoint-tmp-removed"):
+        (tmp_path / name / "state").mkdir(parents=True)
+    Checkpointer(tmp_path, keep=1).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_save_that_cannot_begin_is_told_and_the_next_one_is_tried(checkpointer, tmp_path):
+    save(checkpointer, 1)
+    aside = tmp_path / "aside"
+    checkpointer.directory.rename(aside)
+    checkpointer.directory.write_text("in the way")
+    checkpointer.save(2, make_state(2), META, score=None)
+    checkpointer.wait()
+    with pytest.raises(SaveError, match=r"step 2 was not saved in .*checkpoints"):
+        checkpointer.check_for_errors()
+    checkpointer.check_for_errors()
+    checkpointer.directory.unlink()
+    aside.rename(checkpointer.directory)
+    save(checkpointer, 3)
+    assert steps_in(checkpointer.directory) == [1, 3]

@@ -1,0 +1,101 @@
+"""Stacks rebuilt from single frames are those that the agent saw."""
+
+import functools
+
+import envpool
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sebulba.toolkit import replay
+from sebulba.toolkit.replay import ReplaySpec
+from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
+
+STACK = FrameStack(size=3, axis=0)
+
+
+def _plain_stacks(frames, starts, fill, size=3):
+    """Pushes frame by frame, as an environment does. One environment; row 0 begins an episode."""
+    stacks, stack = [], None
+    for frame, start in zip(frames, starts, strict=True):
+        if start:
+            stack = [frame if fill == "repeat" else 0] * (size - 1) + [frame]
+        else:
+            stack = [*stack[1:], frame]
+        stacks.append(stack)
+    return np.array(stacks)
+
+
+@pytest.mark.parametrize("fill", ["repeat", "zeros"])
+@pytest.mark.parametrize("first_row", range(2, 12))
+def test_rebuild_stacks_equals_pushing_frame_by_frame(fill, first_row):
+    frames = np.arange(1, 21, dtype=np.uint8)
+    starts = np.isin(np.arange(20), [0, 4, 5, 11])
+    seen = _plain_stacks(frames, starts, fill)
+    window = slice(first_row - 2, first_row + 8)
+    stack = FrameStack(size=3, axis=0, fill=fill)
+    rebuilt = rebuild_stacks(
+        jnp.asarray(frames[window, None]), jnp.asarray(starts[window, None]), stack
+    )
+    np.testing.assert_array_equal(rebuilt[:, 0], seen[first_row : first_row + 8])
+
+
+def test_rebuild_stacks_ignores_context_before_a_start():
+    frames = jnp.array([[99], [98], [1], [2]], jnp.uint8)
+    starts = jnp.array([[False], [False], [True], [False]])
+    rebuilt = rebuild_stacks(frames, starts, STACK)
+    np.testing.assert_array_equal(rebuilt[:, 0], [[1, 1, 1], [1, 1, 2]])
+
+
+def test_rebuild_stacks_puts_the_stack_on_its_axis():
+    frames = jnp.arange(24, dtype=jnp.uint8).reshape(6, 1, 2, 2)
+    starts = jnp.zeros((6, 1), bool).at[0].set(True)
+    last = rebuild_stacks(frames, starts, FrameStack(size=3, axis=2))
+    first = rebuild_stacks(frames, starts, STACK)
+    assert last.shape == (4, 1, 2, 2, 3)
+    np.testing.assert_array_equal(last, jnp.moveaxis(first, 2, -1))
+
+
+def test_newest_frame_names_another_stack_size():
+    with pytest.raises(ValueError, match=r"stack of 3 frames on axis 0 .* shape \(4, 84, 84\)"):
+        newest_frame(jnp.zeros((5, 2, 4, 84, 84), jnp.uint8), STACK)
+
+
+@pytest.mark.parametrize("game", [pytest.param("Pong-v5", marks=pytest.mark.slow), "Breakout-v5"])
+def test_replayed_stacks_are_the_observations_of_envpool(game):
+    num_envs, length, stack = 2, 8, FrameStack(size=4, axis=0)
+    spec = ReplaySpec(
+        num_actors=1,
+        num_envs=num_envs,
+        trajectory_length=length,
+        capacity=5 * length,
+        sequence_length=2 * length,
+        stride=length,
+        num_context_rows=stack.num_context_rows,
+    )
+    env = envpool.make(game, env_type="gymnasium", num_envs=num_envs, max_episode_steps=11, seed=1)
+    rng = np.random.default_rng(0)
+    observation, _ = env.reset()
+    seen, starts = [observation], [np.ones(num_envs, bool)]
+    done = np.zeros(num_envs, bool)
+    for _ in range(9 * length - 1):
+        starts.append(done)
+        observation, _, terminated, truncated, _ = env.step(rng.integers(0, 4, num_envs))
+        done = terminated | truncated
+        seen.append(observation)
+    env.close()
+    seen, starts = jnp.asarray(np.stack(seen)), jnp.asarray(np.stack(starts))
+
+    row = (jax.ShapeDtypeStruct((84, 84), jnp.uint8), jax.ShapeDtypeStruct((), bool))
+    state, add = replay.init(spec, row, ()), jax.jit(functools.partial(replay.add, spec))
+    for begin in range(0, 9 * length, length):
+        rows = seen[begin : begin + length], starts[begin : begin + length]
+        rows = newest_frame(rows[0], stack), rows[1]
+        state = add(state, rows, (), jnp.int32(0))
+    drawn = jax.jit(replay.sample, static_argnums=(0, 3))(spec, state, jax.random.key(0), 16)
+    rebuilt = rebuild_stacks(*drawn.sequences.rows, stack)
+    assert len(set(drawn.ids.start.tolist())) == 2
+    for b, (stream, start) in enumerate(zip(drawn.ids.stream, drawn.ids.start, strict=True)):
+        lived = seen[int(start) : int(start) + 2 * length + 1, int(stream)]
+        np.testing.assert_array_equal(rebuilt[:, b], lived)

@@ -1,0 +1,111 @@
+"""Reductions over all learner devices: the number of devices never changes value or gradient."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from sebulba.toolkit.reductions import (
+    LEARNER_AXIS,
+    masked_max,
+    masked_mean,
+    masked_moments,
+    masked_sum,
+)
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32))
+# Devices get two columns of four (or four of two): some have many valid entries, some have none.
+MASK = jnp.asarray(np.arange(40).reshape(5, 8) % 8 < np.array([[8], [3], [3], [1], [1]]))
+REDUCTIONS = [masked_sum, masked_mean, masked_moments, masked_max]
+
+
+def on_devices(function, num_devices, *args):
+    """Returns each device's result, stacked; every argument is split on its axis 1."""
+    mesh = Mesh(np.array(jax.devices()[:num_devices]), (LEARNER_AXIS,))
+    mapped = jax.shard_map(
+        lambda *args: jax.tree.map(lambda x: x[None], function(*args)),
+        mesh=mesh,
+        in_specs=tuple(PartitionSpec(None, LEARNER_AXIS) for _ in args),
+        out_specs=PartitionSpec(LEARNER_AXIS),
+        check_vma=False,
+    )
+    return jax.jit(mapped)(*args)
+
+
+def test_reductions_equal_numpys():
+    chosen = np.asarray(X)[np.asarray(MASK)]
+    np.testing.assert_allclose(masked_sum(X, MASK), chosen.sum(), rtol=1e-5)
+    np.testing.assert_allclose(masked_mean(X, MASK), chosen.mean(), rtol=1e-5)
+    mean, deviation = masked_moments(X, MASK)
+    np.testing.assert_allclose(mean, chosen.mean(), rtol=1e-5)
+    np.testing.assert_allclose(deviation, chosen.std(), rtol=1e-5)
+    np.testing.assert_array_equal(masked_max(X, MASK), chosen.max())
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_every_device_has_the_value_over_all_devices(reduction, num_devices):
+    results = on_devices(reduction, num_devices, X, MASK)
+    expected = reduction(X, MASK)
+    for result, wanted in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(result, np.full(num_devices, wanted), rtol=1e-5)
+
+
+def loss(weights, x, mask, reduction):
+    """A loss that is not linear in what is reduced, as normalised advantages and ratios are not."""
+    prediction = jnp.tanh(weights[0] * x) + weights[1]
+    mean, deviation = masked_moments(prediction, mask)
+    error = jnp.square(prediction - x) * (x - mean) / deviation
+    return reduction(error, mask) + jnp.square(reduction(prediction, mask))
+
+
+@pytest.mark.parametrize("reduction", [masked_sum, masked_mean])
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_gradients_averaged_over_devices_are_those_of_one_device(reduction, num_devices):
+    weights = jnp.array([0.7, -0.3])
+    gradient = jax.grad(functools.partial(loss, reduction=reduction))
+
+    def averaged(x, mask):
+        return jax.lax.pmean(gradient(weights, x, mask), LEARNER_AXIS)
+
+    results = on_devices(averaged, num_devices, X, MASK)
+    expected = gradient(weights, X, MASK)
+    np.testing.assert_allclose(results, np.tile(expected, (num_devices, 1)), rtol=1e-4)
+
+
+def test_a_nan_where_the_mask_is_false_reaches_nothing():
+    x = jnp.where(MASK, X, jnp.nan)
+    for reduction in REDUCTIONS:
+        results = zip(
+            jax.tree.leaves(reduction(x, MASK)),
+            jax.tree.leaves(reduction(X, MASK)),
+            strict=True,
+        )
+        for result, expected in results:
+            np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_an_empty_mask_gives_zeros_and_no_nan(num_devices):
+    nowhere = jnp.zeros_like(MASK)
+    for reduction in (masked_sum, masked_mean, masked_moments):
+        for result in jax.tree.leaves(on_devices(reduction, num_devices, X, nowhere)):
+            np.testing.assert_array_equal(result, np.zeros(num_devices))
+    assert (on_devices(masked_max, num_devices, X, nowhere) == -jnp.inf).all()
+    gradient = jax.grad(masked_mean)(X, nowhere)
+    np.testing.assert_array_equal(gradient, jnp.zeros_like(X))
+
+
+def test_moments_and_maximum_have_no_gradient():
+    for reduction in (masked_max, lambda x, mask: sum(masked_moments(x, mask))):
+        gradient = jax.grad(reduction)(X, MASK)
+        np.testing.assert_array_equal(gradient, jnp.zeros_like(X))
+
+
+def test_a_mask_of_another_shape_is_refused():
+    for reduction in (masked_sum, masked_mean, masked_moments):
+        with pytest.raises(ValueError, match=r"expected a mask of shape \(5, 8\).*got \(5,\)"):
+            reduction(X, MASK[:, 0])

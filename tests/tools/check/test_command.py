@@ -1,0 +1,86 @@
+"""The command: exit codes, the table and its JSON, and nothing heavy before the config is right."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from sebulba.check import _take_json
+from sebulba.tools.check.report import print_report, write_report
+from sebulba.tools.check.result import failed, first_difference, passed, skipped
+from sebulba.tools.check.suite import Report
+
+REPORT = Report(
+    results=(passed("one", "all"), failed("two", "leaf[3]: expected 1, got 2"), skipped("x", "no")),
+    memory_plan="learner device 1 KiB",
+)
+
+
+def run_command(*arguments, timeout=600):
+    return subprocess.run(
+        [sys.executable, "-m", "sebulba.check", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def test_a_wrong_command_line_exits_with_2_and_the_usage():
+    result = run_command("configs/no_such.yaml")
+    assert result.returncode == 2
+    assert "usage: python -m sebulba.check CONFIG" in result.stderr
+
+
+def test_help_needs_no_jax():
+    code = "import sys; import sebulba.check; assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("argv", [["a.yaml", "--json", "x.json"], ["--json=x.json", "a.yaml"]])
+def test_json_is_taken_out_of_the_command_line(argv):
+    rest, path = _take_json(argv)
+    assert rest == ["a.yaml"]
+    assert str(path) == "x.json"
+
+
+def test_json_without_a_file_is_a_usage_error():
+    with pytest.raises(SystemExit) as exit_info:
+        _take_json(["a.yaml", "--json"])
+    assert exit_info.value.code == 2
+
+
+def test_the_table_marks_each_check(capsys):
+    print_report(REPORT, "an agent on an environment", sys.stdout)
+    lines = capsys.readouterr().out.splitlines()
+    rows = {mark: line for line in lines for mark in "✓✗–" if line.strip().startswith(mark)}
+    assert "one" in rows["✓"] and "two" in rows["✗"] and "x" in rows["–"]
+    assert "leaf[3]: expected 1, got 2" in rows["✗"]
+    assert lines[-1] == "memory plan: learner device 1 KiB"
+
+
+def test_the_json_holds_every_check(tmp_path):
+    write_report(REPORT, tmp_path / "report.json")
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["ok"] is False
+    assert [each["status"] for each in content["checks"]] == ["pass", "fail", "skip"]
+
+
+def test_a_difference_names_leaf_row_environment_and_both_values():
+    expected = {"a": np.zeros((2, 3), np.float32), "b": np.zeros((2, 3, 2), np.int32)}
+    got = {"a": expected["a"], "b": expected["b"].copy()}
+    got["b"][1, 2, 0] = 5
+    words = first_difference(expected, got, what="row", axes=("row", "env"))
+    assert words == "row.b[0], row 1, env 2: expected 0, got 5"
+    assert first_difference(expected, expected, what="row", axes=("row", "env")) is None
+
+
+@pytest.mark.slow
+def test_the_command_passes_a_shipped_config_and_writes_json(tmp_path):
+    path = tmp_path / "report.json"
+    small = ["--actor.num-envs", "4", "--json", str(path)]
+    result = run_command("configs/impala_catch.yaml", *small)
+    assert result.returncode == 0, result.stdout
+    assert "✗" not in result.stdout and "memory plan: " in result.stdout
+    assert json.loads(path.read_text())["ok"] is True

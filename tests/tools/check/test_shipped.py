@@ -1,0 +1,53 @@
+"""Every shipped agent is right on its small configs, and on one of Atari."""
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from sebulba.config.loading import load_config
+from sebulba.tools.check.suite import check
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+SMALL = [
+    "a2c_bandit",
+    "ddqn_bandit",
+    "impala_catch",
+    "impala_recall",
+    "pg_bandit",
+    "ppo_bandit",
+    "ppo_recall",
+    "r2d2_recall",
+    "random_cartpole",
+    "sac_bandit",
+    "skills_room",
+]
+
+
+def check_shipped(name, num_envs):
+    config = load_config(str(CONFIGS / f"{name}.yaml"), [])
+    actor = dataclasses.replace(config.actor, num_envs=num_envs)
+    return check(dataclasses.replace(config, actor=actor))
+
+
+def failures(report):
+    return {result.name: result.detail for result in report.results if result.status == "fail"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_a_shipped_agent_has_no_failure(name):
+    assert failures(check_shipped(name, 8)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["impala_pong", "sac_pendulum"])
+def test_a_config_of_few_environments_has_no_failure(name):
+    assert failures(check_shipped(name, 4)) == {}
+
+
+@pytest.mark.slow
+def test_what_does_not_apply_is_skipped_with_the_reason():
+    report = check_shipped("random_cartpole", 8)
+    skipped = {result.name: result.detail for result in report.results if result.status == "skip"}
+    assert skipped["the loss bootstraps at a truncation"].startswith("the agent takes no updates")

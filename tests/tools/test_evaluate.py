@@ -1,0 +1,132 @@
+"""`python -m sebulba.evaluate`: figures, files and exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sebulba import evaluate
+from sebulba.config import ActorConfig
+from sebulba.envs import make_environment
+from sebulba.evaluation import episodes
+from sebulba.evaluation.protocol import notable_settings
+from sebulba.evaluation.rendering import load_opengl
+from sebulba.tools.evaluate import evaluate as run_evaluation
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def run_command(*arguments):
+    return run_evaluation(evaluate._parser().parse_args([str(each) for each in arguments]))
+
+
+@pytest.mark.parametrize("name", ["impala", "r2d2", "sac"])
+def test_a_run_is_evaluated_from_its_directory_alone(run_of, tmp_path, capsys, name):
+    file = tmp_path / "figures.json"
+    assert run_command(run_of(name), "--episodes", 5, "--parallel-envs", 2, "--json", file) == 0
+    shown = capsys.readouterr().out
+    assert "interquartile mean" in shown
+    assert "greedy" in shown
+    figures = json.loads(file.read_text())
+    assert figures["statistics"]["episodes"] == len(figures["episodes"]) == 5
+    assert [each["env"] for each in figures["episodes"]] == [0, 0, 0, 1, 1]
+    protocol = figures["protocol"]
+    assert protocol["greedy"] is True
+    assert protocol["env_steps_trained"] >= 200
+    assert (protocol["seed"], protocol["num_envs"]) == (0, 2)
+
+
+def test_settings_that_papers_differ_in_are_named():
+    settings = {"repeat_action_probability": 0.25, "frame_skip": 4, "max_episode_steps": 100}
+    assert notable_settings(settings | {"img_height": 84, "noop_max": None}) == {
+        "sticky actions": 0.25,
+        "frames a step": 4,
+        "steps an episode, at most": 100,
+        "frames an episode, at most": 400,
+    }
+
+
+def test_figures_are_the_same_when_evaluated_twice(run_of, tmp_path):
+    files = [tmp_path / f"{i}.json" for i in range(2)]
+    for file in files:
+        assert run_command(run_of("cartpole"), "--episodes", 4, "--seed", 7, "--json", file) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+    settings = json.loads(files[0].read_text())["protocol"]["settings"]
+    assert settings["max_episode_steps"] == 500
+
+
+@pytest.mark.slow
+def test_a_video_shows_the_first_episode_that_was_evaluated(run_of, tmp_path, capsys):
+    video, file = tmp_path / "video.gif", tmp_path / "figures.json"
+    arguments = ("--episodes", 4, "--video", video, "--json", file)
+    assert run_command(run_of("impala"), *arguments) == 0
+    first = json.loads(file.read_text())["episodes"][0]
+    with Image.open(video) as image:
+        assert image.n_frames == first["length"] + 1 == 10
+    assert "10 pictures" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not load_opengl(), reason="needs libEGL.so.1")
+def test_a_video_of_envpool_s_mujoco_shows_every_step_of_the_episode(run_of, tmp_path):
+    video = tmp_path / "video.gif"
+    # EnvPool looks for OpenGL when it is loaded, and here it is: a user's process is a new one.
+    command = [sys.executable, "-m", "sebulba.evaluate", str(run_of("half_cheetah"))]
+    subprocess.run([*command, "--episodes", "2", "--video", str(video)], check=True, timeout=120)
+    with Image.open(video) as image:
+        assert image.size == (480, 480)
+        assert image.n_frames == 21, "each is different from the one before"
+
+
+def test_episodes_that_are_not_over_in_time_are_told(run_of, capsys):
+    # Catch takes 9 steps, and a slice is 16 rows: the first of two episodes is over.
+    arguments = ("--episodes", 2, "--parallel-envs", 1, "--max-episode-steps", 2)
+    assert run_command(run_of("impala"), *arguments) == 0
+    assert "give --max-episode-steps more" in capsys.readouterr().out
+
+
+def test_an_evaluation_in_which_no_episode_ends_is_a_failure(run_of, capsys):
+    arguments = ("--episodes", 1, "--max-episode-steps", 1)
+    assert run_command(run_of("never_ending"), *arguments) == 3
+    captured = capsys.readouterr()
+    assert "unknown" in captured.out
+    assert "no episode was over" in captured.err
+
+
+def test_environments_have_the_time_limit_of_the_run(run_of, monkeypatch):
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(make_environment(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(episodes, "make_environment", make)
+    run_command(run_of("never_ending"), "--episodes", 1, "--max-episode-steps", 1)
+    assert [each.timeout_s for each in made] == [ActorConfig().env_timeout_s]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--checkpoint", "12345"], 4, "expected checkpoint 12345"),
+        (["--checkpoint", "newest"], 2, "got 'newest'"),
+        (["--video", "video.avi"], 2, "ends in .gif or .mp4"),
+    ],
+)
+def test_what_cannot_be_evaluated_has_its_exit_code(run_of, capsys, arguments, code, message):
+    assert run_command(run_of("impala"), *arguments) == code
+    assert message in capsys.readouterr().err
+
+
+def test_a_directory_without_a_run_is_a_usage_error(tmp_path, capsys):
+    assert run_command(tmp_path) == 2
+    assert "expected a run directory" in capsys.readouterr().err
+
+
+def test_the_command_line_is_read_without_jax_and_refuses_nonsense():
+    command = [sys.executable, "-X", "importtime", "-m", "sebulba.evaluate", "x", "--episodes", "0"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2
+    assert "expected at least 1, got 0" in result.stderr
+    assert " jax" not in result.stderr
