@@ -9,6 +9,7 @@ import pytest
 
 from sebulba.acting.actor import Actor
 from sebulba.learning.learner import Learner
+from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import ENVIRONMENT
 from sebulba.run import endings, lifecycle
 from sebulba.run import supervision as runner
@@ -124,10 +125,10 @@ def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_
 
     def signal_once_it_learns(self):
         if hangs.is_set():
-            self.number = signal.SIGTERM
-        return self.number is not None
+            self.signal = signal.SIGTERM
+        return self.signal is not None
 
-    monkeypatch.setattr(runner.StopSignal, "is_set", signal_once_it_learns)
+    monkeypatch.setattr(RunEnd, "interrupts", property(signal_once_it_learns))
     assert lifecycle.train(make_config(tmp_path)) == 143
     assert ends == [143]
     last = last_line(capsys)
@@ -155,7 +156,7 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
     last = last_line(capsys)
     assert last.startswith("sebulba: RuntimeError: the actor broke – This happened in actor ")
     # The other actor may be compiling.
-    assert re.search(r"After that .*\blearner\b.* did not end within 0\.2 s\.", last)
+    assert re.search(r"Also: .*\blearner\b.* did not end within 0\.2 s\.", last)
 
 
 def test_exit_of_a_thread_is_a_failure(tmp_path, monkeypatch, capsys):
@@ -165,4 +166,4 @@ def test_exit_of_a_thread_is_a_failure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Learner, "run_cycle", leave)
     assert lifecycle.train(make_config(tmp_path)) == 3
     assert "SystemExit" in last_line(capsys)
-    assert endings.exit_code_of(None, None) == 0
+    assert endings.exit_code_of(RunEnd()) == 0
