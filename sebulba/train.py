@@ -10,6 +10,7 @@ from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
+from sebulba.process import leave, open_standard_streams
 
 _PROG = "python -m sebulba.train"
 _DESCRIPTION = """\
@@ -21,6 +22,7 @@ own and in RUN_DIR/seed-N."""
 
 def main() -> None:
     """Parses the command line, trains, and exits with the run's code."""
+    open_standard_streams()
     end_with_parent()
     try:
         several, argv = seeds.take_seeds(sys.argv[1:])
@@ -35,7 +37,7 @@ def main() -> None:
     # Not before the command line is known to be right: importing jax takes a second.
     from sebulba.run.lifecycle import train
 
-    sys.exit(train(config))
+    leave(train(config))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from sebulba.signals import handled
+from sebulba.process import handled
 
 
 class RunEnd:
@@ -54,7 +54,7 @@ class RunEnd:
 
     @contextmanager
     def listening(self) -> Iterator["RunEnd"]:
-        """Receives stop signals; a second one ends the process at once.
+        """Receive stop signals; a second one ends the process at once.
 
         Outside of the main thread Python installs no handlers, and nothing is received.
         """
@@ -66,6 +66,9 @@ class RunEnd:
 
     def _receive(self, number: int, frame: Any) -> None:
         if self.received is not None:
+            # A dying parent or terminal may send SIGHUP several times, and nobody meant to hurry.
+            if number == signal.SIGHUP:
+                return
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.received = number

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pathlib
 import shlex
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 
 from sebulba.envs.base import EnvironmentTimeout
+from sebulba.errors import escaped
 from sebulba.exit_codes import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -51,10 +53,18 @@ def exit_code_of(run_end: RunEnd) -> int:
     return EXIT_FAILED
 
 
+def describe_interrupted_compilation(run_end: RunEnd, path: pathlib.Path) -> str:
+    """Return the last line of a run that a signal stopped while it compiled."""
+    number = run_end.signal or run_end.received or 0
+    has_checkpoint = steps_in(directory_of_host(path) / CHECKPOINTS)
+    saved = describe_checkpoint(path) if has_checkpoint else "Nothing was learned yet."
+    return f"sebulba: stopped by {signal.Signals(number).name} while compiling. {saved}"
+
+
 def describe_failure(error: BaseException, path: pathlib.Path) -> str:
     """Return the last line on stderr of a run that failed: what, where, and what is saved."""
     cause = cause_of(error)
-    what = str(cause).strip().splitlines() or [""]
+    what = escaped(str(cause)).strip().splitlines() or [""]
     # The supervisor's note is the last; JAX adds its own before.
     notes = getattr(cause, "__notes__", [])
     where = f" – {notes[-1]}" if notes else "."

@@ -1,5 +1,8 @@
 """A training run from its config to its exit code."""
 
+import contextlib
+import dataclasses
+import os
 import pathlib
 import shutil
 import sys
@@ -9,8 +12,9 @@ from typing import Any
 import jax
 
 from sebulba.config import Config
+from sebulba.config.naming import default_run_dir
 from sebulba.devices.host_memory import keep_large_blocks
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.exit_codes import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -26,6 +30,7 @@ from sebulba.run.assembly import Ring, assemble
 from sebulba.run.endings import (
     describe_checkpoint,
     describe_failure,
+    describe_interrupted_compilation,
     describe_lost_hosts,
     describe_summary,
     end_process,
@@ -62,24 +67,22 @@ def _exit_code(config: Config) -> int:
         hosts.connect(config.distributed)
         return _train(config)
     except ConfigError as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        _print_error(f"sebulba: {error}")
         return EXIT_CONFIG
     except CheckpointError as error:
-        print(
-            f"{error}\n{describe_failure(error, pathlib.Path(config.run_dir or '.'))}",
-            file=sys.stderr,
-        )
+        _print_error(f"{error}\n{describe_failure(error, pathlib.Path(config.run_dir or '.'))}")
         return EXIT_CHECKPOINT
     except Exception as error:
         if not hosts.are_several():
             raise
-        traceback.print_exception(error)
-        print(f"sebulba: {type(error).__name__}: {error} – before the start.", file=sys.stderr)
+        _print_error("".join(traceback.format_exception(error)))
+        _print_error(f"sebulba: {type(error).__name__}: {error} – before the start.")
         return EXIT_FAILED
 
 
 def _train(config: Config) -> int:
     prepare_process(config)
+    config, is_new = _with_absolute_run_dir(config)
     path = open_run_dir_together(config)
     hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
     console = Console(config.run.total_env_steps)
@@ -88,16 +91,36 @@ def _train(config: Config) -> int:
         with RunEnd(hosts_agree=hosts.are_several()).listening() as run_end:
             _run(config, path, console, run_end)
     except ConfigError:
-        if config.resume is None and hosts.is_first():
+        # Only what this process made, and nothing was learned yet.
+        if is_new and hosts.is_first():
             shutil.rmtree(path)
         raise
-    if run_end.failure is not None:
-        traceback.print_exception(run_end.failure)
-        print(describe_failure(run_end.failure, path), file=sys.stderr)
-    code = exit_code_of(run_end)
-    if isinstance(run_end.failure, StuckError):
+    code, failure = exit_code_of(run_end), run_end.failure
+    is_compiling = isinstance(failure, StuckError) and failure.is_compiling
+    if is_compiling and code > EXIT_SIGNAL_BASE:
+        _print_error(describe_interrupted_compilation(run_end, path))
+    elif failure is not None:
+        _print_error("".join(traceback.format_exception(failure)))
+        _print_error(describe_failure(failure, path))
+    if isinstance(failure, StuckError):
         end_process(code)
     return code
+
+
+def _with_absolute_run_dir(config: Config) -> tuple[Config, bool]:
+    """Return the config with its run directory in full, and whether there is none there yet.
+
+    Environments may change the working directory.
+    """
+    name = os.path.expandvars(config.run_dir or default_run_dir(config))
+    path = pathlib.Path(name).expanduser().absolute()
+    return dataclasses.replace(config, run_dir=str(path)), not path.exists()
+
+
+def _print_error(text: str) -> None:
+    # Nobody may be reading: `2>&-`, or a terminal that is gone.
+    with contextlib.suppress(OSError, ValueError):
+        print(escaped(text).rstrip(), file=sys.stderr)
 
 
 def _run(config: Config, path: pathlib.Path, console: Console, run_end: RunEnd) -> None:

@@ -22,6 +22,7 @@ from sebulba.acting.actor import Actor, run_actor
 from sebulba.learning.learner import Learner, run_learner
 from sebulba.ring.queues import Closed
 from sebulba.ring.run_end import RunEnd
+from sebulba.ring.timing import COMPILE, WallClock
 from sebulba.ring.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
 from sebulba.run.assembly import Ring
 from sebulba.storage.metrics.writers import WriterLane
@@ -37,7 +38,14 @@ class StuckError(RuntimeError):
     """A thread did not end in time; its `__context__` is why the run was stopped.
 
     The process has to end by `sebulba.run.endings.end_process`.
+
+    Attributes:
+        is_compiling: all that is left are compilations, which nothing can interrupt.
     """
+
+    def __init__(self, message: str, *, is_compiling: bool = False):
+        self.is_compiling = is_compiling
+        super().__init__(message)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +55,7 @@ class Thread:
     name: str
     target: Callable[[], None]
     place: Callable[[], str]
+    clock: WallClock
 
 
 class Supervisor:
@@ -56,7 +65,7 @@ class Supervisor:
         # Not a `SimpleQueue`: in CPython 3.11 its `get(timeout)` never returns if a signal handler
         # had to wait for the GIL until after the timeout.
         self._ends: queue.Queue[tuple[str, BaseException | None]] = queue.Queue()
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[threading.Thread, WallClock] = {}
         self._has_dumped = False
 
     def start(self, thread: Thread) -> None:
@@ -75,7 +84,7 @@ class Supervisor:
                 self._ends.put((thread.name, error))
 
         started = threading.Thread(target=guarded, name=thread.name, daemon=True)
-        self._threads.append(started)
+        self._threads[started] = thread.clock
         started.start()
 
     def wait_for(
@@ -116,10 +125,15 @@ class Supervisor:
         deadline = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        stuck = [thread.name for thread in self._threads if thread.is_alive()]
-        if stuck:
-            self._dump_stacks()
-            raise StuckError(f"{' and '.join(stuck)} did not end within {deadline_s:g} s")
+        stuck = [thread for thread in self._threads if thread.is_alive()]
+        if not stuck:
+            return
+        names = " and ".join(thread.name for thread in stuck)
+        activities = [self._threads[thread].current for thread in stuck]
+        if all(current is not None and current[0] == COMPILE for current in activities):
+            raise StuckError(f"{names} still compiling after {deadline_s:g} s", is_compiling=True)
+        self._dump_stacks()
+        raise StuckError(f"{names} did not end within {deadline_s:g} s")
 
     def _dump_stacks(self) -> None:
         if not self._has_dumped:
@@ -185,6 +199,7 @@ def run_threads(
                     after_cycle=after_cycle,
                 ),
                 place=lambda: _place_of_learner(ring.learner),
+                clock=ring.learner.clock,
             )
         )
         for actor, device in zip(ring.actors, ring.actor_devices, strict=True):
@@ -228,6 +243,7 @@ def _actor_thread(ring: Ring, actor: Actor, device: jax.Device) -> Thread:
             trajectories=ring.trajectories,
         ),
         place=lambda: _place_of_actor(actor),
+        clock=actor.clock,
     )
 
 

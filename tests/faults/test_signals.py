@@ -8,6 +8,7 @@ import time
 import pytest
 
 from sebulba.ring.run_end import RunEnd
+from sebulba.ring.timing import WallClock
 from sebulba.ring.watchdog import Watchdog
 from sebulba.run import supervision
 from sebulba.storage.checkpoints.restore import steps_in
@@ -60,7 +61,12 @@ def test_a_signal_that_has_to_wait_for_the_gil_is_not_lost():
     previous = signal.signal(signal.SIGALRM, run_end._receive)
     try:
         supervisor.start(
-            supervision.Thread(name="busy", target=hold_the_gil_beyond_a_poll, place=lambda: "busy")
+            supervision.Thread(
+                name="busy",
+                target=hold_the_gil_beyond_a_poll,
+                place=lambda: "busy",
+                clock=WallClock(),
+            )
         )
         supervisor.wait_for("busy", run_end, is_polling.set, Watchdog([]))
         is_over.set()

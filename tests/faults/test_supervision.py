@@ -2,7 +2,6 @@
 
 import re
 import signal
-import threading
 import time
 
 import pytest
@@ -12,12 +11,10 @@ from sebulba.learning.learner import Learner
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import ENVIRONMENT
 from sebulba.run import endings, lifecycle
-from sebulba.run import supervision as runner
 from sebulba.storage.checkpoints.restore import steps_in
-from tests.faults.runs import BREAKING, last_line, make_config, summary_of
+from tests.faults.runs import BREAKING, LONG_S, hang_at, last_line, make_config, summary_of
 from tests.subprocesses import run_python
 
-LONG_S = 60.0  # a process that hangs takes an hour
 BREAKING_CONFIG = """
 env: {{suite: gymnasium, id: '{module}:Breaking-v0', options: {{steps: {steps}, then: {then}}}}}
 devices: {{actor: [0], learner: [0]}}
@@ -66,39 +63,6 @@ def test_process_ends_soon_after_an_actor_s_exception(tmp_path):
     assert summary_of(tmp_path / "run")["status"] == "failed"
     # A machine that does nothing else takes less than 2 s.
     assert ended_at - failed_at < LONG_S
-
-
-@pytest.fixture
-def blocked(monkeypatch):
-    """Lets threads that hang in this process go on once the test is over."""
-    release = threading.Event()
-    ends = []
-    monkeypatch.setattr(lifecycle, "end_process", ends.append)
-    monkeypatch.setattr(runner, "_STOP_DEADLINE_S", 0.2)
-    monkeypatch.setattr(runner, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
-    before = set(threading.enumerate())
-    yield release, ends
-    release.set()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(LONG_S)
-        assert not thread.is_alive()
-
-
-def hang_at(monkeypatch, owner, call, release, announce=None):
-    """Makes `run_cycle` hang at its `call`-th call; returns the event that it does."""
-    method, calls, hangs = owner.run_cycle, [], threading.Event()
-
-    def hanging(self, *args):
-        calls.append(None)
-        if len(calls) == call:
-            if announce is not None:
-                self.clock.begin(announce)
-            hangs.set()
-            release.wait()
-        return method(self, *args)
-
-    monkeypatch.setattr(owner, "run_cycle", hanging)
-    return hangs
 
 
 def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
