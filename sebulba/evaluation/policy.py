@@ -69,7 +69,7 @@ class Policy:
         self._init = jax.jit(init, static_argnames="num_envs")
         self._act = jax.jit(act)
         space = stored.environment.native_action_space or stored.environment.action_space
-        self._to_environment = action_scaling(space)
+        self._to_native = action_scaling(space)
         self._action_dtype = space.dtype
 
     def initial_state(self, num_envs: int = 1) -> PolicyState:
@@ -120,7 +120,7 @@ class Policy:
             is_first=_per_env(is_first, state.is_first, num_envs, bool, "is_first"),
         )
         action, actor_state = self._act(self.stored.networks, state.actor_state, env_step)
-        native = np.asarray(self._to_environment(np.array(action)), self._action_dtype)
+        native = np.asarray(self._to_native(np.array(action)), self._action_dtype)
         state = PolicyState(actor_state=actor_state, is_first=jnp.zeros(num_envs, bool))
         return (native[0] if is_single else native), state
 

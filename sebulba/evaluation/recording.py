@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sebulba.envs.base import Environment, FusedEnvironment, RenderedEnvironment
+from sebulba.envs.lookup import first_line
 from sebulba.errors import ConfigError
 from sebulba.evaluation.video import INSTALL
 from sebulba.types import EnvStep, PyTree
@@ -85,10 +86,9 @@ class Recording:
             raise
         # Renderers raise what they like where a display, a driver or a package is missing.
         except Exception as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ConfigError(
-                f"video: the environment gives no picture: {reason} (packages: {INSTALL},"
-                " and 'sebulba[mujoco]' for MuJoCo, with MUJOCO_GL=egl where there is no display)"
+                f"video: rendering failed: {first_line(error)}. Packages: {INSTALL}; for MuJoCo"
+                " also 'sebulba[mujoco]', with MUJOCO_GL=egl on a machine without a display"
             ) from error
         if frame is None or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
             got = "None" if frame is None else f"{frame.dtype}{list(frame.shape)}"

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 from sebulba.config import EnvConfig
+from sebulba.envs import without_workers
 from sebulba.errors import ConfigError
 
 _RENDER_OPTIONS = {
@@ -27,14 +28,12 @@ pool.render(env_ids=0)
 
 
 def with_rendering(config: EnvConfig) -> EnvConfig:
-    """Returns the config of the same environment with pictures.
+    """Return the config of the same environment with rendering enabled, without worker processes.
 
-    It is played in processes of this one: other processes would send every picture.
+    A worker process would have to send every frame.
     """
     options = config.options | _RENDER_OPTIONS.get(config.suite, {})
-    if config.suite == "gymnasium" and options.get("vectorization_mode") == "async":
-        options = options | {"vectorization_mode": "sync", "vector_kwargs": {}}
-    return dataclasses.replace(config, options=options)
+    return without_workers(dataclasses.replace(config, options=options))
 
 
 def load_opengl() -> bool:

@@ -11,7 +11,7 @@ from sebulba.config import Config, EnvConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.config.run_spec import make_run_spec
-from sebulba.envs import make_environment
+from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
 from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
@@ -119,12 +119,8 @@ def read_environment_spec(config: EnvConfig) -> EnvironmentSpec:
     Raises:
         ConfigError: it cannot be made.
     """
-    options = dict(config.options)
-    if config.suite == "gymnasium" and options.get("vectorization_mode") == "async":
-        # No process for a look at the spaces; scripts without a main guard could not start one.
-        del options["vectorization_mode"]
-        options.pop("vector_kwargs", None)
-    one = make_environment(dataclasses.replace(config, options=options), num_envs=1, seed=0)
+    # A user's script without a main guard cannot start worker processes.
+    one = make_environment(without_workers(config), num_envs=1, seed=0)
     try:
         return one.spec
     finally:

@@ -93,7 +93,7 @@ def test_a_suite_that_cannot_be_imported_is_listed_with_the_reason(install):
     )
     *_, suite = list_suites()
     assert suite.ids is None
-    assert suite.trouble.endswith("pip install 'sebulba[mujoco]'")
+    assert suite.problem.endswith("pip install 'sebulba[mujoco]'")
 
 
 def test_an_environment_without_its_package_says_the_install_command(without):
@@ -103,7 +103,7 @@ def test_an_environment_without_its_package_says_the_install_command(without):
 
 
 def test_a_gymnasium_id_that_another_module_registers_says_which(without):
-    assert describe_namespace("ALE/Pong-v5").startswith("; ale_py:ALE/Pong-v5 would import")
+    assert describe_namespace("ALE/Pong-v5").startswith("; use ale_py:ALE/Pong-v5, which imports")
     without("ale_py")
     assert describe_namespace("ALE/Pong-v5").endswith("pip install 'sebulba[atari]'")
     assert describe_namespace("CartPole-v1") == describe_namespace("mine/Pong") == ""
@@ -132,4 +132,4 @@ def test_command_line_finds_ids(monkeypatch, capsys, plugged):
     lines = print_listing(monkeypatch, capsys, "another")
     assert lines[-2:] == ["plugged: 1 ids", "  Another-v3"]
     lines = print_listing(monkeypatch, capsys, "Plugged-v1")
-    assert lines[-2:] == ["plugged: nearest", "  Plugged-v0"]
+    assert lines[-2:] == ["plugged: most similar", "  Plugged-v0"]
