@@ -24,10 +24,10 @@ from sebulba.acting.trajectory_buffer import (
     Buffer,
     append_choice,
     append_env_step,
-    once_written,
     write_row,
 )
 from sebulba.agent import Agent
+from sebulba.devices.xla_cpu import tree_after
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
 from sebulba.pytree import pytree_dataclass
@@ -114,7 +114,7 @@ def act_row(
 ) -> tuple[PyTree, ActorState, Buffer]:
     """Acts from a row and writes everything of that row into the buffer."""
     buffer = append_env_step(buffer, env_step)
-    actor_state = once_written(buffer, actor_state)
+    actor_state = tree_after(buffer.num_rows, actor_state)
     action, extras, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
     return action, actor_state, append_choice(buffer, action, extras)
 

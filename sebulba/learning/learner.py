@@ -11,6 +11,7 @@ import numpy as np
 from sebulba.agent import Agent, Metrics
 from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
+from sebulba.devices.xla_cpu import bound_programs_in_flight
 from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
 from sebulba.learning.progress import Progress
 from sebulba.learning.update import STATE_SPECS, LearnerState, Share, Update, init_state
@@ -106,11 +107,8 @@ class Learner:
             else:
                 results = self._step(self.state)
             self.state, self.published, step_metrics = results
-            # XLA's CPU thread pool starves, and the process dies, with some tens of programs with
-            # collectives in flight; one beyond the running one keeps the devices busy.
-            if metrics:
-                jax.block_until_ready(metrics[-1])
             metrics.append(step_metrics)
+            bound_programs_in_flight(metrics)
         if num_updates == 0:
             (self.state,) = self._ingest(self.state, shares)
         # Networks that are still being computed would hold up the actors that take them.

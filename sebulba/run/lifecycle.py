@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from sebulba.config import Config
-from sebulba.devices.host_memory import keep_large_blocks
+from sebulba.devices.xla_cpu import keep_freed_memory
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import (
     EXIT_CHECKPOINT,
@@ -178,7 +178,7 @@ def prepare_process(config: Config) -> None:
     """Sets what holds for the whole process; called before JAX starts its threads."""
     use_compilation_cache()
     if config.run.keep_memory:
-        keep_large_blocks()
+        keep_freed_memory()
 
 
 def use_compilation_cache() -> None:

@@ -9,10 +9,10 @@ from tests.subprocesses import run_python
 PROGRAM = """
 import resource, sys
 import numpy as np
-from sebulba.devices.host_memory import keep_large_blocks
+from sebulba.devices.xla_cpu import keep_freed_memory
 
 if sys.argv[1] == "kept":
-    assert keep_large_blocks()
+    assert keep_freed_memory()
 
 def page_faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
