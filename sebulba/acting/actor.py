@@ -42,7 +42,7 @@ class Actor:
         live: LiveEnvironment,
         renewal: Renewal,
         carry: ActCarry,
-        learners: LearnerDevices,
+        learner_devices: LearnerDevices,
         ledger: Ledger,
         clock: WallClock,
     ):
@@ -53,7 +53,7 @@ class Actor:
         self.num_restarts = 0  # after faults, of this process
         self._agent = agent
         self._act_cycle = live.act_cycle
-        self._learners = learners
+        self._learner_devices = learner_devices
         self._ledger = ledger
         self._no_statistics = carry.statistics
         self._carry: ActCarry  # what the next cycle begins with; its state is donated
@@ -76,7 +76,7 @@ class Actor:
         self._is_stream_ended = self.renewal.is_due(num_cycles)
         self._is_renewal_due = self._is_stream_ended
         self._initial_state = self._agent.shard_actor_state(
-            self.resume_point.actor_state, self._learners
+            self.resume_point.actor_state, self._learner_devices
         )
 
     def end_stream(self, seam: Seam) -> None:
@@ -96,9 +96,11 @@ class Actor:
         """
         result = self._act(networks)
         env_steps = int(result.env_steps)
-        final_state = self._agent.shard_actor_state(result.final_state, self._learners)
+        final_state = self._agent.shard_actor_state(result.final_state, self._learner_devices)
         if self.num_cycles == 0:
-            validate_sharded_state(self._learners.share_of_host(final_state), result.final_state)
+            validate_sharded_state(
+                self._learner_devices.share_of_host(final_state), result.final_state
+            )
         self._ledger.act(self.actor_id, env_steps)
         self.resume_point = dataclasses.replace(self._carry, actor_state=result.final_state)
         self._is_stream_ended = False
@@ -108,7 +110,7 @@ class Actor:
         item = TrajectoryItem(
             initial_state=self._initial_state,
             final_state=final_state,
-            trajectory=self._learners.split(result.trajectory, axis=1),
+            trajectory=self._learner_devices.split(result.trajectory, axis=1),
             actor_id=self.actor_id,
             sequence_number=self.num_cycles,
             policy_version=policy_version,
@@ -205,7 +207,7 @@ def run_actor(
     actor.clock.restart()
     for cycle in itertools.count(actor.num_cycles):
         min_version = schedule.min_policy_version(actor.actor_id, cycle)
-        version, networks = staging.newest(min_version)
+        version, networks = staging.take(min_version)
         # Otherwise the first act cycle with networks that are still on their way would hold up the
         # device's other actors.
         jax.block_until_ready(networks)

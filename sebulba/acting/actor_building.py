@@ -160,7 +160,7 @@ def make_actor(
             on_warning=on_warning,
         ),
         carry=dataclasses.replace(carry, env_state=live.env_state),
-        learners=learners,
+        learner_devices=learners,
         ledger=ledger,
         clock=clock,
     )

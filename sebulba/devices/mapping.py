@@ -19,9 +19,9 @@ from sebulba.types import PyTree
 Mapping = Literal["shard_map", "pmap"]
 
 
-def map_over_learners(
+def map_over_learner_devices(
     function: Callable[..., Any],
-    learners: LearnerDevices,
+    learner_devices: LearnerDevices,
     *,
     out_specs: PyTree,
     donate_argnums: tuple[int, ...] = (),
@@ -31,7 +31,7 @@ def map_over_learners(
 
     Args:
         function: of one device's blocks; gives a tuple.
-        learners: the devices; arguments are arrays that they placed.
+        learner_devices: the devices; arguments are arrays that they placed.
         out_specs: a tuple of prefix pytrees of PartitionSpec, one for each result.
         donate_argnums: arguments whose buffers the results may take over.
         mapping: `shard_map`, or `pmap` for the same numbers through `jax.pmap`, which costs several
@@ -44,20 +44,20 @@ def map_over_learners(
         nonlocal mapped
         if mapped is None:
             in_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, args)
-            mapped = build(function, learners, in_specs, out_specs, donate_argnums)
+            mapped = build(function, learner_devices, in_specs, out_specs, donate_argnums)
         return mapped(*args)
 
     return call
 
 
-def _with_shard_map(function, learners, in_specs, out_specs, donate_argnums):
+def _with_shard_map(function, learner_devices, in_specs, out_specs, donate_argnums):
     mapped = jax.shard_map(
-        function, mesh=learners.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        function, mesh=learner_devices.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
     return jax.jit(mapped, donate_argnums=donate_argnums)
 
 
-def _with_pmap(function, learners, in_specs, out_specs, donate_argnums):
+def _with_pmap(function, learner_devices, in_specs, out_specs, donate_argnums):
     """`jax.pmap` wants an axis of the devices' number: `n` becomes `(devices, n / devices)`."""
     in_axes = jax.tree.map(_split_axis, in_specs, is_leaf=_is_spec)
     out_axes = jax.tree.map(_split_axis, out_specs, is_leaf=_is_spec)
@@ -66,7 +66,7 @@ def _with_pmap(function, learners, in_specs, out_specs, donate_argnums):
         axis_name=LEARNER_AXIS,
         in_axes=in_axes,
         out_axes=out_axes,
-        devices=learners.devices,
+        devices=learner_devices.devices,
         donate_argnums=donate_argnums,
     )
 
@@ -75,16 +75,16 @@ def _with_pmap(function, learners, in_specs, out_specs, donate_argnums):
         if axis is None:
             return leaf
         shape = list(leaf.shape)
-        shape[axis : axis + 1] = [len(learners), shape[axis] // len(learners)]
+        shape[axis : axis + 1] = [len(learner_devices), shape[axis] // len(learner_devices)]
         return leaf.reshape(shape)
 
     def fold(leaf, spec):
         axis = _split_axis(spec)
         if axis is None:
-            return learners.replicate(leaf)
+            return learner_devices.replicate(leaf)
         shape = list(leaf.shape)
         shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
-        return learners.split(leaf.reshape(shape), axis=axis)
+        return learner_devices.split(leaf.reshape(shape), axis=axis)
 
     def call(*args):
         results = mapped(*jax.tree.map(unfold, args, in_specs))

@@ -52,7 +52,7 @@ def _pick(
     return tuple(devices[position] for position in positions)
 
 
-def plan_learners(config: DevicesConfig) -> LearnerDevices:
+def plan_learner_devices(config: DevicesConfig) -> LearnerDevices:
     """Returns the learner devices of all hosts, of which each has those that the config says.
 
     Raises:

@@ -34,23 +34,23 @@ class Agreement:
     """
 
     def __init__(
-        self, learners: LearnerDevices, *, max_episodes: int, reducers: Sequence[str] = ()
+        self, learner_devices: LearnerDevices, *, max_episodes: int, reducers: Sequence[str] = ()
     ):
         """Begins without any decision.
 
         Args:
-            learners: of all hosts.
+            learner_devices: of all hosts.
             max_episodes: the last episodes of a trajectory that are told of: as many as the return
                 window has, since no others stay in it.
             reducers: names of the numbers that every episode is reduced to.
         """
         self.stop_signal: int | None = None
-        self.allows_checkpoint = learners.num_hosts == 1
+        self.allows_checkpoint = learner_devices.num_hosts == 1
         self.asks_to_stop: Callable[[], int | None] = lambda: None
         self.wants_checkpoint: Callable[[], bool] = lambda: False
         self._max_episodes = max_episodes
         self._reducers = tuple(reducers)
-        self._gather = None if learners.num_hosts == 1 else _Gather(learners)
+        self._gather = None if learner_devices.num_hosts == 1 else _Gather(learner_devices)
 
     def decide(self, reports: Sequence[TrajectoryReport]) -> list[TrajectoryReport]:
         """Returns all hosts' reports of a learner cycle, in the order of the hosts.
@@ -116,10 +116,10 @@ def unpack(row: np.ndarray, *, reducers: Sequence[str] = ()) -> TrajectoryReport
 class _Gather:
     """Hands every host's row to all, over the first learner device of each."""
 
-    def __init__(self, learners: LearnerDevices):
-        firsts = learners.mesh.devices[:: len(learners.devices)]
-        self._num_hosts = learners.num_hosts
-        self._device = learners.devices[0]
+    def __init__(self, learner_devices: LearnerDevices):
+        firsts = learner_devices.mesh.devices[:: len(learner_devices.devices)]
+        self._num_hosts = learner_devices.num_hosts
+        self._device = learner_devices.devices[0]
         self._sharding = NamedSharding(Mesh(firsts, (_HOST_AXIS,)), PartitionSpec(_HOST_AXIS))
         whole = NamedSharding(self._sharding.mesh, PartitionSpec())
         self._gather = jax.jit(lambda rows: rows, out_shardings=whole)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_SIGNAL_BASE
 from sebulba.hosts.children import Children, exit_code_of
-from sebulba.hosts.own_flags import take_flag
+from sebulba.hosts.command_line import take_flag
 
 FLAG = "--seeds"
 EXPECTED = "expected seeds as 0..4 (the first to the last) or 0,3,7"

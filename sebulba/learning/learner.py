@@ -37,7 +37,7 @@ class Learner:
         self,
         *,
         agent: Agent,
-        learners: LearnerDevices,
+        learner_devices: LearnerDevices,
         num_envs_per_device: int,
         key: jax.Array,
         clock: WallClock,
@@ -48,7 +48,7 @@ class Learner:
 
         Args:
             agent: the algorithm.
-            learners: the devices.
+            learner_devices: the devices.
             num_envs_per_device: environments of one trajectory on one device.
             key: consumed; networks and updates get streams of it.
             clock: of the thread that runs the cycles.
@@ -61,21 +61,25 @@ class Learner:
         self._in_a_row = 0  # of them, when the last of them was taken
         self.is_between_cycles = True  # so that `state` is as a whole cycle left it
         self.clock = clock
-        self.state = init_state(agent, learners, num_envs_per_device, key)
+        self.state = init_state(agent, learner_devices, num_envs_per_device, key)
         # A copy, which the first update does not donate with the state.
         self._publish = jax.jit(
             lambda networks: jax.tree.map(jnp.copy, agent.actor_networks(networks))
         )
         self.published: Networks = self._publish(self.state.networks)
         self._agent = agent
-        self._learners = learners
+        self._learner_devices = learner_devices
         self._actor_ids: dict[int, jax.Array] = {}
         self._max_non_finite_updates = max_non_finite_updates
         self._compiled_for: set[int] = set()  # numbers of updates, of which 2 stands for more
 
         def mapped(function: Any, out_specs: PyTree) -> Any:
-            return mapping.map_over_learners(
-                function, learners, out_specs=out_specs, donate_argnums=(0,), mapping=mapping_name
+            return mapping.map_over_learner_devices(
+                function,
+                learner_devices,
+                out_specs=out_specs,
+                donate_argnums=(0,),
+                mapping=mapping_name,
             )
 
         update = Update(agent=agent, max_non_finite_updates=max_non_finite_updates)
@@ -144,10 +148,10 @@ class Learner:
 
     def restore(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
         """Goes on from a state on this host's learner devices; called before the first cycle."""
-        state = self._learners.join_hosts(state)
+        state = self._learner_devices.join_hosts(state)
         if int(state.non_finite.in_a_row) >= self._max_non_finite_updates:
             # It ended the run. What goes on has all its tries again.
-            none = self._learners.replicate(np.int32(0))
+            none = self._learner_devices.replicate(np.int32(0))
             counts = NonFiniteCounts(total=state.non_finite.total, in_a_row=none)
             state = dataclasses.replace(state, non_finite=counts)
         self.state = state
@@ -159,7 +163,7 @@ class Learner:
     @property
     def state_of_host(self) -> LearnerState:
         """The state as far as it is this host's, on its own learner devices; not a copy."""
-        return self._learners.share_of_host(self.state)
+        return self._learner_devices.share_of_host(self.state)
 
     def networks_on(self, device: jax.Device) -> Networks:
         """Returns the networks for the actors of a device; they are never donated."""
@@ -173,7 +177,9 @@ class Learner:
 
     def _share(self, item: TrajectoryItem) -> Share:
         if item.actor_id not in self._actor_ids:
-            self._actor_ids[item.actor_id] = self._learners.replicate(np.int32(item.actor_id))
+            self._actor_ids[item.actor_id] = self._learner_devices.replicate(
+                np.int32(item.actor_id)
+            )
         return Share(
             initial_state=item.initial_state,
             final_state=item.final_state,

@@ -132,7 +132,7 @@ def _with_experience(state: LearnerState, experience: Experience) -> LearnerStat
 
 
 def init_state(
-    agent: Agent, learners: LearnerDevices, num_envs_per_device: int, key: jax.Array
+    agent: Agent, learner_devices: LearnerDevices, num_envs_per_device: int, key: jax.Array
 ) -> LearnerState:
     """Returns the state before the first update, on the learner devices."""
 
@@ -143,7 +143,7 @@ def init_state(
             networks=networks,
             opt_state=agent.init_opt_state(networks),
             experience=jax.tree.map(
-                lambda x: jnp.broadcast_to(x, (len(learners), *x.shape)), experience
+                lambda x: jnp.broadcast_to(x, (len(learner_devices), *x.shape)), experience
             ),
             step=jnp.int32(0),
             key=stream(key, "updates"),
@@ -151,5 +151,5 @@ def init_state(
         )
 
     # Each device allocates its own share, so a replay buffer never exists twice.
-    shardings = jax.tree.map(learners.sharding, STATE_SPECS)
-    return jax.jit(init, out_shardings=shardings)(learners.replicate(key))
+    shardings = jax.tree.map(learner_devices.sharding, STATE_SPECS)
+    return jax.jit(init, out_shardings=shardings)(learner_devices.replicate(key))

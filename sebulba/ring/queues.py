@@ -113,7 +113,7 @@ class Staging(Protocol):
         """Stages networks on the device, of `version` learner cycles; versions ascend."""
         ...
 
-    def newest(self, min_version: int) -> tuple[int, Networks]:
+    def take(self, min_version: int) -> tuple[int, Networks]:
         """Returns a version and its networks, waiting while they are too old."""
         ...
 
@@ -150,7 +150,7 @@ class NetworksDeque:
             self._staged.append((version, networks))
             self._changed.notify_all()
 
-    def newest(self, min_version: int) -> tuple[int, Networks]:
+    def take(self, min_version: int) -> tuple[int, Networks]:
         """Returns the newest version and its networks, waiting only while they are too old.
 
         They stay, for the device's other actors.
@@ -197,7 +197,7 @@ class ReplayedNetworksDeque:
                 self._staged[version] = networks
                 self._changed.notify_all()
 
-    def newest(self, version: int) -> tuple[int, Networks]:
+    def take(self, version: int) -> tuple[int, Networks]:
         """Returns this version and its networks, waiting until they are there.
 
         Raises:

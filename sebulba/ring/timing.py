@@ -90,7 +90,7 @@ class TimeShares:
         return totals
 
 
-def describe_binding(shares: Shares) -> str:
+def describe_bottleneck(shares: Shares) -> str:
     """Returns which part of a run binds its speed, and what to change."""
     actor, learner = shares.get("actor", {}), shares.get("learner", {})
     if not actor or not learner:

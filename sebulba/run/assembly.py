@@ -18,7 +18,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory_plan import MemoryPlan, check_memory, plan_memory
-from sebulba.devices.split import DevicePlan, plan_devices, plan_learners
+from sebulba.devices.split import DevicePlan, plan_devices, plan_learner_devices
 from sebulba.envs.base import Environment
 from sebulba.errors import ConfigError
 from sebulba.hosts.agreement import Agreement
@@ -105,7 +105,9 @@ def _assemble(
     """Assembles; `made` is given what has to be closed if that fails."""
     plan = plan_devices(config.devices, devices or jax.local_devices())
     _check_divisible(config, plan)
-    learners = plan_learners(config.devices) if devices is None else LearnerDevices(plan.learner)
+    learners = (
+        plan_learner_devices(config.devices) if devices is None else LearnerDevices(plan.learner)
+    )
     _check_mapping(config, learners)
     actor_devices = tuple(
         device for device in plan.actor for _ in range(config.actor.threads_per_device)
@@ -137,7 +139,7 @@ def _assemble(
     ledger = Ledger(num_actors)
     learner = Learner(
         agent=agent,
-        learners=learners,
+        learner_devices=learners,
         num_envs_per_device=run_spec.num_envs_per_learner_device,
         key=stream(key, "learner"),
         clock=WallClock(),

@@ -46,8 +46,8 @@ def test_devices_that_are_not_there_are_named(config, message):
 
 
 def test_split_gives_each_device_its_environments():
-    learners = LearnerDevices(jax.devices()[:4])
-    placed = learners.split(np.arange(16).reshape(2, 8), axis=1)
+    learner_devices = LearnerDevices(jax.devices()[:4])
+    placed = learner_devices.split(np.arange(16).reshape(2, 8), axis=1)
     for index, shard in enumerate(placed.addressable_shards):
         np.testing.assert_array_equal(
             shard.data, np.arange(16).reshape(2, 8)[:, 2 * index : 2 * index + 2]
@@ -55,8 +55,8 @@ def test_split_gives_each_device_its_environments():
 
 
 def test_fetch_replicated_takes_the_devices_own_copy():
-    learners = LearnerDevices(jax.devices()[:2])
-    placed = learners.replicate(np.arange(3.0, dtype=np.float32))
+    learner_devices = LearnerDevices(jax.devices()[:2])
+    placed = learner_devices.replicate(np.arange(3.0, dtype=np.float32))
     own, other = jax.devices()[1], jax.devices()[3]
     fetched = fetch_replicated(placed, own)
     assert fetched.devices() == {own}

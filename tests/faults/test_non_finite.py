@@ -37,7 +37,7 @@ def make_learner(bad_steps, *, limit=1, num_devices=1, updates_per_cycle=1, agen
     agent.bad_steps = bad_steps
     learner = Learner(
         agent=agent,
-        learners=learners,
+        learner_devices=learners,
         num_envs_per_device=NUM_ENVS // num_devices,
         key=jax.random.key(1),
         clock=WallClock(),

@@ -6,8 +6,8 @@ import pytest
 
 from sebulba import launch
 from sebulba.errors import ConfigError
+from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
-from sebulba.hosts.own_flags import take_count
 
 
 def test_a_flag_is_taken_out_of_a_command_line():

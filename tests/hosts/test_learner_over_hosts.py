@@ -27,15 +27,15 @@ def share_of(tree, host, axis):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def learn(learners, *, host=None):
+def learn(learner_devices, *, host=None):
     """Takes three cycles of fixed data, or one host's half of it."""
-    num_devices = len(learners.devices)
+    num_devices = len(learner_devices.devices)
     num_envs = NUM_ENVS if host is None else NUM_ENVS // NUM_HOSTS
     run_spec = toy_run_spec(num_envs=num_envs, num_learner_devices=num_devices)
     agent = ToyAgent(ToyConfig(updates_per_cycle=2), run_spec)
     learner = Learner(
         agent=agent,
-        learners=learners,
+        learner_devices=learner_devices,
         num_envs_per_device=num_envs // num_devices,
         key=jax.random.key(1),
         clock=WallClock(),
@@ -46,9 +46,9 @@ def learn(learners, *, host=None):
         count = np.arange(NUM_ENVS, dtype=np.int32)
         state = ToyState(key=jax.random.key(0), count=share_of(count, host, 0))
         item = TrajectoryItem(
-            initial_state=agent.shard_actor_state(state, learners),
-            final_state=agent.shard_actor_state(state, learners),
-            trajectory=learners.split(share_of(trajectory, host, 1), axis=1),
+            initial_state=agent.shard_actor_state(state, learner_devices),
+            final_state=agent.shard_actor_state(state, learner_devices),
+            trajectory=learner_devices.split(share_of(trajectory, host, 1), axis=1),
             actor_id=0,
             sequence_number=cycle,
             policy_version=cycle,

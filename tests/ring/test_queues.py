@@ -139,15 +139,15 @@ def test_staging_replaces_what_no_actor_took():
     staging = NetworksDeque()
     staging.append(0, "old")
     staging.append(1, "new")
-    assert staging.newest(0) == (1, "new")
-    assert staging.newest(1) == (1, "new"), "the device's other actors get it too"
+    assert staging.take(0) == (1, "new")
+    assert staging.take(1) == (1, "new"), "the device's other actors get it too"
 
 
 def test_staging_waits_for_the_version_asked_for():
     staging = NetworksDeque()
     staging.append(0, "old")
     got = []
-    thread = start(lambda: got.append(staging.newest(2)))
+    thread = start(lambda: got.append(staging.take(2)))
     staging.append(1, "too old")
     staging.append(2, "new")
     thread.join(60)
@@ -167,7 +167,7 @@ def test_closing_staging_ends_a_wait():
 
     def blocked():
         try:
-            staging.newest(0)
+            staging.take(0)
         except Closed:
             outcome.append("closed")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sebulba.ring import timing
-from sebulba.ring.timing import TimeShares, WallClock, describe_binding
+from sebulba.ring.timing import TimeShares, WallClock, describe_bottleneck
 
 
 @pytest.fixture
@@ -58,4 +58,4 @@ def test_shares_are_those_since_the_restart_over_all_clocks_of_a_kind(clock_time
     ],
 )
 def test_the_binding_part_is_named_with_what_to_change(actor, learner, expected):
-    assert expected in describe_binding({"actor": actor, "learner": learner})
+    assert expected in describe_bottleneck({"actor": actor, "learner": learner})
