@@ -101,7 +101,7 @@ class Actor:
             validate_sharded_state(
                 self._learner_devices.share_of_host(final_state), result.final_state
             )
-        self._ledger.act(self.actor_id, env_steps)
+        self._ledger.collect(self.actor_id, env_steps)
         self.resume_point = dataclasses.replace(self._carry, actor_state=result.final_state)
         self._is_stream_ended = False
         before, self._seam = self._seam, Seam()
@@ -144,7 +144,7 @@ class Actor:
                 self._carry, result = self._act_cycle(networks, self._carry)
                 return result
             except EnvironmentFault as fault:
-                self._ledger.act(self.actor_id, fault.env_steps)
+                self._ledger.collect(self.actor_id, fault.env_steps)
                 self._ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
                 if self.num_restarts >= self.renewal.max_restarts:
                     if self.num_restarts:

@@ -239,6 +239,6 @@ def _make_schedule(
     for actor_id, device in enumerate(actor_devices):
         actors_of.setdefault(device, []).append(actor_id)
     return recorded, {
-        device: ReplayedNetworksDeque(recorded.takers(actor_ids))
+        device: ReplayedNetworksDeque(recorded.num_takers(actor_ids))
         for device, actor_ids in actors_of.items()
     }

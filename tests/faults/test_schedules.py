@@ -95,7 +95,7 @@ def test_run_longer_than_its_schedule_ends_with_code_3(recorded, tmp_path, capsy
     assert lifecycle.train(make_run(tmp_path, replay_schedule=path, total_env_steps=800)) == 3
     last = last_line(capsys)
     assert "ScheduleError: run.replay_schedule: the schedule ends after" in last
-    assert "expected run.total_env_steps as in the recorded run" in last
+    assert "Set run.total_env_steps as in the recorded run" in last
 
 
 @pytest.mark.parametrize(
