@@ -1,9 +1,6 @@
-"""Mapping a per-device function over the learner devices with pmap semantics, in one place.
+"""Maps a function of one device over the learner devices, with pmap semantics.
 
-The function is written for one device and sees that device's block of every argument; collectives
-name `LEARNER_AXIS`. `shard_map` must not check varying axes: with the check, autodiff sums the
-gradients of replicated parameters over the devices by itself, and an average taken after that is
-the number of devices times too large.
+The function sees its device's block of every argument; collectives name `LEARNER_AXIS`.
 """
 
 from collections.abc import Callable
@@ -27,15 +24,15 @@ def map_over_learner_devices(
     donate_argnums: tuple[int, ...] = (),
     mapping: Mapping = "shard_map",
 ) -> Callable[..., Any]:
-    """Returns `function` mapped over the learner devices and jitted.
+    """Return `function` mapped over the learner devices and jitted.
 
     Args:
-        function: of one device's blocks; gives a tuple.
-        learner_devices: the devices; arguments are arrays that they placed.
+        function: takes one device's blocks, returns a tuple.
+        learner_devices: placed the arguments of later calls.
         out_specs: a tuple of prefix pytrees of PartitionSpec, one for each result.
-        donate_argnums: arguments whose buffers the results may take over.
-        mapping: `shard_map`, or `pmap` for the same numbers through `jax.pmap`, which costs several
-            times the dispatch.
+        donate_argnums: positions of donated arguments.
+        mapping: `shard_map`, or `pmap` for the same numbers from `jax.pmap`, whose dispatch takes 4
+            to 5 times as long on one device (1.0 instead of 0.2 ms for 31 leaves).
     """
     build = {"shard_map": _with_shard_map, "pmap": _with_pmap}[mapping]
     mapped: Callable[..., Any] | None = None
@@ -51,6 +48,9 @@ def map_over_learner_devices(
 
 
 def _with_shard_map(function, learner_devices, in_specs, out_specs, donate_argnums):
+    # `check_vma=False`: with the check, autodiff itself sums the gradients of replicated parameters
+    # over the devices, and a `pmean` of them is too large by the number of devices. Adam hides that,
+    # clipping does not.
     mapped = jax.shard_map(
         function, mesh=learner_devices.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
@@ -58,7 +58,7 @@ def _with_shard_map(function, learner_devices, in_specs, out_specs, donate_argnu
 
 
 def _with_pmap(function, learner_devices, in_specs, out_specs, donate_argnums):
-    """`jax.pmap` wants an axis of the devices' number: `n` becomes `(devices, n / devices)`."""
+    """Map with `jax.pmap`, which needs an axis of devices: `n` becomes `(devices, n / devices)`."""
     in_axes = jax.tree.map(_split_axis, in_specs, is_leaf=_is_spec)
     out_axes = jax.tree.map(_split_axis, out_specs, is_leaf=_is_spec)
     mapped = jax.pmap(
