@@ -1,4 +1,4 @@
-"""One actor: its environments, its state, and the loop that turns networks into trajectories."""
+"""One actor: its environments, its state, and the loop that makes trajectories."""
 
 import dataclasses
 import itertools
@@ -28,7 +28,7 @@ from sebulba.types import ActorState, Networks, TrajectoryItem
 
 
 class Actor:
-    """Runs act cycles and places what they give on the learner devices.
+    """Runs act cycles and places their trajectories on the learner devices.
 
     Its environments are made anew after a fault, as often as allowed, and at the cycles that
     `renewal` names. What was acted of the cycle that failed is discarded, and the cycle repeated.
@@ -56,23 +56,23 @@ class Actor:
         self._learner_devices = learner_devices
         self._ledger = ledger
         self._no_statistics = carry.statistics
-        self._carry: ActCarry  # what the next cycle begins with; its state is donated
-        self.resume_point: ActCarry  # the same, and nothing of it is donated
+        self._carry: ActCarry  # of the next cycle, which donates its actor state
+        self.resume_point: ActCarry  # a copy for checkpoints and repeated cycles, never donated
         self.start_at(carry, num_cycles=0)
 
     @property
     def actor_state(self) -> ActorState:
-        """The state before the next cycle, which donates it."""
+        """The actor state before the next cycle, which donates it."""
         return self._carry.actor_state
 
     def start_at(self, carry: ActCarry, *, num_cycles: int) -> None:
-        """Goes on from where an actor stood after `num_cycles` cycles."""
+        """Continue from the carry of an actor after `num_cycles` cycles."""
         self.num_cycles = num_cycles
         self._set_carry(carry)
         self._seam = Seam()  # not told of yet
         self._restarts_of_cycle = 0
         self._num_restarts_reported = self.num_restarts
-        # Whether row 0 of the next trajectory does not follow on the last one that was delivered.
+        # Whether row 0 of the next trajectory begins a new stream.
         self._is_stream_ended = self.renewal.is_due(num_cycles)
         self._is_renewal_due = self._is_stream_ended
         self._initial_state = self._agent.shard_actor_state(
@@ -89,14 +89,15 @@ class Actor:
         self._is_stream_ended = self._is_renewal_due = True
 
     def run_cycle(self, networks: Networks, policy_version: int) -> TrajectoryItem:
-        """Acts one trajectory with networks on this actor's device.
+        """Act one trajectory with networks on this actor's device.
 
         Raises:
-            EnvironmentFault: the environment failed, and may not be made anew (again).
+            EnvironmentFault: the environment failed, and no restart is left.
         """
         result = self._act(networks)
         env_steps = int(result.env_steps)
         final_state = self._agent.shard_actor_state(result.final_state, self._learner_devices)
+        # Shapes never change, so checking the agent's sharding once is enough.
         if self.num_cycles == 0:
             validate_sharded_state(
                 self._learner_devices.share_of_host(final_state), result.final_state
@@ -133,7 +134,7 @@ class Actor:
         return item
 
     def close(self) -> None:
-        """Releases the environments; no cycle may be running."""
+        """Release the environments; no cycle may be running."""
         self.environment.close()
 
     def _act(self, networks: Networks) -> CycleResult:
@@ -144,12 +145,13 @@ class Actor:
                 self._carry, result = self._act_cycle(networks, self._carry)
                 return result
             except EnvironmentFault as fault:
+                # The env steps of a failed cycle did happen; the ledger must balance.
                 self._ledger.collect(self.actor_id, fault.env_steps)
                 self._ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
                 if self.num_restarts >= self.renewal.max_restarts:
                     if self.num_restarts:
                         fault.add_note(
-                            f"It was restarted {self.num_restarts} times (actor.max_env_restarts)."
+                            f"All {self.num_restarts} restarts are used (actor.max_env_restarts)."
                         )
                     raise
                 self._restart_after(fault)
@@ -158,17 +160,16 @@ class Actor:
         self.num_restarts += 1
         self._restarts_of_cycle += 1
         self.renewal.on_warning(
-            f"actor {self.actor_id}, cycle {self.num_cycles}: {type(fault).__name__}: {fault}; its"
-            f" environments are made anew (restart {self.num_restarts} of at most"
-            f" {self.renewal.max_restarts}, actor.max_env_restarts), {fault.env_steps} env steps"
-            " are discarded"
+            f"actor {self.actor_id}, cycle {self.num_cycles}: {type(fault).__name__}: {fault}."
+            f" Discarding {fault.env_steps} env steps and recreating the environments (restart"
+            f" {self.num_restarts} of {self.renewal.max_restarts}, actor.max_env_restarts)"
         )
         # The stream ends after the last row that was delivered, and may have ended there already.
         self.end_stream(self._seam if self._is_stream_ended else seam_after(self.resume_point))
         self._set_carry(self.resume_point)
 
     def _set_carry(self, carry: ActCarry) -> None:
-        # A copy, since the next cycle donates the state.
+        # A copy, since the next cycle donates the state and `resume_point` must outlive it.
         state = jax.tree.map(jnp.copy, carry.actor_state)
         self._carry = dataclasses.replace(carry, actor_state=state)
         self.resume_point = carry
@@ -199,7 +200,7 @@ class Actor:
 def run_actor(
     actor: Actor, *, schedule: Schedule, staging: Staging, trajectories: TrajectoryDeque
 ) -> None:
-    """Acts until the deques are closed.
+    """Run act cycles until the deques are closed.
 
     Raises:
         Closed: the run is stopping.
@@ -208,8 +209,8 @@ def run_actor(
     for cycle in itertools.count(actor.num_cycles):
         min_version = schedule.min_policy_version(actor.actor_id, cycle)
         version, networks = staging.take(min_version)
-        # Otherwise the first act cycle with networks that are still on their way would hold up the
-        # device's other actors.
+        # A program that waits for its networks to arrive would block the programs of the device's
+        # other actors behind it.
         jax.block_until_ready(networks)
         actor.clock.lap(WAIT_FOR_NETWORKS)
         item = actor.run_cycle(networks, version)

@@ -94,7 +94,7 @@ def make_actor(
     with _as_fault(number, "its reset"):
         env_step = _first_row(environment, run_spec)
     carry = init_carry(
-        agent, networks, env_step, key=key, actor_id=number, device=device, tracker=tracker
+        agent, networks, env_step, key=key, global_actor_id=number, device=device, tracker=tracker
     )
     length = config.actor.trajectory_length
     allocate = BufferAllocator(agent, networks, carry, trajectory_length=length, device=device)

@@ -48,9 +48,8 @@ def map_over_learner_devices(
 
 
 def _with_shard_map(function, learner_devices, in_specs, out_specs, donate_argnums):
-    # `check_vma=False`: with the check, autodiff itself sums the gradients of replicated parameters
-    # over the devices, and a `pmean` of them is too large by the number of devices. Adam hides that,
-    # clipping does not.
+    # Without `check_vma=False`, autodiff sums the gradients of replicated parameters over the N
+    # devices, and their `pmean` is N times too large, which Adam hides and clipping does not.
     mapped = jax.shard_map(
         function, mesh=learner_devices.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )

@@ -37,7 +37,7 @@ class Cycles:
             self.networks,
             self.environment.reset(),
             key=jax.random.key(3),
-            actor_id=0,
+            global_actor_id=0,
             device=device,
             tracker=EpisodeTracker(),
         )

@@ -179,9 +179,9 @@ def test_the_last_fault_of_the_budget_ends_the_run(tmp_path, capsys):
     config = make_config(env, tmp_path, on_env_error="restart", max_env_restarts=2)
     assert lifecycle.train(config) == 3
     error = capsys.readouterr().err
-    assert error.count("are made anew (restart 2 of at most 2") >= 1
+    assert error.count("recreating the environments (restart 2 of 2") >= 1
     assert "restart 3" not in error
-    assert "It was restarted 2 times (actor.max_env_restarts)." in error
+    assert "All 2 restarts are used (actor.max_env_restarts)." in error
     assert "EnvironmentDataError" in error.splitlines()[-1]
 
 
