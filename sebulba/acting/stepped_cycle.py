@@ -102,10 +102,8 @@ class SteppedCycle:
                 action = jax.tree.map(np.asarray, action)
                 self._clock.lap(INFERENCE)
                 self._clock.begin(ENVIRONMENT)
-                before, env_step = (
-                    env_step,
-                    call_environment("step", self._environment.step, action),
-                )
+                before = env_step
+                env_step = call_environment("step", self._environment.step, action)
                 self._clock.lap(ENVIRONMENT)
                 num_steps += 1
                 if self._restart is not None:

@@ -33,7 +33,7 @@ PARENT = """
 import sys
 from sebulba.hosts.children import Children
 sys.executable = {interpreter!r}
-with Children().told_of_signals() as children:
+with Children().forwarding_signals() as children:
     children.start([]).wait()
 """
 

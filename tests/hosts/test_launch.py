@@ -19,7 +19,7 @@ def test_a_flag_is_taken_out_of_a_command_line():
 
 @pytest.mark.parametrize("argv", [["--local"], ["--local", "0"], ["--local=x"], ["--local", "-1"]])
 def test_a_flag_without_a_number_is_an_error(argv):
-    with pytest.raises(ConfigError, match="--local: expected a number from 1"):
+    with pytest.raises(ConfigError, match="--local: expected an integer of at least 1"):
         take_count(argv, "--local")
 
 

@@ -168,7 +168,7 @@ def test_hosts_of_different_configs_do_not_start(config, tmp_path):
         ends = [end_of(process) for process in processes]
     for code, output in ends:
         assert code == EXIT_CONFIG, output
-        expected = "the config's actor.trajectory_length to be the same on all, got 5 on host 0"
+        expected = "the config's actor.trajectory_length to be equal on all, got 5 on host 0"
         assert expected in output
     assert not (tmp_path / "run").exists()
 
