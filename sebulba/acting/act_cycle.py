@@ -10,6 +10,7 @@ complete episodes (`whole_episodes`).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from sebulba.acting.trajectory_buffer import (
     write_row,
 )
 from sebulba.agent import Agent
+from sebulba.devices.memory_plan import stack_rows
 from sebulba.devices.xla_cpu import tree_after
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
@@ -79,14 +81,7 @@ def init_carry(
 ) -> ActCarry:
     """Return the carry of an actor's first cycle, on the actor's device.
 
-    Args:
-        agent: the algorithm.
-        networks: on `device`.
-        env_step: `[B]`, from `reset`; stays in host memory.
-        key: of this actor, consumed.
-        global_actor_id: among the actors of all hosts.
-        device: of the actor.
-        tracker: of episodes.
+    The key is consumed; `env_step` `[B]`, from `reset`, stays in host memory.
     """
     num_envs = env_step.reward.shape[0]
 
@@ -166,21 +161,13 @@ class BufferAllocator:
         trajectory_length: int,
         device: jax.Device,
     ):
-        def rows(count: int, tree: PyTree) -> PyTree:
-            return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), tree)
-
-        def act(networks: Networks, carry: ActCarry) -> tuple[PyTree, PyTree, ActorState]:
-            return agent.act(networks, carry.actor_state, carry.env_step, greedy=False)
-
-        action, extras, _ = jax.eval_shape(act, networks, carry)
+        act = functools.partial(agent.act, greedy=False)
+        action, extras, _ = jax.eval_shape(act, networks, carry.actor_state, carry.env_step)
         env_step = jax.eval_shape(lambda: carry.env_step)
+        shapes = stack_rows(env_step, action, extras, length=trajectory_length)
 
         def allocate() -> Buffer:
-            trajectory = Trajectory(
-                env_steps=rows(trajectory_length + 1, env_step),
-                action=rows(trajectory_length, action),
-                extras=rows(trajectory_length, extras),
-            )
+            trajectory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
             return Buffer(trajectory=trajectory, num_rows=jnp.int32(0))
 
         self._allocate = jax.jit(allocate, out_shardings=jax.sharding.SingleDeviceSharding(device))

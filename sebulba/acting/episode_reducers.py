@@ -11,7 +11,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from sebulba.acting.episodes import EpisodeStatistics, init_statistics, update_statistics
+from sebulba.acting.episodes import EpisodeStatistics, init_statistics, update_statistics, where_env
 from sebulba.envs.lookup import load
 from sebulba.types import EnvStep, PyTree, Trajectory
 
@@ -62,7 +62,7 @@ class EpisodeTracker:
         is_new = statistics.is_over
         reduced, states = {}, {}
         for name, reducer in self.reducers.items():
-            begun = _choose(is_new, reducer.init(num_envs), statistics.reducer_states[name])
+            begun = where_env(is_new, reducer.init(num_envs), statistics.reducer_states[name])
             states[name], reduced[name] = reducer.update(begun, env_step, action, extras)
         return dataclasses.replace(
             update_statistics(statistics, env_step), reduced=reduced, reducer_states=states
@@ -111,10 +111,3 @@ def load_reducers(references: Mapping[str, str]) -> EpisodeTracker:
             for name, reference in references.items()
         }
     )
-
-
-def _choose(condition: jax.Array, if_true: PyTree, otherwise: PyTree) -> PyTree:
-    def choose(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
-
-    return jax.tree.map(choose, if_true, otherwise)

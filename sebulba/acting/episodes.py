@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import EnvStep, EpisodeRecord, PyTree
+from sebulba.types import Array, EnvStep, EpisodeRecord, PyTree
 
 
 @pytree_dataclass
@@ -65,6 +65,16 @@ def finished_episodes(rows: EpisodeStatistics) -> tuple[EpisodeRecord, ...]:
         )
         for i in range(len(returns))
     )
+
+
+def where_env(condition: Array, if_true: PyTree, otherwise: PyTree) -> PyTree:
+    """Return a pytree `[B, ...]` with the values of one of two, chosen per environment."""
+
+    def choose(x: Array, y: Array) -> Array:
+        xp = np if isinstance(y, np.ndarray) else jnp
+        return xp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+    return jax.tree.map(choose, if_true, otherwise)
 
 
 def end_episodes(

@@ -138,11 +138,7 @@ def _find_fault(
 ) -> Exception:
     """Return the root cause: bad environment data may raise only in a later call.
 
-    Args:
-        error: ended the cycle.
-        buffer: the rows until then.
-        newest: the last row of the environment, and one of the expected structure.
-        num_steps: of the environment until then.
+    `newest` is the environment's last row, and one with the expected structure.
     """
     # Donated to a call that failed: the rows are gone.
     if buffer.num_rows.is_deleted():

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.acting.episodes import where_env
 from sebulba.acting.trajectory_buffer import Buffer, fill_rows, write_row
 from sebulba.types import EnvStep, Trajectory
 
@@ -25,18 +26,9 @@ def hold_final_row(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) -> 
         new: `[B]`, from the environment; ignored after an episode's end.
         is_last: whether this is row `T - 1`, which truncates running episodes.
     """
-    xp = np if isinstance(new.reward, np.ndarray) else jnp
-    has_ended = row.done
-
-    def choose(old: jax.Array, new: jax.Array) -> jax.Array:
-        return xp.where(has_ended.reshape(-1, *[1] * (new.ndim - 1)), old, new)
-
-    chosen = jax.tree.map(choose, row, new)
-    return dataclasses.replace(
-        chosen,
-        reward=xp.where(has_ended, xp.zeros_like(new.reward), new.reward),
-        truncated=chosen.truncated | (is_last & ~chosen.done),
-    )
+    repeated = dataclasses.replace(row, reward=np.zeros(row.reward.shape, row.reward.dtype))
+    chosen = where_env(row.done, repeated, new)
+    return dataclasses.replace(chosen, truncated=chosen.truncated | (is_last & ~chosen.done))
 
 
 def fill_after_end(buffer: Buffer, row: EnvStep) -> Buffer:

@@ -85,13 +85,18 @@ def trajectory_shapes(agent: Agent, run_spec: RunSpec) -> Trajectory:
         action, extras, _ = agent.act(networks, actor_state, env_step, greedy=False)
         return action, extras
 
-    def rows(count: int, tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), tree)
-
     env_step = env_step_shapes(run_spec)
     key = jax.eval_shape(lambda: jax.random.key(0))
     action, extras = jax.eval_shape(act, key, env_step)
-    length = run_spec.trajectory_length
+    return stack_rows(env_step, action, extras, length=run_spec.trajectory_length)
+
+
+def stack_rows(env_step: EnvStep, action: PyTree, extras: PyTree, *, length: int) -> Trajectory:
+    """Return the shapes of a trajectory of `length` steps from the shapes of one row."""
+
+    def rows(count: int, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), tree)
+
     return Trajectory(
         env_steps=rows(length + 1, env_step),
         action=rows(length, action),

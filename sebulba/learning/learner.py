@@ -51,7 +51,7 @@ class Learner:
             learner_devices: of all hosts.
             num_envs_per_device: environments of one trajectory on one device.
             key: consumed; networks and updates get streams of it.
-            clock: of the thread that runs the cycles.
+            clock: of the thread that calls `run_cycle`.
             mapping_name: how updates are mapped over the devices.
             max_non_finite_updates: consecutive non-finite updates that end the run.
         """
@@ -200,13 +200,7 @@ def run_learner(
 ) -> None:
     """Run learner cycles until the run's goal is reached.
 
-    Args:
-        learner: new or restored.
-        schedule: decides which trajectories each cycle takes.
-        trajectories: from the actors.
-        stagings: to the actors of each device.
-        progress: records every cycle, and knows the goal.
-        after_cycle: called with the trajectories of each cycle.
+    `after_cycle` is called with the trajectories of each cycle.
 
     Raises:
         Closed: the run is stopping.

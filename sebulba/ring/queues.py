@@ -159,9 +159,6 @@ class NetworksDeque:
         """Return the newest version, waiting until it is *at least* `version`.
 
         The networks stay for the device's other actors.
-
-        Raises:
-            Closed: the run is stopping.
         """
         with self._changed:
             while self._version < version and not self._closed:
@@ -203,11 +200,7 @@ class ReplayedNetworksDeque:
                 self._changed.notify_all()
 
     def take(self, version: int) -> tuple[int, Networks]:
-        """Return *exactly* `version`, waiting until it is staged; its last taker removes it.
-
-        Raises:
-            Closed: the run is stopping.
-        """
+        """Return *exactly* `version`, waiting until it is staged; its last taker removes it."""
         with self._changed:
             while version not in self._staged and not self._closed:
                 self._changed.wait(_MAX_WAIT_S)

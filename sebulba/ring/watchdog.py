@@ -69,16 +69,16 @@ class Watchdog:
 
 
 def actor_limits(env_timeout_s: float | None) -> dict[str, Limit]:
-    """Return the limits of an actor; `env_timeout_s` None: no limits."""
-    if env_timeout_s is None:
-        return {}
-    limit = Limit(seconds=env_timeout_s, config_key="actor.env_timeout_s")
-    return {ACT: limit, ENVIRONMENT: limit}
+    """Return the limits of an actor; None: no limits."""
+    return _limits("actor.env_timeout_s", env_timeout_s, ACT, ENVIRONMENT)
 
 
 def learner_limits(update_timeout_s: float | None) -> dict[str, Limit]:
-    """Return the limits of the learner; `update_timeout_s` None: no limits."""
-    if update_timeout_s is None:
+    """Return the limits of the learner; None: no limits."""
+    return _limits("learner.update_timeout_s", update_timeout_s, UPDATE, AGREEMENT)
+
+
+def _limits(config_key: str, seconds: float | None, *activities: str) -> dict[str, Limit]:
+    if seconds is None:
         return {}
-    limit = Limit(seconds=update_timeout_s, config_key="learner.update_timeout_s")
-    return {UPDATE: limit, AGREEMENT: limit}
+    return dict.fromkeys(activities, Limit(seconds=seconds, config_key=config_key))

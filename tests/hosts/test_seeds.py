@@ -68,7 +68,7 @@ def test_take_seeds_leaves_the_rest_of_the_command_line():
 
 @pytest.mark.parametrize("flag", [["--seed", "3"], ["--seed=3"], ["--seeds", "4"]])
 def test_take_seeds_rejects_other_seeds(flag):
-    with pytest.raises(ConfigError, match="--seeds: (expected it once|cannot be combined)"):
+    with pytest.raises(ConfigError, match=r"--seeds: (expected it once|cannot be combined)"):
         seeds.take_seeds(["x.yaml", "--seeds", "0..1", *flag])
 
 
