@@ -30,8 +30,8 @@ from sebulba.types import ActorState, Networks, TrajectoryItem
 class Actor:
     """Runs act cycles and places their trajectories on the learner devices.
 
-    Its environments are made anew after a fault, as often as allowed, and at the cycles that
-    `renewal` names. What was acted of the cycle that failed is discarded, and the cycle repeated.
+    Recreates its environments after a fault, up to the allowed number of restarts, and at fixed
+    cycles. A failed cycle is repeated; its env steps are discarded.
     """
 
     def __init__(

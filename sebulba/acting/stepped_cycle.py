@@ -50,8 +50,7 @@ class StepFunctions:
         def finish(buffer, actor_state, statistics, env_step):
             return finish_rows(buffer, actor_state, statistics, env_step, tracker)
 
-        # Networks from a single learner device carry its mesh, and so would all results. The second
-        # step, whose arguments are these results, would compile again.
+        # Without `out_shardings` the second step would compile again: see `FusedCycle`.
         sharding = jax.sharding.SingleDeviceSharding(device)
         compiled = functools.partial(jax.jit, out_shardings=sharding)
         self.step: Callable = compiled(step, donate_argnames=("actor_state", "buffer"))

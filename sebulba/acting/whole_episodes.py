@@ -21,10 +21,7 @@ from sebulba.types import EnvStep, Trajectory
 def hold_final_row(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) -> EnvStep:
     """Return the row after `row`: `new`, or `row` with reward 0 where the episode has ended.
 
-    Args:
-        row: `[B]`, of NumPy or JAX arrays like `new`.
-        new: `[B]`, from the environment; ignored after an episode's end.
-        is_last: whether this is row `T - 1`, which truncates running episodes.
+    Both are `[B]`, of NumPy or JAX arrays. The last row, `T - 1`, truncates running episodes.
     """
     repeated = dataclasses.replace(row, reward=np.zeros(row.reward.shape, row.reward.dtype))
     chosen = where_env(row.done, repeated, new)

@@ -1,9 +1,4 @@
-"""Workarounds for XLA's CPU backend; on other platforms none of them changes a program.
-
-Elsewhere the same backend is why the learner jits its optimisation steps one by one (inside a scan,
-gradients of convolutions run 8 to 16 times slower), and why the stepped cycle waits for an action
-before it steps the environment: `device_put` may alias a NumPy observation.
-"""
+"""Workarounds for XLA's CPU backend; none changes a program for other platforms."""
 
 import ctypes
 import sys
@@ -60,24 +55,18 @@ def bound_programs_in_flight(results: Sequence[PyTree]) -> None:
 
 
 # XLA's CPU runtime wakes other threads when several operations are ready at once. Writing a row and
-# acting from it is many operations, and all of them together take less time than the waking. The
-# functions below add data dependencies that leave one operation ready at a time; the first of them
-# took a vector step of the stepped cycle from 95 to 35 µs of CPU time on two cores. XLA removes
-# `optimization_barrier` before it schedules, so they compute with values that it cannot predict.
+# acting from it is many operations, which together take less time than the waking. The functions
+# below add data dependencies that leave one operation ready at a time: the framework's share of a
+# vector step fell from 95 to 35 µs of CPU time on two cores. `optimization_barrier` does not help,
+# since XLA removes it before it schedules; so they compute with values that XLA cannot predict.
 
 
 def map_in_order(
     function: Callable[..., jax.Array], token: jax.Array, *trees: PyTree
 ) -> tuple[PyTree, jax.Array]:
-    """Return `function(*leaves, token)` of all leaves, computed on a CPU one after the other.
+    """Return `function(*leaves, token)` of all leaves, and the token (int32 `[]`) after them.
 
-    Args:
-        function: takes a leaf of each tree and the token.
-        token: int32 `[]`.
-        *trees: of one structure.
-
-    Returns:
-        The results, and the token with a dependency on the last of them.
+    On a CPU they are computed one after the other.
     """
 
     def apply(*leaves: jax.Array) -> jax.Array:

@@ -39,10 +39,7 @@ class Agreement:
     ):
         """Start without any decision.
 
-        Args:
-            learner_devices: of all hosts.
-            max_episodes: in a report, the last ones; the length of the return window is enough.
-            reducers: names of the custom per-episode metrics.
+        A report has the last `max_episodes` episodes, with the metrics of the named `reducers`.
         """
         self.stop_signal: int | None = None
         self.allows_checkpoint = learner_devices.num_hosts == 1
@@ -55,8 +52,7 @@ class Agreement:
     def decide(self, reports: Sequence[TrajectoryReport]) -> list[TrajectoryReport]:
         """Return the reports of all hosts for a learner cycle, in the order of the hosts.
 
-        Args:
-            reports: of this host's trajectories; every host has the same number.
+        Every host has the same number of trajectories.
         """
         if self._gather is None:
             return list(reports)

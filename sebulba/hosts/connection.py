@@ -102,12 +102,7 @@ def check_equal(what: Mapping[str, str]) -> None:
 
 
 def exit_when_lost(code: int, describe: Callable[[], str]) -> None:
-    """Make the process print a line and exit with `code` when it loses the other hosts.
-
-    Args:
-        code: exit code.
-        describe: returns the line.
-    """
+    """Make the process print `describe()` and exit with `code` when it loses the other hosts."""
     if not are_several():
         return
 

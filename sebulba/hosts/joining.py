@@ -35,9 +35,7 @@ def open_run_dir_together(config: Config) -> pathlib.Path:
 def choose_step(directory: pathlib.Path, which: Which) -> Which:
     """Return the checkpoint to resume from, which every host has.
 
-    Args:
-        directory: of this host's checkpoints.
-        which: the newest common checkpoint, the best of the first host, or a step.
+    `latest` is the newest common checkpoint, `best` that of the first host.
 
     Raises:
         CheckpointError: a host lacks the checkpoint; on every host.

@@ -62,11 +62,6 @@ def train_seeds(argv: Sequence[str], seeds: Sequence[int], *, run_dir: str) -> i
     The next run starts even if one fails. A signal ends the current run, which saves, and no other
     run starts.
 
-    Args:
-        argv: the command line of one run.
-        seeds: in the order of the runs.
-        run_dir: parent of the runs' directories.
-
     Returns:
         0 if all ended with 0, else the first other exit code; 128 + the number of a signal that
         prevented runs although none failed.

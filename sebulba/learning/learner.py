@@ -50,9 +50,9 @@ class Learner:
             agent: the algorithm.
             learner_devices: of all hosts.
             num_envs_per_device: environments of one trajectory on one device.
-            key: consumed; networks and updates get streams of it.
+            key: consumed.
             clock: of the thread that calls `run_cycle`.
-            mapping_name: how updates are mapped over the devices.
+            mapping_name: how to map updates over the devices.
             max_non_finite_updates: consecutive non-finite updates that end the run.
         """
         self.num_cycles = 0

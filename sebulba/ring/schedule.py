@@ -82,7 +82,6 @@ class RecordedSchedule:
     """
 
     def __init__(self, cycles: Sequence[Sequence[Taken]]):
-        """Take the trajectories of each learner cycle, from cycle 0."""
         self._cycles = cycles
         self._versions = {
             (taken.actor_id, taken.sequence_number): taken.policy_version
