@@ -1,4 +1,4 @@
-"""Device plans, and the placing of arrays."""
+"""Device roles, and placing arrays on the learner devices."""
 
 import jax
 import numpy as np
@@ -21,12 +21,12 @@ def test_the_only_device_has_both_roles():
     assert positions(plan_devices(DevicesConfig(), devices), devices) == ([0], [0])
 
 
-def test_of_several_devices_the_first_acts_and_the_others_learn():
+def test_the_first_of_several_devices_acts_and_the_others_learn():
     devices = jax.devices()[:4]
     assert positions(plan_devices(DevicesConfig(), devices), devices) == ([0], [1, 2, 3])
 
 
-def test_any_split_can_be_asked_for():
+def test_the_config_can_assign_any_roles():
     devices = jax.devices()[:4]
     config = DevicesConfig(actor=(0, 1, 2), learner=(2, 3))
     assert positions(plan_devices(config, devices), devices) == ([0, 1, 2], [2, 3])
@@ -40,7 +40,7 @@ def test_any_split_can_be_asked_for():
         (DevicesConfig(learner=()), "devices.learner: expected at least one device"),
     ],
 )
-def test_devices_that_are_not_there_are_named(config, message):
+def test_missing_and_repeated_devices_are_named(config, message):
     with pytest.raises(ConfigError, match=message):
         plan_devices(config, jax.devices()[:4])
 

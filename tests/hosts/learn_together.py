@@ -1,4 +1,4 @@
-"""One host of a learner over two: `PORT PROCESS_ID OUT` learns from its half of fixed data."""
+"""One of two hosts: `PORT PROCESS_ID OUT` learns from its half of fixed data."""
 
 import sys
 
