@@ -130,9 +130,9 @@ def _plan_devices(config: Config, devices: Sequence[jax.Device] | None) -> _Devi
             f"actor.num_envs: expected a multiple of the {len(plan.learner)} learner devices"
             f" (devices.learner), got {config.actor.num_envs}"
         )
-    learners = (
-        plan_learner_devices(config.devices) if devices is None else LearnerDevices(plan.learner)
-    )
+    learners = LearnerDevices(plan.learner)
+    if devices is None:
+        learners = plan_learner_devices(config.devices)
     if learners.num_hosts > 1 and config.learner.mapping != "shard_map":
         raise ConfigError(
             f"learner.mapping: expected shard_map on {learners.num_hosts} hosts, got"

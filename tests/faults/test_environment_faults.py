@@ -150,7 +150,7 @@ def test_restart_goes_on_with_other_episodes_and_counts_what_is_lost(mode, tmp_p
     error = capsys.readouterr().err
     (warning,) = [line for line in error.splitlines() if "recreating" in line]
     assert "actor 1, cycle 4: EnvironmentFault: env 2: step raised ArithmeticError" in warning
-    assert "restart 1 of at most 3, actor.max_env_restarts" in warning
+    assert "restart 1 of 3, actor.max_env_restarts" in warning
     summary = summary_of(tmp_path)
     assert summary["env_restarts"] == 1
     # The row before the cycle is each environment's 20th; its third episode ends with the 24th.

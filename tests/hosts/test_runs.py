@@ -74,7 +74,7 @@ def test_both_hosts_have_the_last_checkpoint(finished):
 def test_a_single_host_does_not_resume_a_run_of_two(config, finished, capsys):
     flags = ["--run-dir", str(finished), "--resume", "latest"]
     assert lifecycle.train(load_config(str(config), flags)) == EXIT_CHECKPOINT
-    assert "saved by 2 hosts" in capsys.readouterr().err
+    assert "expected 1 hosts, got 2" in capsys.readouterr().err
 
 
 @pytest.mark.slow
