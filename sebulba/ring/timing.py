@@ -22,7 +22,7 @@ WAIT_FOR_TRAJECTORIES = "wait for trajectories"
 Shares = dict[str, dict[str, float]]
 """`{kind of thread: {activity: share of its time}}`; the shares of a kind add up to 1."""
 
-_NOTABLE_WAIT = 0.2
+_NOTABLE_WAIT = 0.2  # share of a thread's time; shorter waits are noise, not a bottleneck
 
 
 class WallClock:
