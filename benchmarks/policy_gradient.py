@@ -17,9 +17,9 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import categorical_log_prob, categorical_mode, categorical_sample
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.torsos import DeepTorso, DQNTorso, ShallowTorso
 from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec, Trajectory
-from sebulba_agents.torsos import DeepTorso, DQNTorso, ShallowTorso
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,6 @@ algorithm S3, with all actors in step. Nothing corrects for older parameters, so
 with the newest: `learner.max_policy_lag` 0.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -14,10 +12,9 @@ from sebulba.agent import Metrics
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
-from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
 from sebulba_agents.config import A2CConfig
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.on_policy import OnePass, rewards_and_discounts
 
 
 def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
@@ -26,8 +23,11 @@ def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
     Raises:
         ConfigError: naming the key to change.
     """
-    learning = OnePass(functools.partial(a2c_loss, config=config))
-    return ActorCriticAgent(config, run_spec, learning=learning)
+    return ActorCriticAgent(
+        config,
+        run_spec,
+        loss=lambda outputs, trajectory, step: a2c_loss(outputs, trajectory, config),
+    )
 
 
 def a2c_loss(

@@ -12,21 +12,25 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
+from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.spaces import zeros
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.config import DDQNConfig
-from sebulba_agents.networks import zero_observation
 from sebulba_agents.q_learning import (
+    QNetwork,
+    QNetworks,
+    QOptimizer,
+    QOptState,
     annealed_epsilon,
+    check_q_torso,
     epsilon_greedy,
     exploration_epsilons,
     num_discrete_actions,
     select_action,
+    with_copy,
 )
-from sebulba_agents.q_networks import QNetwork, check_q_torso
-from sebulba_agents.q_optimizer import QNetworks, QOptimizer, QOptState, with_copy
-from sebulba_agents.replay_sizes import ReplayRatio, frame_stack
-from sebulba_agents.transitions import TransitionReplay, Transitions
+from sebulba_agents.replay_agents import ReplayRatio, frame_stack, transition_replay
+from sebulba_agents.replay_config import DDQNConfig
 
 
 @pytree_dataclass
@@ -50,10 +54,9 @@ class DDQN:
         self._config = config
         self._run_spec = run_spec
         check_q_torso(config.torso, run_spec.environment.observation)
-        self._replay = TransitionReplay(
+        self._replay = transition_replay(
             config,
             run_spec,
-            discount=config.discount,
             n_step=config.n_step,
             reward_clip=config.reward_clip,
             stack=frame_stack(config, run_spec),
@@ -71,7 +74,7 @@ class DDQN:
 
     def init_networks(self, key: jax.Array) -> QNetworks:
         """Returns the parameters, and their copy."""
-        return with_copy(self.network.init(key, zero_observation(self._run_spec, 1)))
+        return with_copy(self.network.init(key, zeros(self._run_spec.environment.observation, 1)))
 
     def init_opt_state(self, networks: QNetworks) -> QOptState:
         """Returns the optimizer's state."""

@@ -6,8 +6,6 @@ trajectories should be as long as what matters: nothing stands in for what comes
 truncation either. Nothing corrects for older parameters: `learner.max_policy_lag` 0.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -15,10 +13,9 @@ from sebulba.agent import Metrics
 from sebulba.toolkit.reductions import masked_mean, masked_moments
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
-from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
 from sebulba_agents.config import PolicyGradientConfig
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.on_policy import OnePass, rewards_and_discounts
 
 _STD_EPSILON = 1e-8
 
@@ -29,8 +26,11 @@ def make_policy_gradient(config: PolicyGradientConfig, run_spec: RunSpec) -> Act
     Raises:
         ConfigError: naming the key to change.
     """
-    learning = OnePass(functools.partial(policy_gradient_loss, config=config))
-    return ActorCriticAgent(config, run_spec, learning=learning)
+    return ActorCriticAgent(
+        config,
+        run_spec,
+        loss=lambda outputs, trajectory, step: policy_gradient_loss(outputs, trajectory, config),
+    )
 
 
 def policy_gradient_loss(

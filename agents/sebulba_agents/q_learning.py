@@ -1,17 +1,173 @@
-"""The arithmetic of Q-learning: exploration, double-Q targets, priorities."""
+"""What Q-learning agents share: networks, their optimizer, and the arithmetic of targets."""
 
+from collections.abc import Sequence
+from typing import Literal
+
+import flax.linen as nn
 import gymnasium
 import jax
 import jax.numpy as jnp
+import optax
 
 from sebulba.errors import ConfigError
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
+from sebulba.toolkit.optimizers import clipped_adam, descend
+from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
+from sebulba.toolkit.torsos import DQNTorso, MLPTorso, fold_time
 from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
-from sebulba.types import EnvStep, RunSpec
-from sebulba_agents.replay_rows import valid_transitions
+from sebulba.types import EnvStep, PyTree, RunSpec
+from sebulba_agents.replay_config import QLearningConfig
 
 # No priority is 0: a sequence learned perfectly may be drawn again.
 _LEAST_PRIORITY = 1e-6
+QTorso = Literal["mlp", "dqn"]
+
+
+class DuelingHead(nn.Module):
+    """`Q = V + A − mean_a A` (Wang et al. 2016, arXiv 1511.06581, equation 9)."""
+
+    num_actions: int
+    hidden_size: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns `[..., A]`."""
+        value = nn.Dense(1)(nn.relu(nn.Dense(self.hidden_size)(x)))
+        advantage = nn.Dense(self.num_actions)(nn.relu(nn.Dense(self.hidden_size)(x)))
+        return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+
+
+class QNetwork(nn.Module):
+    """Torso, and a dueling or a linear head."""
+
+    num_actions: int
+    torso: QTorso
+    hidden_sizes: Sequence[int]
+    dueling_size: int | None
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> jax.Array:
+        """Returns Q `[N, A]` of observations `[N, ...]`."""
+        features = make_torso(self.torso, self.hidden_sizes)(observation)
+        if self.dueling_size is None:
+            return nn.Dense(self.num_actions)(features)
+        return DuelingHead(self.num_actions, self.dueling_size)(features)
+
+
+class RecurrentQNetwork(nn.Module):
+    """Torso, LSTM fed the last reward and action too, dueling head."""
+
+    num_actions: int
+    torso: QTorso
+    hidden_sizes: Sequence[int]
+    lstm_size: int
+    dueling_size: int
+
+    @nn.compact
+    def __call__(
+        self,
+        observation: PyTree,
+        *,
+        reward: jax.Array,
+        last_action: jax.Array,
+        is_first: jax.Array,
+        state: LSTMState,
+    ) -> tuple[jax.Array, LSTMState]:
+        """Unrolls consecutive rows.
+
+        Args:
+            observation: `[T, B, ...]`.
+            reward: `[T, B]`, raw, that came with the observation.
+            last_action: `[T, B]` int32, of the row before.
+            is_first: `[T, B]`, where state, last action and reward are zeroed first.
+            state: the LSTM's, before row 0.
+
+        Returns:
+            Q `[T, B, A]`, and the LSTM's state after the last row.
+        """
+        features = fold_time(make_torso(self.torso, self.hidden_sizes), observation)
+        last_action = jax.nn.one_hot(last_action, self.num_actions, dtype=jnp.float32)
+        inputs = join_past(features, reward, last_action, is_first)
+        x, state = LSTMCore(self.lstm_size)(inputs, is_first, state)
+        return DuelingHead(self.num_actions, self.dueling_size)(x), state
+
+    def initial_state(self, batch_size: int) -> LSTMState:
+        """Returns the LSTM's state of `batch_size` environments before anything was seen."""
+        return LSTMCore(self.lstm_size, parent=None).initial_state(batch_size)
+
+
+def make_torso(torso: QTorso, hidden_sizes: Sequence[int]) -> nn.Module:
+    """Returns the torso that the config names; `hidden_sizes` are the mlp's."""
+    return DQNTorso() if torso == "dqn" else MLPTorso(hidden_sizes)
+
+
+def check_q_torso(torso: QTorso, observation: PyTree) -> None:
+    """Raises unless the torso can take the observations.
+
+    Args:
+        torso: as the config names it.
+        observation: `EnvironmentSpec.observation`.
+
+    Raises:
+        ConfigError: dqn, and no image with channels first that its convolutions fit in.
+    """
+    shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
+    if torso == "dqn" and (len(shapes) != 1 or len(shapes[0]) != 3 or min(shapes[0][1:]) < 36):
+        raise ConfigError(
+            "agent.torso: dqn expects one image [channels, height, width] of at least 36×36, got"
+            f" observations of {' and '.join(map(str, shapes))}; mlp takes any"
+        )
+
+
+@pytree_dataclass
+class QNetworks:
+    """Parameters of the network that is trained, and of its delayed copy."""
+
+    online: PyTree
+    target: PyTree
+
+
+@pytree_dataclass
+class QOptState:
+    """The optimizer's state."""
+
+    adam: PyTree
+    num_updates: jax.Array  # [] int32
+
+
+def with_copy(online: PyTree) -> QNetworks:
+    """Returns parameters and their copy."""
+    return QNetworks(online=online, target=jax.tree.map(jnp.copy, online))
+
+
+class QOptimizer:
+    """Adam on the online parameters, and a copy to the target network once a period."""
+
+    def __init__(self, config: QLearningConfig):
+        self._target_period = config.target_period
+        self._adam = clipped_adam(
+            learning_rate=config.learning_rate,
+            epsilon=config.adam_epsilon,
+            max_grad_norm=config.max_grad_norm,
+        )
+
+    def init(self, networks: QNetworks) -> QOptState:
+        """Returns the state before the first step."""
+        return QOptState(adam=self._adam.init(networks.online), num_updates=jnp.int32(0))
+
+    def step(
+        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks
+    ) -> tuple[QNetworks, QOptState]:
+        """Returns networks and state after a step."""
+        online, adam = descend(self._adam, networks.online, opt_state.adam, grads.online)
+        num_updates = opt_state.num_updates + 1
+        target = optax.periodic_update(online, networks.target, num_updates, self._target_period)
+        return (
+            QNetworks(online=online, target=target),
+            QOptState(adam=adam, num_updates=num_updates),
+        )
 
 
 def num_discrete_actions(run_spec: RunSpec, agent: str) -> int:

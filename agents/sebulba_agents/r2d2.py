@@ -20,22 +20,26 @@ from sebulba.toolkit import replay
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState, Sample
 from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.spaces import zeros
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.config import R2D2Config
-from sebulba_agents.networks import zero_observation
 from sebulba_agents.q_learning import (
+    QNetworks,
+    QOptimizer,
+    QOptState,
+    RecurrentQNetwork,
+    check_q_torso,
     epsilon_greedy,
     exploration_epsilons,
     num_discrete_actions,
     rescaled_td_errors,
     select_action,
     sequence_priority,
+    with_copy,
 )
-from sebulba_agents.q_networks import RecurrentQNetwork, check_q_torso
-from sebulba_agents.q_optimizer import QNetworks, QOptimizer, QOptState, with_copy
-from sebulba_agents.replay_rows import Row, as_seen, row_shapes, rows_of, valid_transitions
-from sebulba_agents.replay_sizes import ReplayRatio, frame_stack, replay_spec
+from sebulba_agents.replay_agents import ReplayRatio, frame_stack, replay_spec
+from sebulba_agents.replay_config import R2D2Config
 
 
 @pytree_dataclass
@@ -101,7 +105,7 @@ class R2D2:
         """Returns the parameters, and their copy."""
         params = self.network.init(
             key,
-            zero_observation(self._run_spec, 1, 1),
+            zeros(self._run_spec.environment.observation, 1, 1),
             reward=jnp.zeros((1, 1)),
             last_action=jnp.zeros((1, 1), jnp.int32),
             is_first=jnp.zeros((1, 1), bool),

@@ -4,6 +4,9 @@ The gradients of critics, policy and temperature are taken at the same parameter
 them moves. Actions are in [-1, 1], and so is their entropy's unit: the environment scales.
 """
 
+from collections.abc import Sequence
+
+import flax.linen as nn
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -13,16 +16,85 @@ import optax
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
+from sebulba.toolkit.replay.transitions import Transitions
+from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.config import SACConfig
-from sebulba_agents.networks import zero_observation
-from sebulba_agents.optimizers import clipped_adam, descend
-from sebulba_agents.replay_sizes import ReplayRatio
-from sebulba_agents.sac_networks import GaussianPolicy, TwinCritics
-from sebulba_agents.transitions import TransitionReplay, Transitions
+from sebulba_agents.replay_agents import ReplayRatio, transition_replay
+from sebulba_agents.replay_config import SACConfig
+
+# As in the authors' code; the ends are far from what is learned.
+_LOG_STD_BOUNDS = (-20.0, 2.0)
+
+
+@pytree_dataclass
+class GaussianParameters:
+    """Of the Gaussian before the tanh."""
+
+    mean: jax.Array  # [N, A]
+    log_std: jax.Array  # [N, A]
+
+
+class GaussianPolicy(nn.Module):
+    """ReLU layers; mean and standard deviation of each component of the action."""
+
+    action_size: int
+    hidden_sizes: Sequence[int]
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> GaussianParameters:
+        """Returns `[N, A]` parameters of observations `[N, ...]`."""
+        x = _hidden_layers(_flatten(observation), self.hidden_sizes)
+        log_std = nn.Dense(self.action_size, name="log_std")(x)
+        return GaussianParameters(
+            mean=nn.Dense(self.action_size, name="mean")(x),
+            log_std=jnp.clip(log_std, *_LOG_STD_BOUNDS),
+        )
+
+
+class Critic(nn.Module):
+    """ReLU layers on observation and action; one value."""
+
+    hidden_sizes: Sequence[int]
+
+    @nn.compact
+    def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
+        """Returns `[N]` of observations `[N, ...]` and actions `[N, A]`."""
+        x = jnp.concatenate([_flatten(observation), action], axis=-1)
+        return nn.Dense(1)(_hidden_layers(x, self.hidden_sizes))[..., 0]
+
+
+class TwinCritics(nn.Module):
+    """Two critics with parameters of their own, as one batched computation."""
+
+    hidden_sizes: Sequence[int]
+
+    @nn.compact
+    def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
+        """Returns `[2, N]` of observations `[N, ...]` and actions `[N, A]`."""
+        twins = nn.vmap(
+            Critic,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=None,
+            axis_size=2,
+        )
+        return twins(self.hidden_sizes)(observation, action)
+
+
+def _hidden_layers(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
+    for size in sizes:
+        x = nn.relu(nn.Dense(size)(x))
+    return x
+
+
+def _flatten(observation: PyTree) -> jax.Array:
+    """Returns `[N, F]`: all leaves of observations `[N, ...]` joined."""
+    leaves = [leaf.astype(jnp.float32) for leaf in jax.tree.leaves(observation)]
+    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
 
 
 @pytree_dataclass
@@ -61,7 +133,7 @@ class SAC:
         action_size = _action_size(run_spec)
         self._config = config
         self._run_spec = run_spec
-        self._replay = TransitionReplay(config, run_spec, discount=config.discount)
+        self._replay = transition_replay(config, run_spec)
         self._replay_ratio = ReplayRatio(config, run_spec, rows_per_update=config.batch_size)
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
@@ -75,7 +147,7 @@ class SAC:
     def init_networks(self, key: jax.Array) -> SACNetworks:
         """Returns the parameters, and the copy of the critics."""
         policy_key, critics_key = jax.random.split(key)
-        observation = zero_observation(self._run_spec, 1)
+        observation = zeros(self._run_spec.environment.observation, 1)
         action = jnp.zeros((1, *self._run_spec.environment.action_space.shape))
         critics = self._critics.init(critics_key, observation, action)
         return SACNetworks(

@@ -10,7 +10,6 @@ goals, tasks and exploration rates of single environments are done in the same w
 """
 
 import dataclasses
-import functools
 
 import flax.linen as nn
 import jax
@@ -21,20 +20,21 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.spaces import zeros
+from sebulba.toolkit.torsos import MLPTorso, fold_time
 from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.a2c import a2c_loss
 from sebulba_agents.actor_critic import (
     ActorCriticAgent,
     ActorCriticExtras,
+    ActorCriticNetworks,
     ActorCriticOptState,
     ActorCriticState,
 )
 from sebulba_agents.config import A2CConfig, SkillsConfig
-from sebulba_agents.on_policy import ActorCriticNetworks, OnePass
-from sebulba_agents.optimizers import clipped_adam, descend
-from sebulba_agents.torsos import MLPTorso
 
 
 @pytree_dataclass
@@ -117,7 +117,7 @@ class SkillsAgent:
         self._actor_critic = ActorCriticAgent(
             a2c,
             dataclasses.replace(run_spec, environment=environment),
-            learning=OnePass(functools.partial(a2c_loss, config=a2c)),
+            loss=lambda outputs, trajectory, step: a2c_loss(outputs, trajectory, a2c),
         )
         self._discriminator = Discriminator(config.num_skills, config.hidden_sizes)
         self._optimizer = clipped_adam(
@@ -129,10 +129,7 @@ class SkillsAgent:
     def init_networks(self, key: jax.Array) -> SkillsNetworks:
         """Returns the parameters."""
         key, discriminator_key = jax.random.split(key)
-        observation = jax.tree.map(
-            lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype),
-            self._run_spec.environment.observation,
-        )
+        observation = zeros(self._run_spec.environment.observation, 1)
         return SkillsNetworks(
             actor_critic=self._actor_critic.init_networks(key),
             discriminator=self._discriminator.init(discriminator_key, observation),
@@ -286,7 +283,6 @@ class SkillsAgent:
 
     def _discriminate(self, params: PyTree, observation: PyTree) -> Categorical:
         """Returns q(z | s) `[R, B]` of observations `[R, B, ...]`."""
-        rows, width = jax.tree.leaves(observation)[0].shape[:2]
-        folded = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), observation)
-        posterior = self._discriminator.apply(params, folded)
-        return Categorical(logits=posterior.logits.reshape(rows, width, -1))
+        return Categorical(
+            logits=fold_time(lambda x: self._discriminator.apply(params, x).logits, observation)
+        )

@@ -11,6 +11,7 @@ They return the same value on every learner device. The gradient of `psum` under
 average over devices is the gradient of the global value.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -76,8 +77,7 @@ def masked_max(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 def _select(x: jax.Array, mask: jax.Array, otherwise: float) -> jax.Array:
     # `where` and not a product: a NaN at an invalid entry must not reach the sum.
-    if x.shape != mask.shape:
-        raise ValueError(f"expected a mask of shape {x.shape} like x, got {mask.shape}")
+    chex.assert_equal_shape([x, mask])
     return jnp.where(mask, x, jnp.asarray(otherwise, x.dtype))
 
 

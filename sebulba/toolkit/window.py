@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from sebulba.agent import Agent
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.spaces import zeros
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, RunSpec, Trajectory
 
 
@@ -53,11 +54,11 @@ def init_window(
     initial, row = jax.eval_shape(act, networks, jax.random.key(0))
     length = run_spec.trajectory_length
     trajectory = Trajectory(
-        env_steps=_zeros(row.env_steps, length + 1),
-        action=_zeros(row.action, length),
-        extras=_zeros(row.extras, length),
+        env_steps=zeros(row.env_steps, length + 1),
+        action=zeros(row.action, length),
+        extras=zeros(row.extras, length),
     )
-    return Window(initial=_zeros(initial), trajectory=trajectory)
+    return Window(initial=zeros(initial), trajectory=trajectory)
 
 
 def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
@@ -85,14 +86,10 @@ def _roll_in(held: PyTree, new: PyTree, *, axis: int) -> PyTree:
     return jax.tree.map(roll, held, new)
 
 
-def _zeros(shapes: PyTree, *leading: int) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
-
-
 def _first_env_step(observation: PyTree, num_envs: int) -> EnvStep:
     flags = jnp.zeros(num_envs, bool)
     return EnvStep(
-        observation=_zeros(observation, num_envs),
+        observation=zeros(observation, num_envs),
         reward=jnp.zeros(num_envs, jnp.float32),
         terminated=flags,
         truncated=flags,

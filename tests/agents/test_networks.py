@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from sebulba.errors import ConfigError
-from sebulba_agents.networks import ActorCritic, LSTMCore, LSTMState, join_past
-from sebulba_agents.policies import CategoricalHead
-from sebulba_agents.torsos import DeepTorso, check_torso
+from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
+from sebulba.toolkit.policy_heads import CategoricalHead
+from sebulba.toolkit.torsos import DeepTorso, check_torso
+from sebulba_agents.networks import ActorCritic
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
 VECTOR, IMAGE = (5,), (2, 20, 20)

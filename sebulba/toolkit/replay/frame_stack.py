@@ -9,6 +9,7 @@ own here, and not `is_first`.
 import dataclasses
 from typing import Literal
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -33,16 +34,9 @@ def newest_frame(observation: jax.Array, stack: FrameStack) -> jax.Array:
     Args:
         observation: `[T, B, ...]`, with the stack at `2 + stack.axis`.
         stack: how the frames were stacked.
-
-    Raises:
-        ValueError: the stack's size is another.
     """
     axis = 2 + stack.axis
-    if observation.shape[axis] != stack.size:
-        raise ValueError(
-            f"expected a stack of {stack.size} frames on axis {stack.axis} of an observation,"
-            f" got an observation of shape {observation.shape[2:]}"
-        )
+    chex.assert_axis_dimension(observation, axis, stack.size)
     return jax.lax.index_in_dim(observation, stack.size - 1, axis, keepdims=False)
 
 

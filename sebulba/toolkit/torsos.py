@@ -4,7 +4,7 @@ Images are uint8 with channels first, as frame stacks come from EnvPool and ALE.
 255 everywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import flax.linen as nn
@@ -104,6 +104,20 @@ class ObservationTorso(nn.Module):
         if beside:
             features.append(MLPTorso(self.hidden_sizes, name="mlp")(beside))
         return jnp.concatenate(features, axis=-1)
+
+
+def fold_time(torso: Callable[[PyTree], jax.Array], observation: PyTree) -> jax.Array:
+    """Return features `[T, B, F]` of observations `[T, B, ...]`, with time folded into the batch.
+
+    The gradients of convolutions inside a scan over time are ten times slower on a CPU.
+
+    Args:
+        torso: returns `[N, F]` of observations `[N, ...]`.
+        observation: `[T, B, ...]`.
+    """
+    leading = jax.tree.leaves(observation)[0].shape[:2]
+    folded = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), observation)
+    return torso(folded).reshape(*leading, -1)
 
 
 def check_torso(torso: Torso, observation: PyTree) -> None:

@@ -4,11 +4,11 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
+from sebulba.toolkit.spaces import action_shape
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 
 
@@ -32,8 +32,6 @@ def row_shapes(run_spec: RunSpec, stack: FrameStack | None, extras: PyTree) -> R
     observation = run_spec.environment.observation
     if stack is not None:
         observation = jax.ShapeDtypeStruct(observation.shape[1:], observation.dtype)
-    space = run_spec.environment.action_space
-    dtype = jnp.int32 if np.issubdtype(space.dtype, np.integer) else jnp.float32
     flag = jax.ShapeDtypeStruct((), bool)
     return Row(
         env_step=EnvStep(
@@ -43,7 +41,7 @@ def row_shapes(run_spec: RunSpec, stack: FrameStack | None, extras: PyTree) -> R
             truncated=flag,
             is_first=flag,
         ),
-        action=jax.ShapeDtypeStruct(space.shape, dtype),
+        action=action_shape(run_spec.environment.action_space),
         extras=extras,
     )
 

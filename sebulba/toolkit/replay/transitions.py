@@ -6,13 +6,11 @@ import jax.numpy as jnp
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.reductions import masked_mean
-from sebulba.toolkit.replay import ReplayState, Sample, SequenceIds
+from sebulba.toolkit.replay import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.config import ReplayConfig
-from sebulba_agents.replay_rows import as_seen, row_shapes, rows_of, valid_transitions
-from sebulba_agents.replay_sizes import replay_spec
 
 # No priority is 0: a transition learned perfectly may be drawn again.
 _LEAST_PRIORITY = 1e-6
@@ -37,46 +35,35 @@ class TransitionReplay:
 
     def __init__(
         self,
-        config: ReplayConfig,
+        spec: ReplaySpec,
         run_spec: RunSpec,
         *,
         discount: float,
-        n_step: int = 1,
+        batch_size: int,
         reward_clip: float | None = None,
         stack: FrameStack | None = None,
-        priority_exponent: float = 0.0,
         importance_exponent: float = 1.0,
     ):
-        """Checks that the sizes fit each other.
+        """Take the sizes of one learner device's replay.
 
         Args:
-            config: of the agent.
-            run_spec: of the run.
+            spec: a sequence is the transitions of one n-step transition, at a stride of 1.
+            run_spec: the run's.
             discount: γ.
-            n_step: rewards in a target; fewer where an episode ends before.
-            reward_clip: rewards are clipped to ± this when they are drawn; None: not.
-            stack: how frames are stacked, to store each once; None: as they are.
-            priority_exponent: α; 0: every valid transition is equally likely.
-            importance_exponent: β, of draws by priority. Others are corrected whole: devices may
-                have unequally many valid transitions.
-
-        Raises:
-            ConfigError: naming the key to change.
+            batch_size: transitions per draw.
+            reward_clip: rewards are clipped to ± this value when drawn; None: no clipping.
+            stack: how frames are stacked, to store each frame once; None: observations are stored
+                as they are.
+            importance_exponent: β, used with priorities. Without them, weights only correct for
+                unequal numbers of valid transitions on the learner devices.
         """
-        self._spec = replay_spec(
-            config,
-            run_spec,
-            sequence_length=n_step,
-            stride=1,
-            stack=stack,
-            priority_exponent=priority_exponent,
-        )
-        self._batch_size = config.batch_size // run_spec.num_learner_devices
+        self._spec = spec
+        self._batch_size = batch_size
         self._row = row_shapes(run_spec, stack, ())
         self._discount = discount
         self._reward_clip = reward_clip
         self._stack = stack
-        self._has_priorities = priority_exponent != 0.0
+        self._has_priorities = spec.priority_exponent != 0.0
         self._importance_exponent = importance_exponent
 
     def init(self) -> ReplayState:

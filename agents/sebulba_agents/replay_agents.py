@@ -14,8 +14,9 @@ from sebulba.agent import Metrics
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import ReplaySpec, ReplayState
 from sebulba.toolkit.replay.frame_stack import FrameStack
+from sebulba.toolkit.replay.transitions import TransitionReplay
 from sebulba.types import RunSpec
-from sebulba_agents.config import QLearningConfig, ReplayConfig
+from sebulba_agents.replay_config import QLearningConfig, ReplayConfig
 
 
 class ReplayRatio:
@@ -126,3 +127,37 @@ def replay_spec(
             f"agent.replay_capacity: {config.replay_capacity} rows are {capacity} for each of"
             f" {num_streams} environments: {error}"
         ) from error
+
+
+def transition_replay(
+    config: ReplayConfig,
+    run_spec: RunSpec,
+    *,
+    n_step: int = 1,
+    reward_clip: float | None = None,
+    stack: FrameStack | None = None,
+    priority_exponent: float = 0.0,
+    importance_exponent: float = 1.0,
+) -> TransitionReplay:
+    """Return one learner device's replay of single transitions; see `TransitionReplay`.
+
+    Raises:
+        ConfigError: the sizes do not fit each other.
+    """
+    spec = replay_spec(
+        config,
+        run_spec,
+        sequence_length=n_step,
+        stride=1,
+        stack=stack,
+        priority_exponent=priority_exponent,
+    )
+    return TransitionReplay(
+        spec,
+        run_spec,
+        discount=config.discount,
+        batch_size=config.batch_size // run_spec.num_learner_devices,
+        reward_clip=reward_clip,
+        stack=stack,
+        importance_exponent=importance_exponent,
+    )
