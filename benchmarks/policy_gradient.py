@@ -104,10 +104,10 @@ class PolicyGradient:
         return init_window(self, networks, self._run_spec, num_envs, keep=lambda state: ())
 
     def init_actor_state(
-        self, networks: Networks, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: Networks, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> PolicyGradientState:
         """Returns the key."""
-        del networks, num_envs, actor_id
+        del networks, num_envs, global_actor_id
         return PolicyGradientState(key=key)
 
     def act(

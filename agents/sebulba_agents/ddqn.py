@@ -86,14 +86,14 @@ class DDQN:
         return self._replay.init()
 
     def init_actor_state(
-        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> DDQNActorState:
         """Returns the state at the start of the schedule of exploration."""
         del networks
         return DDQNActorState(
             env_steps=jnp.zeros(num_envs, jnp.int32),
             final_epsilon=exploration_epsilons(
-                first=actor_id * num_envs,
+                first=global_actor_id * num_envs,
                 count=num_envs,
                 total=self._run_spec.num_envs_of_all_hosts,
                 base=self._config.epsilon_end,

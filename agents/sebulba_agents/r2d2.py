@@ -128,14 +128,14 @@ class R2D2:
         return replay.init(spec, row, memory)
 
     def init_actor_state(
-        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> R2D2ActorState:
         """Returns an empty memory and the actor's rungs of the ladder of exploration."""
         del networks
         return R2D2ActorState(
             memory=self._initial_memory(num_envs),
             epsilon=exploration_epsilons(
-                first=actor_id * num_envs,
+                first=global_actor_id * num_envs,
                 count=num_envs,
                 total=self._run_spec.num_envs_of_all_hosts,
                 base=self._config.epsilon_base,

@@ -38,10 +38,10 @@ class RandomAgent:
         return ()
 
     def init_actor_state(
-        self, networks: tuple[()], num_envs: int, key: jax.Array, actor_id: int
+        self, networks: tuple[()], num_envs: int, key: jax.Array, global_actor_id: int
     ) -> jax.Array:
         """Returns the key."""
-        del networks, num_envs, actor_id
+        del networks, num_envs, global_actor_id
         return key
 
     def act(

@@ -169,10 +169,10 @@ class SAC:
         return self._replay.init()
 
     def init_actor_state(
-        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> SACActorState:
         """Returns the key."""
-        del networks, num_envs, actor_id
+        del networks, num_envs, global_actor_id
         return SACActorState(key=key)
 
     def act(

@@ -147,13 +147,13 @@ class SkillsAgent:
         return self._actor_critic.init_experience(networks.actor_critic, num_envs)
 
     def init_actor_state(
-        self, networks: SkillsNetworks, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: SkillsNetworks, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> SkillsState:
         """Returns no memory, and skills that the first row redraws."""
         key, actor_critic_key = jax.random.split(key)
         return SkillsState(
             actor_critic=self._actor_critic.init_actor_state(
-                networks.actor_critic, num_envs, actor_critic_key, actor_id
+                networks.actor_critic, num_envs, actor_critic_key, global_actor_id
             ),
             skill=jnp.zeros(num_envs, jnp.int32),
             key=key,
