@@ -166,5 +166,5 @@ class Agent(Protocol):
         ...
 
     def actor_networks(self, networks: Networks) -> Networks:
-        """Return the part of the networks that `act` needs; only this part is sent to the actors."""
+        """Return the part of the networks that `act` needs: all that actors receive."""
         ...

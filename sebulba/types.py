@@ -117,9 +117,7 @@ class EpisodeRecord:
 
     episode_return: float
     episode_length: int  # env steps, without reset steps
-    reduced: dict[str, float] = dataclasses.field(
-        default_factory=dict
-    )  # custom metrics by reducer name
+    reduced: dict[str, float] = dataclasses.field(default_factory=dict)  # by reducer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

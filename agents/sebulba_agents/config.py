@@ -11,42 +11,42 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig:
-    """What all agents with a policy and a value have; a setting given again is a new default."""
+    """Settings of all agents with a policy and a value function."""
 
     name: str = ""
-    """Which agent."""
+    """Agent name."""
     torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
-    """mlp: tanh layers; shallow, deep: IMPALA's two networks; dqn: DQN's."""
+    """Network torso. mlp: tanh layers; shallow, deep: IMPALA's two networks; dqn: DQN's."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso."""
+    """Widths of the mlp torso's layers."""
     lstm_size: int | None = None
-    """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
+    """Units of the LSTM after the torso, which also sees last action and reward; null: no LSTM."""
     normalize_observations: bool = False
-    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
+    """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False
-    """By the deviation so far of discounted returns, before reward_clip."""
+    """Divide rewards by the running deviation of discounted returns, before reward_clip."""
     initial_log_std: float = 0.0
-    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
+    """Initial log std of the Gaussian policy; bounded actions are scaled to [-1, 1]."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     entropy_cost: float = 0.01
     """Weight of the entropy bonus."""
     reward_clip: float | None = None
-    """Rewards are clipped to ± this in the learner; null: not."""
+    """Rewards are clipped to ± this value in the learner; null: no clipping."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """rmsprop: ε inside the square root and initial second moment 1, as IMPALA's."""
+    """Optimizer. rmsprop: ε inside the square root and initial second moment 1, as in IMPALA."""
     learning_rate: float = 1e-3
-    """At the start."""
+    """Initial learning rate."""
     learning_rate_decay: bool = False
-    """Linear, to 0 at run.total_env_steps."""
+    """Decay linearly to 0 at run.total_env_steps."""
     adam_epsilon: float = 1e-5
     """ε of Adam."""
     rmsprop_decay: float = 0.99
-    """Decay of the second moment of RMSProp."""
+    """Decay of RMSProp's second moment."""
     rmsprop_epsilon: float = 1e-5
     """ε of RMSProp."""
     max_grad_norm: float | None = 0.5
-    """Gradients are clipped to this global norm; null: not."""
+    """Maximum global norm of the gradients; null: no clipping."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,15 +57,15 @@ class ImpalaConfig(ActorCriticConfig):
     lambda_: float = 1.0
     """λ of the V-trace trace coefficients."""
     clip_rho: float = 1.0
-    """ρ̄, clips the importance weights of the value target."""
+    """ρ̄, maximum importance weight in the value targets."""
     clip_c: float = 1.0
-    """c̄, clips the trace coefficients."""
+    """c̄, maximum importance weight in the trace coefficients."""
     clip_pg_rho: float = 1.0
-    """Clips the importance weights of the policy gradient."""
+    """Maximum importance weight in the policy gradient."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(v − V)²."""
     loss_reduction: Literal["mean", "sum"] = "mean"
-    """Over valid transitions; the paper sums."""
+    """Reduction of the loss over valid transitions; the paper uses sum."""
     rmsprop_epsilon: float = 0.01
 
 
@@ -77,17 +77,17 @@ class PPOConfig(ActorCriticConfig):
     lambda_: float = 0.95
     """λ of the generalised advantages."""
     clip: float = 0.2
-    """ε: importance weights are clipped to 1 ± this."""
+    """ε: importance weights are clipped to 1 ± ε."""
     clip_decay: bool = False
-    """Linear, to 0 at run.total_env_steps."""
+    """Decay clip linearly to 0 at run.total_env_steps."""
     value_clip: float | None = None
-    """Values learn to move at most this far from what they were before the cycle; null: freely."""
+    """Value-clipping range around the values before the cycle; null: no clipping."""
     normalize_advantages: bool = True
-    """To mean 0 and standard deviation 1 in each minibatch, over all learner devices."""
+    """Standardise advantages in each minibatch, over all learner devices."""
     num_epochs: int = 4
-    """Times that each learner cycle's trajectories are learned from."""
+    """Passes over each learner cycle's trajectories."""
     num_minibatches: int = 4
-    """Optimisation steps of an epoch: on transitions, or on whole unrolls with an LSTM."""
+    """Minibatches per epoch: of transitions, or of whole unrolls with an LSTM."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
 
@@ -98,7 +98,7 @@ class A2CConfig(ActorCriticConfig):
 
     name: str = "a2c"
     lambda_: float = 1.0
-    """λ of the generalised advantages; 1: rewards up to the trajectory's end, as the paper's."""
+    """λ of the generalised advantages; 1: rewards up to the trajectory's end, as in the paper."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
 
@@ -114,26 +114,26 @@ class PolicyGradientConfig(ActorCriticConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomConfig:
-    """Uniformly random actions; nothing is learned."""
+    """Uniformly random actions, without learning."""
 
     name: str = "random"
-    """Which agent."""
+    """Agent name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkillsConfig:
-    """Skills that can be told apart, on A2C (Eysenbach et al. 2018, arXiv 1802.06070)."""
+    """DIAYN skills on A2C (Eysenbach et al. 2018, arXiv 1802.06070)."""
 
     name: str = "skills"
-    """Which agent."""
+    """Agent name."""
     num_skills: int = 4
-    """Skills; each episode has one, drawn evenly."""
+    """Number of skills; each episode draws one uniformly."""
     reward_weight: float = 1.0
-    """Of the environment's own reward, beside 1 of the skills'; 0: none of it, as the paper."""
+    """Weight of the environment's reward; the skill reward has weight 1. The paper: 0."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the tanh layers of policy, value and discriminator."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     lambda_: float = 0.95
     """λ of the generalised advantages."""
     baseline_cost: float = 0.5
@@ -141,10 +141,10 @@ class SkillsConfig:
     entropy_cost: float = 0.01
     """Weight of the entropy bonus."""
     learning_rate: float = 2e-3
-    """Of Adam, for policy and value."""
+    """Learning rate of Adam for policy and value."""
     discriminator_learning_rate: float = 2e-3
-    """Of Adam, for the discriminator."""
+    """Learning rate of Adam for the discriminator."""
     adam_epsilon: float = 1e-5
     """ε of Adam."""
     max_grad_norm: float | None = 0.5
-    """Gradients of policy and value are clipped to this global norm; null: not."""
+    """Maximum global norm of the gradients of policy and value; null: no clipping."""
