@@ -1,8 +1,8 @@
 """A2C: the synchronous advantage actor-critic.
 
 Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning" (arXiv 1602.01783),
-algorithm S3, with all actors in step. Nothing corrects for older parameters, so actors should act
-with the newest: `learner.max_policy_lag` 0.
+algorithm S3, with synchronised actors. Nothing corrects for acting with older parameters: use
+`learner.max_policy_lag` 0.
 """
 
 import jax
@@ -18,10 +18,10 @@ from sebulba_agents.networks import PolicyValue
 
 
 def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
-    """Returns the agent.
+    """Return the agent.
 
     Raises:
-        ConfigError: naming the key to change.
+        ConfigError: the environment does not suit the agent.
     """
     return ActorCriticAgent(
         config,
@@ -33,14 +33,14 @@ def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
 def a2c_loss(
     outputs: PolicyValue, trajectory: Trajectory, config: A2CConfig
 ) -> tuple[jax.Array, Metrics]:
-    """Returns the loss `[]` and metrics: means over the valid transitions of all learner devices.
+    """Return the loss `[]` and metrics: means over the valid transitions of all learner devices.
 
-    With λ = 1 the advantages are the paper's: rewards up to the trajectory's or the episode's end
-    and the value there, less the value here.
+    With λ = 1 the advantages are the paper's: rewards up to the end of trajectory or episode, plus
+    the value there, minus the value here.
 
     Args:
-        outputs: of all rows `[T + 1, B]`; differentiated.
-        trajectory: what the actor saw and did, with the same parameters.
+        outputs: for all rows `[T + 1, B]`; differentiated.
+        trajectory: collected with the same parameters.
         config: γ, λ, costs.
     """
     valid = trajectory.valid

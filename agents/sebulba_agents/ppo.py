@@ -74,11 +74,11 @@ def clip_range(config: PPOConfig, step: jax.Array, num_updates: int) -> jax.Arra
 
 
 def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOConfig) -> Targets:
-    """Returns what a cycle's epochs share.
+    """Return the targets of a trajectory, which all epochs of a learner cycle share.
 
     Args:
-        outputs: of all rows `[T + 1, B]`.
-        trajectory: with the behaviour policy, and rewards as they are to be learned from.
+        outputs: for all rows `[T + 1, B]`.
+        trajectory: with the behaviour policy in the extras, and normalised rewards.
         config: γ, λ, reward clip.
     """
     rewards, discounts = rewards_and_discounts(trajectory, config)
@@ -96,7 +96,7 @@ def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOCon
 
 
 def clipped_surrogate(ratios: jax.Array, advantages: jax.Array, clip: jax.Array) -> jax.Array:
-    """Returns `[...]`, what is maximised for each transition: arXiv 1707.06347, eq. 7.
+    """Return the objective `[...]` of each transition, to be maximised: arXiv 1707.06347, eq. 7.
 
     Args:
         ratios: `[...]`, π(a)/μ(a).
@@ -129,7 +129,7 @@ def ppo_loss(
         mean, std = masked_moments(advantages, valid)
         advantages = (advantages - mean) / (std + _STD_EPSILON)
     log_probs = outputs.policy.log_prob(minibatch.action)
-    # Masked before `exp`: the gradient of an infinite weight is NaN however that is masked.
+    # Masked before `exp`: the gradient of an infinite ratio is NaN even if masked afterwards.
     log_ratios = jnp.where(valid, log_probs - targets.log_probs, 0.0)
     ratios = jnp.exp(log_ratios)
     policy_loss = -masked_mean(clipped_surrogate(ratios, advantages, clip), valid)
@@ -141,7 +141,8 @@ def ppo_loss(
         "value_loss": value_loss,
         "entropy": entropy,
         "value": masked_mean(outputs.values, valid),
-        # Of μ from π, by samples: on average the divergence, and never negative.
+        # Estimates KL(μ, π) from samples of μ: unbiased and never negative (Schulman 2020,
+        # http://joschu.net/blog/kl-approx.html).
         "kl": masked_mean(ratios - 1.0 - log_ratios, valid),
         "clip_fraction": masked_mean((jnp.abs(ratios - 1.0) > clip).astype(jnp.float32), valid),
     }

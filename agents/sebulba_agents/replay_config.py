@@ -40,7 +40,7 @@ class QLearningConfig(ReplayConfig):
     torso: Literal["mlp", "dqn"] = "mlp"
     """Network torso. mlp: tanh layers; dqn: DQN's three convolutions and dense layer."""
     frame_stack: int | None = None
-    """Frames on an observation's first axis; each is stored once. null: store observations whole."""
+    """Frames on an observation's first axis, to store each once; null: store whole observations."""
     frame_stack_fill: Literal["repeat", "zeros"] = "repeat"
     """Older frames in an episode's first stack: copies of the first frame (EnvPool), or zeros."""
     n_step: int = 1

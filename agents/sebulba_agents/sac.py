@@ -1,7 +1,7 @@
 """Soft actor-critic with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905).
 
-The gradients of critics, policy and temperature are taken at the same parameters, before any of
-them moves. Actions are in [-1, 1], and so is their entropy's unit: the environment scales.
+The gradients of critics, policy and temperature are computed at the same parameters, before any of
+them is updated. Actions are in [-1, 1]; the environment's adapter scales them.
 """
 
 from collections.abc import Sequence
@@ -26,27 +26,27 @@ from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.replay_agents import ReplayRatio, transition_replay
 from sebulba_agents.replay_config import SACConfig
 
-# As in the authors' code; the ends are far from what is learned.
+# As in the authors' code; learned values stay far from both bounds.
 _LOG_STD_BOUNDS = (-20.0, 2.0)
 
 
 @pytree_dataclass
 class GaussianParameters:
-    """Of the Gaussian before the tanh."""
+    """The Gaussian before the tanh."""
 
     mean: jax.Array  # [N, A]
     log_std: jax.Array  # [N, A]
 
 
 class GaussianPolicy(nn.Module):
-    """ReLU layers; mean and standard deviation of each component of the action."""
+    """ReLU layers; mean and log standard deviation of each action component."""
 
     action_size: int
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree) -> GaussianParameters:
-        """Returns `[N, A]` parameters of observations `[N, ...]`."""
+        """Return parameters `[N, A]` for observations `[N, ...]`."""
         x = _hidden_layers(_flatten(observation), self.hidden_sizes)
         log_std = nn.Dense(self.action_size, name="log_std")(x)
         return GaussianParameters(
@@ -56,25 +56,25 @@ class GaussianPolicy(nn.Module):
 
 
 class Critic(nn.Module):
-    """ReLU layers on observation and action; one value."""
+    """ReLU layers on observation and action; one action value."""
 
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
-        """Returns `[N]` of observations `[N, ...]` and actions `[N, A]`."""
+        """Return Q `[N]` of observations `[N, ...]` and actions `[N, A]`."""
         x = jnp.concatenate([_flatten(observation), action], axis=-1)
         return nn.Dense(1)(_hidden_layers(x, self.hidden_sizes))[..., 0]
 
 
 class TwinCritics(nn.Module):
-    """Two critics with parameters of their own, as one batched computation."""
+    """Two critics with separate parameters, as one batched computation."""
 
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
-        """Returns `[2, N]` of observations `[N, ...]` and actions `[N, A]`."""
+        """Return Q `[2, N]` of observations `[N, ...]` and actions `[N, A]`."""
         twins = nn.vmap(
             Critic,
             variable_axes={"params": 0},
@@ -92,14 +92,14 @@ def _hidden_layers(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
 
 
 def _flatten(observation: PyTree) -> jax.Array:
-    """Returns `[N, F]`: all leaves of observations `[N, ...]` joined."""
+    """Return all leaves of observations `[N, ...]`, concatenated: `[N, F]`."""
     leaves = [leaf.astype(jnp.float32) for leaf in jax.tree.leaves(observation)]
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
 
 
 @pytree_dataclass
 class SACParams:
-    """What is trained."""
+    """The trained parameters."""
 
     policy: PyTree
     critics: PyTree
@@ -108,7 +108,7 @@ class SACParams:
 
 @pytree_dataclass
 class SACNetworks:
-    """What is trained, and the critics' slow copy."""
+    """The trained parameters, and the critics' moving average."""
 
     online: SACParams
     target_critics: PyTree
@@ -116,7 +116,7 @@ class SACNetworks:
 
 @pytree_dataclass
 class SACActorState:
-    """What acting carries along."""
+    """The actor state."""
 
     key: jax.Array
 
@@ -125,10 +125,10 @@ class SAC:
     """Maximum-entropy control with continuous actions from a replay of single transitions."""
 
     def __init__(self, config: SACConfig, run_spec: RunSpec):
-        """Checks that the sizes fit each other.
+        """Build networks, replay and optimizer.
 
         Raises:
-            ConfigError: naming the key to change.
+            ConfigError: the settings or the environment do not suit the agent.
         """
         action_size = _action_size(run_spec)
         self._config = config
@@ -145,7 +145,7 @@ class SAC:
         )
 
     def init_networks(self, key: jax.Array) -> SACNetworks:
-        """Returns the parameters, and the copy of the critics."""
+        """Return the parameters, and a copy of the critics as target critics."""
         policy_key, critics_key = jax.random.split(key)
         observation = zeros(self._run_spec.environment.observation, 1)
         action = jnp.zeros((1, *self._run_spec.environment.action_space.shape))
@@ -160,25 +160,25 @@ class SAC:
         )
 
     def init_opt_state(self, networks: SACNetworks) -> PyTree:
-        """Returns Adam's state."""
+        """Return Adam's initial state."""
         return self._optimizer.init(networks.online)
 
     def init_experience(self, networks: SACNetworks, num_envs: int) -> ReplayState:
-        """Returns an empty replay of this device's environments."""
+        """Return an empty replay of this device's environments."""
         del networks, num_envs
         return self._replay.init()
 
     def init_actor_state(
         self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> SACActorState:
-        """Returns the key."""
+        """Return the key."""
         del networks, num_envs, global_actor_id
         return SACActorState(key=key)
 
     def act(
         self, networks: PyTree, actor_state: SACActorState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], SACActorState]:
-        """Draws an action, or takes the tanh of the mean."""
+        """Sample an action, or take the tanh of the mean."""
         key, action_key = jax.random.split(actor_state.key)
         gaussian = self._policy.apply(networks, env_step.observation)
         if greedy:
@@ -190,7 +190,7 @@ class SAC:
     def shard_actor_state(
         self, actor_state: SACActorState, sharding: ActorStateSharding
     ) -> SACActorState:
-        """Replicates the key."""
+        """Replicate the key."""
         return sharding.replicate(actor_state)
 
     def update_experience(
@@ -202,14 +202,14 @@ class SAC:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> ReplayState:
-        """Adds the rows."""
+        """Add the rows."""
         del networks, initial_state, final_state
         return self._replay.add(experience, trajectory, actor_id)
 
     def loss(
         self, networks: SACNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
-        """Returns the loss of a batch from the replay."""
+        """Return the loss of a batch from the replay."""
         sample_key, here_key, next_key = jax.random.split(key, 3)
         batch = self._replay.sample(experience, sample_key)
         policy = networks.online.policy
@@ -230,16 +230,16 @@ class SAC:
         here: TanhGaussianSample,
         following: TanhGaussianSample,
     ) -> tuple[jax.Array, Metrics]:
-        """Returns the loss `[]` and metrics.
+        """Return the loss `[]` and metrics.
 
-        The sum of the losses of critics (equation 5), policy (7) and temperature (18), each with a
-        gradient for its own parameters only, as means over the batch of all learner devices.
+        The sum of the losses of critics (equation 5), policy (7) and temperature (18), each with
+        gradients for its own parameters only; means over the batch of all learner devices.
 
         Args:
-            networks: differentiated, also by way of `here`.
+            networks: differentiated, also through `here`.
             batch: `[n]`.
-            here: draws of the policy at `batch.observation`.
-            following: draws of the policy at `batch.next_observation`.
+            here: samples of the policy at `batch.observation`.
+            following: samples of the policy at `batch.next_observation`.
         """
         online = networks.online
         temperature = jnp.exp(online.log_temperature)
@@ -266,7 +266,7 @@ class SAC:
     def targets(
         self, networks: SACNetworks, batch: Transitions, following: TanhGaussianSample
     ) -> jax.Array:
-        """Returns `[n]`: `R + Γ·(min_i Q⁻_i(s′, a′) − α·log π(a′|s′))`, gradient stopped."""
+        """Return `[n]`: `R + Γ·(min_i Q⁻_i(s′, a′) − α·log π(a′|s′))`, gradient stopped."""
         q = self._critics.apply(networks.target_critics, batch.next_observation, following.action)
         temperature = jnp.exp(networks.online.log_temperature)
         value = jnp.min(q, axis=0) - temperature * following.log_prob
@@ -279,7 +279,7 @@ class SAC:
         grads: SACNetworks,
         experience: ReplayState,
     ) -> tuple[SACNetworks, PyTree]:
-        """Takes an Adam step, and moves the target critics a little."""
+        """Take an Adam step, and update the target critics' moving average."""
         del experience
         online, opt_state = descend(self._optimizer, networks.online, opt_state, grads.online)
         target_critics = optax.incremental_update(
@@ -288,11 +288,11 @@ class SAC:
         return SACNetworks(online=online, target_critics=target_critics), opt_state
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Returns the updates that keep the replay ratio, exactly, from the minimum size on."""
+        """Return the number of updates that keeps the replay ratio exactly."""
         return self._replay_ratio.num_updates_in(cycle)
 
     def actor_networks(self, networks: SACNetworks) -> PyTree:
-        """Returns the policy's parameters."""
+        """Return the policy's parameters."""
         return networks.online.policy
 
     def _draw(self, key: jax.Array, policy: PyTree, observation: PyTree) -> TanhGaussianSample:

@@ -20,23 +20,23 @@ class Distribution(Protocol):
     """A batch `[...]` of distributions over actions."""
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Returns `[...]`: the log probability, or log density, of an action each."""
+        """Return `[...]`: the log probability, or log density, of an action each."""
         ...
 
     def entropy(self) -> jax.Array:
-        """Returns `[...]`, in nats."""
+        """Return `[...]`, in nats."""
         ...
 
     def kl(self, other: Self) -> jax.Array:
-        """Returns `[...]`: the divergence E[log self − log other] under `self`, in nats."""
+        """Return `[...]`: the divergence E[log self − log other] under `self`, in nats."""
         ...
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Returns a draw each; the key is consumed."""
+        """Return a draw each; the key is consumed."""
         ...
 
     def mode(self) -> jax.Array:
-        """Returns the likeliest action each."""
+        """Return the likeliest action each."""
         ...
 
 
@@ -47,23 +47,23 @@ class Categorical:
     logits: jax.Array  # [..., A], need not be normalised
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Returns `[...]`; see `Distribution.log_prob`."""
+        """Return `[...]`; see `Distribution.log_prob`."""
         return categorical_log_prob(self.logits, action)
 
     def entropy(self) -> jax.Array:
-        """Returns `[...]`; see `Distribution.entropy`."""
+        """Return `[...]`; see `Distribution.entropy`."""
         return categorical_entropy(self.logits)
 
     def kl(self, other: "Categorical") -> jax.Array:
-        """Returns `[...]`; see `Distribution.kl`."""
+        """Return `[...]`; see `Distribution.kl`."""
         return categorical_kl(self.logits, other.logits)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Returns `[...]`; see `Distribution.sample`."""
+        """Return `[...]`; see `Distribution.sample`."""
         return categorical_sample(key, self.logits)
 
     def mode(self) -> jax.Array:
-        """Returns `[...]`; the first of several."""
+        """Return `[...]`; the first of several."""
         return categorical_mode(self.logits)
 
 
@@ -74,26 +74,26 @@ class MultiCategorical:
     choices: tuple[Categorical, ...]
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Returns `[...]`: the sum over the choices."""
+        """Return `[...]`: the sum over the choices."""
         return _total([choice.log_prob(action[..., i]) for i, choice in enumerate(self.choices)])
 
     def entropy(self) -> jax.Array:
-        """Returns `[...]`: the sum over the choices."""
+        """Return `[...]`: the sum over the choices."""
         return _total([choice.entropy() for choice in self.choices])
 
     def kl(self, other: "MultiCategorical") -> jax.Array:
-        """Returns `[...]`: the sum over the choices."""
+        """Return `[...]`: the sum over the choices."""
         pairs = zip(self.choices, other.choices, strict=True)
         return _total([mine.kl(theirs) for mine, theirs in pairs])
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Returns `[..., choices]`; see `Distribution.sample`."""
+        """Return `[..., choices]`; see `Distribution.sample`."""
         keys = jax.random.split(key, len(self.choices))
         draws = [choice.sample(key) for choice, key in zip(self.choices, keys, strict=True)]
         return jnp.stack(draws, axis=-1)
 
     def mode(self) -> jax.Array:
-        """Returns `[..., choices]`; see `Distribution.mode`."""
+        """Return `[..., choices]`; see `Distribution.mode`."""
         return jnp.stack([choice.mode() for choice in self.choices], axis=-1)
 
 
@@ -105,16 +105,16 @@ class DiagonalGaussian:
     log_std: jax.Array  # [..., A]
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Returns `[...]`: the sum over the components."""
+        """Return `[...]`: the sum over the components."""
         noise = (action - self.mean) * jnp.exp(-self.log_std)
         return jnp.sum(-0.5 * jnp.square(noise) - self.log_std - _LOG_SQRT_TAU, axis=-1)
 
     def entropy(self) -> jax.Array:
-        """Returns `[...]`: the sum over the components."""
+        """Return `[...]`: the sum over the components."""
         return jnp.sum(self.log_std + 0.5 + _LOG_SQRT_TAU, axis=-1)
 
     def kl(self, other: "DiagonalGaussian") -> jax.Array:
-        """Returns `[...]`: the sum over the components."""
+        """Return `[...]`: the sum over the components."""
         log_ratio = self.log_std - other.log_std
         distance = (self.mean - other.mean) * jnp.exp(-other.log_std)
         return jnp.sum(
@@ -122,16 +122,16 @@ class DiagonalGaussian:
         )
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Returns `[..., A]`; see `Distribution.sample`."""
+        """Return `[..., A]`; see `Distribution.sample`."""
         return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape)
 
     def mode(self) -> jax.Array:
-        """Returns `[..., A]`: the mean."""
+        """Return `[..., A]`: the mean."""
         return self.mean
 
 
 def categorical_log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:
-    """Returns `[...]`: log p(action).
+    """Return `[...]`: log p(action).
 
     Args:
         logits: `[..., A]`, need not be normalised.
@@ -142,7 +142,7 @@ def categorical_log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:
 
 
 def categorical_entropy(logits: jax.Array) -> jax.Array:
-    """Returns `[...]`: the entropy in nats.
+    """Return `[...]`: the entropy in nats.
 
     Args:
         logits: `[..., A]`, need not be normalised.
@@ -152,7 +152,7 @@ def categorical_entropy(logits: jax.Array) -> jax.Array:
 
 
 def categorical_kl(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
-    """Returns `[...]`: the Kullback-Leibler divergence of `logits` from `other_logits` in nats.
+    """Return `[...]`: the Kullback-Leibler divergence of `logits` from `other_logits` in nats.
 
     That is E_p[log p − log q], with p of `logits` and q of `other_logits`.
 
@@ -165,7 +165,7 @@ def categorical_kl(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
 
 
 def categorical_sample(key: jax.Array, logits: jax.Array) -> jax.Array:
-    """Returns `[...]` int32: a draw each.
+    """Return `[...]` int32: a draw each.
 
     Args:
         key: consumed.
@@ -175,7 +175,7 @@ def categorical_sample(key: jax.Array, logits: jax.Array) -> jax.Array:
 
 
 def categorical_mode(logits: jax.Array) -> jax.Array:
-    """Returns `[...]` int32: the likeliest action, the first of several.
+    """Return `[...]` int32: the likeliest action, the first of several.
 
     Args:
         logits: `[..., A]`, need not be normalised.
@@ -188,7 +188,7 @@ def _total(terms: list[jax.Array]) -> jax.Array:
 
 
 def _expectation(log_probs: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns Σ p·x over the actions that have a probability: elsewhere `x` may not be finite."""
+    """Return Σ p·x over the actions that have a probability: elsewhere `x` may not be finite."""
     # Before the product, whose gradient would be 0·∞.
     x = jnp.where(log_probs > -jnp.inf, x, 0.0)
     return jnp.sum(jnp.exp(log_probs) * x, axis=-1)

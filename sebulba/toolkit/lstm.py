@@ -32,7 +32,7 @@ class LSTMCore(nn.Module):
     def __call__(
         self, inputs: jax.Array, is_first: jax.Array, state: LSTMState
     ) -> tuple[jax.Array, LSTMState]:
-        """Unrolls over time.
+        """Unroll over time.
 
         Args:
             inputs: `[T, B, F]`.
@@ -67,7 +67,7 @@ class LSTMCore(nn.Module):
         return outputs, state
 
     def initial_state(self, batch_size: int) -> LSTMState:
-        """Returns the zero state of `batch_size` environments."""
+        """Return the zero state of `batch_size` environments."""
         zeros = jnp.zeros((batch_size, self.size), jnp.float32)
         return LSTMState(hidden=zeros, cell=zeros)
 
@@ -78,7 +78,7 @@ def join_past(
     last_action: jax.Array,
     is_first: jax.Array,
 ) -> jax.Array:
-    """Returns `[T, B, F + 1 + E]`: features, reward and last action; at a reset no past.
+    """Return `[T, B, F + 1 + E]`: features, reward and last action; at a reset no past.
 
     Args:
         features: `[T, B, F]`.
@@ -92,7 +92,7 @@ def join_past(
 
 
 def _init_recurrent_kernel(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Returns four orthogonal matrices side by side, one a gate."""
+    """Return four orthogonal matrices side by side, one a gate."""
     size = shape[0]
     gates = [orthogonal()(gate_key, (size, size)) for gate_key in jax.random.split(key, 4)]
     return jnp.concatenate(gates, axis=1)

@@ -22,7 +22,7 @@ class Normalization:
     discounted_return: RunningMoments | None  # []
 
     def normalize(self, observation: PyTree) -> PyTree:
-        """Returns observations `[T, B, ...]` with mean 0 and variance 1, clipped to ± 10.
+        """Return observations `[T, B, ...]` with mean 0 and variance 1, clipped to ± 10.
 
         Leaves that are not floating, such as images and counts, stay as they are.
         """
@@ -36,7 +36,7 @@ class Normalization:
         return jax.tree.unflatten(structure, normalized)
 
     def scale(self, reward: jax.Array) -> jax.Array:
-        """Returns rewards of any shape, divided by the deviation of discounted returns."""
+        """Return rewards of any shape, divided by the deviation of discounted returns."""
         if self.discounted_return is None:
             return reward
         return reward / jax.lax.stop_gradient(self.discounted_return.std)
@@ -45,7 +45,7 @@ class Normalization:
 def init_normalization(
     observation: PyTree, *, of_observations: bool, of_rewards: bool
 ) -> Normalization:
-    """Returns moments of nothing, which leave everything as it is.
+    """Return moments of nothing, which leave everything as it is.
 
     Args:
         observation: `EnvironmentSpec.observation`.
@@ -68,7 +68,7 @@ def merge_rows(
     returns_before: jax.Array | None,
     discount: float,
 ) -> Normalization:
-    """Returns the moments with those of trajectories merged in, over all learner devices.
+    """Return the moments with those of trajectories merged in, over all learner devices.
 
     A trajectory's last row is the next one's first, and the action of a final row is ignored: what
     counts is the observation that each valid transition begins with, and the reward that it ends
@@ -95,7 +95,7 @@ def merge_rows(
 
 
 def discounted_returns(env_steps: EnvStep, before: jax.Array, discount: float) -> jax.Array:
-    """Returns `[R, B]`: `G_t = r_t + γ·G_{t−1}`, what an episode has paid so far, old pay less.
+    """Return `[R, B]`: `G_t = r_t + γ·G_{t−1}`, what an episode has paid so far, old pay less.
 
     Args:
         env_steps: `[R, B, ...]`, consecutive rows.

@@ -27,11 +27,11 @@ class PolicyHead(Protocol):
     """The last layer of a policy, as a flax module."""
 
     def __call__(self, features: jax.Array) -> Distribution:
-        """Returns the policy of each of `[T, B, F]`."""
+        """Return the policy of each of `[T, B, F]`."""
         ...
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """Returns actions `[T, B, ...]` as numbers for a network, `[T, B, E]`."""
+        """Return actions `[T, B, ...]` as numbers for a network, `[T, B, E]`."""
         ...
 
 
@@ -42,12 +42,12 @@ class CategoricalHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> Categorical:
-        """Returns the policy of each of `[T, B, F]`."""
+        """Return the policy of each of `[T, B, F]`."""
         logits = nn.Dense(self.num_actions, kernel_init=orthogonal(_POLICY_GAIN), name="logits")
         return Categorical(logits=logits(features))
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """Returns `[T, B, A]`, one-hot."""
+        """Return `[T, B, A]`, one-hot."""
         return jax.nn.one_hot(action, self.num_actions, dtype=jnp.float32)
 
 
@@ -58,7 +58,7 @@ class MultiCategoricalHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> MultiCategorical:
-        """Returns the policy of each of `[T, B, F]`."""
+        """Return the policy of each of `[T, B, F]`."""
         total = sum(self.num_actions)
         logits = nn.Dense(total, kernel_init=orthogonal(_POLICY_GAIN), name="logits")(features)
         ends = [sum(self.num_actions[: i + 1]) for i in range(len(self.num_actions) - 1)]
@@ -66,7 +66,7 @@ class MultiCategoricalHead(nn.Module):
         return MultiCategorical(choices=tuple(Categorical(logits=part) for part in choices))
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """Returns `[T, B, ΣA]`, a one-hot for each choice."""
+        """Return `[T, B, ΣA]`, a one-hot for each choice."""
         parts = [
             jax.nn.one_hot(action[..., i], size, dtype=jnp.float32)
             for i, size in enumerate(self.num_actions)
@@ -82,21 +82,21 @@ class GaussianHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> DiagonalGaussian:
-        """Returns the policy of each of `[T, B, F]`."""
+        """Return the policy of each of `[T, B, F]`."""
         mean = nn.Dense(self.action_size, kernel_init=orthogonal(_POLICY_GAIN), name="mean")
         log_std = self.param("log_std", constant(self.initial_log_std), (self.action_size,))
         mean = mean(features)
         return DiagonalGaussian(mean=mean, log_std=jnp.broadcast_to(log_std, mean.shape))
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """Returns `[T, B, A]`, the action as it is."""
+        """Return `[T, B, A]`, the action as it is."""
         return action
 
 
 def make_policy_head(
     action_space: gymnasium.Space, *, agent: str, initial_log_std: float
 ) -> PolicyHead:
-    """Returns the head that suits the action space.
+    """Return the head that suits the action space.
 
     Args:
         action_space: `EnvironmentSpec.action_space`.

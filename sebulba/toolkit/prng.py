@@ -7,7 +7,7 @@ import numpy as np
 
 
 def stream(key: jax.Array, *names: str | int) -> jax.Array:
-    """Returns the key of the stream that `names` name, such as `stream(key, "actor", 3)`.
+    """Return the key of the stream that `names` name, such as `stream(key, "actor", 3)`.
 
     Streams of different names are independent, and adding one changes no other: `split` would give
     each stream a number that depends on how many there are.
@@ -18,7 +18,7 @@ def stream(key: jax.Array, *names: str | int) -> jax.Array:
 
 
 def environment_seed(seed: int, *names: str | int) -> int:
-    """Returns a seed in `[0, 2**31)` for an environment library, for the stream of `names`.
+    """Return a seed in `[0, 2**31)` for an environment library, for the stream of `names`.
 
     Hashed, since libraries seed environment `i` of a batch with `seed + i`: consecutive seeds would
     make the batches of two actors overlap.

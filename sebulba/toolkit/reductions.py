@@ -20,7 +20,7 @@ LEARNER_AXIS = "learner"
 
 
 def masked_sum(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns `[]`: the sum of `x` where `mask`, over all learner devices.
+    """Return `[]`: the sum of `x` where `mask`, over all learner devices.
 
     Args:
         x: `[...]`, float.
@@ -30,7 +30,7 @@ def masked_sum(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns `[]`: the mean of `x` where `mask`, over all learner devices; 0 if nowhere.
+    """Return `[]`: the mean of `x` where `mask`, over all learner devices; 0 if nowhere.
 
     Args:
         x: `[...]`, float.
@@ -40,7 +40,7 @@ def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def masked_moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the mean `[]` and the standard deviation `[]` of `x` where `mask`, gradient stopped.
+    """Return the mean `[]` and the standard deviation `[]` of `x` where `mask`, gradient stopped.
 
     Args:
         x: `[...]`, float.
@@ -52,7 +52,7 @@ def masked_moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def masked_feature_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns `[...]`: the mean of each feature where `mask`; 0 if nowhere.
+    """Return `[...]`: the mean of each feature where `mask`; 0 if nowhere.
 
     Args:
         x: `[*rows, ...]`, float.
@@ -64,7 +64,7 @@ def masked_feature_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def masked_max(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns `[]`: the greatest of `x` where `mask`, gradient stopped; `-inf` if nowhere.
+    """Return `[]`: the greatest of `x` where `mask`, gradient stopped; `-inf` if nowhere.
 
     Args:
         x: `[...]`, float.

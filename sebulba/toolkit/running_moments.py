@@ -29,7 +29,7 @@ class RunningMoments:
 
 
 def init_moments(shape: tuple[int, ...]) -> RunningMoments:
-    """Returns mean 0 and variance 1 of nothing: arrays stay as they are until some were merged."""
+    """Return mean 0 and variance 1 of nothing: arrays stay as they are until some were merged."""
     return RunningMoments(
         count=jnp.zeros((), jnp.float32),
         mean=jnp.zeros(shape, jnp.float32),
@@ -38,7 +38,7 @@ def init_moments(shape: tuple[int, ...]) -> RunningMoments:
 
 
 def merge(moments: RunningMoments, x: jax.Array, mask: jax.Array) -> RunningMoments:
-    """Returns the moments with the entries of all learner devices where `mask` merged in.
+    """Return the moments with the entries of all learner devices where `mask` merged in.
 
     Args:
         moments: of arrays `[...]`, so far.

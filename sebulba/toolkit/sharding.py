@@ -10,7 +10,7 @@ from sebulba.types import PyTree
 def shard_per_env_leaves(
     actor_state: PyTree, sharding: ActorStateSharding, *, replicated: Sequence[str] = ()
 ) -> PyTree:
-    """Splits every field of a dataclass of actor state on axis 0, but for those named.
+    """Split every field of a dataclass of actor state on axis 0, but for those named.
 
     Args:
         actor_state: a dataclass; each leaf of a split field is `[B, ...]`.

@@ -25,7 +25,7 @@ class TanhGaussianSample:
 
 
 def tanh_gaussian_log_prob(pre_tanh: jax.Array, mean: jax.Array, log_std: jax.Array) -> jax.Array:
-    """Returns `[...]`: the log density of the action `tanh(pre_tanh)`.
+    """Return `[...]`: the log density of the action `tanh(pre_tanh)`.
 
     Args:
         pre_tanh: `[..., A]`, u.
@@ -39,7 +39,7 @@ def tanh_gaussian_log_prob(pre_tanh: jax.Array, mean: jax.Array, log_std: jax.Ar
 
 
 def tanh_gaussian_sample(key: jax.Array, mean: jax.Array, log_std: jax.Array) -> TanhGaussianSample:
-    """Draws actions, differentiably in the parameters.
+    """Draw actions, differentiably in the parameters.
 
     Args:
         key: consumed.

@@ -27,7 +27,7 @@ class MLPTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
-        """Returns `[N, hidden_sizes[-1]]` of observations `[N, ...]`."""
+        """Return `[N, hidden_sizes[-1]]` of observations `[N, ...]`."""
         leaves = [_as_float(leaf) for leaf in jax.tree.leaves(observation)]
         x = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
         for size in self.hidden_sizes:
@@ -40,7 +40,7 @@ class ShallowTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Returns `[N, 256]` of images `[N, C, H, W]`."""
+        """Return `[N, 256]` of images `[N, C, H, W]`."""
         x = _as_channels_last(observation)
         x = nn.relu(nn.Conv(16, (8, 8), strides=4, padding="VALID")(x))
         x = nn.relu(nn.Conv(32, (4, 4), strides=2, padding="VALID")(x))
@@ -53,7 +53,7 @@ class DQNTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Returns `[N, 512]` of images `[N, C, H, W]`."""
+        """Return `[N, 512]` of images `[N, C, H, W]`."""
         x = _as_channels_last(observation)
         for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             x = nn.Conv(features, (kernel, kernel), strides=stride, padding="VALID")(x)
@@ -66,7 +66,7 @@ class DeepTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Returns `[N, 256]` of images `[N, C, H, W]`."""
+        """Return `[N, 256]` of images `[N, C, H, W]`."""
         x = _as_channels_last(observation)
         for channels in (16, 32, 32):
             x = nn.Conv(channels, (3, 3))(x)
@@ -94,7 +94,7 @@ class ObservationTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
-        """Returns `[N, F]` of observations `[N, ...]`."""
+        """Return `[N, F]` of observations `[N, ...]`."""
         if self.torso == "mlp":
             return MLPTorso(self.hidden_sizes, name="mlp")(observation)
         leaves = jax.tree.leaves(observation)
@@ -121,7 +121,7 @@ def fold_time(torso: Callable[[PyTree], jax.Array], observation: PyTree) -> jax.
 
 
 def check_torso(torso: Torso, observation: PyTree) -> None:
-    """Raises unless the torso can take the observations.
+    """Raise unless the torso can take the observations.
 
     Args:
         torso: as the config names it.
@@ -148,7 +148,7 @@ def check_torso(torso: Torso, observation: PyTree) -> None:
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:
-    """Tells an image by the axes of one observation."""
+    """Tell an image by the axes of one observation."""
     return len(shape) == 3
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 
 def rescale(x: jax.Array, epsilon: float = 1e-3) -> jax.Array:
-    """Returns h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, elementwise.
+    """Return h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, elementwise.
 
     Args:
         x: `[...]`, float.
@@ -20,7 +20,7 @@ def rescale(x: jax.Array, epsilon: float = 1e-3) -> jax.Array:
 
 
 def inverse_rescale(x: jax.Array, epsilon: float = 1e-3) -> jax.Array:
-    """Returns h⁻¹(x), elementwise.
+    """Return h⁻¹(x), elementwise.
 
     With `d = √(|y| + 1) − 1` for the answer y, `|x| = ε·d² + (1 + 2ε)·d`: solved for d without a
     difference of near numbers, and `|y| = d·(d + 2)`.

@@ -32,7 +32,7 @@ def init_window(
     *,
     keep: Callable[[ActorState], PyTree],
 ) -> Window:
-    """Returns a window of `run_spec.trajectories_per_cycle` trajectories of zeros.
+    """Return a window of `run_spec.trajectories_per_cycle` trajectories of zeros.
 
     Args:
         agent: whose `init_actor_state` and `act` give the shapes; nothing is computed.
@@ -62,7 +62,7 @@ def init_window(
 
 
 def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
-    """Returns the window with one more trajectory, without its oldest.
+    """Return the window with one more trajectory, without its oldest.
 
     Args:
         window: of any number of trajectories.

@@ -122,7 +122,7 @@ class Sample:
 
 
 def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
-    """Returns an empty replay.
+    """Return an empty replay.
 
     Args:
         spec: the sizes.
@@ -152,7 +152,7 @@ def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
 
 
 def replay_bytes(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> int:
-    """Returns the bytes that `init` would allocate, without allocating them."""
+    """Return the bytes that `init` would allocate, without allocating them."""
     state = jax.eval_shape(lambda: init(spec, row, recurrent))
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
@@ -160,7 +160,7 @@ def replay_bytes(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> int:
 def add(
     spec: ReplaySpec, state: ReplayState, rows: PyTree, recurrent: PyTree, actor_id: jax.Array
 ) -> ReplayState:
-    """Appends a trajectory's rows to the streams of an actor.
+    """Append a trajectory's rows to the streams of an actor.
 
     Sequences that it completes get the greatest priority that is stored, or 1; see `newest`.
 
@@ -193,7 +193,7 @@ def add(
 
 
 def newest(spec: ReplaySpec, state: ReplayState, actor_id: jax.Array) -> SequenceIds:
-    """Returns the sequences that the actor's latest trajectory completed: `[B · T / stride]`.
+    """Return the sequences that the actor's latest trajectory completed: `[B · T / stride]`.
 
     Some have a negative start while the streams are short; they are not stored, and
     `update_priorities` passes over them.
@@ -206,13 +206,13 @@ def newest(spec: ReplaySpec, state: ReplayState, actor_id: jax.Array) -> Sequenc
 
 
 def is_stored(spec: ReplaySpec, state: ReplayState, ids: SequenceIds) -> jax.Array:
-    """Returns `[n]` bool: the sequence is complete, and not yet overwritten."""
+    """Return `[n]` bool: the sequence is complete, and not yet overwritten."""
     num_rows = state.num_rows[ids.stream // spec.num_envs]
     return _is_stored(spec, ids.start, num_rows)
 
 
 def read(spec: ReplaySpec, state: ReplayState, ids: SequenceIds) -> Sequences:
-    """Returns the sequences, time leading. Of those that are not stored the rows are arbitrary.
+    """Return the sequences, time leading. Of those that are not stored the rows are arbitrary.
 
     Context rows before the beginning of a stream are arbitrary as well.
     """
@@ -227,7 +227,7 @@ def read(spec: ReplaySpec, state: ReplayState, ids: SequenceIds) -> Sequences:
 
 
 def sample(spec: ReplaySpec, state: ReplayState, key: jax.Array, batch_size: int) -> Sample:
-    """Draws sequences in proportion to `p^α`, independently, with replacement.
+    """Draw sequences in proportion to `p^α`, independently, with replacement.
 
     Args:
         spec: the sizes.
@@ -252,7 +252,7 @@ def sample(spec: ReplaySpec, state: ReplayState, key: jax.Array, batch_size: int
 def update_priorities(
     spec: ReplaySpec, state: ReplayState, ids: SequenceIds, priority: jax.Array
 ) -> ReplayState:
-    """Sets priorities; those of sequences that have been overwritten since are dropped.
+    """Set priorities; those of sequences that have been overwritten since are dropped.
 
     Args:
         spec: the sizes.
@@ -284,7 +284,7 @@ def _num_rows_of_streams(spec: ReplaySpec, state: ReplayState) -> jax.Array:
 
 
 def _occupants(spec: ReplaySpec, state: ReplayState) -> jax.Array:
-    """Returns `[streams, slots]` int32: the start of the newest row of each slot's place."""
+    """Return `[streams, slots]` int32: the start of the newest row of each slot's place."""
     slot_row = jnp.arange(spec.num_slots, dtype=jnp.int32) * spec.stride
     oldest = _num_rows_of_streams(spec, state)[:, None] - spec.capacity
     return oldest + (slot_row[None] - oldest) % spec.capacity

@@ -29,7 +29,7 @@ class FrameStack:
 
 
 def newest_frame(observation: jax.Array, stack: FrameStack) -> jax.Array:
-    """Returns the observation without its stack axis: only the newest frame.
+    """Return the observation without its stack axis: only the newest frame.
 
     Args:
         observation: `[T, B, ...]`, with the stack at `2 + stack.axis`.
@@ -41,7 +41,7 @@ def newest_frame(observation: jax.Array, stack: FrameStack) -> jax.Array:
 
 
 def rebuild_stacks(frames: jax.Array, starts: jax.Array, stack: FrameStack) -> jax.Array:
-    """Returns the observations as the agent saw them.
+    """Return the observations as the agent saw them.
 
     Args:
         frames: `[k - 1 + T, B, ...]`, consecutive rows, the first `k - 1` being context.

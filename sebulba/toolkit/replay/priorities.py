@@ -16,7 +16,7 @@ from sebulba.toolkit.reductions import masked_max
 
 
 def priority_mass(priority: jax.Array, exponent: float) -> jax.Array:
-    """Returns `p^α`, and 0 where the priority is 0: such an entry is never drawn, even for α = 0.
+    """Return `p^α`, and 0 where the priority is 0: such an entry is never drawn, even for α = 0.
 
     Args:
         priority: `[...]` float32, not negative.
@@ -26,7 +26,7 @@ def priority_mass(priority: jax.Array, exponent: float) -> jax.Array:
 
 
 def draw(key: jax.Array, mass: jax.Array, num_draws: int) -> tuple[jax.Array, jax.Array]:
-    """Draws entries independently, with replacement, in proportion to their mass.
+    """Draw entries independently, with replacement, in proportion to their mass.
 
     Args:
         key: consumed.
@@ -51,7 +51,7 @@ def draw(key: jax.Array, mass: jax.Array, num_draws: int) -> tuple[jax.Array, ja
 
 
 def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Returns `[n]` int32: the entry of each row `[n or 1, k]` of `mass` that `uniform` hits."""
+    """Return `[n]` int32: the entry of each row `[n or 1, k]` of `mass` that `uniform` hits."""
     cumulative = jnp.cumsum(mass, axis=-1)
     # A parallel cumulative sum need not be monotone to the last bit, so an entry without mass could
     # be hit by rounding alone.
@@ -64,7 +64,7 @@ def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
 def importance_weights(
     probability: jax.Array, num_entries: jax.Array, exponent: float
 ) -> jax.Array:
-    """Returns `[B]`: `(1 / (N · P))^β`, divided by the greatest of all learner devices.
+    """Return `[B]`: `(1 / (N · P))^β`, divided by the greatest of all learner devices.
 
     Args:
         probability: `[B]`, of being drawn from this device's entries; 0 (nothing to draw) weighs 0.

@@ -22,7 +22,7 @@ class Row:
 
 
 def row_shapes(run_spec: RunSpec, stack: FrameStack | None, extras: PyTree) -> Row:
-    """Returns the `jax.ShapeDtypeStruct`s of one stored row of one environment.
+    """Return the `jax.ShapeDtypeStruct`s of one stored row of one environment.
 
     Args:
         run_spec: of the run.
@@ -47,7 +47,7 @@ def row_shapes(run_spec: RunSpec, stack: FrameStack | None, extras: PyTree) -> R
 
 
 def rows_of(trajectory: Trajectory, stack: FrameStack | None, extras: PyTree) -> Row:
-    """Returns rows 0 … `T − 1` as they are stored: `[T, B]`.
+    """Return rows 0 … `T − 1` as they are stored: `[T, B]`.
 
     Raises:
         ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
@@ -69,7 +69,7 @@ def rows_of(trajectory: Trajectory, stack: FrameStack | None, extras: PyTree) ->
 
 
 def valid_transitions(env_steps: EnvStep) -> jax.Array:
-    """Returns `[T, n]` bool: of rows `[T + 1, n]`, which transitions are experience.
+    """Return `[T, n]` bool: of rows `[T + 1, n]`, which transitions are experience.
 
     As `Trajectory.valid`, and besides not one into a reset from a row that ended no episode: there
     the environment was made anew between two trajectories. The row before is the last one known of
@@ -79,7 +79,7 @@ def valid_transitions(env_steps: EnvStep) -> jax.Array:
 
 
 def as_seen(rows: Row, stack: FrameStack | None) -> Row:
-    """Returns the rows `[T, n]` as the actor saw them.
+    """Return the rows `[T, n]` as the actor saw them.
 
     Args:
         rows: `[context + T, n]`, as `sebulba.toolkit.replay.buffer` gives them.

@@ -67,11 +67,11 @@ class TransitionReplay:
         self._importance_exponent = importance_exponent
 
     def init(self) -> ReplayState:
-        """Returns an empty replay of one learner device."""
+        """Return an empty replay of one learner device."""
         return replay.init(self._spec, self._row, ())
 
     def add(self, state: ReplayState, trajectory: Trajectory, actor_id: jax.Array) -> ReplayState:
-        """Adds rows; transitions now complete get the greatest priority, invalid ones none.
+        """Add rows; transitions now complete get the greatest priority, invalid ones none.
 
         Raises:
             ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
@@ -87,7 +87,7 @@ class TransitionReplay:
         )
 
     def sample(self, state: ReplayState, key: jax.Array) -> Transitions:
-        """Draws this device's share of a batch; if there is nothing to draw, weights are 0.
+        """Draw this device's share of a batch; if there is nothing to draw, weights are 0.
 
         Args:
             state: of this device.
@@ -123,7 +123,7 @@ class TransitionReplay:
     def update_priorities(
         self, state: ReplayState, ids: SequenceIds, td_error: jax.Array
     ) -> ReplayState:
-        """Sets the priorities `|δ|` of transitions `[n]`; without effect if α is 0."""
+        """Set the priorities `|δ|` of transitions `[n]`; without effect if α is 0."""
         if not self._has_priorities:
             return state
         priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _LEAST_PRIORITY
@@ -133,7 +133,7 @@ class TransitionReplay:
 def fold(
     env_steps: EnvStep, reward: jax.Array, discount: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Makes one transition of `n` consecutive ones, as long as the episode goes on.
+    """Make one transition of `n` consecutive ones, as long as the episode goes on.
 
     Args:
         env_steps: `[n + 1, B]`, row 0 being no episode's last.
