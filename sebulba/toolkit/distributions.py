@@ -1,8 +1,8 @@
 """Distributions over actions: pytrees of their parameters, batched over any leading axes.
 
-A network's head gives one, a trajectory stores one, and a loss asks it for densities; none of them
-knows what kind of action it is. A logit of −∞ is an action that is never taken; entropy and
-divergence stay finite, and so do their gradients.
+A policy head returns one, a trajectory stores one, and a loss evaluates it; none of them depends on
+the kind of action. An action whose logit is −∞ is never taken; entropy and KL divergence, and their
+gradients, stay finite.
 """
 
 import math
@@ -20,23 +20,23 @@ class Distribution(Protocol):
     """A batch `[...]` of distributions over actions."""
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Return `[...]`: the log probability, or log density, of an action each."""
+        """Return the log probability, or log density, of each action: `[...]`."""
         ...
 
     def entropy(self) -> jax.Array:
-        """Return `[...]`, in nats."""
+        """Return the entropy in nats: `[...]`."""
         ...
 
     def kl(self, other: Self) -> jax.Array:
-        """Return `[...]`: the divergence E[log self − log other] under `self`, in nats."""
+        """Return KL(self, other) = E[log self − log other] under `self`, in nats: `[...]`."""
         ...
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Return a draw each; the key is consumed."""
+        """Return one sample per distribution; the key is consumed."""
         ...
 
     def mode(self) -> jax.Array:
-        """Return the likeliest action each."""
+        """Return the most likely action of each distribution."""
         ...
 
 
@@ -48,28 +48,31 @@ class Categorical:
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Return `[...]`; see `Distribution.log_prob`."""
-        return categorical_log_prob(self.logits, action)
+        log_probs = jax.nn.log_softmax(self.logits)
+        return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
 
     def entropy(self) -> jax.Array:
         """Return `[...]`; see `Distribution.entropy`."""
-        return categorical_entropy(self.logits)
+        log_probs = jax.nn.log_softmax(self.logits)
+        return -_expectation(log_probs, log_probs)
 
     def kl(self, other: "Categorical") -> jax.Array:
         """Return `[...]`; see `Distribution.kl`."""
-        return categorical_kl(self.logits, other.logits)
+        log_probs = jax.nn.log_softmax(self.logits)
+        return _expectation(log_probs, log_probs - jax.nn.log_softmax(other.logits))
 
     def sample(self, key: jax.Array) -> jax.Array:
         """Return `[...]`; see `Distribution.sample`."""
-        return categorical_sample(key, self.logits)
+        return jax.random.categorical(key, self.logits).astype(jnp.int32)
 
     def mode(self) -> jax.Array:
         """Return `[...]`; the first of several."""
-        return categorical_mode(self.logits)
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
 
 @pytree_dataclass
 class MultiCategorical:
-    """Several independent choices at once: an action is int32 `[..., choices]`."""
+    """Several independent choices: an action is int32 `[..., choices]`."""
 
     choices: tuple[Categorical, ...]
 
@@ -130,65 +133,12 @@ class DiagonalGaussian:
         return self.mean
 
 
-def categorical_log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:
-    """Return `[...]`: log p(action).
-
-    Args:
-        logits: `[..., A]`, need not be normalised.
-        action: `[...]`, int in 0 … A − 1.
-    """
-    log_probs = jax.nn.log_softmax(logits)
-    return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
-
-
-def categorical_entropy(logits: jax.Array) -> jax.Array:
-    """Return `[...]`: the entropy in nats.
-
-    Args:
-        logits: `[..., A]`, need not be normalised.
-    """
-    log_probs = jax.nn.log_softmax(logits)
-    return -_expectation(log_probs, log_probs)
-
-
-def categorical_kl(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
-    """Return `[...]`: the Kullback-Leibler divergence of `logits` from `other_logits` in nats.
-
-    That is E_p[log p − log q], with p of `logits` and q of `other_logits`.
-
-    Args:
-        logits: `[..., A]`, need not be normalised.
-        other_logits: `[..., A]`, need not be normalised.
-    """
-    log_probs = jax.nn.log_softmax(logits)
-    return _expectation(log_probs, log_probs - jax.nn.log_softmax(other_logits))
-
-
-def categorical_sample(key: jax.Array, logits: jax.Array) -> jax.Array:
-    """Return `[...]` int32: a draw each.
-
-    Args:
-        key: consumed.
-        logits: `[..., A]`, need not be normalised.
-    """
-    return jax.random.categorical(key, logits).astype(jnp.int32)
-
-
-def categorical_mode(logits: jax.Array) -> jax.Array:
-    """Return `[...]` int32: the likeliest action, the first of several.
-
-    Args:
-        logits: `[..., A]`, need not be normalised.
-    """
-    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-
-
 def _total(terms: list[jax.Array]) -> jax.Array:
     return jnp.sum(jnp.stack(terms), axis=0)
 
 
 def _expectation(log_probs: jax.Array, x: jax.Array) -> jax.Array:
-    """Return Σ p·x over the actions that have a probability: elsewhere `x` may not be finite."""
-    # Before the product, whose gradient would be 0·∞.
+    """Return Σ p·x over actions with p > 0; `x` may be infinite elsewhere."""
+    # `where` before the product, whose gradient would otherwise be 0·∞ = NaN.
     x = jnp.where(log_probs > -jnp.inf, x, 0.0)
     return jnp.sum(jnp.exp(log_probs) * x, axis=-1)

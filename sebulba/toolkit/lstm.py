@@ -20,7 +20,7 @@ class LSTMState:
 
 
 class LSTMCore(nn.Module):
-    """An LSTM over time that starts anew wherever an episode does.
+    """An LSTM over time, whose state is zeroed where an episode begins.
 
     The forget gate has a constant bias of 1 (Jozefowicz et al. 2015, "An Empirical Exploration of
     Recurrent Network Architectures"), which flax's cells lack.
@@ -61,7 +61,7 @@ class LSTMCore(nn.Module):
             hidden = emit * nn.tanh(cell)
             return LSTMState(hidden=hidden, cell=cell), hidden
 
-        # The inputs' part of the gates needs no state: one product for all of time.
+        # The gates' input part does not depend on the state: one matrix product for all steps.
         from_inputs = nn.Dense(4 * self.size)(inputs)
         state, outputs = jax.lax.scan(step, state, (from_inputs, is_first))
         return outputs, state
@@ -78,13 +78,13 @@ def join_past(
     last_action: jax.Array,
     is_first: jax.Array,
 ) -> jax.Array:
-    """Return `[T, B, F + 1 + E]`: features, reward and last action; at a reset no past.
+    """Return features, last reward and last action, concatenated: `[T, B, F + 1 + E]`.
 
     Args:
         features: `[T, B, F]`.
         reward: `[T, B]`.
-        last_action: `[T, B, E]`, as numbers: one-hot where it is one of several.
-        is_first: `[T, B]` bool.
+        last_action: `[T, B, E]` float32, one-hot if discrete.
+        is_first: `[T, B]` bool, where reward and last action are zeroed.
     """
     past = [reward[..., None], last_action]
     is_reset = is_first[..., None]
@@ -92,7 +92,7 @@ def join_past(
 
 
 def _init_recurrent_kernel(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Return four orthogonal matrices side by side, one a gate."""
+    """Return four orthogonal matrices side by side, one per gate."""
     size = shape[0]
     gates = [orthogonal()(gate_key, (size, size)) for gate_key in jax.random.split(key, 4)]
     return jnp.concatenate(gates, axis=1)

@@ -1,7 +1,7 @@
-"""What networks see with: an observation's leaves through tanh layers, an image's convolutions.
+"""Torsos: observations in, features out; tanh layers for vectors, convolutions for images.
 
-Images are uint8 with channels first, as frame stacks come from EnvPool and ALE. uint8 is divided by
-255 everywhere.
+Images have channels first, like the frame stacks of EnvPool and ALE. uint8 leaves are divided by
+255.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _HIDDEN_GAIN = 2**0.5
 
 
 class MLPTorso(nn.Module):
-    """Tanh layers on all leaves of an observation, flattened and joined."""
+    """Tanh layers on all leaves of an observation, flattened and concatenated."""
 
     hidden_sizes: Sequence[int]
 
@@ -87,7 +87,7 @@ _SMALLEST_IMAGE = {"shallow": 20, "dqn": 36, "deep": 1}
 
 
 class ObservationTorso(nn.Module):
-    """The torso of a name: an image through convolutions, all else through tanh layers beside."""
+    """The named torso: convolutions for the image, an mlp for all other leaves."""
 
     torso: Torso
     hidden_sizes: Sequence[int]
@@ -99,10 +99,10 @@ class ObservationTorso(nn.Module):
             return MLPTorso(self.hidden_sizes, name="mlp")(observation)
         leaves = jax.tree.leaves(observation)
         (image,) = (leaf for leaf in leaves if _is_image(leaf.shape[1:]))
-        beside = [leaf for leaf in leaves if not _is_image(leaf.shape[1:])]
+        others = [leaf for leaf in leaves if not _is_image(leaf.shape[1:])]
         features = [_CONVOLUTIONS[self.torso](name=self.torso)(image)]
-        if beside:
-            features.append(MLPTorso(self.hidden_sizes, name="mlp")(beside))
+        if others:
+            features.append(MLPTorso(self.hidden_sizes, name="mlp")(others))
         return jnp.concatenate(features, axis=-1)
 
 
@@ -121,14 +121,14 @@ def fold_time(torso: Callable[[PyTree], jax.Array], observation: PyTree) -> jax.
 
 
 def check_torso(torso: Torso, observation: PyTree) -> None:
-    """Raise unless the torso can take the observations.
+    """Check that the torso accepts the observations.
 
     Args:
-        torso: as the config names it.
+        torso: the config's.
         observation: `EnvironmentSpec.observation`.
 
     Raises:
-        ConfigError: a convolutional torso, and not one image with channels first.
+        ConfigError: a convolutional torso needs exactly one image with channels first.
     """
     if torso == "mlp":
         return
@@ -136,8 +136,8 @@ def check_torso(torso: Torso, observation: PyTree) -> None:
     images = [shape for shape in shapes if _is_image(shape)]
     if len(images) != 1 or images[0][0] > images[0][2]:
         raise ConfigError(
-            f"agent.torso: {torso} expects one image [channels, height, width], and vectors beside"
-            f" it at most, got observations of {' and '.join(map(str, shapes))}; mlp takes any"
+            f"agent.torso: {torso} expects one image [channels, height, width], and possibly"
+            f" vectors, got observations of {' and '.join(map(str, shapes))}; mlp takes any"
         )
     smallest = _SMALLEST_IMAGE[torso]
     if min(images[0][1:]) < smallest:
@@ -148,7 +148,7 @@ def check_torso(torso: Torso, observation: PyTree) -> None:
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:
-    """Tell an image by the axes of one observation."""
+    """Whether an observation leaf, without batch axis, is an image."""
     return len(shape) == 3
 
 

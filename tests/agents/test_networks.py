@@ -318,7 +318,7 @@ def equations(jaxpr):
         ("shallow", [(4,)], r"agent.torso: shallow expects one image .* got .*\(4,\)"),
         ("deep", [(84, 84, 3)], r"\[channels, height, width\].*\(84, 84, 3\)"),
         ("deep", [(4, 84, 84), (3, 84, 84)], r"\(4, 84, 84\) and \(3, 84, 84\)"),
-        ("deep", [(4,), (2,)], r"vectors beside it at most, got .*\(4,\) and \(2,\)"),
+        ("deep", [(4,), (2,)], r"possibly vectors, got .*\(4,\) and \(2,\)"),
         ("shallow", [(4, 10, 10)], r"at least 20×20, got \(4, 10, 10\)"),
         ("dqn", [(4, 35, 84)], r"at least 36×36, got \(4, 35, 84\)"),
     ],

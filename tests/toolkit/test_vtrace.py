@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.distributions import categorical_log_prob
+from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.returns import VTraceClips, n_step_returns, vtrace
 from tests.streams import runs_of_valid
 from tests.toolkit.return_streams import (
@@ -91,7 +91,8 @@ def test_vtrace_matches_rlaxs_numbers():
         ]
     )
     action = array([[0, 1, 0, 0], [1, 0, 0, 1]], jnp.int32)
-    log_rhos = categorical_log_prob(target, action) - categorical_log_prob(behaviour, action)
+    target, behaviour = Categorical(logits=target), Categorical(logits=behaviour)
+    log_rhos = target.log_prob(action) - behaviour.log_prob(action)
     values = array([[2.1, 1.1, -3.1, 0.0, 8.4], [3.1, 0.1, -1.1, 7.4, -1.2]]).T
     result = vtrace(
         log_rhos=log_rhos.T,

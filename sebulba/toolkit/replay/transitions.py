@@ -1,4 +1,4 @@
-"""Replay of single transitions: sequences of length `n`, folded into one n-step transition each."""
+"""Replay of single transitions: sequences of `n` transitions, folded into n-step transitions."""
 
 import jax
 import jax.numpy as jnp
@@ -12,26 +12,26 @@ from sebulba.toolkit.replay.priorities import importance_weights
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 
-# No priority is 0: a transition learned perfectly may be drawn again.
+# Added to priorities, so that a transition with a TD error of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6
 
 
 @pytree_dataclass
 class Transitions:
-    """What is learned from: `reward + discount · value(next_observation)` is the target."""
+    """n-step transitions; the target is `reward + discount · value(next_observation)`."""
 
     observation: PyTree  # [n, ...]
     action: jax.Array  # [n, ...]
     reward: jax.Array  # [n], discounted sum
     discount: jax.Array  # [n], 0 where the episode terminated
-    next_observation: PyTree  # [n, ...], at a truncation the true final one
-    weight: jax.Array  # [n], corrects how likely the transition was drawn; 0: there was none
+    next_observation: PyTree  # [n, ...], the true final one at a truncation
+    weight: jax.Array  # [n], importance weight; 0 if the replay had nothing to draw
     ids: SequenceIds
-    num_transitions: jax.Array  # [] int32, that can be drawn on this device
+    num_transitions: jax.Array  # [] int32, drawable transitions on this device
 
 
 class TransitionReplay:
-    """Stores all rows of the streams, and draws from their valid transitions only."""
+    """Stores all rows of the streams, and draws valid transitions only."""
 
     def __init__(
         self,
@@ -71,16 +71,17 @@ class TransitionReplay:
         return replay.init(self._spec, self._row, ())
 
     def add(self, state: ReplayState, trajectory: Trajectory, actor_id: jax.Array) -> ReplayState:
-        """Add rows; transitions now complete get the greatest priority, invalid ones none.
+        """Add rows; completed transitions get the greatest priority, invalid ones priority 0.
 
         Raises:
-            ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
+            ConfigError: frames are stored once, but a lost life ends episodes without clearing
+                stacks.
         """
         state = replay.add(self._spec, state, rows_of(trajectory, self._stack, ()), (), actor_id)
         ids = replay.newest(self._spec, state, actor_id)
         env_steps = replay.read(self._spec, state, ids).rows.env_step
         is_invalid = ~valid_transitions(env_steps)[self._spec.num_context_rows]
-        # A negative start is never stored, so the valid ones keep what they have.
+        # A negative start is never stored, so valid transitions keep their priority.
         invalid = SequenceIds(stream=ids.stream, start=jnp.where(is_invalid, ids.start, -1))
         return replay.update_priorities(
             self._spec, state, invalid, jnp.zeros(is_invalid.shape, jnp.float32)
@@ -90,7 +91,7 @@ class TransitionReplay:
         """Draw this device's share of a batch; if there is nothing to draw, weights are 0.
 
         Args:
-            state: of this device.
+            state: this device's.
             key: consumed.
         """
         sample = replay.sample(self._spec, state, key, self._batch_size)
@@ -117,13 +118,13 @@ class TransitionReplay:
         count = masked_mean(own, jnp.ones_like(own, bool))
         if self._has_priorities:
             return importance_weights(sample.probability, count, self._importance_exponent)
-        # Their mean is 1 and not their greatest: the loss is that of one replay of all.
+        # Weights have mean 1, not maximum 1: the loss equals that of a single shared replay.
         return jnp.where(sample.probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)
 
     def update_priorities(
         self, state: ReplayState, ids: SequenceIds, td_error: jax.Array
     ) -> ReplayState:
-        """Set the priorities `|δ|` of transitions `[n]`; without effect if α is 0."""
+        """Set the priorities of transitions `[n]` to `|δ|`; no effect if α is 0."""
         if not self._has_priorities:
             return state
         priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _LEAST_PRIORITY
@@ -133,16 +134,16 @@ class TransitionReplay:
 def fold(
     env_steps: EnvStep, reward: jax.Array, discount: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Make one transition of `n` consecutive ones, as long as the episode goes on.
+    """Fold `n` consecutive transitions, up to the episode's end, into one.
 
     Args:
-        env_steps: `[n + 1, B]`, row 0 being no episode's last.
-        reward: `[n + 1, B]`, of the same rows.
+        env_steps: `[n + 1, B]`; row 0 does not end an episode.
+        reward: `[n + 1, B]`, of the same rows, possibly clipped.
         discount: γ.
 
     Returns:
-        `[B]` float32, discounted rewards; `[B]` float32, γ^k or 0 where the episode terminated; and
-        `[B]` int32, `k`: the row that the transition arrives at.
+        Discounted sums of rewards `[B]`; discounts `[B]`, γ^k, or 0 where the episode terminated;
+        and `k` `[B]` int32, the row that the transition arrives at.
     """
     counts = jax.lax.cummin(valid_transitions(env_steps).astype(jnp.int32), axis=0)
     length = jnp.maximum(jnp.sum(counts, axis=0), 1)
