@@ -91,9 +91,3 @@ def evaluate(agent, networks, experience, step=0):
 
 def to_device(tree):
     return jax.tree.map(jnp.asarray, tree)
-
-
-def assert_trees_close(got, expected, rtol=1e-5, atol=1e-6):
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)

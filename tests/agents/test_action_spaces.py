@@ -6,6 +6,7 @@ The same code serves all kinds of actions; `test_actor_critics` has the discrete
 import dataclasses
 import functools
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -120,9 +121,8 @@ def test_resets_teach_nothing(name, kind):
     expected, got = (
         evaluate(agent, later, update(initial, each)) for each in (trajectory, changed)
     )
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert np.isfinite(x).all()
-        np.testing.assert_array_equal(x, y)
+    chex.assert_tree_all_finite(got)
+    chex.assert_trees_all_equal(got, expected)
     assert all(leaf.any() for leaf in jax.tree.leaves(expected[2].params["params"]["policy"]))
 
 
@@ -178,9 +178,7 @@ def test_the_number_of_learner_devices_never_changes_update_or_moments():
     (expected, num_valid), (got, _) = (one_update_on(number) for number in (1, 2))
     networks, _ = expected
     assert networks.normalization.observation[0].count == int(num_valid)
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_last_action_is_fed_as_one_hot_or_as_it_is():

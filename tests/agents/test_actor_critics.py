@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import re
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -146,9 +148,8 @@ def test_the_ignored_action_of_a_final_observation_changes_nothing(name, lstm_si
         evaluate(agent, later, take_in(agent, networks, initial, each))
         for each in (trajectory, changed)
     )
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert np.isfinite(x).all()
-        np.testing.assert_array_equal(x, y)
+    chex.assert_tree_all_finite(got)
+    chex.assert_trees_all_equal(got, expected)
 
 
 @pytest.mark.parametrize(
@@ -222,9 +223,7 @@ def one_update_on(name, num_devices, **changes):
 )
 def test_the_number_of_learner_devices_never_changes_the_update(name):
     expected, got = (one_update_on(name, number, lstm_size=None) for number in (1, 2))
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 @every_agent
@@ -262,10 +261,24 @@ def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, to
 
     experience, updated, after, loss, metrics = jax.eval_shape(cycle, jax.random.key(0))
     for later in (updated, after):
-        assert jax.tree.structure(experience) == jax.tree.structure(later)
-        assert jax.tree.leaves(experience) == jax.tree.leaves(later)
+        chex.assert_trees_all_equal_shapes_and_dtypes(experience, later)
     assert window_of(experience).trajectory.action.shape == (LENGTH, 3 * NUM_ENVS)
     assert {leaf.shape for leaf in (loss, *metrics.values())} == {()}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [*((name, {}, False) for name in MAKERS), ("ppo", {"num_minibatches": 2}, True)],
+)
+def test_rows_are_shuffled_and_gathered_only_for_several_minibatches(name, changes, expected):
+    agent = make_agent(name, **changes)
+    networks, initial, trajectory = acted(None)
+    experience = take_in(agent, networks, initial, trajectory)
+    program = str(jax.make_jaxpr(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(0)))
+    gathered_sizes = re.findall(r"f32\[[\d,]*?(\d+)\] = gather", program)
+    assert ("random_bits" in program) == expected
+    # A density gathers the taken action's logit; rows of the observation have another size.
+    assert (str(*OBSERVATION) in gathered_sizes) == expected
 
 
 @every_agent

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +24,6 @@ from tests.on_policy import (
     NUM_ACTIONS,
     NUM_ENVS,
     OBSERVATION,
-    assert_trees_close,
     evaluate,
     live,
     make_experience,
@@ -196,7 +196,9 @@ def test_the_number_of_learner_devices_never_changes_the_gradient(reduction, num
         out_specs=PartitionSpec(),
         check_vma=False,
     )
-    assert_trees_close(jax.jit(mapped)(experience), (value, metrics, grads), 1e-5, 1e-5)
+    chex.assert_trees_all_close(
+        jax.jit(mapped)(experience), (value, metrics, grads), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_rewards_are_clipped_where_they_are_learned_from():
@@ -209,7 +211,7 @@ def test_rewards_are_clipped_where_they_are_learned_from():
     )
     got = jitted_loss(outputs, trajectory, make_config(reward_clip=0.5))
     expected = jitted_loss(outputs, clipped, make_config())
-    assert_trees_close(got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)
     unclipped, _ = jitted_loss(outputs, trajectory, make_config())
     assert unclipped != expected[0]
 

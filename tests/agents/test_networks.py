@@ -1,5 +1,6 @@
 """Networks: an LSTM against NumPy, and that unrolling is stepping, resets included."""
 
+import chex
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from sebulba_agents.networks import ActorCritic
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
 VECTOR, IMAGE = (5,), (2, 20, 20)
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def make_inputs(seed=0, shape=VECTOR, length=LENGTH, num_envs=NUM_ENVS):
@@ -53,12 +55,6 @@ def init(network, inputs, seed=0):
 
 def rows(inputs, selection):
     return {name: x[selection] for name, x in inputs.items()}
-
-
-def assert_trees_close(got, expected, rtol=1e-5, atol=1e-5):
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
 
 
 def lstm_in_numpy(params, inputs, is_first, hidden, cell):
@@ -130,8 +126,10 @@ def test_unrolling_equals_stepping(torso, shape, lstm_size):
     for t in range(LENGTH):
         step, state = apply(params, state=state, **rows(inputs, slice(t, t + 1)))
         steps.append(step)
-    assert_trees_close(jax.tree.map(lambda *x: jnp.concatenate(x), *steps), unrolled)
-    assert_trees_close(state, final)
+    chex.assert_trees_all_close(
+        jax.tree.map(lambda *x: jnp.concatenate(x), *steps), unrolled, **TOLERANCE
+    )
+    chex.assert_trees_all_close(state, final, **TOLERANCE)
 
 
 @pytest.mark.parametrize("lstm_size", [None, 6])
@@ -151,8 +149,8 @@ def test_a_reset_separates_two_episodes_completely(lstm_size):
     second["last_action"] = second["last_action"].at[1:].set(inputs["last_action"][border + 1 :])
     second, second_final = apply(params, state=network.initial_state(NUM_ENVS), **second)
     parts = jax.tree.map(lambda *x: jnp.concatenate(x), first, second)
-    assert_trees_close(parts, whole)
-    assert_trees_close(second_final, final)
+    chex.assert_trees_all_close(parts, whole, **TOLERANCE)
+    chex.assert_trees_all_close(second_final, final, **TOLERANCE)
 
 
 def test_only_the_lstm_is_fed_the_past():
@@ -271,7 +269,7 @@ def test_mlp_takes_any_observation():
     expected, _ = network.apply(params, state=state, **inputs)
     inputs["observation"] = jax.tree.map(jnp.asarray, parts)
     outputs, _ = network.apply(params, state=state, **inputs)
-    assert_trees_close(outputs, expected)
+    chex.assert_trees_all_close(outputs, expected, **TOLERANCE)
 
 
 def test_vectors_beside_an_image_go_through_an_mlp_of_their_own():

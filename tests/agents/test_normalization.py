@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -193,7 +194,7 @@ def test_moments_have_no_gradient_and_move_with_the_last_update_of_a_cycle():
     opt_state = agent.init_opt_state(networks)
     optimize = jax.jit(agent.optimize)
     first, opt_state = optimize(networks, opt_state, grads, experience)
-    jax.tree.map(np.testing.assert_array_equal, first.normalization, networks.normalization)
+    chex.assert_trees_all_equal(first.normalization, networks.normalization)
     second, _ = optimize(first, opt_state, grads, experience)
     expected = merge_rows(
         networks.normalization,
@@ -203,11 +204,7 @@ def test_moments_have_no_gradient_and_move_with_the_last_update_of_a_cycle():
         DISCOUNT,
     )
     assert second.normalization.observation[0].count == 50 + int(trajectory.valid.sum())
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
-        second.normalization,
-        expected,
-    )
+    chex.assert_trees_all_close(second.normalization, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_learning_once_from_each_trajectory_merges_it_at_once():

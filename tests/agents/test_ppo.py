@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,6 @@ from sebulba_agents.ppo import Targets, clip_range, clipped_surrogate, make_ppo,
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
-    assert_trees_close,
     evaluate,
     live,
     make_experience,
@@ -152,7 +152,7 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     taken = jnp.take_along_axis(log_policy, trajectory.action[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(targets.log_probs, taken, rtol=1e-5)
     _, (later, _) = jax.jit(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))
-    assert_trees_close(later.window, experience.window, 0, 0)
+    chex.assert_trees_all_equal(later.window, experience.window)
 
 
 @pytest.mark.parametrize("lstm_size", [None, 6])
@@ -193,7 +193,7 @@ def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
         )
         results.append((value, metrics, grads))
     mean = jax.tree.map(lambda *x: jnp.mean(jnp.stack(x), axis=0), *results)
-    assert_trees_close(mean, expected, 1e-4, 1e-5)
+    chex.assert_trees_all_close(mean, expected, rtol=1e-4, atol=1e-5)
     assert abs(results[0][0] - results[1][0]) > 1e-4
 
 
