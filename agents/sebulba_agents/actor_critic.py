@@ -197,6 +197,7 @@ class ActorCriticAgent:
         greedy: bool,
     ) -> tuple[jax.Array, ActorCriticExtras, ActorCriticState]:
         """Sample from the policy, or take its mode."""
+        # One row as an unroll of T = 1; host environments provide NumPy arrays.
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], env_step)
         memory = actor_state.memory
         outputs, core = self.unroll(networks, rows, memory.last_action[None], memory.core)
@@ -267,6 +268,7 @@ class ActorCriticAgent:
             self._optimizer, networks.params, opt_state.optimizer, grads.params
         )
         num_updates = opt_state.num_updates + 1
+        # A mask instead of `lax.cond`, which would put collectives into a branch.
         is_last = num_updates % self._num_updates_per_cycle == 0
         window = experience.window if isinstance(experience, ShuffledWindow) else experience
         normalization = merge_rows(
@@ -319,6 +321,7 @@ class ActorCriticAgent:
     def unroll_window(self, networks: ActorCriticNetworks, window: Window) -> PolicyValue:
         """Return policy and value of all rows `[T + 1, B]` of a window or of one trajectory."""
         memory, trajectory = window.initial, window.trajectory
+        # Row t sees the action of row t - 1; the actor's memory has the one before row 0.
         last_action = jnp.concatenate([memory.last_action[None], trajectory.action])
         return self.unroll(networks, trajectory.env_steps, last_action, memory.core)[0]
 

@@ -21,7 +21,6 @@ from sebulba_agents.q_learning import (
     QNetworks,
     QOptimizer,
     QOptState,
-    annealed_epsilon,
     check_q_torso,
     epsilon_greedy,
     exploration_epsilons,
@@ -113,6 +112,7 @@ class DDQN:
             epsilon = self.epsilon(actor_state)
         q = self.network.apply(networks, env_step.observation)
         action = epsilon_greedy(action_key, q, epsilon)
+        # The action of a final row is ignored: the next row is a reset, not an env step.
         counted = (~jnp.asarray(env_step.done)).astype(jnp.int32)
         actor_state = DDQNActorState(
             env_steps=actor_state.env_steps + counted,
@@ -204,3 +204,18 @@ class DDQN:
     def actor_networks(self, networks: QNetworks) -> PyTree:
         """Return the online parameters."""
         return networks.online
+
+
+def annealed_epsilon(
+    env_steps: jax.Array, *, start: float, end: jax.Array, decay_env_steps: int
+) -> jax.Array:
+    """Return ε `[B]`: linear from `start` to `end` over `decay_env_steps`, then `end`.
+
+    Args:
+        env_steps: `[B]` float32, the run's env steps as estimated by each environment.
+        start: initial ε.
+        end: `[B]`, final ε.
+        decay_env_steps: 0: `end` from the start.
+    """
+    share = jnp.clip(env_steps / max(decay_env_steps, 1), 0.0, 1.0) if decay_env_steps else 1.0
+    return start + share * (end - start)

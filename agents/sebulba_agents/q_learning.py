@@ -163,6 +163,7 @@ class QOptimizer:
         """Return networks and state after one step."""
         online, adam = descend(self._adam, networks.online, opt_state.adam, grads.online)
         num_updates = opt_state.num_updates + 1
+        # Part of the jitted step: the period counts updates, not learner cycles.
         target = optax.periodic_update(online, networks.target, num_updates, self._target_period)
         return (
             QNetworks(online=online, target=target),
@@ -195,21 +196,6 @@ def exploration_epsilons(
     """
     fraction = (first + jnp.arange(count)).astype(jnp.float32) / max(total - 1, 1)
     return jnp.power(base, 1.0 + exponent * fraction)
-
-
-def annealed_epsilon(
-    env_steps: jax.Array, *, start: float, end: jax.Array, decay_env_steps: int
-) -> jax.Array:
-    """Return ε `[B]`: linear from `start` to `end` over `decay_env_steps`, then `end`.
-
-    Args:
-        env_steps: `[B]` float32, the run's env steps as estimated by each environment.
-        start: initial ε.
-        end: `[B]`, final ε.
-        decay_env_steps: 0: `end` from the start.
-    """
-    share = jnp.clip(env_steps / max(decay_env_steps, 1), 0.0, 1.0) if decay_env_steps else 1.0
-    return start + share * (end - start)
 
 
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:

@@ -217,6 +217,7 @@ class R2D2:
         recurrent = sample.sequences.recurrent
         rows = as_seen(sample.sequences.rows, self._frame_stack)
         last_action = jnp.concatenate([recurrent.last_action[None], rows.action[:-1]])
+        # Online and target network each burn in their own recurrent state from the stored one.
         online_q = self._learned_q(networks.online, rows, last_action, recurrent.lstm)
         frozen = jax.lax.stop_gradient(networks.target)
         target_q = self._learned_q(frozen, rows, last_action, recurrent.lstm)

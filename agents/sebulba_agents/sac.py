@@ -246,11 +246,13 @@ class SAC:
         target = self.targets(networks, batch, following)
         q = self._critics.apply(online.critics, batch.observation, batch.action)
         critic_loss = jnp.sum(0.5 * jnp.square(q - target[None]), axis=0)
+        # The policy's loss differentiates the critics by the action, not by their parameters.
         frozen_critics = jax.lax.stop_gradient(online.critics)
         here_q = jnp.min(
             self._critics.apply(frozen_critics, batch.observation, here.action), axis=0
         )
         policy_loss = jax.lax.stop_gradient(temperature) * here.log_prob - here_q
+        # Gradient for the temperature only: it grows while the entropy is below its target.
         surplus = jax.lax.stop_gradient(-here.log_prob) - self._target_entropy
         temperature_loss = temperature * surplus
         drawn = batch.weight > 0.0

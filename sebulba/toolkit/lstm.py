@@ -54,7 +54,7 @@ class LSTMCore(nn.Module):
             gates = jnp.split(from_input + hidden @ recurrent_kernel, 4, axis=-1)
             admit, forget, emit = (
                 nn.sigmoid(gates[0]),
-                nn.sigmoid(gates[1] + 1),
+                nn.sigmoid(gates[1] + 1),  # remembers by default, before any training
                 nn.sigmoid(gates[2]),
             )
             cell = forget * cell + admit * nn.tanh(gates[3])

@@ -49,6 +49,7 @@ def next_minibatch(
         lambda order: order,
         experience.order,
     )
+    # The order is part of the experience, so all steps of an epoch see the same permutation.
     chosen = order.reshape(num_minibatches, -1)[index]
     return dataclasses.replace(experience, order=order), chosen
 

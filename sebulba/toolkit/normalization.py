@@ -112,6 +112,7 @@ def discounted_returns(env_steps: EnvStep, before: jax.Array, discount: float) -
 
 def _standardize(x: jax.Array, moments: RunningMoments) -> jax.Array:
     moments = jax.lax.stop_gradient(moments)
+    # [None, None]: the project forbids implicit rank promotion over the axes [T, B].
     standard = (x - moments.mean[None, None]) / moments.std[None, None]
     return jnp.clip(standard, -_OBSERVATION_CLIP, _OBSERVATION_CLIP)
 

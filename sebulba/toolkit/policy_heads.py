@@ -20,6 +20,7 @@ from sebulba.toolkit.distributions import (
     MultiCategorical,
 )
 
+# A small gain makes the initial policy nearly uniform (Andrychowicz et al. 2020, arXiv 2006.05990).
 _POLICY_GAIN = 0.01
 
 

@@ -136,6 +136,7 @@ def n_step_returns(
         raise ValueError(f"expected n-step returns of n ≥ 1, got n = {n}")
     chex.assert_equal_shape([rewards, discounts, valid, bootstrap_values])
     rewards, discounts, bootstrap_values = _constants(rewards, discounts, bootstrap_values)
+    # Each pass extends all returns by one reward, from (k − 1)-step to k-step returns.
     returns = rewards + discounts * bootstrap_values
     for _ in range(min(n, rewards.shape[0]) - 1):
         continued = jnp.where(valid[1:], returns[1:], bootstrap_values[:-1])

@@ -47,6 +47,7 @@ def merge(moments: RunningMoments, x: jax.Array, mask: jax.Array) -> RunningMome
     """
     added = masked_sum(jnp.ones(mask.shape, jnp.float32), mask)
     count = moments.count + added
+    # Means and shares instead of sums of squares, which lose precision as the count grows.
     share = added / jnp.maximum(count, 1.0)
     mean = masked_feature_mean(x, mask)
     variance = masked_feature_mean(jnp.square(x - mean[None, None]), mask)

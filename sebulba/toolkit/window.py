@@ -51,6 +51,7 @@ def init_window(
         action, extras, _ = agent.act(networks, state, env_step, greedy=False)
         return keep(state), Trajectory(env_steps=env_step, action=action, extras=extras)
 
+    # Extras may be any pytree: only the agent's own `act` knows their shapes.
     initial, row = jax.eval_shape(act, networks, jax.random.key(0))
     length = run_spec.trajectory_length
     trajectory = Trajectory(

@@ -29,12 +29,12 @@ from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
     OBSERVATION,
+    act_along_stream,
+    add_trajectory,
     evaluate,
-    live,
     make_networks,
     make_run_spec,
     make_stream,
-    take_in,
 )
 from tests.streams import random_env_steps
 
@@ -64,7 +64,7 @@ def acted(kind, lstm_size=None):
     """Returns networks and what was acted with them; every agent acts by the same code."""
     agent = make_agent("a2c", kind, lstm_size=lstm_size)
     networks = make_networks(agent)
-    return networks, *live(agent, networks, make_stream())
+    return networks, *act_along_stream(agent, networks, make_stream())
 
 
 @every_kind
@@ -117,7 +117,7 @@ def test_resets_teach_nothing(name, kind):
         action=jnp.where(done[..., None], ignored, trajectory.action),
         extras=ActorCriticExtras(policy=nowhere),
     )
-    later, update = make_networks(agent, seed=1), functools.partial(take_in, agent, networks)
+    later, update = make_networks(agent, seed=1), functools.partial(add_trajectory, agent, networks)
     expected, got = (
         evaluate(agent, later, update(initial, each)) for each in (trajectory, changed)
     )
@@ -136,7 +136,7 @@ def uneven_trajectory():
     never = random_env_steps(1, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.0)
     stream = jax.tree.map(lambda *x: np.concatenate(x, axis=1), often, never)
     agent = make_agent("a2c", "continuous", **NORMALIZED)
-    return live(agent, make_networks(agent), stream)
+    return act_along_stream(agent, make_networks(agent), stream)
 
 
 def one_update_on(num_devices):

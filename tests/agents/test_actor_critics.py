@@ -31,12 +31,12 @@ from tests.on_policy import (
     NUM_ACTIONS,
     NUM_ENVS,
     OBSERVATION,
+    act_along_stream,
+    add_trajectory,
     evaluate,
-    live,
     make_networks,
     make_run_spec,
     make_stream,
-    take_in,
     truncated_after,
 )
 from tests.streams import random_env_steps
@@ -78,7 +78,7 @@ def acted(lstm_size, end=None, seed=0):
     agent = make_agent("a2c", lstm_size=lstm_size, reward_clip=REWARD_CLIP)
     networks = make_networks(agent, seed)
     stream = make_stream(seed) if end is None else truncated_after(end)
-    return networks, *live(agent, networks, stream)
+    return networks, *act_along_stream(agent, networks, stream)
 
 
 def window_of(experience):
@@ -123,7 +123,7 @@ def test_learner_unroll_gives_the_logits_that_the_actor_had(lstm_size):
 def test_rows_that_end_an_episode_have_no_gradient_and_all_others_have(name):
     agent = make_agent(name)
     networks, initial, trajectory = acted(None)
-    experience = take_in(agent, networks, initial, trajectory)
+    experience = add_trajectory(agent, networks, initial, trajectory)
     valid = window_of(experience).trajectory.valid
     assert not valid.all() and valid.any()
     has_gradient = gradient_of_rows(agent, networks, experience).any(axis=-1)
@@ -145,7 +145,7 @@ def test_the_ignored_action_of_a_final_observation_changes_nothing(name, lstm_si
         trajectory, action=action, extras=ActorCriticExtras(policy=Categorical(logits=logits))
     )
     expected, got = (
-        evaluate(agent, later, take_in(agent, networks, initial, each))
+        evaluate(agent, later, add_trajectory(agent, networks, initial, each))
         for each in (trajectory, changed)
     )
     chex.assert_tree_all_finite(got)
@@ -169,7 +169,7 @@ def test_nothing_after_a_truncation_changes_what_is_learned_before_it(name, chan
     )
     changed = dataclasses.replace(trajectory, env_steps=env_steps)
     before, after = (
-        gradient_of_rows(agent, networks, take_in(agent, networks, initial, each))
+        gradient_of_rows(agent, networks, add_trajectory(agent, networks, initial, each))
         for each in (trajectory, changed)
     )
     assert before[:end].any(axis=-1).all()
@@ -184,7 +184,7 @@ def uneven_trajectories(lstm_size):
     never = random_env_steps(1, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.0)
     stream = jax.tree.map(lambda *x: np.concatenate(x, axis=1), often, never)
     agent = make_agent("a2c", lstm_size=lstm_size)
-    return [live(agent, make_networks(agent, seed), stream) for seed in range(2)]
+    return [act_along_stream(agent, make_networks(agent, seed), stream) for seed in range(2)]
 
 
 def one_update_on(name, num_devices, **changes):
@@ -273,7 +273,7 @@ def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, to
 def test_rows_are_shuffled_and_gathered_only_for_several_minibatches(name, changes, expected):
     agent = make_agent(name, **changes)
     networks, initial, trajectory = acted(None)
-    experience = take_in(agent, networks, initial, trajectory)
+    experience = add_trajectory(agent, networks, initial, trajectory)
     program = str(jax.make_jaxpr(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(0)))
     gathered_sizes = re.findall(r"f32\[[\d,]*?(\d+)\] = gather", program)
     assert ("random_bits" in program) == expected

@@ -24,8 +24,8 @@ from tests.on_policy import (
     NUM_ACTIONS,
     NUM_ENVS,
     OBSERVATION,
+    act_along_stream,
     evaluate,
-    live,
     make_experience,
     make_networks,
     make_run_spec,
@@ -239,18 +239,18 @@ def test_actions_are_samples_of_the_stored_policy_and_greedy_ones_its_mode():
     observation = np.broadcast_to(np.ones(OBSERVATION, np.float32), (2, num_envs, *OBSERVATION))
     stream = random_env_steps(0, 1, num_envs, OBSERVATION)
     stream = dataclasses.replace(stream, observation=observation)
-    _, trajectory = live(agent, networks, stream)
+    _, trajectory = act_along_stream(agent, networks, stream)
     policy = jax.nn.softmax(trajectory.extras.policy.logits[0, 0])
     frequencies = np.bincount(trajectory.action[0], minlength=NUM_ACTIONS) / num_envs
     np.testing.assert_allclose(frequencies, policy, atol=0.03)
     assert len(np.unique(trajectory.action)) > 1
-    _, trajectory = live(agent, networks, stream, greedy=True)
+    _, trajectory = act_along_stream(agent, networks, stream, greedy=True)
     np.testing.assert_array_equal(
         trajectory.action, jnp.argmax(trajectory.extras.policy.logits, axis=-1).astype(jnp.int32)
     )
 
 
-def test_each_step_draws_anew():
+def test_each_step_samples_new_actions():
     agent = make_agent()
     networks = make_networks(agent)
     row = jax.tree.map(lambda x: x[0], make_stream())

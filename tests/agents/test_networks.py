@@ -272,7 +272,7 @@ def test_mlp_takes_any_observation():
     chex.assert_trees_all_close(outputs, expected, **TOLERANCE)
 
 
-def test_vectors_beside_an_image_go_through_an_mlp_of_their_own():
+def test_vectors_next_to_an_image_go_through_a_separate_mlp():
     inputs = make_inputs(shape=IMAGE, length=1)
     parts = {"camera": inputs["observation"], "joints": jnp.ones((1, NUM_ENVS, 3))}
     network = make_network("shallow", lstm_size=4)

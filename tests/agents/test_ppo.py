@@ -18,13 +18,13 @@ from sebulba_agents.ppo import Targets, clip_range, clipped_surrogate, make_ppo,
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
+    act_along_stream,
+    add_trajectory,
     evaluate,
-    live,
     make_experience,
     make_networks,
     make_run_spec,
     make_stream,
-    take_in,
 )
 
 CLIP = jnp.float32(0.2)
@@ -134,8 +134,8 @@ def test_a_value_beyond_its_clip_has_no_gradient_unless_that_would_be_an_advanta
 def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     agent = make_agent(lstm_size=lstm_size, lambda_=0.9, discount=0.8)
     behaviour, learner = make_networks(agent), make_networks(agent, seed=1)
-    initial, trajectory = live(agent, behaviour, make_stream())
-    experience = take_in(agent, learner, initial, trajectory)
+    initial, trajectory = act_along_stream(agent, behaviour, make_stream())
+    experience = add_trajectory(agent, learner, initial, trajectory)
     last_action = jnp.concatenate([initial.memory.last_action[None], trajectory.action])
     values = agent.unroll(learner, trajectory.env_steps, last_action, initial.memory.core)[0].values
     targets = experience.window.trajectory.extras
@@ -156,7 +156,7 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
 
 
 @pytest.mark.parametrize("lstm_size", [None, 6])
-def test_minibatches_part_each_epoch_and_every_epoch_is_shuffled_anew(lstm_size):
+def test_minibatches_partition_each_epoch_and_every_epoch_is_reshuffled(lstm_size):
     agent = make_agent(lstm_size=lstm_size, num_epochs=2, num_minibatches=4)
     networks = make_networks(agent)
     experience = make_experience(agent, networks)
@@ -212,7 +212,7 @@ def test_the_clip_falls_to_zero_over_the_run_if_it_decays():
         ({"num_minibatches": 0}, "got 0"),
     ],
 )
-def test_minibatches_that_do_not_part_the_batch_name_the_key(changes, message):
+def test_minibatches_that_do_not_divide_the_batch_name_the_key(changes, message):
     with pytest.raises(ConfigError, match=rf"agent\.num_minibatches: expected .*{message}"):
         make_agent(**changes)
 

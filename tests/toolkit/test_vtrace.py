@@ -111,7 +111,7 @@ def test_vtrace_matches_rlaxs_numbers():
     np.testing.assert_allclose(result.advantages.T, errors, rtol=1e-5, atol=1e-6)
 
 
-def test_vtrace_cuts_at_truncation_termination_and_reset():
+def test_vtrace_stops_at_truncation_termination_and_reset():
     result = vtrace(log_rhos=STREAM_LOG_RHOS, **STREAM)
     targets = [2.87958, 4.7324, 3.036, 0.8, 6.28, 5, 0.9, 5.906]
     advantages = [2.37958, 4.9324, 2.736, 0, 5.18, 5.4, 0, 5.706]
