@@ -47,11 +47,11 @@ def truncated_after(row):
     return dataclasses.replace(stream, truncated=truncated, is_first=is_first)
 
 
-def live(agent, networks, env_steps, *, greedy=False):
-    """Acts through a stream that is what it is; returns the initial state and the trajectory."""
+def act_along_stream(agent, networks, env_steps, *, greedy=False):
+    """Act along a given stream; return the initial state and the trajectory."""
     num_envs = env_steps.reward.shape[1]
     state = agent.init_actor_state(networks, num_envs, jax.random.key(1), 0)
-    # As after earlier trajectories.
+    # A memory as after earlier trajectories.
     memory = dataclasses.replace(
         state.memory,
         core=jax.tree.map(lambda x: x + 0.5, state.memory.core),
@@ -69,7 +69,7 @@ def live(agent, networks, env_steps, *, greedy=False):
     return initial, Trajectory(env_steps=to_device(env_steps), action=action, extras=extras)
 
 
-def take_in(agent, networks, initial, trajectory):
+def add_trajectory(agent, networks, initial, trajectory):
     """Returns the experience of a learner whose networks these are, after one trajectory."""
     experience = agent.init_experience(networks, trajectory.env_steps.reward.shape[1])
     update = jax.jit(agent.update_experience)
@@ -77,9 +77,9 @@ def take_in(agent, networks, initial, trajectory):
 
 
 def make_experience(agent, networks, env_steps=None):
-    """Returns what was acted and is learned from with the same networks."""
-    initial, trajectory = live(agent, networks, env_steps or make_stream())
-    return take_in(agent, networks, initial, trajectory)
+    """Return experience collected and learned from with the same networks."""
+    initial, trajectory = act_along_stream(agent, networks, env_steps or make_stream())
+    return add_trajectory(agent, networks, initial, trajectory)
 
 
 def evaluate(agent, networks, experience, step=0):
@@ -91,9 +91,3 @@ def evaluate(agent, networks, experience, step=0):
 
 def to_device(tree):
     return jax.tree.map(jnp.asarray, tree)
-
-
-def assert_trees_close(got, expected, rtol=1e-5, atol=1e-6):
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)

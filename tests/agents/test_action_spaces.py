@@ -6,6 +6,7 @@ The same code serves all kinds of actions; `test_actor_critics` has the discrete
 import dataclasses
 import functools
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -16,24 +17,24 @@ from sebulba.agent_check import validate_agent
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
+from sebulba.toolkit.policy_heads import make_policy_head
+from sebulba.toolkit.window import Window
 from sebulba.types import EnvironmentSpec, TrajectoryItem
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PPOConfig
 from sebulba_agents.impala import make_impala
-from sebulba_agents.on_policy import unroll_trajectory
-from sebulba_agents.policies import make_policy_head
 from sebulba_agents.ppo import make_ppo
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
     OBSERVATION,
+    act_along_stream,
+    add_trajectory,
     evaluate,
-    live,
     make_networks,
     make_run_spec,
     make_stream,
-    take_in,
 )
 from tests.streams import random_env_steps
 
@@ -63,7 +64,7 @@ def acted(kind, lstm_size=None):
     """Returns networks and what was acted with them; every agent acts by the same code."""
     agent = make_agent("a2c", kind, lstm_size=lstm_size)
     networks = make_networks(agent)
-    return networks, *live(agent, networks, make_stream())
+    return networks, *act_along_stream(agent, networks, make_stream())
 
 
 @every_kind
@@ -76,9 +77,8 @@ def test_the_agent_keeps_the_protocol(kind):
 def test_learner_unroll_gives_the_log_probabilities_that_the_actor_had(kind):
     networks, initial, trajectory = acted(kind, lstm_size=6)
     agent = make_agent("a2c", kind, lstm_size=6)
-    outputs = jax.jit(lambda n, m, t: unroll_trajectory(agent.unroll, n, m, t))(
-        networks, initial.memory, trajectory
-    )
+    window = Window(initial=initial.memory, trajectory=trajectory)
+    outputs = jax.jit(agent.unroll_window)(networks, window)
     policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
     behaviour = trajectory.extras.policy.log_prob(trajectory.action)
     assert behaviour.shape == (LENGTH, NUM_ENVS) and jnp.std(behaviour) > 0.1
@@ -117,13 +117,12 @@ def test_resets_teach_nothing(name, kind):
         action=jnp.where(done[..., None], ignored, trajectory.action),
         extras=ActorCriticExtras(policy=nowhere),
     )
-    later, update = make_networks(agent, seed=1), functools.partial(take_in, agent, networks)
+    later, update = make_networks(agent, seed=1), functools.partial(add_trajectory, agent, networks)
     expected, got = (
         evaluate(agent, later, update(initial, each)) for each in (trajectory, changed)
     )
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert np.isfinite(x).all()
-        np.testing.assert_array_equal(x, y)
+    chex.assert_tree_all_finite(got)
+    chex.assert_trees_all_equal(got, expected)
     assert all(leaf.any() for leaf in jax.tree.leaves(expected[2].params["params"]["policy"]))
 
 
@@ -137,7 +136,7 @@ def uneven_trajectory():
     never = random_env_steps(1, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.0)
     stream = jax.tree.map(lambda *x: np.concatenate(x, axis=1), often, never)
     agent = make_agent("a2c", "continuous", **NORMALIZED)
-    return live(agent, make_networks(agent), stream)
+    return act_along_stream(agent, make_networks(agent), stream)
 
 
 def one_update_on(num_devices):
@@ -179,9 +178,7 @@ def test_the_number_of_learner_devices_never_changes_update_or_moments():
     (expected, num_valid), (got, _) = (one_update_on(number) for number in (1, 2))
     networks, _ = expected
     assert networks.normalization.observation[0].count == int(num_valid)
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_last_action_is_fed_as_one_hot_or_as_it_is():

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import re
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -15,25 +17,26 @@ from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.minibatches import ShuffledWindow
+from sebulba.toolkit.window import Window
 from sebulba.types import EnvironmentSpec, TrajectoryItem
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
 from sebulba_agents.impala import make_impala
-from sebulba_agents.on_policy import unroll_trajectory
 from sebulba_agents.policy_gradient import make_policy_gradient
-from sebulba_agents.ppo import PPOExperience, make_ppo
+from sebulba_agents.ppo import make_ppo
 from tests.on_policy import (
     LENGTH,
     NUM_ACTIONS,
     NUM_ENVS,
     OBSERVATION,
+    act_along_stream,
+    add_trajectory,
     evaluate,
-    live,
     make_networks,
     make_run_spec,
     make_stream,
-    take_in,
     truncated_after,
 )
 from tests.streams import random_env_steps
@@ -75,11 +78,11 @@ def acted(lstm_size, end=None, seed=0):
     agent = make_agent("a2c", lstm_size=lstm_size, reward_clip=REWARD_CLIP)
     networks = make_networks(agent, seed)
     stream = make_stream(seed) if end is None else truncated_after(end)
-    return networks, *live(agent, networks, stream)
+    return networks, *act_along_stream(agent, networks, stream)
 
 
 def window_of(experience):
-    return experience.window if isinstance(experience, PPOExperience) else experience
+    return experience.window if isinstance(experience, ShuffledWindow) else experience
 
 
 def with_observation(experience, observation):
@@ -88,7 +91,7 @@ def with_observation(experience, observation):
     env_steps = dataclasses.replace(window.trajectory.env_steps, observation=observation)
     trajectory = dataclasses.replace(window.trajectory, env_steps=env_steps)
     window = dataclasses.replace(window, trajectory=trajectory)
-    if isinstance(experience, PPOExperience):
+    if isinstance(experience, ShuffledWindow):
         return dataclasses.replace(experience, window=window)
     return window
 
@@ -109,9 +112,8 @@ def test_learner_unroll_gives_the_logits_that_the_actor_had(lstm_size):
     agent = make_agent("a2c", lstm_size=lstm_size)
     assert trajectory.env_steps.is_first[1:].any()
     assert jnp.std(trajectory.extras.policy.logits) > 0.1
-    outputs = jax.jit(lambda n, m, t: unroll_trajectory(agent.unroll, n, m, t))(
-        networks, initial.memory, trajectory
-    )
+    window = Window(initial=initial.memory, trajectory=trajectory)
+    outputs = jax.jit(agent.unroll_window)(networks, window)
     np.testing.assert_allclose(
         outputs.policy.logits[:-1], trajectory.extras.policy.logits, rtol=1e-5, atol=1e-5
     )
@@ -121,7 +123,7 @@ def test_learner_unroll_gives_the_logits_that_the_actor_had(lstm_size):
 def test_rows_that_end_an_episode_have_no_gradient_and_all_others_have(name):
     agent = make_agent(name)
     networks, initial, trajectory = acted(None)
-    experience = take_in(agent, networks, initial, trajectory)
+    experience = add_trajectory(agent, networks, initial, trajectory)
     valid = window_of(experience).trajectory.valid
     assert not valid.all() and valid.any()
     has_gradient = gradient_of_rows(agent, networks, experience).any(axis=-1)
@@ -143,12 +145,11 @@ def test_the_ignored_action_of_a_final_observation_changes_nothing(name, lstm_si
         trajectory, action=action, extras=ActorCriticExtras(policy=Categorical(logits=logits))
     )
     expected, got = (
-        evaluate(agent, later, take_in(agent, networks, initial, each))
+        evaluate(agent, later, add_trajectory(agent, networks, initial, each))
         for each in (trajectory, changed)
     )
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert np.isfinite(x).all()
-        np.testing.assert_array_equal(x, y)
+    chex.assert_tree_all_finite(got)
+    chex.assert_trees_all_equal(got, expected)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_nothing_after_a_truncation_changes_what_is_learned_before_it(name, chan
     )
     changed = dataclasses.replace(trajectory, env_steps=env_steps)
     before, after = (
-        gradient_of_rows(agent, networks, take_in(agent, networks, initial, each))
+        gradient_of_rows(agent, networks, add_trajectory(agent, networks, initial, each))
         for each in (trajectory, changed)
     )
     assert before[:end].any(axis=-1).all()
@@ -183,7 +184,7 @@ def uneven_trajectories(lstm_size):
     never = random_env_steps(1, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.0)
     stream = jax.tree.map(lambda *x: np.concatenate(x, axis=1), often, never)
     agent = make_agent("a2c", lstm_size=lstm_size)
-    return [live(agent, make_networks(agent, seed), stream) for seed in range(2)]
+    return [act_along_stream(agent, make_networks(agent, seed), stream) for seed in range(2)]
 
 
 def one_update_on(name, num_devices, **changes):
@@ -222,9 +223,7 @@ def one_update_on(name, num_devices, **changes):
 )
 def test_the_number_of_learner_devices_never_changes_the_update(name):
     expected, got = (one_update_on(name, number, lstm_size=None) for number in (1, 2))
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 @every_agent
@@ -262,10 +261,24 @@ def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, to
 
     experience, updated, after, loss, metrics = jax.eval_shape(cycle, jax.random.key(0))
     for later in (updated, after):
-        assert jax.tree.structure(experience) == jax.tree.structure(later)
-        assert jax.tree.leaves(experience) == jax.tree.leaves(later)
+        chex.assert_trees_all_equal_shapes_and_dtypes(experience, later)
     assert window_of(experience).trajectory.action.shape == (LENGTH, 3 * NUM_ENVS)
     assert {leaf.shape for leaf in (loss, *metrics.values())} == {()}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [*((name, {}, False) for name in MAKERS), ("ppo", {"num_minibatches": 2}, True)],
+)
+def test_rows_are_shuffled_and_gathered_only_for_several_minibatches(name, changes, expected):
+    agent = make_agent(name, **changes)
+    networks, initial, trajectory = acted(None)
+    experience = add_trajectory(agent, networks, initial, trajectory)
+    program = str(jax.make_jaxpr(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(0)))
+    gathered_sizes = re.findall(r"f32\[[\d,]*?(\d+)\] = gather", program)
+    assert ("random_bits" in program) == expected
+    # A density gathers the taken action's logit; rows of the observation have another size.
+    assert (str(*OBSERVATION) in gathered_sizes) == expected
 
 
 @every_agent

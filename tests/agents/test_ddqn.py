@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,11 @@ import pytest
 from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
+from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.types import EnvironmentSpec, Trajectory
-from sebulba_agents.config import DDQNConfig
 from sebulba_agents.ddqn import DDQN
-from sebulba_agents.q_optimizer import QNetworks
-from sebulba_agents.transitions import Transitions
+from sebulba_agents.q_learning import QNetworks
+from sebulba_agents.replay_config import DDQNConfig
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
@@ -130,7 +131,7 @@ def test_gradient_of_a_large_error_is_that_of_one():
 
     grad = jax.jit(jax.grad(loss))
     grads = [grad(networks, jnp.float32(reward)).online for reward in (100.0, 1000.0)]
-    jax.tree.map(np.testing.assert_array_equal, *grads)
+    chex.assert_trees_all_equal(*grads)
 
 
 def test_one_and_two_learner_devices_take_the_same_step():
@@ -239,9 +240,9 @@ def test_optimize_copies_to_the_target_once_a_period():
     grads = jax.tree.map(jnp.ones_like, networks)
     optimize = jax.jit(agent.optimize)
     once, opt_state = optimize(networks, opt_state, grads, ())
-    jax.tree.map(np.testing.assert_array_equal, once.target, networks.target)
+    chex.assert_trees_all_equal(once.target, networks.target)
     twice, opt_state = optimize(once, opt_state, grads, ())
-    jax.tree.map(np.testing.assert_array_equal, twice.target, twice.online)
+    chex.assert_trees_all_equal(twice.target, twice.online)
 
 
 def test_actors_get_the_online_parameters_only():

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,23 +11,21 @@ from jax.sharding import Mesh, PartitionSpec
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.normalization import Normalization
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, Trajectory
-from sebulba_agents.actor_critic import ActorCriticExtras
+from sebulba_agents.actor_critic import ActorCriticExtras, ActorCriticNetworks
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.impala import impala_loss, make_impala
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.normalization import Normalization
-from sebulba_agents.on_policy import ActorCriticNetworks
 from tests.on_policy import (
     LENGTH,
     NUM_ACTIONS,
     NUM_ENVS,
     OBSERVATION,
-    assert_trees_close,
+    act_along_stream,
     evaluate,
-    live,
     make_experience,
     make_networks,
     make_run_spec,
@@ -197,7 +196,9 @@ def test_the_number_of_learner_devices_never_changes_the_gradient(reduction, num
         out_specs=PartitionSpec(),
         check_vma=False,
     )
-    assert_trees_close(jax.jit(mapped)(experience), (value, metrics, grads), 1e-5, 1e-5)
+    chex.assert_trees_all_close(
+        jax.jit(mapped)(experience), (value, metrics, grads), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_rewards_are_clipped_where_they_are_learned_from():
@@ -210,7 +211,7 @@ def test_rewards_are_clipped_where_they_are_learned_from():
     )
     got = jitted_loss(outputs, trajectory, make_config(reward_clip=0.5))
     expected = jitted_loss(outputs, clipped, make_config())
-    assert_trees_close(got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)
     unclipped, _ = jitted_loss(outputs, trajectory, make_config())
     assert unclipped != expected[0]
 
@@ -238,18 +239,18 @@ def test_actions_are_samples_of_the_stored_policy_and_greedy_ones_its_mode():
     observation = np.broadcast_to(np.ones(OBSERVATION, np.float32), (2, num_envs, *OBSERVATION))
     stream = random_env_steps(0, 1, num_envs, OBSERVATION)
     stream = dataclasses.replace(stream, observation=observation)
-    _, trajectory = live(agent, networks, stream)
+    _, trajectory = act_along_stream(agent, networks, stream)
     policy = jax.nn.softmax(trajectory.extras.policy.logits[0, 0])
     frequencies = np.bincount(trajectory.action[0], minlength=NUM_ACTIONS) / num_envs
     np.testing.assert_allclose(frequencies, policy, atol=0.03)
     assert len(np.unique(trajectory.action)) > 1
-    _, trajectory = live(agent, networks, stream, greedy=True)
+    _, trajectory = act_along_stream(agent, networks, stream, greedy=True)
     np.testing.assert_array_equal(
         trajectory.action, jnp.argmax(trajectory.extras.policy.logits, axis=-1).astype(jnp.int32)
     )
 
 
-def test_each_step_draws_anew():
+def test_each_step_samples_new_actions():
     agent = make_agent()
     networks = make_networks(agent)
     row = jax.tree.map(lambda x: x[0], make_stream())

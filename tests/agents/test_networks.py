@@ -1,5 +1,6 @@
 """Networks: an LSTM against NumPy, and that unrolling is stepping, resets included."""
 
+import chex
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -7,12 +8,14 @@ import numpy as np
 import pytest
 
 from sebulba.errors import ConfigError
-from sebulba_agents.networks import ActorCritic, LSTMCore, LSTMState, join_past
-from sebulba_agents.policies import CategoricalHead
-from sebulba_agents.torsos import DeepTorso, check_torso
+from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
+from sebulba.toolkit.policy_heads import CategoricalHead
+from sebulba.toolkit.torsos import DeepTorso, check_torso
+from sebulba_agents.networks import ActorCritic
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
 VECTOR, IMAGE = (5,), (2, 20, 20)
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def make_inputs(seed=0, shape=VECTOR, length=LENGTH, num_envs=NUM_ENVS):
@@ -52,12 +55,6 @@ def init(network, inputs, seed=0):
 
 def rows(inputs, selection):
     return {name: x[selection] for name, x in inputs.items()}
-
-
-def assert_trees_close(got, expected, rtol=1e-5, atol=1e-5):
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
 
 
 def lstm_in_numpy(params, inputs, is_first, hidden, cell):
@@ -129,8 +126,10 @@ def test_unrolling_equals_stepping(torso, shape, lstm_size):
     for t in range(LENGTH):
         step, state = apply(params, state=state, **rows(inputs, slice(t, t + 1)))
         steps.append(step)
-    assert_trees_close(jax.tree.map(lambda *x: jnp.concatenate(x), *steps), unrolled)
-    assert_trees_close(state, final)
+    chex.assert_trees_all_close(
+        jax.tree.map(lambda *x: jnp.concatenate(x), *steps), unrolled, **TOLERANCE
+    )
+    chex.assert_trees_all_close(state, final, **TOLERANCE)
 
 
 @pytest.mark.parametrize("lstm_size", [None, 6])
@@ -150,8 +149,8 @@ def test_a_reset_separates_two_episodes_completely(lstm_size):
     second["last_action"] = second["last_action"].at[1:].set(inputs["last_action"][border + 1 :])
     second, second_final = apply(params, state=network.initial_state(NUM_ENVS), **second)
     parts = jax.tree.map(lambda *x: jnp.concatenate(x), first, second)
-    assert_trees_close(parts, whole)
-    assert_trees_close(second_final, final)
+    chex.assert_trees_all_close(parts, whole, **TOLERANCE)
+    chex.assert_trees_all_close(second_final, final, **TOLERANCE)
 
 
 def test_only_the_lstm_is_fed_the_past():
@@ -270,10 +269,10 @@ def test_mlp_takes_any_observation():
     expected, _ = network.apply(params, state=state, **inputs)
     inputs["observation"] = jax.tree.map(jnp.asarray, parts)
     outputs, _ = network.apply(params, state=state, **inputs)
-    assert_trees_close(outputs, expected)
+    chex.assert_trees_all_close(outputs, expected, **TOLERANCE)
 
 
-def test_vectors_beside_an_image_go_through_an_mlp_of_their_own():
+def test_vectors_next_to_an_image_go_through_a_separate_mlp():
     inputs = make_inputs(shape=IMAGE, length=1)
     parts = {"camera": inputs["observation"], "joints": jnp.ones((1, NUM_ENVS, 3))}
     network = make_network("shallow", lstm_size=4)
@@ -317,7 +316,7 @@ def equations(jaxpr):
         ("shallow", [(4,)], r"agent.torso: shallow expects one image .* got .*\(4,\)"),
         ("deep", [(84, 84, 3)], r"\[channels, height, width\].*\(84, 84, 3\)"),
         ("deep", [(4, 84, 84), (3, 84, 84)], r"\(4, 84, 84\) and \(3, 84, 84\)"),
-        ("deep", [(4,), (2,)], r"vectors beside it at most, got .*\(4,\) and \(2,\)"),
+        ("deep", [(4,), (2,)], r"possibly vectors, got .*\(4,\) and \(2,\)"),
         ("shallow", [(4, 10, 10)], r"at least 20×20, got \(4, 10, 10\)"),
         ("dqn", [(4, 35, 84)], r"at least 36×36, got \(4, 35, 84\)"),
     ],

@@ -2,31 +2,32 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.running_moments import RunningMoments
-from sebulba_agents.config import ImpalaConfig, PPOConfig
-from sebulba_agents.impala import make_impala
-from sebulba_agents.normalization import (
+from sebulba.toolkit.normalization import (
     Normalization,
     discounted_returns,
     init_normalization,
     merge_rows,
 )
+from sebulba.toolkit.running_moments import RunningMoments
+from sebulba_agents.config import ImpalaConfig, PPOConfig
+from sebulba_agents.impala import make_impala
 from sebulba_agents.ppo import make_ppo
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
     OBSERVATION,
+    act_along_stream,
+    add_trajectory,
     evaluate,
-    live,
     make_networks,
     make_run_spec,
     make_stream,
-    take_in,
     to_device,
 )
 
@@ -106,7 +107,7 @@ def test_discounted_returns_are_those_of_a_loop_over_the_rows():
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_each_row_of_a_stream_counts_once_however_it_is_cut():
+def test_each_row_of_a_stream_counts_once_however_it_is_split():
     env_steps = to_device(make_stream())
     before = jnp.ones(NUM_ENVS)
     valid = ~env_steps.done[:-1]
@@ -117,8 +118,8 @@ def test_each_row_of_a_stream_counts_once_however_it_is_cut():
     assert whole.observation[0].count == whole.discounted_return.count == int(valid.sum())
     seen = np.asarray(env_steps.observation[:-1])[np.asarray(valid)]
     np.testing.assert_allclose(whole.observation[0].mean, seen.mean(axis=0), rtol=1e-4, atol=1e-5)
-    paid = returns_in_python(jax.device_get(env_steps), before)[1:][np.asarray(valid)]
-    np.testing.assert_allclose(whole.discounted_return.variance, paid.var(), rtol=1e-4)
+    expected = returns_in_python(jax.device_get(env_steps), before)[1:][np.asarray(valid)]
+    np.testing.assert_allclose(whole.discounted_return.variance, expected.var(), rtol=1e-4)
     cut = 3
     head, tail = (
         jax.tree.map(lambda x, rows=rows: x[rows], env_steps)
@@ -147,7 +148,7 @@ def test_the_network_sees_what_the_moments_make_of_the_stream():
     agent, plain = make_agent(lstm_size=6), make_agent(lstm_size=6, normalize_observations=False)
     networks = with_moments(make_networks(agent))
     stream = make_stream()
-    _, trajectory = live(agent, networks, stream)
+    _, trajectory = act_along_stream(agent, networks, stream)
     normalized = dataclasses.replace(
         stream,
         observation=((stream.observation - np.arange(OBSERVATION[0])) / 2.0).astype(np.float32),
@@ -156,7 +157,7 @@ def test_the_network_sees_what_the_moments_make_of_the_stream():
     networks = dataclasses.replace(
         networks, normalization=Normalization(observation=None, discounted_return=None)
     )
-    _, expected = live(plain, networks, normalized)
+    _, expected = act_along_stream(plain, networks, normalized)
     np.testing.assert_allclose(
         trajectory.extras.policy.logits, expected.extras.policy.logits, rtol=1e-4, atol=1e-4
     )
@@ -165,8 +166,8 @@ def test_the_network_sees_what_the_moments_make_of_the_stream():
 def test_targets_are_of_scaled_rewards_and_the_window_keeps_raw_ones():
     agent, plain = make_agent(), make_agent(normalize_rewards=False)
     networks = with_moments(make_networks(agent))
-    initial, trajectory = live(agent, networks, make_stream())
-    got = take_in(agent, networks, initial, trajectory).window.trajectory
+    initial, trajectory = act_along_stream(agent, networks, make_stream())
+    got = add_trajectory(agent, networks, initial, trajectory).window.trajectory
     np.testing.assert_array_equal(got.env_steps.reward, trajectory.env_steps.reward)
     env_steps = dataclasses.replace(
         trajectory.env_steps, reward=trajectory.env_steps.reward / jnp.float32(0.2)
@@ -177,7 +178,7 @@ def test_targets_are_of_scaled_rewards_and_the_window_keeps_raw_ones():
         initial, memory=dataclasses.replace(initial.memory, discounted_return=None)
     )
     networks = dataclasses.replace(networks, normalization=no_scale)
-    expected = take_in(plain, networks, initial, scaled).window.trajectory
+    expected = add_trajectory(plain, networks, initial, scaled).window.trajectory
     np.testing.assert_allclose(
         got.extras.advantages, expected.extras.advantages, rtol=1e-4, atol=1e-4
     )
@@ -186,14 +187,14 @@ def test_targets_are_of_scaled_rewards_and_the_window_keeps_raw_ones():
 def test_moments_have_no_gradient_and_move_with_the_last_update_of_a_cycle():
     agent = make_agent(num_epochs=1, num_minibatches=2)
     networks = with_moments(make_networks(agent))
-    initial, trajectory = live(agent, networks, make_stream())
-    experience = take_in(agent, networks, initial, trajectory)
+    initial, trajectory = act_along_stream(agent, networks, make_stream())
+    experience = add_trajectory(agent, networks, initial, trajectory)
     _, _, grads = evaluate(agent, networks, experience)
     assert not any(leaf.any() for leaf in jax.tree.leaves(grads.normalization))
     opt_state = agent.init_opt_state(networks)
     optimize = jax.jit(agent.optimize)
     first, opt_state = optimize(networks, opt_state, grads, experience)
-    jax.tree.map(np.testing.assert_array_equal, first.normalization, networks.normalization)
+    chex.assert_trees_all_equal(first.normalization, networks.normalization)
     second, _ = optimize(first, opt_state, grads, experience)
     expected = merge_rows(
         networks.normalization,
@@ -203,18 +204,14 @@ def test_moments_have_no_gradient_and_move_with_the_last_update_of_a_cycle():
         DISCOUNT,
     )
     assert second.normalization.observation[0].count == 50 + int(trajectory.valid.sum())
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
-        second.normalization,
-        expected,
-    )
+    chex.assert_trees_all_close(second.normalization, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_learning_once_from_each_trajectory_merges_it_at_once():
     agent = make_impala(ImpalaConfig(hidden_sizes=(8, 8), **SETTINGS), make_run_spec())
     networks = make_networks(agent)
-    initial, trajectory = live(agent, networks, make_stream())
-    window = take_in(agent, networks, initial, trajectory)
+    initial, trajectory = act_along_stream(agent, networks, make_stream())
+    window = add_trajectory(agent, networks, initial, trajectory)
     grads = jax.tree.map(jnp.zeros_like, networks)
     after, _ = jax.jit(agent.optimize)(networks, agent.init_opt_state(networks), grads, window)
     assert after.normalization.observation[0].count == int(trajectory.valid.sum())

@@ -16,7 +16,7 @@ def column(*numbers, dtype=None):
     return jnp.array(numbers, dtype)[:, None]
 
 
-def test_actions_count_with_what_was_paid_until_their_episode_or_trajectory_ended():
+def test_actions_count_with_the_rewards_until_their_episode_or_trajectory_ends():
     # Two steps of an episode that is truncated, the reset, one step of the next episode.
     trajectory = Trajectory(
         env_steps=EnvStep(

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,21 +10,21 @@ import pytest
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.minibatches import TransitionBatch
 from sebulba.toolkit.returns import gae
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.ppo import PPO, Minibatch, Targets, clipped_surrogate, make_ppo, ppo_loss
+from sebulba_agents.ppo import Targets, clip_range, clipped_surrogate, make_ppo, ppo_loss
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
-    assert_trees_close,
+    act_along_stream,
+    add_trajectory,
     evaluate,
-    live,
     make_experience,
     make_networks,
     make_run_spec,
     make_stream,
-    take_in,
 )
 
 CLIP = jnp.float32(0.2)
@@ -44,10 +45,11 @@ def row(*numbers):
 def make_minibatch(*, advantages, log_probs, values, valid=None):
     """Returns transitions `[1, B]` in which action 0 of 2 was taken."""
     shape = advantages.shape
-    return Minibatch(
+    return TransitionBatch(
+        env_steps=None,
         action=jnp.zeros(shape, jnp.int32),
         valid=jnp.ones(shape, bool) if valid is None else jnp.array([valid]),
-        targets=Targets(log_probs=log_probs, values=values, advantages=advantages),
+        extras=Targets(log_probs=log_probs, values=values, advantages=advantages),
     )
 
 
@@ -132,8 +134,8 @@ def test_a_value_beyond_its_clip_has_no_gradient_unless_that_would_be_an_advanta
 def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     agent = make_agent(lstm_size=lstm_size, lambda_=0.9, discount=0.8)
     behaviour, learner = make_networks(agent), make_networks(agent, seed=1)
-    initial, trajectory = live(agent, behaviour, make_stream())
-    experience = take_in(agent, learner, initial, trajectory)
+    initial, trajectory = act_along_stream(agent, behaviour, make_stream())
+    experience = add_trajectory(agent, learner, initial, trajectory)
     last_action = jnp.concatenate([initial.memory.last_action[None], trajectory.action])
     values = agent.unroll(learner, trajectory.env_steps, last_action, initial.memory.core)[0].values
     targets = experience.window.trajectory.extras
@@ -150,11 +152,11 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     taken = jnp.take_along_axis(log_policy, trajectory.action[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(targets.log_probs, taken, rtol=1e-5)
     _, (later, _) = jax.jit(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))
-    assert_trees_close(later.window, experience.window, 0, 0)
+    chex.assert_trees_all_equal(later.window, experience.window)
 
 
 @pytest.mark.parametrize("lstm_size", [None, 6])
-def test_minibatches_part_each_epoch_and_every_epoch_is_shuffled_anew(lstm_size):
+def test_minibatches_partition_each_epoch_and_every_epoch_is_reshuffled(lstm_size):
     agent = make_agent(lstm_size=lstm_size, num_epochs=2, num_minibatches=4)
     networks = make_networks(agent)
     experience = make_experience(agent, networks)
@@ -191,16 +193,14 @@ def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
         )
         results.append((value, metrics, grads))
     mean = jax.tree.map(lambda *x: jnp.mean(jnp.stack(x), axis=0), *results)
-    assert_trees_close(mean, expected, 1e-4, 1e-5)
+    chex.assert_trees_all_close(mean, expected, rtol=1e-4, atol=1e-5)
     assert abs(results[0][0] - results[1][0]) > 1e-4
 
 
 def test_the_clip_falls_to_zero_over_the_run_if_it_decays():
-    run_spec = make_run_spec(num_cycles=5)
     for decays, expected in ((True, [0.2, 0.1, 0.0]), (False, [0.2, 0.2, 0.2])):
-        config = make_config(clip=0.2, clip_decay=decays, num_epochs=2, num_minibatches=2)
-        learning = PPO(config, run_spec)
-        clips = [learning._clip(jnp.int32(step)) for step in (0, 10, 20)]
+        config = make_config(clip=0.2, clip_decay=decays)
+        clips = [clip_range(config, jnp.int32(step), 20) for step in (0, 10, 20)]
         np.testing.assert_allclose(clips, expected, rtol=1e-6)
 
 
@@ -212,7 +212,7 @@ def test_the_clip_falls_to_zero_over_the_run_if_it_decays():
         ({"num_minibatches": 0}, "got 0"),
     ],
 )
-def test_minibatches_that_do_not_part_the_batch_name_the_key(changes, message):
+def test_minibatches_that_do_not_divide_the_batch_name_the_key(changes, message):
     with pytest.raises(ConfigError, match=rf"agent\.num_minibatches: expected .*{message}"):
         make_agent(**changes)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -117,7 +118,7 @@ def test_act_forgets_at_the_first_row_of_an_episode(lived):
     _, clean, state = agent.act(networks.online, fresh, row, greedy=True)
     _, after, other = agent.act(networks.online, worn, row, greedy=True)
     np.testing.assert_array_equal(clean.greatest, after.greatest)
-    jax.tree.map(np.testing.assert_array_equal, state.memory, other.memory)
+    chex.assert_trees_all_equal(state.memory, other.memory)
     continues = dataclasses.replace(row, is_first=np.zeros(8, bool))
     _, remembered, _ = agent.act(networks.online, worn, continues, greedy=True)
     assert not np.allclose(remembered.greatest, clean.greatest)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -208,9 +209,9 @@ def test_optimize_copies_to_the_target_once_a_period(lived):
     grads = jax.tree.map(jnp.ones_like, networks)
     optimize = jax.jit(agent.optimize)
     once, opt_state = optimize(networks, opt_state, grads, ())
-    jax.tree.map(np.testing.assert_array_equal, once.target, networks.target)
+    chex.assert_trees_all_equal(once.target, networks.target)
     twice, opt_state = optimize(once, opt_state, grads, ())
-    jax.tree.map(np.testing.assert_array_equal, twice.target, twice.online)
+    chex.assert_trees_all_equal(twice.target, twice.online)
     assert int(opt_state.num_updates) == 2
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,11 @@ import pytest
 from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
+from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.tanh_gaussian import TanhGaussianSample
 from sebulba.types import EnvironmentSpec, Trajectory
-from sebulba_agents.config import SACConfig
+from sebulba_agents.replay_config import SACConfig
 from sebulba_agents.sac import SAC
-from sebulba_agents.transitions import Transitions
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
@@ -150,7 +151,7 @@ def test_each_loss_moves_its_own_parameters_only():
     assert all(np.any(leaf) for leaf in jax.tree.leaves(grads.online))
     other = dataclasses.replace(batch, reward=batch.reward + 5.0)
     others = jax.jit(jax.grad(loss))(networks, other)
-    jax.tree.map(np.testing.assert_array_equal, grads.online.policy, others.online.policy)
+    chex.assert_trees_all_equal(grads.online.policy, others.online.policy)
     np.testing.assert_array_equal(grads.online.log_temperature, others.online.log_temperature)
     assert not np.allclose(
         jax.tree.leaves(grads.online.critics)[0], jax.tree.leaves(others.online.critics)[0]
@@ -190,7 +191,7 @@ def test_loss_learns_from_the_replay_with_finite_gradients():
     loss = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
     (value, (after, metrics)), grads = loss(networks, experience, jax.random.key(0), jnp.int32(0))
     assert np.isfinite(value) and all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
-    jax.tree.map(np.testing.assert_array_equal, after, experience)
+    chex.assert_trees_all_equal(after, experience)
     valid = ~env_steps.done[: 4 * LENGTH - 1]
     assert int(metrics["replay_sequences"]) == np.count_nonzero(valid)
 

@@ -1,4 +1,4 @@
-"""Skills: drawn with each environment's episode, and paid for what tells them apart."""
+"""Skills: drawn per episode, and rewarded for states that distinguish them."""
 
 import csv
 import dataclasses
@@ -48,7 +48,7 @@ def test_a_skill_is_drawn_where_an_episode_begins_and_kept_until_its_end(acted):
     assert skill.min() >= 0 and skill.max() < NUM_SKILLS
 
 
-def test_the_learner_is_paid_for_states_that_tell_the_skill(acted):
+def test_the_learner_is_rewarded_for_states_that_reveal_the_skill(acted):
     agent, networks, initial, final, trajectory = acted
     experience = jax.jit(agent.update_experience)(
         networks,
@@ -100,7 +100,7 @@ def test_one_skill_is_none():
         SkillsAgent(SkillsConfig(num_skills=1), make_run_spec())
 
 
-def test_skills_in_a_room_come_to_be_told_apart(tmp_path):
+def test_skills_in_a_room_become_distinguishable(tmp_path):
     """By chance a discriminator is right a quarter of the time."""
     flags = ["--run-dir", str(tmp_path / "run"), "--seed", "1011"]
     config = load_config("configs/skills_room.yaml", [*flags, "--run.total-env-steps", "40_000"])

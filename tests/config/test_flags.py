@@ -80,7 +80,7 @@ def test_help_shows_every_field_once_with_its_default_and_docstring(capsys):
     )
     assert "--devices.learner <[int, ...] | null>  (default: null)" in text
     assert "Environments of one actor thread." in text
-    assert "Units of an LSTM after the torso" in text
+    assert "Units of the LSTM after the torso" in text
 
 
 def test_help_shows_the_values_of_the_command_line_as_defaults(capsys):

@@ -41,7 +41,7 @@ def test_gae_matches_rlaxs_numbers(lambda_, advantages):
     np.testing.assert_allclose(result, advantages, rtol=1e-5)
 
 
-def test_gae_cuts_at_truncation_termination_and_reset():
+def test_gae_stops_at_truncation_termination_and_reset():
     result = gae(lambda_=0.95, **STREAM)
     expected = [4.931955, 5.3941, 3.42, 0, 7.157, 5.4, 0, 6.34]
     np.testing.assert_allclose(result, expected, rtol=1e-6)

@@ -1,5 +1,6 @@
 """Running moments against NumPy's of everything at once, on any number of learner devices."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,7 +42,7 @@ def test_a_batch_with_nothing_in_it_changes_nothing_at_all(before):
     moments = init_moments((2,))
     for batch in range(before):
         moments = merge(moments, x[batch], mask[batch])
-    jax.tree.map(np.testing.assert_array_equal, merge(moments, x[1], mask[1]), moments)
+    chex.assert_trees_all_equal(merge(moments, x[1], mask[1]), moments)
 
 
 @pytest.mark.parametrize("num_devices", [2, 4])

@@ -1,5 +1,6 @@
 """The window of the newest trajectories."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,20 +61,16 @@ def test_init_window_has_the_shapes_and_dtypes_of_what_comes(num_trajectories):
     window = make_window(num_trajectories)
     expected = make_trajectory(0)
     wide = jax.tree.map(lambda x: jnp.concatenate([x] * num_trajectories, axis=1), expected)
-    assert jax.tree.structure(window.trajectory) == jax.tree.structure(wide)
-    for leaf, wanted in zip(jax.tree.leaves(window.trajectory), jax.tree.leaves(wide), strict=True):
-        assert (leaf.shape, leaf.dtype) == (wanted.shape, wanted.dtype)
-        assert not leaf.any()
+    chex.assert_trees_all_equal_shapes_and_dtypes(window.trajectory, wide)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(window.trajectory))
     assert window.initial.shape == (num_trajectories * NUM_ENVS,)
 
 
 def test_push_keeps_shapes_so_that_a_jitted_cycle_compiles_once():
     window = make_window(2)
     pushed = jax.eval_shape(lambda window: push_number(window, 1), window)
-    assert jax.tree.structure(pushed) == jax.tree.structure(window)
-    for leaf, wanted in zip(jax.tree.leaves(pushed), jax.tree.leaves(window), strict=True):
-        assert (leaf.shape, leaf.dtype) == (wanted.shape, wanted.dtype)
-        assert not leaf.weak_type
+    chex.assert_trees_all_equal_shapes_and_dtypes(pushed, window)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(pushed))
 
 
 def test_a_window_of_one_is_the_newest_trajectory():
@@ -81,11 +78,7 @@ def test_a_window_of_one_is_the_newest_trajectory():
     for number in (1, 2):
         window = push_number(window, number)
         assert columns(window) == [number]
-        assert jax.tree.all(
-            jax.tree.map(
-                lambda x, y: bool((x == y).all()), window.trajectory, make_trajectory(number)
-            )
-        )
+        chex.assert_trees_all_equal(window.trajectory, make_trajectory(number))
 
 
 def test_a_window_of_three_holds_the_newest_three_oldest_first():

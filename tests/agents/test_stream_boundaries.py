@@ -1,4 +1,4 @@
-"""Replay over a seam: environments were made anew between two trajectories."""
+"""Replay across a stream boundary: environments were recreated between two trajectories."""
 
 import dataclasses
 import functools
@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from sebulba.types import EnvironmentSpec, Trajectory
-from sebulba_agents.config import DDQNConfig, R2D2Config, SACConfig
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.r2d2 import R2D2
+from sebulba_agents.replay_config import DDQNConfig, R2D2Config, SACConfig
 from sebulba_agents.sac import SAC
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
 
 LENGTH, NUM_ENVS, NUM_TRAJECTORIES = 4, 4, 6
-SEAM = 3 * LENGTH  # the row of the reset
+BOUNDARY = 3 * LENGTH  # the row of the reset
 SIZES = {"batch_size": 64, "replay_capacity": NUM_ENVS * 32, "min_replay_rows": 32}
 DISCRETE = gymnasium.spaces.Discrete(3)
 CONTINUOUS = gymnasium.spaces.Box(-1.0, 1.0, (2,))
@@ -60,18 +60,18 @@ def make_agent(name):
     return build(config, run_spec)
 
 
-def stream_with_seam():
-    """Rows in which all environments begin anew at `SEAM`, half of them in mid-episode."""
+def stream_with_boundary():
+    """Rows in which all environments are reset at `BOUNDARY`, half of them in mid-episode."""
     env_steps = random_env_steps(0, NUM_TRAJECTORIES * LENGTH, NUM_ENVS)
     leaves = {
         name: getattr(env_steps, name).copy()
         for name in ("terminated", "truncated", "is_first", "reward")
     }
     in_mid_episode = np.arange(NUM_ENVS) < NUM_ENVS // 2
-    leaves["terminated"][SEAM - 1] = ~in_mid_episode
-    leaves["truncated"][SEAM - 1] = False
-    leaves["is_first"][SEAM] = True
-    leaves["reward"][SEAM] = 0.0
+    leaves["terminated"][BOUNDARY - 1] = ~in_mid_episode
+    leaves["truncated"][BOUNDARY - 1] = False
+    leaves["is_first"][BOUNDARY] = True
+    leaves["reward"][BOUNDARY] = 0.0
     return dataclasses.replace(env_steps, **leaves), in_mid_episode
 
 
@@ -106,8 +106,8 @@ def learn(agent, networks, lived):
 
 @functools.cache
 def lived_and_learned(name):
-    """Returns agent, networks, trajectories over a seam, and what was learned from them."""
-    env_steps, _ = stream_with_seam()
+    """Returns agent, networks, trajectories across a boundary, and what was learned from them."""
+    env_steps, _ = stream_with_boundary()
     agent = make_agent(name)
     networks = jax.jit(agent.init_networks)(jax.random.key(0))
     lived = act_along(agent, networks, env_steps)
@@ -115,24 +115,24 @@ def lived_and_learned(name):
 
 
 @pytest.mark.parametrize("name", ["ddqn", "r2d2", pytest.param("sac", marks=pytest.mark.slow)])
-def test_seam_is_learned_from_as_a_truncation_at_the_row_before_it(name):
-    _, in_mid_episode = stream_with_seam()
+def test_boundary_is_learned_from_as_a_truncation_at_the_row_before_it(name):
+    _, in_mid_episode = stream_with_boundary()
     agent, networks, lived, learned = lived_and_learned(name)
-    initial, final, before = lived[SEAM // LENGTH - 1]
+    initial, final, before = lived[BOUNDARY // LENGTH - 1]
     truncated = before.env_steps.truncated.at[LENGTH - 1].set(jnp.asarray(in_mid_episode))
     told = dataclasses.replace(
         before, env_steps=dataclasses.replace(before.env_steps, truncated=truncated)
     )
     lived_as_told = [*lived]
-    lived_as_told[SEAM // LENGTH - 1] = (initial, final, told)
+    lived_as_told[BOUNDARY // LENGTH - 1] = (initial, final, told)
     chex.assert_trees_all_equal(learned, learn(agent, networks, lived_as_told))
 
 
 @pytest.mark.parametrize("name", ["ddqn", "sac"])
-def test_transition_over_a_seam_is_never_drawn(name):
-    env_steps, in_mid_episode = stream_with_seam()
+def test_transition_across_a_boundary_is_never_drawn(name):
+    env_steps, in_mid_episode = stream_with_boundary()
     stored = np.asarray(lived_and_learned(name)[-1]["stored"])
-    np.testing.assert_array_equal(stored[:, SEAM - 1], 0.0)
-    assert (stored[in_mid_episode, SEAM] > 0.0).any()
-    valid = ~np.asarray(env_steps.done[: SEAM - 1]).T
-    np.testing.assert_array_equal(stored[:, : SEAM - 1] > 0.0, valid)
+    np.testing.assert_array_equal(stored[:, BOUNDARY - 1], 0.0)
+    assert (stored[in_mid_episode, BOUNDARY] > 0.0).any()
+    valid = ~np.asarray(env_steps.done[: BOUNDARY - 1]).T
+    np.testing.assert_array_equal(stored[:, : BOUNDARY - 1] > 0.0, valid)
