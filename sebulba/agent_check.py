@@ -43,7 +43,7 @@ def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(extras):
         if leaf.shape[:1] != (num_envs,):
             raise AgentError(
-                f"act: extras.{_name(path)}: expected a leading axis of {num_envs} environments"
+                f"act: extras: {_name(path)}: expected a leading axis of {num_envs} environments"
                 f" (actor.num_envs), got shape {leaf.shape}"
             )
 

@@ -20,11 +20,7 @@ what was expected, what came, and a likely cause) or does not apply (–, with t
 
 def main() -> None:
     """Parse the command line, run all checks, and exit with 0, 2 or 3."""
-    parser = argparse.ArgumentParser(
-        usage=f"{_PROG} CONFIG [--json FILE] [--section.field VALUE ...]",
-        add_help=False,
-        allow_abbrev=False,
-    )
+    parser = argparse.ArgumentParser(prog=f"{_PROG} CONFIG", add_help=False, allow_abbrev=False)
     parser.add_argument("--json", type=pathlib.Path)
     options, argv = parser.parse_known_args()
     config = flags.parse(argv, _PROG, _DESCRIPTION)

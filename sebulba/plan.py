@@ -19,11 +19,7 @@ queue slots, and which devices act and learn.
 
 def main() -> None:
     """Parse the command line, measure, and exit with 0, or 2 for a wrong config."""
-    parser = argparse.ArgumentParser(
-        usage=f"{_PROG} CONFIG [--seconds S] [--verify] [--json FILE] [--section.field VALUE ...]",
-        add_help=False,
-        allow_abbrev=False,
-    )
+    parser = argparse.ArgumentParser(prog=f"{_PROG} CONFIG", add_help=False, allow_abbrev=False)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)

@@ -18,10 +18,7 @@ def main() -> None:
         ),
     )
     parser.add_argument(
-        "run_dir",
-        type=pathlib.Path,
-        metavar="RUN_DIR",
-        help="directory of a run that ended with exit code 6",
+        "run_dir", type=pathlib.Path, metavar="RUN_DIR", help="run that ended with exit code 6"
     )
     options = parser.parse_args()
     # Importing jax takes a second, so command line errors and --help come first.

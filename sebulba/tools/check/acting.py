@@ -40,12 +40,9 @@ def check_alignment(subject: Subject, recording: Recording) -> CheckResult:
             )
             code = np.asarray(action_code(probe.spec.action_space, trajectory.action[-1]))
             rows += length * probe.num_envs
-    return passed_unless(
-        failure,
-        ALIGNMENT,
-        f"equal observations, rewards, flags and actions in {rows:,} rows",
-        likely_cause="a buffer was overwritten before the learner read it",
-    )
+    detail = f"equal observations, rewards, flags and actions in {rows:,} rows"
+    cause = "a buffer was overwritten before the learner read it"
+    return passed_unless(failure, ALIGNMENT, detail, cause)
 
 
 def check_states(subject: Subject, recording: Recording) -> CheckResult:
@@ -67,12 +64,9 @@ def check_states(subject: Subject, recording: Recording) -> CheckResult:
                 )
             state = after
             rows += len(item.trajectory.action) * subject.run_spec.num_envs
-    return passed_unless(
-        failure,
-        REPLAYED,
-        f"equal actions, extras, initial and final states over {rows:,} rows",
-        likely_cause="act depends on more than its arguments, or shard_actor_state reorders leaves",
-    )
+    detail = f"equal actions, extras, initial and final states over {rows:,} rows"
+    cause = "act depends on more than its arguments, or shard_actor_state reorders leaves"
+    return passed_unless(failure, REPLAYED, detail, cause)
 
 
 def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
@@ -106,12 +100,9 @@ def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
                 axes=_ROW_AXES,
                 tolerance=1e-5,
             )
-    return passed_unless(
-        failure,
-        FORGETTING,
-        "in each episode, greedy acting equals a new actor's",
-        likely_cause="act does not reset its memory where is_first, before using the observation",
-    )
+    detail = "in each episode, greedy acting equals a new actor's"
+    cause = "act does not reset its memory where is_first, before using the observation"
+    return passed_unless(failure, FORGETTING, detail, cause)
 
 
 def _of_actor(recording: Recording, actor_id: int) -> list[RecordedTrajectory]:

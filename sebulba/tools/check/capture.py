@@ -110,10 +110,7 @@ class CapturingAgent:
     ) -> tuple[jax.Array, tuple[CapturedExperience, dict[str, jax.Array]]]:
         """Return the agent's loss."""
         loss, (of_agent, metrics) = self.captured.loss(networks, experience.of_agent, key, step)
-        return loss, (
-            CapturedExperience(of_agent=of_agent, arguments=experience.arguments),
-            metrics,
-        )
+        return loss, (dataclasses.replace(experience, of_agent=of_agent), metrics)
 
     def optimize(
         self,

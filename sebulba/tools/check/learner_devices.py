@@ -63,12 +63,10 @@ def check_splitting(subject: Subject) -> CheckResult:
                 f"{name} of shape {shape}: expected it {_describe_axis(axis)}, got it"
                 f" {_describe_axis(got)}; likely cause: shard_actor_state places this leaf wrongly",
             )
-    return passed_unless(
-        first_difference(state, placed, what="actor state after placement", axes=("env",)),
-        SPLITTING,
-        f"every leaf, over {len(learners)} learner devices",
-        likely_cause="shard_actor_state reorders environments or changes values",
-    )
+    failure = first_difference(state, placed, what="actor state after placement", axes=("env",))
+    detail = f"every leaf, over {len(learners)} learner devices"
+    cause = "shard_actor_state reorders environments or changes values"
+    return passed_unless(failure, SPLITTING, detail, cause)
 
 
 def _split_axis(leaf: jax.Array) -> int:
@@ -124,12 +122,9 @@ def check_equality(subject: Subject, recording: Recording) -> CheckResult:
             f"1 and {len(devices)} {kind}: equal mean gradients of {_SAMPLED_UPDATES} updates with"
             f" different samples, to {_STANDARD_ERRORS:g} standard errors"
         )
-    return passed_unless(
-        _difference(samples, updates[0], len(devices)),
-        EQUALITY,
-        detail,
-        likely_cause="a mean or sum over the batch does not use sebulba.toolkit.reductions",
-    )
+    failure = _difference(samples, updates[0], len(devices))
+    cause = "a mean or sum over the batch does not use sebulba.toolkit.reductions"
+    return passed_unless(failure, EQUALITY, detail, cause)
 
 
 def _difference(samples: list[np.ndarray], one: "_Updates", num_devices: int) -> str | None:

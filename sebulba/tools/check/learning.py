@@ -213,7 +213,7 @@ def _check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult
             " row 0, env 0); changing it changed the loss or its gradients"
         )
     detail = "the loss uses initial_state, and ignores it where row 0 is a reset"
-    return passed_unless(failure, MEMORY, detail, likely_cause=_LIKELY_CAUSES[MEMORY])
+    return passed_unless(failure, MEMORY, detail, _LIKELY_CAUSES[MEMORY])
 
 
 def _with_reset_in_row_0(item: RecordedTrajectory) -> RecordedTrajectory:

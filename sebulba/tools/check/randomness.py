@@ -92,7 +92,7 @@ def _compare_actors(actions: list[np.ndarray]) -> CheckResult:
     detail = f"{len(actions)} actors act differently on the same observation"
     cause = "init_actor_state does not store its key in the actor state"
     failure = _first_equal("actors", dict(enumerate(actions)))
-    return passed_unless(failure, ACTORS, detail, likely_cause=cause)
+    return passed_unless(failure, ACTORS, detail, cause)
 
 
 def _compare_environments(actions: np.ndarray) -> CheckResult:
@@ -102,7 +102,7 @@ def _compare_environments(actions: np.ndarray) -> CheckResult:
     detail = f"{len(random)} environments of actor 0 act differently on the same observation"
     cause = "act draws one random number for all environments"
     failure = _first_equal("actor 0, envs", {int(env): actions[:, env] for env in random})
-    return passed_unless(failure, ENVIRONMENTS, detail, likely_cause=cause)
+    return passed_unless(failure, ENVIRONMENTS, detail, cause)
 
 
 def _first_equal(what: str, actions: dict[int, np.ndarray]) -> str | None:
@@ -151,7 +151,7 @@ def check_exploration(subject: Subject) -> CheckResult:
         return skipped(EXPLORATION, "no setting in a new actor state differs among environments")
     detail = f"{', '.join(settings)}: different in each environment"
     cause = "init_actor_state does not use actor_id · num_envs + environment"
-    return passed_unless(failure, EXPLORATION, detail, likely_cause=cause)
+    return passed_unless(failure, EXPLORATION, detail, cause)
 
 
 def _listing(leaves: Iterable[np.ndarray]) -> str:

@@ -36,13 +36,11 @@ def skipped(name: str, reason: str) -> CheckResult:
     return CheckResult(name=name, status="skip", detail=reason)
 
 
-def passed_unless(
-    failure: str | None, name: str, detail: str, *, likely_cause: str = ""
-) -> CheckResult:
+def passed_unless(failure: str | None, name: str, detail: str, likely_cause: str) -> CheckResult:
     """Return a ✗ with the failure and its likely cause, or a ✓ with `detail` if there is none."""
     if failure is None:
         return passed(name, detail)
-    return failed(name, f"{failure}; likely cause: {likely_cause}" if likely_cause else failure)
+    return failed(name, f"{failure}; likely cause: {likely_cause}")
 
 
 def first_difference(

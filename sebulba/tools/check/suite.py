@@ -18,17 +18,26 @@ from sebulba.tools.check.subject import Subject, assemble_subject
 PROTOCOL = "the agent fits the environment"
 PIPELINE = "actors and learner run"
 
-_ON_RECORDING = (
-    acting.ALIGNMENT,
-    acting.REPLAYED,
-    acting.FORGETTING,
-    *learning.LOSS_CHECKS,
-    randomness.ACTORS,
-    randomness.ENVIRONMENTS,
-    learner_devices.EQUALITY,
-    efficiency.DONATION,
-    efficiency.COMPILATION,
+
+def _check_learning(subject: Subject, recording: Recording) -> list[CheckResult]:
+    return learning.check_learning(subject, LossSensitivity(subject, recording))
+
+
+_START_CHECKS = (
+    ((learner_devices.SPLITTING,), learner_devices.check_splitting),
+    ((randomness.EXPLORATION,), randomness.check_exploration),
 )
+_RECORDING_CHECKS = (
+    ((acting.ALIGNMENT,), acting.check_alignment),
+    ((acting.REPLAYED,), acting.check_states),
+    ((acting.FORGETTING,), acting.check_forgetting),
+    (learning.LOSS_CHECKS, _check_learning),
+    ((learner_devices.EQUALITY,), learner_devices.check_equality),
+    ((randomness.ACTORS, randomness.ENVIRONMENTS), randomness.check_randomness),
+    ((efficiency.DONATION,), efficiency.check_donation),
+    ((efficiency.COMPILATION,), efficiency.check_compilation),
+)
+_NEED_UPDATES = (*learning.LOSS_CHECKS, learner_devices.EQUALITY)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,10 +51,6 @@ class Report:
     def has_failures(self) -> bool:
         """Whether any check failed."""
         return any(result.status == "fail" for result in self.results)
-
-    def result(self, name: str) -> CheckResult:
-        """Return the result of a check."""
-        return next(result for result in self.results if result.name == name)
 
 
 def check(config: Config) -> Report:
@@ -61,11 +66,12 @@ def check(config: Config) -> Report:
     except Exception as error:
         return Report(results=(failed(PROTOCOL, _describe(error)),), memory_plan=None)
     try:
-        protocol = passed(PROTOCOL, "act keeps its shapes, and its actions fit the action space")
-        sharding = _run(learner_devices.check_splitting, subject, names=[learner_devices.SPLITTING])
-        exploration = _run(randomness.check_exploration, subject, names=[randomness.EXPLORATION])
-        results = (protocol, *sharding, *exploration, *_check_pipeline(subject))
-        return Report(results=results, memory_plan=subject.memory_plan.describe())
+        results = [
+            passed(PROTOCOL, "act keeps its shapes, and its actions fit the action space"),
+            *(result for each in _START_CHECKS for result in _run(*each, subject)),
+            *_check_pipeline(subject),
+        ]
+        return Report(results=tuple(results), memory_plan=subject.memory_plan.describe())
     finally:
         subject.ring.close_environments()
 
@@ -76,39 +82,23 @@ def _check_pipeline(subject: Subject) -> list[CheckResult]:
     except ConfigError:
         raise
     except Exception as error:
-        skips = [skipped(name, f"see “{PIPELINE}”") for name in _ON_RECORDING]
+        later = [name for names, _ in _RECORDING_CHECKS for name in names]
+        skips = [skipped(name, f"see “{PIPELINE}”") for name in later]
         return [failed(PIPELINE, _describe(error)), *skips]
     detail = f"{recording.num_cycles} learner cycles, {recording.num_updates} updates"
-    randomness_names = [randomness.ACTORS, randomness.ENVIRONMENTS]
-    return [
-        passed(PIPELINE, detail),
-        *_run(acting.check_alignment, subject, recording, names=[acting.ALIGNMENT]),
-        *_run(acting.check_states, subject, recording, names=[acting.REPLAYED]),
-        *_run(acting.check_forgetting, subject, recording, names=[acting.FORGETTING]),
-        *_check_updates(subject, recording),
-        *_run(randomness.check_randomness, subject, recording, names=randomness_names),
-        *_run(efficiency.check_donation, subject, recording, names=[efficiency.DONATION]),
-        *_run(efficiency.check_compilation, recording, names=[efficiency.COMPILATION]),
-    ]
-
-
-def _check_updates(subject: Subject, recording: Recording) -> list[CheckResult]:
-    equality = [learner_devices.EQUALITY]
-    if first_learning_cycle(subject) is None:
-        reason = "the agent takes no updates, so there is no gradient"
-        return [skipped(name, reason) for name in [*learning.LOSS_CHECKS, *equality]]
-
-    def check_learning() -> list[CheckResult]:
-        return learning.check_learning(subject, LossSensitivity(subject, recording))
-
-    return [
-        *_run(check_learning, names=learning.LOSS_CHECKS),
-        *_run(learner_devices.check_equality, subject, recording, names=equality),
-    ]
+    results = [passed(PIPELINE, detail)]
+    has_updates = first_learning_cycle(subject) is not None
+    for names, check in _RECORDING_CHECKS:
+        if names[0] in _NEED_UPDATES and not has_updates:
+            reason = "the agent takes no updates, so there is no gradient"
+            results += [skipped(name, reason) for name in names]
+        else:
+            results += _run(names, check, subject, recording)
+    return results
 
 
 def _run(
-    check: Callable[..., CheckResult | list[CheckResult]], *args: Any, names: Sequence[str]
+    names: Sequence[str], check: Callable[..., CheckResult | list[CheckResult]], *args: Any
 ) -> list[CheckResult]:
     """Run a check; if it raises, fail the first of its names and skip the others."""
     try:

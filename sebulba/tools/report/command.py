@@ -17,12 +17,14 @@ def plot(run_dirs: Sequence[str], output: str) -> int:
     """Plot runs to a file, print its name, and return the exit code."""
 
     def write(groups: list[Group]) -> None:
+        if pathlib.Path(output).suffix not in FORMATS:
+            raise ConfigError(f"-o: expected a file ending in {', '.join(FORMATS)}, got {output}")
         # Importing matplotlib takes half a second, so wrong arguments are reported first.
         from sebulba.tools.report.figure import draw, save
 
         save(draw(groups), output)
 
-    return _write("sebulba.plot", run_dirs, output, write, formats=FORMATS)
+    return _write("sebulba.plot", run_dirs, output, write)
 
 
 def report(run_dirs: Sequence[str], output: str) -> int:
@@ -37,16 +39,9 @@ def report(run_dirs: Sequence[str], output: str) -> int:
 
 
 def _write(
-    name: str,
-    run_dirs: Sequence[str],
-    output: str,
-    write: Callable[[list[Group]], None],
-    *,
-    formats: Sequence[str] | None = None,
+    name: str, run_dirs: Sequence[str], output: str, write: Callable[[list[Group]], None]
 ) -> int:
     try:
-        if formats is not None and pathlib.Path(output).suffix not in formats:
-            raise ConfigError(f"-o: expected a file ending in {', '.join(formats)}, got {output}")
         if importlib.util.find_spec("matplotlib") is None:
             raise ConfigError("matplotlib is not installed: pip install 'sebulba[plot]'")
         write(group_runs(read_runs(run_dirs)))

@@ -24,12 +24,7 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.2  # inches
 _GROUP_HEIGHT = 0.6  # inches, two bars
 _CURVES = (
     ("env_steps", "episode_return_mean", "env steps", "mean episode return"),
-    (
-        "wall_time_s",
-        "episode_return_mean",
-        "wall time including start-up [s]",
-        "mean episode return",
-    ),
+    ("wall_time_s", "episode_return_mean", "wall time with start-up [s]", "mean episode return"),
     ("env_steps", "steps_per_second", "env steps", "env steps per second"),
 )
 _NOTE = (
