@@ -27,3 +27,10 @@ def describe_nearest(name: str, candidates: Iterable[str]) -> str:
     known = ", ".join(candidates) if len(candidates) <= MOST_LISTED else f"{len(candidates)} names"
     question = f"did you mean {' or '.join(by_lower_case[match] for match in near)}? "
     return f"{question if near else ''}(known: {known or 'none'})"
+
+
+def escaped(text: str) -> str:
+    """Return text without control characters but for newlines: they could drive a terminal."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
+    )

@@ -10,6 +10,7 @@ from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
+from sebulba.process import leave, open_standard_streams
 
 _PROG = "python -m sebulba.train"
 _DESCRIPTION = """\
@@ -21,6 +22,7 @@ Trains the agent of a config.
 
 def main() -> None:
     """Parse the command line, train, and exit with the run's exit code."""
+    open_standard_streams()
     end_with_parent()
     try:
         all_seeds, argv = seeds.take_seeds(sys.argv[1:])
@@ -35,7 +37,7 @@ def main() -> None:
     # Importing jax takes a second, so command line errors and --help come first.
     from sebulba.run.lifecycle import train
 
-    sys.exit(train(config))
+    leave(train(config))
 
 
 if __name__ == "__main__":
