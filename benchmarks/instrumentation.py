@@ -13,7 +13,6 @@ from unittest import mock
 
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Series
-from sebulba.acting import actor_building
 from sebulba.config import Config
 from sebulba.ring.timing import WallClock
 from sebulba.run import assembly
@@ -53,10 +52,7 @@ class CountingClock(WallClock):
 @contextlib.contextmanager
 def clocks(clock: type[WallClock]) -> Iterator[None]:
     """Build rings with another clock."""
-    with (
-        mock.patch.object(assembly, "WallClock", clock),
-        mock.patch.object(actor_building, "WallClock", clock),
-    ):
+    with mock.patch.object(assembly, "WallClock", clock):
         yield
 
 
