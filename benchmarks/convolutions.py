@@ -99,7 +99,7 @@ def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--torsos", nargs="+", default=["dqn", "deep"])
     parser.add_argument("--worker", help="internal: measure this torso for another process")
-    parser.add_argument("--keep-memory", action="store_true", help="internal: as the worker")
+    parser.add_argument("--keep-memory", action="store_true", help="internal: for the worker")
     arguments = parser.parse_args()
     if arguments.worker:
         if arguments.keep_memory:

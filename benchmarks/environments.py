@@ -14,8 +14,8 @@ from sebulba.config import EnvConfig
 from sebulba.envs.base import FusedEnvironment
 from sebulba.types import EnvironmentSpec, EnvStep
 
-VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)  # as CartPole's
-IMAGE = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)  # as Atari's
+VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)  # CartPole's shape
+IMAGE = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)  # Atari's shape
 NUM_ACTIONS = 2
 EPISODE_LENGTH = 20
 

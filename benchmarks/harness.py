@@ -63,7 +63,7 @@ class Result:
     """The measurements of a benchmark."""
 
     name: str
-    unit: str  # of the rates
+    unit: str  # unit of the rates, such as "env steps/s"
     rates: Mapping[str, Series]
     ratios: Mapping[str, Series]
     settings: Mapping[str, Any]

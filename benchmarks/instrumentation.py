@@ -36,7 +36,7 @@ class NullClock(WallClock):
 class CountingClock(WallClock):
     """A clock that counts its readings."""
 
-    readings = 0  # of all clocks together
+    readings = 0  # counted over all clocks
 
     def begin(self, activity: str) -> None:
         """Count, and begin an activity."""

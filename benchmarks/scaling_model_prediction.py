@@ -30,8 +30,8 @@ BEND = 0.9
 class Network:
     """The network between hosts."""
 
-    latency_s: float  # of one message between two hosts
-    bytes_per_s: float  # of one host, in each direction
+    latency_s: float  # seconds of one message between two hosts
+    bytes_per_s: float  # bandwidth of one host, in each direction
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Host:
     gradient_bytes: int
     updates_per_cycle: float
     update_deviation_s: float  # standard deviation of one optimisation step
-    num_envs: int = 0  # of one actor
-    queue_slots: int = 0  # of all its actors
+    num_envs: int = 0  # per actor
+    queue_slots: int = 0  # summed over its actors
     trajectory_bytes: int = 0
     state_bytes: int = 0  # the learner's, its replay included
     is_lock_step: bool = False
@@ -57,9 +57,9 @@ class Point:
 
     num_hosts: int
     update_s: float  # seconds of a learner cycle
-    all_reduce_s: float  # of one optimisation step
-    env_steps_per_s: float  # of all hosts
-    efficiency: float  # of linear scaling
+    all_reduce_s: float  # seconds per optimisation step
+    env_steps_per_s: float  # summed over all hosts
+    efficiency: float  # share of linear scaling
     bound: str
 
 

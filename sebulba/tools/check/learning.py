@@ -13,7 +13,7 @@ import numpy as np
 from sebulba.tools.check import perturbation
 from sebulba.tools.check.perturbation import Entry, Perturbation, RowMask, other_values
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, passed, passed_unless, skipped
+from sebulba.tools.check.result import CheckResult, failed, is_equal, passed, passed_unless, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import EnvStep, PyTree
@@ -42,7 +42,7 @@ class _Expectation:
 
     field: str
     rows: RowMask
-    kind: str  # of rows, for messages
+    kind: str  # name of these rows in messages
     is_used: bool
 
 
@@ -120,7 +120,8 @@ def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: obj
     change = Perturbation(field=expectation.field, rows=expectation.rows, action_space=space)
     entries = list(change.entries(sensitivity.items))
     changed = change.apply(sensitivity.items)
-    if not entries or not _differ(sensitivity.items, changed, expectation.field):
+    # With a space of one action, or with empty extras, there is no other value.
+    if is_equal(*([item.trajectory for item in items] for items in (sensitivity.items, changed))):
         return _Finding()
     field, kind = expectation.field, expectation.kind
     has_effect = sensitivity.has_effect(changed)
@@ -147,21 +148,6 @@ def _first_with_effect(
     items = sensitivity.items
     return next(
         (each for each in newest if sensitivity.has_effect(change.apply(items, only=each))), None
-    )
-
-
-def _differ(
-    before: Sequence[RecordedTrajectory], after: Sequence[RecordedTrajectory], field: str
-) -> bool:
-    """Whether the change made a difference; a space of one action or empty extras allow none."""
-    if field not in ("action", "extras"):
-        return True
-    pairs = zip(before, after, strict=True)
-    leaves = [(getattr(a.trajectory, field), getattr(b.trajectory, field)) for a, b in pairs]
-    return any(
-        not np.array_equal(x, y)
-        for left, right in leaves
-        for x, y in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
     )
 
 

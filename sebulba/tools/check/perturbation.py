@@ -132,7 +132,7 @@ FIELDS: dict[str, Field] = {
     "action": Field(change=_change_action, is_of_transitions=True),
     "extras": Field(change=_change_extras, is_of_transitions=True),
 }
-"""What can be changed, by its name in messages; a flag becomes the other one."""
+"""The fields that can be changed, by their name in messages; a changed flag becomes the other."""
 
 
 def is_reset(env_steps: EnvStep) -> np.ndarray:

@@ -42,7 +42,7 @@ class RecordedTrajectory:
 class Recording:
     """The trajectories, compilations and donations of a run."""
 
-    trajectories: tuple[RecordedTrajectory, ...]  # from the first on, in the learner's order
+    trajectories: tuple[RecordedTrajectory, ...]  # the first ones, in the learner's order
     num_cycles: int  # learner cycles
     num_updates: int
     late_compilations: tuple[str, ...]  # functions compiled after their first call
@@ -112,6 +112,7 @@ class _Recorder:
         """Record compilations of a cycle in which every function had been called before."""
         learner = self._subject.ring.learner
         num_updates = self._subject.agent.num_updates_per_cycle(learner.num_cycles - 1)
+        # Each actor has its own act cycle, and a first update compiles other code than the next.
         called = {f"actor {item.actor_id}" for item in items}
         called |= {"no update"} if num_updates == 0 else {"the first update"}
         called |= {"another update"} if num_updates > 1 else set()

@@ -80,6 +80,12 @@ def _differs(left: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarra
     return np.asarray(left != right)
 
 
+def is_equal(left: PyTree, right: PyTree) -> bool:
+    """Whether two pytrees of equal structure have equal elements; NaN equals NaN."""
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+
 def leaf_name(what: str, path: tuple) -> str:
     """Return `what.path.of.the.leaf`."""
     return ".".join(

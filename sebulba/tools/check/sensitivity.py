@@ -6,7 +6,7 @@ import numpy as np
 
 from sebulba.tools.check.capture import from_data
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
-from sebulba.tools.check.result import as_numpy
+from sebulba.tools.check.result import as_numpy, is_equal
 from sebulba.tools.check.subject import Subject
 from sebulba.types import PyTree
 
@@ -35,7 +35,7 @@ class LossSensitivity:
         self._num_updates = 1
         self.items = self._choose(recording.trajectories)
         self.baseline = self._compute(self.items)
-        if not _is_same(self.baseline, self._compute(self.items, seed=_SEED + 1)):
+        if not is_equal(self.baseline, self._compute(self.items, seed=_SEED + 1)):
             self._num_updates = _SAMPLED_UPDATES
             self.baseline = self._compute(self.items)
 
@@ -46,16 +46,16 @@ class LossSensitivity:
 
     def has_effect(self, items: list[RecordedTrajectory]) -> bool:
         """Whether these trajectories give other results than `self.items`."""
-        return not _is_same(self.baseline, self._compute(items))
+        return not is_equal(self.baseline, self._compute(items))
 
     def differs(self, left: list[RecordedTrajectory], right: list[RecordedTrajectory]) -> bool:
         """Whether two lists of trajectories give different results."""
-        return not _is_same(self._compute(left), self._compute(right))
+        return not is_equal(self._compute(left), self._compute(right))
 
     def describe(self, items: list[RecordedTrajectory]) -> str:
         """Describe how these trajectories change the loss and its gradients."""
         results = self._compute(items)
-        if _is_same(self.baseline, results):
+        if is_equal(self.baseline, results):
             return "no change of the loss or its gradients"
         pairs = zip(jax.tree.leaves(self.baseline[1]), jax.tree.leaves(results[1]), strict=True)
         change = max(float(np.max(np.abs(a - b))) for a, b in pairs)
@@ -101,8 +101,3 @@ class LossSensitivity:
 
 def _has_gradient(results: LossAndGradients) -> bool:
     return any(np.any(leaf) for leaf in jax.tree.leaves(results[1]))
-
-
-def _is_same(left: LossAndGradients, right: LossAndGradients) -> bool:
-    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
-    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)

@@ -29,7 +29,7 @@ class Subject:
     ring: Ring
     probes: tuple[ProbeEnvironment, ...]  # one for each actor
     start_states: tuple[ActorState, ...]  # one for each actor, before row 0 of its stream
-    memory_plan: MemoryPlan  # of the run, without the recorded arguments
+    memory_plan: MemoryPlan  # memory of a run, without the recorded arguments
 
     def agent_on(self, num_learner_devices: int) -> tuple[Agent, RunSpec]:
         """Build the agent, and its run spec, for another number of learner devices."""

@@ -52,7 +52,7 @@ def plan(config: Config, *, seconds: float, verify: bool, json_path: pathlib.Pat
 class Plan:
     """Measured times, and the settings predicted from them."""
 
-    parts: dict[int, Parts]  # by actor.num_envs
+    parts: dict[int, Parts]  # keys: actor.num_envs
     given: Candidate
     proposed: Candidate
     # Faster, but changes the agent's batch size, so the user decides; None: no faster setting.

@@ -37,7 +37,7 @@ class Parts:
     environment: Cost  # part of act: stepping the environment
     transfer: Cost  # part of act: moving the trajectory to the learner devices
     update: Cost  # one learner cycle, including the staging of networks
-    env_steps: int  # of one trajectory
+    env_steps: int  # per trajectory
     trajectories_per_cycle: int
 
 

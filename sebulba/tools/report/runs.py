@@ -24,7 +24,7 @@ class Run:
     """The contents of a run directory."""
 
     path: pathlib.Path
-    config: dict[str, Any]  # by dotted key
+    config: dict[str, Any]  # keys are dotted: "actor.num_envs"
     rows: list[dict[str, Any]]  # metrics.jsonl; may be empty
     summary: dict[str, Any] | None  # summary.json; None: the run has not ended, or was killed
     process: dict[str, Any]  # run.json: versions, devices, command; may be empty
