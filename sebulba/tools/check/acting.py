@@ -34,8 +34,9 @@ def check_alignment(subject: Subject, recording: Recording) -> CheckResult:
             failure = failure or first_difference(
                 expected,
                 trajectory.env_steps,
-                what=f"trajectory.env_steps ({item.place})",
+                what="trajectory.env_steps",
                 axes=_ROW_AXES,
+                place=item.place,
                 tolerance=1e-6,
             )
             code = np.asarray(action_code(probe.spec.action_space, trajectory.action[-1]))
@@ -60,7 +61,7 @@ def check_states(subject: Subject, recording: Recording) -> CheckResult:
                 ("final_state", ("env",), as_data(after), item.final_state),
             ):
                 failure = failure or first_difference(
-                    expected, got, what=f"{what} ({item.place})", axes=axes, tolerance=_TOLERANCE
+                    expected, got, what=what, axes=axes, place=item.place, tolerance=_TOLERANCE
                 )
             state = after
             rows += len(item.trajectory.action) * subject.run_spec.num_envs
@@ -96,8 +97,9 @@ def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
             failure = failure or first_difference(
                 left,
                 right,
-                what=f"{name} of greedy act (actor {actor_id})",
+                what=f"greedy act: {name}",
                 axes=_ROW_AXES,
+                place=f"actor {actor_id}",
                 tolerance=1e-5,
             )
     detail = "in each episode, greedy acting equals a new actor's"

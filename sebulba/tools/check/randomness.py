@@ -144,7 +144,7 @@ def check_exploration(subject: Subject) -> CheckResult:
             firsts = leaves if axis < 0 else [leaf.reshape(-1)[:1] for leaf in leaves]
             got = f"one value per actor: {_listing(firsts)}"
         failure = failure or (
-            f"{name}, actors 0 … {len(leaves) - 1}, before row 0: expected a different value for"
+            f"{name} (actors 0 … {len(leaves) - 1}, before row 0): expected a different value for"
             f" each environment of each actor, got {got}"
         )
     if failure is None and not settings:

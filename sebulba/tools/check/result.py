@@ -49,6 +49,7 @@ def first_difference(
     *,
     what: str,
     axes: tuple[str, ...],
+    place: str | None = None,
     tolerance: float = 0.0,
 ) -> str | None:
     """Describe the first element in which two pytrees of equal structure differ; None: equal.
@@ -58,6 +59,7 @@ def first_difference(
         got: pytree of arrays of the same shapes.
         what: the pytree's name, put before the path of a leaf.
         axes: names of the leading axes, such as `("row", "env")`.
+        place: the actor and act cycle, put before the indices.
         tolerance: absolute, and relative to the expected number.
     """
     expected_leaves = jax.tree_util.tree_leaves_with_path(as_numpy(expected))
@@ -65,10 +67,11 @@ def first_difference(
         differs = _differs(left, right, tolerance)
         if differs.any():
             index = tuple(int(i) for i in np.argwhere(differs)[0])
-            place = [f"{axis} {i}" for axis, i in zip(axes, index, strict=False)]
+            places = [f"{axis} {i}" for axis, i in zip(axes, index, strict=False)]
+            where = ", ".join([place, *places] if place else places)
             rest = f"[{','.join(map(str, index[len(axes) :]))}]" if index[len(axes) :] else ""
             return (
-                f"{leaf_name(what, path)}{rest}, {', '.join(place)}: expected {left[index]},"
+                f"{leaf_name(what, path)}{rest} ({where}): expected {left[index]},"
                 f" got {right[index]}"
             )
     return None

@@ -77,8 +77,8 @@ def test_a_difference_names_leaf_row_environment_and_both_values():
     expected = {"a": np.zeros((2, 3), np.float32), "b": np.zeros((2, 3, 2), np.int32)}
     got = {"a": expected["a"], "b": expected["b"].copy()}
     got["b"][1, 2, 0] = 5
-    words = first_difference(expected, got, what="row", axes=("row", "env"))
-    assert words == "row.b[0], row 1, env 2: expected 0, got 5"
+    words = first_difference(expected, got, what="row", axes=("row", "env"), place="actor 3")
+    assert words == "row.b[0] (actor 3, row 1, env 2): expected 0, got 5"
     assert first_difference(expected, expected, what="row", axes=("row", "env")) is None
 
 
