@@ -45,7 +45,7 @@ class Report:
     """The results of all checks."""
 
     results: tuple[CheckResult, ...]
-    memory_plan: str | None  # None: the agent breaks the protocol
+    memory_plan: str | None  # None: the ring could not be assembled
 
     @property
     def has_failures(self) -> bool:
