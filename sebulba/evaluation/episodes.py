@@ -119,7 +119,7 @@ class Evaluator:
             networks,
             environment.reset(),
             key=stream(jax.random.key(self.plan.seed), _STREAM),
-            actor_id=0,
+            global_actor_id=0,
             device=self._device,
             tracker=EpisodeTracker(),
         )

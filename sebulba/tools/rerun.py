@@ -58,15 +58,15 @@ def rerun(run_dir: pathlib.Path) -> int:
     except CheckpointError as error:
         print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
         return EXIT_CHECKPOINT
-    learners = LearnerDevices(plan_devices(config.devices, jax.local_devices()).learner)
-    findings = examine(agent, learners, state)
+    learner_devices = LearnerDevices(plan_devices(config.devices, jax.local_devices()).learner)
+    findings = examine(agent, learner_devices, state)
     _show(findings, failure)
     # Training judges an update by its loss and gradients alone, too.
     judged = [each for each in findings if each.part == "gradient" or each.path == "loss"]
     return EXIT_DONE if all(each.is_finite for each in judged) else EXIT_NON_FINITE
 
 
-def examine(agent: Agent, learners: LearnerDevices, state: LearnerState) -> list[Finding]:
+def examine(agent: Agent, learner_devices: LearnerDevices, state: LearnerState) -> list[Finding]:
     """Compute one update of a state on the learner devices, without applying it.
 
     Returns:
@@ -77,7 +77,9 @@ def examine(agent: Agent, learners: LearnerDevices, state: LearnerState) -> list
         value, metrics, grads, _ = loss_and_gradients(agent, state, experience_of(state))
         return {"loss": value, **metrics}, grads
 
-    mapped_update = mapping.map_over_learners(update, learners, out_specs=(REPLICATED, REPLICATED))
+    mapped_update = mapping.map_over_learner_devices(
+        update, learner_devices, out_specs=(REPLICATED, REPLICATED)
+    )
     metrics, grads = mapped_update(state)
     inputs = {
         "networks": state.networks,
