@@ -1,12 +1,12 @@
-"""Times act cycles: env steps a second of acting alone, by the way it is done.
+"""Measure act cycles: env steps per second of acting alone, for every kind of act cycle.
 
     python -m benchmarks.act_cycle [--workloads envpool pong-ale …] [--threads 1 2] [--json FILE]
 
-CartPole with an MLP of five tanh layers of 200, 16 environments a thread and 100 steps a cycle;
-Pong with the network of DQN, 64 environments a thread and 20 steps a cycle. All variants give the
-same trajectories, which is checked first. Beside them stand the environment alone, the inference
-alone (stepped: a bare jitted act for each vector step; fused: a jitted scan), their serial limit
-1 / (1/environment + 1/inference), and for fused cycles a jitted loop of both that keeps no rows.
+CartPole has an MLP of five tanh layers of 200, 16 environments per thread and 100 steps per cycle;
+Pong has DQN's network, 64 environments per thread and 20 steps per cycle. All variants are first
+checked to give the same trajectories. For comparison: the environment alone, the inference alone
+(stepped: a jitted act per vector step; fused: a jitted scan), their serial limit
+1 / (1/environment + 1/inference), and for fused cycles a jitted loop of both that stores no rows.
 The loops of `benchmarks.bookkeeping` run in one thread.
 """
 
@@ -35,14 +35,14 @@ from sebulba.types import EnvStep, Networks, PyTree, RunSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is acted, and how much of it in a repeat."""
+    """An environment with an agent, and the size of a repeat."""
 
     env: EnvConfig
     agent: PolicyGradientConfig = dataclasses.field(default_factory=PolicyGradientConfig)
-    num_envs: int = 16  # of a thread
+    num_envs: int = 16  # per thread
     length: int = 100  # T
     num_cycles: int = 20
-    has_loops: bool = True  # whether the loops of `benchmarks.bookkeeping` run too
+    has_loops: bool = True  # also measure the loops of `benchmarks.bookkeeping`
 
 
 def _pong(env: EnvConfig) -> Workload:
@@ -57,7 +57,7 @@ def _pong(env: EnvConfig) -> Workload:
 
 
 WORKLOADS = {
-    # One thread steps these environments faster than two: waking the second takes longer.
+    # One EnvPool thread is faster than two here: waking the second takes longer than stepping.
     "envpool": Workload(
         env=EnvConfig(suite="envpool", id="CartPole-v1", options={"num_threads": 1})
     ),
@@ -76,7 +76,7 @@ CHECKED_ENVS = 4
 
 
 class Bench:
-    """One workload's act cycles, with the agent and networks that all of them share."""
+    """The act cycles of a workload, which share an agent and networks."""
 
     def __init__(self, workload: Workload):
         self.workload = workload
@@ -103,13 +103,13 @@ class Bench:
         self.cycles = ("stepped", "fused") if self.fusible else ("stepped",)
 
     def make_environment(self, seed: int) -> Environment:
-        """Makes a new batch of environments."""
+        """Make a batch of environments."""
         return make_environment(self.workload.env, num_envs=self.workload.num_envs, seed=seed)
 
     def make_cycle(
         self, variant: str, environment: Environment, env_step: EnvStep
     ) -> tuple[ActCycle, ActCarry]:
-        """Returns an act cycle of an environment that has been reset, and its first carry."""
+        """Return an act cycle of a reset environment, and its first carry."""
         agent, networks = self.agent, self.networks
         key = jax.random.key(1)
         carry = init_carry(
@@ -138,7 +138,7 @@ class Bench:
 
 
 class Acting:
-    """Work: act cycles of one variant, each on an environment of its own, in as many threads."""
+    """Work: act cycles of one variant, one thread and environment each."""
 
     def __init__(self, bench: Bench, variant: str, environments: Sequence[Environment]):
         self._bench = bench
@@ -149,7 +149,7 @@ class Acting:
         ]
 
     def __call__(self, num_cycles: int) -> int:
-        """Acts `num_cycles` cycles in each thread; returns the rows acted."""
+        """Run `num_cycles` act cycles in each thread, and return the env steps."""
         run = functools.partial(self._act, num_cycles=num_cycles)
         self._cycles = list(self._pool.map(run, self._cycles))
         workload = self._bench.workload
@@ -163,10 +163,10 @@ class Acting:
 
 
 def check_identical(bench: Bench) -> None:
-    """Checks that all variants give the same trajectories.
+    """Check that all variants give the same trajectories.
 
     Raises:
-        AssertionError: they do not.
+        AssertionError: two variants differ.
     """
     expected: list[PyTree] | None = None
     for variant in (*bench.loops, *bench.cycles):
@@ -183,11 +183,11 @@ def check_identical(bench: Bench) -> None:
 
 
 def measure(bench: Bench, *, threads: Sequence[int], repeats: int) -> Result:
-    """Returns env steps a second of every variant, of the act cycles with 1 and more threads."""
+    """Measure env steps per second of every variant, and of act cycles with several threads."""
     workload = bench.workload
     threads = sorted({1, *threads})
     environments = [bench.make_environment(seed) for seed in range(max(threads))]
-    # A fused environment's stream goes on through its traceable step alone.
+    # Once fused, an environment can no longer be stepped from Python.
     own = [bench.make_environment(seed) for seed in range(sum(threads))] if bench.fusible else []
     remaining = iter(own)
     work: dict[str, Callable[[], float]] = {}
@@ -260,7 +260,7 @@ def _ratios(rates: Mapping[str, Series], bench: Bench, threads: Sequence[int]) -
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     parser = harness.parser(__doc__)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
@@ -268,7 +268,7 @@ def main() -> None:
     results = []
     for name in arguments.workloads:
         workload = WORKLOADS[name]
-        # ALE takes a fifth of a second to make and reset one environment.
+        # Few environments: ALE takes 0.2 s to make and reset each.
         check_identical(Bench(dataclasses.replace(workload, num_envs=CHECKED_ENVS)))
         bench = Bench(workload)
         results.append(measure(bench, threads=arguments.threads, repeats=arguments.repeats))

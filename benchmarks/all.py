@@ -1,8 +1,8 @@
-"""Runs every benchmark of acting and learning, each in a process of its own.
+"""Run every benchmark of acting and learning, each in its own process.
 
     python -m benchmarks.all [--only startup scaling …] [--json-dir DIR]
 
-Together they take about twenty minutes on two cores; nothing else should run meanwhile.
+They take about twenty minutes on two cores. Nothing else should run at the same time.
 """
 
 import argparse
@@ -28,11 +28,11 @@ COMMANDS: dict[str, list[str]] = {
     "startup": ["startup"],
     "soak": ["soak"],
 }
-"""Module and arguments, by the name of the JSON file."""
+"""Module and arguments of each benchmark, by the name of its JSON file."""
 
 
 def main() -> None:
-    """Runs them one after the other; ends with 1 if one failed."""
+    """Run the benchmarks one after the other; exit with 1 if one failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The parts of acting, each alone: what an act cycle is measured against."""
+"""The parts of acting, each running alone: the references for act cycles."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from sebulba.types import EnvStep, Networks, PyTree
 
 
 def step_alone(environment: Environment, num_rows: int) -> Callable[[], int]:
-    """Returns work: an environment that has been reset, stepped with random actions."""
+    """Return work: a reset environment, stepped with random actions."""
     actions = random_actions(environment, num_rows)
 
     def run() -> int:
@@ -25,7 +25,7 @@ def step_alone(environment: Environment, num_rows: int) -> Callable[[], int]:
 
 
 def scan_alone(environment: Environment, num_rows: int, num_scans: int = 1) -> Callable[[], int]:
-    """Returns work: a fusible environment that has been reset, stepped in jitted scans."""
+    """Return work: a reset fusible environment, stepped in jitted scans."""
     fused = environment.fused()
     actions = jnp.asarray(np.stack(random_actions(environment, num_rows)))
 
@@ -52,7 +52,7 @@ def scan_alone(environment: Environment, num_rows: int, num_scans: int = 1) -> C
 def infer_alone(
     agent: Agent, networks: Networks, env_step: EnvStep, num_rows: int
 ) -> Callable[[], int]:
-    """Returns work: a bare jitted act for each vector step, its action brought to the host."""
+    """Return work: a jitted act for each vector step, its action copied to the host."""
     num_envs = env_step.reward.shape[0]
     act = jax.jit(_act(agent), donate_argnums=1)
     state = _initial_state(agent, networks, num_envs)
@@ -70,9 +70,9 @@ def infer_alone(
 def infer_in_scan(
     agent: Agent, networks: Networks, env_step: EnvStep, num_rows: int, num_scans: int = 1
 ) -> Callable[[], int]:
-    """Returns work: acting from `num_rows` given rows in jitted scans."""
+    """Return work: acting on `num_rows` given rows in jitted scans."""
     num_envs = env_step.reward.shape[0]
-    # As an argument: a constant row would let XLA take the work out of the loop.
+    # Passed as an argument: XLA would hoist the work on a constant row out of the loop.
     rows = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * num_rows), env_step)
     state = _initial_state(agent, networks, num_envs)
 
@@ -102,15 +102,15 @@ def loop_alone(
     num_rows: int,
     num_loops: int = 1,
 ) -> Callable[[], int]:
-    """Returns work: environment and inference in one jitted loop that keeps nothing.
+    """Return work: environment and inference in one jitted loop that stores no rows.
 
     Args:
-        agent: that acts.
-        networks: on the device.
-        environment: fusible, has been reset.
-        env_step: what the reset gave.
-        num_rows: of a loop.
-        num_loops: jitted calls.
+        agent: the agent that acts.
+        networks: its networks, on the device.
+        environment: a reset fusible environment.
+        env_step: the row that the reset returned.
+        num_rows: env steps per loop.
+        num_loops: number of jitted calls.
     """
     fused = environment.fused()
     state = _initial_state(agent, networks, environment.num_envs)
@@ -121,7 +121,7 @@ def loop_alone(
             state, row, env_state, total = looped
             action, _, state = _act(agent)(networks, state, row)
             env_state, row = fused.step(env_state, action)
-            # For an environment that looks at no action, XLA would choose none.
+            # XLA would remove the inference if the environment ignores actions.
             total += sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(action))
             return state, row, env_state, total
 

@@ -1,8 +1,8 @@
-"""The act cycles that one writes first, for comparison: a Python loop around a jitted `act`.
+"""Naive act cycles, for comparison: a Python loop around a jitted `act`.
 
-Each env step uploads the row, calls the jitted act, and keeps the episode statistics with one jax
-call for each operation (`eager`), with one jitted call (`jit`), or with one that also donates the
-statistics (`donated`). Rows are kept in a list, which one jitted call stacks at the end.
+Each env step uploads the row, calls the jitted act, and updates the episode statistics: with a jax
+call per operation (`eager`), with one jitted call (`jit`), or with one that donates the statistics
+(`donated`). Rows go to a list, which one jitted call stacks at the end.
 """
 
 from typing import Literal
@@ -23,7 +23,7 @@ BOOKKEEPING: tuple[Bookkeeping, ...] = ("eager", "jit", "donated")
 
 
 class LoopCycle:
-    """An act cycle as a loop, with the bookkeeping outside the jitted act."""
+    """An act cycle as a Python loop, with the bookkeeping outside the jitted act."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LoopCycle:
         self._stack = jax.jit(_stack)
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        """Acts `T` steps; `carry.actor_state` is donated."""
+        """Act for `T` steps; `carry.actor_state` is donated."""
         actor_state, statistics, env_step = carry.actor_state, carry.statistics, carry.env_step
         rows = []
         for _ in range(self._trajectory_length):
@@ -66,7 +66,7 @@ class LoopCycle:
 def _update(
     statistics: EpisodeStatistics, env_step: EnvStep
 ) -> tuple[EpisodeStatistics, EpisodeStatistics]:
-    """Returns the statistics twice: one goes on to the next step, one is kept."""
+    """Return the statistics twice: for the next step, and for the trajectory."""
     statistics = update_statistics(statistics, env_step)
     return statistics, statistics
 

@@ -1,11 +1,11 @@
-"""What checkpoints cost a run: throughput with and without them, and the time that each one takes.
+"""Measure the cost of checkpoints: throughput with and without them, and the time of each one.
 
     python -m benchmarks.checkpointing configs/impala_cartpole.yaml [--interval-s 10] [--json FILE]
 
-Any other flag is the config's, as of `python -m sebulba.train`. Each repeat is a new run, whose
-start-up and compilation do not count; it has to last for several intervals to be of use. The time
-of one checkpoint is measured on a ring that stands still: what the learner's thread copies, and
-what all threads of the process compute until the checkpoint is whole.
+Any other flag is the config's, as of `python -m sebulba.train`. Each repeat is a new run, measured
+without start-up and compilation; it should last for several intervals. The time of one checkpoint
+is measured on an idle ring: the copy by the learner's thread, and the CPU time of all threads until
+the checkpoint is complete.
 """
 
 import os
@@ -25,7 +25,7 @@ from sebulba.storage.checkpoints.checkpointer import Checkpointer
 
 
 def measure_throughput(config: Config, *, interval_s: float, repeats: int) -> Result:
-    """Returns env steps a second with checkpoints and without."""
+    """Measure env steps per second with and without checkpoints."""
     rates = harness.interleave(
         {
             "without checkpoints": lambda: rings.run_ring(config),
@@ -34,7 +34,7 @@ def measure_throughput(config: Config, *, interval_s: float, repeats: int) -> Re
         repeats,
     )
     return Result(
-        name=f"checkpoints beside {config.agent.name} on {config.env.suite} {config.env.id}",
+        name=f"checkpoints of {config.agent.name} on {config.env.suite} {config.env.id}",
         unit="env steps/s",
         rates=rates,
         ratios={"with / without": rates["with checkpoints"].over(rates["without checkpoints"])},
@@ -61,14 +61,11 @@ def _run_saving(config: Config, interval_s: float) -> Timed:
         finally:
             autosave.finish(threads_have_ended=True)
             ring.close_environments()
-    rate = ring.progress.steps_per_second
-    if rate is None:
-        raise ValueError("expected more env steps: the run was over before it was compiled")
-    return Timed(amount=rate, seconds=1.0)
+    return rings.rate_of(ring)
 
 
 def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
-    """Returns what one checkpoint takes."""
+    """Measure the time of one checkpoint."""
     ring = rings.quiet_ring(config)
     ring.learner.run_cycle(rings.act_one_cycle(ring))
     copied, computed = [], []
@@ -81,7 +78,7 @@ def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
         num_bytes = _size_of(pathlib.Path(directory) / str(repeats))
         checkpointer.close()
     ring.close_environments()
-    # The first one imports and allocates.
+    # The first one also imports and allocates.
     copy, cpu = Series(values=tuple(copied[1:])), Series(values=tuple(computed[1:]))
     cores = len(os.sched_getaffinity(0))
     return Result(
@@ -102,7 +99,7 @@ def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
 
 
 def _save(ring: Ring, checkpointer: Checkpointer, step: int) -> tuple[float, float]:
-    """Saves the ring; returns the seconds of the copy and of everything, on all cores."""
+    """Save the ring; return the seconds of the copy, and the CPU seconds of the whole save."""
     points = LearnedPoints(ring.actors)
     begin, cpu_begin = time.perf_counter(), time.process_time()
     state = capture(ring, points)
@@ -117,11 +114,11 @@ def _size_of(directory: pathlib.Path) -> int:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     parser = harness.parser(__doc__)
     parser.add_argument("config", help="YAML file")
-    parser.add_argument("--interval-s", type=float, default=10.0, help="between two checkpoints")
-    parser.add_argument("--env-steps", type=int, default=3_000_000, help="of a repeat")
+    parser.add_argument("--interval-s", type=float, default=10.0, help="between checkpoints")
+    parser.add_argument("--env-steps", type=int, default=3_000_000, help="env steps per repeat")
     arguments, flags = parser.parse_known_args()
     config = rings.of_length(load_config(arguments.config, flags), arguments.env_steps)
     settings = {"interval_s": arguments.interval_s, "repeats": arguments.repeats}

@@ -1,8 +1,8 @@
-"""Times convolutional updates with memory that is given back, and with memory that is kept.
+"""Measure convolutional updates while freed memory is returned to the system, and while it is kept.
 
     python -m benchmarks.convolutions [--torsos dqn deep] [--json FILE]
 
-Kept is what `run.keep_memory` does. Two processes, one with each setting, are measured in turn: the
+With `run.keep_memory` it is kept. Two processes, one with each setting, are measured in turn: the
 learner inside the running framework, and a plain jitted gradient step over `lax.conv`.
 """
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import harness, learner
+from benchmarks import harness, learner, rings
 from benchmarks.harness import Result, Timed
 from sebulba.devices.xla_cpu import keep_freed_memory
 
@@ -18,7 +18,7 @@ _NUM_ENVS = {"deep": 4}
 
 
 class Worker:
-    """Another process with memory of its own, which works only when asked."""
+    """A process with its own allocator, which works on request."""
 
     def __init__(self, torso: str, flags: Sequence[str]):
         self._process = subprocess.Popen(
@@ -29,30 +29,30 @@ class Worker:
         )
 
     def measure(self, work: str) -> Timed:
-        """Returns updates a second of `inside` or `bare`.
+        """Measure updates per second of `inside` or `bare`.
 
         Raises:
-            RuntimeError: the process ended.
+            RuntimeError: the process has ended.
         """
         try:
             self._process.stdin.write(f"{work}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # Its last words are on stderr; what it did not answer is said below.
+            pass  # The missing answer is reported below; its traceback is on stderr.
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"expected the rate of {work!r}, but the worker process ended")
         return Timed(amount=float(line), seconds=1.0)
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
 
 
 def serve(torso: str, num_envs: int, updates: int) -> None:
-    """Measures what lines of stdin ask for, and prints updates a second."""
+    """Measure the work named on each line of stdin, and print updates per second."""
     harness.compile_once()
     config = learner.make_config(torso=torso, num_envs=num_envs, updates=1)
     bare = learner.BareLoop(config, num_updates=updates)
@@ -66,7 +66,7 @@ def serve(torso: str, num_envs: int, updates: int) -> None:
 
 
 def measure(*, torso: str, repeats: int) -> Result:
-    """Returns updates a second of the learner and of a bare loop, with each allocator."""
+    """Measure updates per second of the learner and of a bare loop, with both settings."""
     workers = {"default": Worker(torso, ()), "kept": Worker(torso, ("--keep-memory",))}
     try:
         rates = harness.interleave(
@@ -90,16 +90,16 @@ def measure(*, torso: str, repeats: int) -> Result:
             "inside, kept / bare, kept": rates["inside, kept"].over(rates["bare, kept"]),
             "inside, kept / bare, default": rates["inside, kept"].over(plain),
         },
-        settings={"rows a batch": _NUM_ENVS.get(torso, 16) * learner.TRAJECTORY_LENGTH},
+        settings={"rows a batch": _NUM_ENVS.get(torso, 16) * rings.TRAJECTORY_LENGTH},
     )
 
 
 def main() -> None:
-    """Runs the benchmark, or a worker of it."""
+    """Run the benchmark, or one of its workers."""
     parser = harness.parser(__doc__)
     parser.add_argument("--torsos", nargs="+", default=["dqn", "deep"])
-    parser.add_argument("--worker", help="serve this torso to another process")
-    parser.add_argument("--keep-memory", action="store_true", help="of the worker")
+    parser.add_argument("--worker", help="internal: measure this torso for another process")
+    parser.add_argument("--keep-memory", action="store_true", help="internal: for the worker")
     arguments = parser.parse_args()
     if arguments.worker:
         if arguments.keep_memory:

@@ -1,4 +1,4 @@
-"""Environments that cost nothing but, if wanted, a wait: what remains is the framework's own cost.
+"""Environments that take no time, or only wait, so that the framework's own cost remains.
 
 In a config: suite `benchmarks.environments:make`, id `Canned`, options `latency_s` and `image`.
 """
@@ -14,28 +14,28 @@ from sebulba.config import EnvConfig
 from sebulba.envs.base import FusedEnvironment
 from sebulba.types import EnvironmentSpec, EnvStep
 
-VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)  # as CartPole's
-IMAGE = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)  # as Atari's
+VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)  # CartPole's shape
+IMAGE = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)  # Atari's shape
 NUM_ACTIONS = 2
 EPISODE_LENGTH = 20
 
 
 def make(config: EnvConfig, *, num_envs: int, seed: int) -> "CannedEnvironment":
-    """Makes a `CannedEnvironment`; `env.options.latency_s` is the wait of each step."""
+    """Make a `CannedEnvironment` with the options `latency_s` and `image`."""
     return CannedEnvironment(num_envs=num_envs, seed=seed, **config.options)
 
 
 class CannedEnvironment:
-    """Gives the same rows again and again: an episode of random observations, whatever is done."""
+    """Repeat one episode of random observations, whatever the actions are."""
 
     def __init__(self, *, num_envs: int, seed: int, latency_s: float = 0.0, image: bool = False):
-        """Makes the rows.
+        """Make the rows.
 
         Args:
             num_envs: `B`.
-            seed: of the observations.
-            latency_s: seconds that each step waits.
-            image: whether observations are images as Atari's, or vectors as CartPole's.
+            seed: determines the observations.
+            latency_s: time that each step sleeps, in seconds.
+            image: observations are images like Atari's, not vectors like CartPole's.
         """
         self.num_envs = num_envs
         self.spec = EnvironmentSpec(
@@ -59,12 +59,12 @@ class CannedEnvironment:
         self._index = 0
 
     def reset(self) -> EnvStep:
-        """Starts all episodes; see `Environment.reset`."""
+        """Begin the episode; see `Environment.reset`."""
         self._index = 0
         return self._rows[0]
 
     def step(self, action: np.ndarray) -> EnvStep:
-        """Waits, and gives the next row; see `Environment.step`."""
+        """Wait, and return the next row; see `Environment.step`."""
         del action
         if self._latency_s:
             time.sleep(self._latency_s)
@@ -72,7 +72,7 @@ class CannedEnvironment:
         return self._rows[self._index]
 
     def fused(self) -> FusedEnvironment | None:
-        """Returns the traceable step, or None with a wait, which a device cannot do."""
+        """Return the traceable step; None with a latency, since a device cannot sleep."""
         if self._latency_s:
             return None
         rows = jax.tree.map(lambda *leaves: jnp.stack(leaves), *self._rows)
@@ -85,4 +85,4 @@ class CannedEnvironment:
         return FusedEnvironment(state=jnp.int32(self._index), step=step)
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing: there are no resources."""

@@ -1,8 +1,7 @@
-"""What every benchmark here does: interleaved repeats, ratios within a repeat, stamp, table, JSON.
+"""The harness of all benchmarks: interleaved repeats, ratios within a repeat, table, JSON.
 
-Several people's work shares most machines, so a rate alone says little. Everything is measured in
-turn, again and again, in one process; a ratio is taken within each repeat, and its median and range
-are shown.
+Other work shares most machines, so a rate alone is not reliable. Everything is measured in turn, in
+several repeats, in one process. Ratios are taken within a repeat and shown with median and range.
 """
 
 import argparse
@@ -28,21 +27,21 @@ MIN_REPEATS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Series:
-    """One number for each repeat."""
+    """One measurement per repeat."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle of the repeats."""
+        """The median over the repeats."""
         return statistics.median(self.values)
 
     def over(self, other: "Series") -> "Series":
-        """Returns the ratio to another series, repeat by repeat."""
+        """Return the ratios to another series, one per repeat."""
         return combine(lambda a, b: a / b, self, other)
 
     def document(self) -> dict[str, Any]:
-        """Returns what the JSON file holds."""
+        """Return the series as written to JSON."""
         return {
             "median": self.median,
             "low": min(self.values),
@@ -53,7 +52,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timed:
-    """Work that timed itself, to leave its own start-up out."""
+    """The amount of work done, and its own measurement of the time, such as without start-up."""
 
     amount: float
     seconds: float
@@ -61,10 +60,10 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a benchmark found out."""
+    """The measurements of a benchmark."""
 
     name: str
-    unit: str  # of the rates
+    unit: str  # unit of the rates, such as "env steps/s"
     rates: Mapping[str, Series]
     ratios: Mapping[str, Series]
     settings: Mapping[str, Any]
@@ -72,25 +71,25 @@ class Result:
 
 
 def combine(function: Callable[..., float], *series: Series) -> Series:
-    """Returns `function` of several series, repeat by repeat."""
+    """Apply a function to several series, repeat by repeat."""
     columns = (each.values for each in series)
     return Series(values=tuple(function(*row) for row in zip(*columns, strict=True)))
 
 
 def serial_limit(*rates: Series) -> Series:
-    """Returns the rate of doing everything one after the other, each at the rate it has alone."""
+    """Return the rate of doing all parts one after the other, each at its own rate."""
     return combine(lambda *row: 1 / sum(1 / rate for rate in row), *rates)
 
 
 def interleave(work: Mapping[str, Callable[[], float | Timed]], repeats: int) -> dict[str, Series]:
-    """Runs all work once untimed, which compiles it, and then `repeats` times in turn.
+    """Run all work once untimed, which compiles it, and then `repeats` times in turn.
 
     Args:
-        work: by name; each returns how much of the unit it did, and only once it is really done.
-        repeats: timed rounds; every other one goes backwards.
+        work: functions by name; each blocks until its work is done, and returns the amount.
+        repeats: timed rounds; every second one runs in reverse order.
 
     Returns:
-        Units a second.
+        Amounts per second.
     """
     rates: dict[str, list[float]] = {name: [] for name in work}
     for run in work.values():
@@ -102,7 +101,7 @@ def interleave(work: Mapping[str, Callable[[], float | Timed]], repeats: int) ->
 
 
 def rate_of(work: Callable[[], float | Timed]) -> float:
-    """Does the work once; returns units a second."""
+    """Do the work once, and return its amount per second."""
     begin = time.perf_counter()
     done = work()
     if not isinstance(done, Timed):
@@ -111,7 +110,7 @@ def rate_of(work: Callable[[], float | Timed]) -> float:
 
 
 def compile_once() -> None:
-    """Lets work that builds everything anew find its programs compiled, as long as this process."""
+    """Cache compiled programs until this process ends, for work that rebuilds its ring."""
     cache = tempfile.mkdtemp(prefix="sebulba-benchmark-")
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
     jax.config.update("jax_compilation_cache_dir", cache)
@@ -120,7 +119,7 @@ def compile_once() -> None:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser of the flags that all benchmarks have."""
+    """Return a parser with the flags of all benchmarks."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -132,7 +131,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def report(results: Sequence[Result], path: pathlib.Path | None) -> None:
-    """Prints the results, and writes them to `path` with the stamp if there is one."""
+    """Print the results, and write them to `path`, unless it is None."""
     described = stamp()
     print(
         f"{', '.join(described['devices'])}; {described['cpu_count']} CPU cores, load"
@@ -146,7 +145,7 @@ def report(results: Sequence[Result], path: pathlib.Path | None) -> None:
 
 
 def describe(result: Result) -> str:
-    """Returns a result as a table: the median of the repeats, and their range."""
+    """Format a result as a table: median and range over the repeats."""
     lines = [f"\n{result.name} ({', '.join(f'{k} {v}' for k, v in result.settings.items())})"]
     width = max(map(len, (*result.rates, *result.ratios, *result.microseconds)))
     tables = (
@@ -163,7 +162,7 @@ def describe(result: Result) -> str:
 
 
 def document(result: Result) -> dict[str, Any]:
-    """Returns what the JSON file holds of a result."""
+    """Return a result as written to JSON."""
     return {
         "name": result.name,
         "unit": result.unit,
@@ -176,7 +175,7 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def stamp() -> dict[str, Any]:
-    """Returns what the figures depend on: the run's description, the machine, the commit."""
+    """Describe what the measurements depend on: versions, devices, machine, load, commit."""
     return describe_run() | {
         "cpu_count": len(os.sched_getaffinity(0)),
         "load_average": os.getloadavg()[0],

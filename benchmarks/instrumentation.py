@@ -1,9 +1,9 @@
-"""Times what the accounting of time costs: a run with its clocks, and with clocks that do nothing.
+"""Measure the cost of timing: a run with its clocks, and one with clocks that do nothing.
 
     python -m benchmarks.instrumentation CONFIG [--env-steps 150000] [--json FILE]
 
-Any other flag is the config's. Two runs differ by more than the clocks cost, so that is measured
-by itself too: the readings of a run's clocks a second, times what one takes.
+Any other flag is the config's. The noise between two runs exceeds the cost of the clocks, so it is
+also measured directly: the number of clock readings per second of a run, times the cost of one.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ from unittest import mock
 
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Series
-from sebulba.acting import actor_building
 from sebulba.config import Config
 from sebulba.ring.timing import WallClock
 from sebulba.run import assembly
@@ -22,46 +21,43 @@ _READINGS = 100_000
 
 
 class NullClock(WallClock):
-    """A clock that books nothing."""
+    """A clock that records nothing."""
 
     def begin(self, activity: str) -> None:
-        """Does nothing."""
+        """Ignore the call."""
 
     def lap(self, activity: str) -> None:
-        """Does nothing."""
+        """Ignore the call."""
 
     def restart(self) -> None:
-        """Does nothing."""
+        """Ignore the call."""
 
 
 class CountingClock(WallClock):
     """A clock that counts its readings."""
 
-    readings = 0  # of all clocks
+    readings = 0  # counted over all clocks
 
     def begin(self, activity: str) -> None:
-        """Announces an activity."""
+        """Count, and begin an activity."""
         CountingClock.readings += 1
         super().begin(activity)
 
     def lap(self, activity: str) -> None:
-        """Books an activity."""
+        """Count, and record an activity."""
         CountingClock.readings += 1
         super().lap(activity)
 
 
 @contextlib.contextmanager
 def clocks(clock: type[WallClock]) -> Iterator[None]:
-    """Lets rings be built with another clock."""
-    with (
-        mock.patch.object(assembly, "WallClock", clock),
-        mock.patch.object(actor_building, "WallClock", clock),
-    ):
+    """Build rings with another clock."""
+    with mock.patch.object(assembly, "WallClock", clock):
         yield
 
 
 def measure(config: Config, *, env_steps: int, repeats: int) -> Result:
-    """Returns env steps a second with and without clocks, and what their readings take."""
+    """Measure env steps per second with and without clocks, and the cost of their readings."""
     config = rings.of_length(config, env_steps)
 
     def run(clock: type[WallClock]) -> harness.Timed:
@@ -84,7 +80,7 @@ def measure(config: Config, *, env_steps: int, repeats: int) -> Result:
 
 
 def _share_of_time(config: Config) -> float:
-    """Returns the readings of a run times their cost, over the run's time."""
+    """Return the share of a run's time that its clock readings take."""
     clock, begin = WallClock(), time.perf_counter()
     for _ in range(_READINGS):
         clock.lap("x")
@@ -97,7 +93,7 @@ def _share_of_time(config: Config) -> float:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     rings.measure_config(__doc__, measure, env_steps=150_000)
 
 

@@ -1,10 +1,10 @@
-"""Times the learner: updates a second inside the running framework against a bare jitted loop.
+"""Measure updates per second inside the running framework, and in a bare jitted loop.
 
     python -m benchmarks.learner [--torsos mlp dqn shallow deep] [--updates 1 4] [--json FILE]
 
-Inside, the learner's thread runs as it does in training, deques, publishing and progress included;
-trajectories are acted once and then handed to it over and over, so that no actor takes the cores
-from it. The bare loop is a plain jitted gradient step on the same batch.
+Inside, the learner's thread runs as in training, with deques, publishing and progress. It gets the
+same trajectories repeatedly, so that no actor competes for the cores. The bare loop is a plain
+jitted gradient step on the same batch.
 """
 
 import dataclasses
@@ -19,34 +19,21 @@ from benchmarks import harness, rings
 from benchmarks.harness import Result, Timed
 from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.agent import Agent
-from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
+from sebulba.config import Config
 from sebulba.learning.learner import run_learner
 from sebulba.ring.queues import Closed
 from sebulba.run.assembly import Ring
 from sebulba.types import PyTree, Trajectory
 
-TRAJECTORY_LENGTH = 20
-
 
 def make_config(*, torso: str, num_envs: int, updates: int) -> Config:
-    """Returns the config of a run whose environment costs nothing."""
-    return Config(
-        devices=DevicesConfig(actor=(0,), learner=(0,)),
-        env=EnvConfig(
-            suite="benchmarks.environments:make", id="Canned", options={"image": torso != "mlp"}
-        ),
-        actor=ActorConfig(
-            threads_per_device=1,
-            num_envs=num_envs,
-            trajectory_length=TRAJECTORY_LENGTH,
-            cycle="stepped",
-        ),
-        agent=PolicyGradientConfig(torso=torso, updates_per_cycle=updates),
-    )
+    """Return the config of a run whose environments take no time."""
+    agent = PolicyGradientConfig(torso=torso, updates_per_cycle=updates)
+    return rings.canned_config(agent, num_envs=num_envs, image=torso != "mlp")
 
 
 def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: int) -> Result:
-    """Returns updates a second inside the framework and in a bare loop."""
+    """Measure updates per second inside the framework and in a bare loop."""
     config = make_config(torso=torso, num_envs=num_envs, updates=updates)
     rates = harness.interleave(
         {
@@ -69,10 +56,10 @@ def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: in
 
 
 def inside(config: Config, *, cycles: int) -> Timed:
-    """Runs the learner of a new ring, fed with one trajectory from another thread."""
+    """Run the learner of a new ring, which another thread feeds with one trajectory."""
     (item,) = rings.act_one_cycle(ring := rings.quiet_ring(config))
     ring.close_environments()
-    # A cycle is needed to compile, and rates begin after it.
+    # The first cycle compiles, and is not part of the rate.
     config = rings.of_length(config, (cycles + 1) * item.env_steps)
     ring = rings.quiet_ring(config)
     ring.close_environments()
@@ -102,7 +89,7 @@ def _feed(ring: Ring, item) -> None:
 
 
 class BareLoop:
-    """Work: a plain jitted gradient step on one batch, again and again."""
+    """Work: repeat a plain jitted gradient step on one batch."""
 
     def __init__(self, config: Config, *, num_updates: int):
         ring = rings.quiet_ring(config)
@@ -124,7 +111,7 @@ class BareLoop:
         self._num_updates = num_updates
 
     def __call__(self) -> int:
-        """Takes the steps, two in flight at most; returns their number."""
+        """Take the steps, with at most two in flight, and return their number."""
         previous = None
         for _ in range(self._num_updates):
             self._state, loss = self._step(self._state, self._trajectory)
@@ -147,10 +134,10 @@ def _gradient_step(agent: Agent, experience: PyTree) -> Callable[[PyTree, Trajec
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     parser = harness.parser(__doc__)
     parser.add_argument("--torsos", nargs="+", default=["mlp", "dqn", "shallow", "deep"])
-    parser.add_argument("--updates", nargs="+", type=int, default=[1, 4], help="a cycle")
+    parser.add_argument("--updates", nargs="+", type=int, default=[1, 4], help="per cycle")
     arguments = parser.parse_args()
     harness.compile_once()
     results = [

@@ -1,7 +1,7 @@
-"""Whether a config learns its task, on many seeds: `python -m benchmarks.learning CONFIG`.
+"""Train a config with several seeds and list the returns: `python -m benchmarks.learning CONFIG`.
 
-Each seed is a run of its own, in a process of its own, as a user would start it; the wall time is
-the whole process's, imports and compilation included.
+Each seed is a run in its own process, as a user would start it. The wall time is the process's,
+including imports and compilation.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 
 
 def learn(config: str, seed: int, arguments: list[str]) -> dict:
-    """Runs one seed; returns the steps and seconds it took, and the best mean return."""
+    """Train with one seed; return env steps, seconds, and the best and final mean return."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = pathlib.Path(folder) / "run"
         command = [sys.executable, "-m", "sebulba.train", config, "--seed", str(seed)]
@@ -34,7 +34,7 @@ def learn(config: str, seed: int, arguments: list[str]) -> dict:
 
 
 def main() -> None:
-    """Runs all seeds and prints a line for each."""
+    """Train with all seeds, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))

@@ -1,9 +1,9 @@
-"""Times how well acting and learning overlap: threads against `run.mode: serial`.
+"""Measure how well acting and learning overlap: threads compared with `run.mode: serial`.
 
     python -m benchmarks.overlap [--json FILE]
 
-The environment only waits, and waits as long as learning takes: with nothing overlapped a cycle
-takes twice what it takes with everything overlapped, so the best ratio is 2.
+The environment only waits, as long as learning takes. Without overlap, a cycle takes twice the time
+of one with full overlap, so the best ratio is 2.
 """
 
 import dataclasses
@@ -14,20 +14,13 @@ import jax
 from benchmarks import harness, rings
 from benchmarks.harness import Result
 from benchmarks.policy_gradient import PolicyGradientConfig
-from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, RunConfig
+from sebulba.config import Config
 
 
 def measure(*, num_envs: int, updates_per_cycle: int, cycles: int, repeats: int) -> Result:
-    """Returns env steps a second with threads and without."""
-    base = Config(
-        devices=DevicesConfig(actor=(0,), learner=(0,)),
-        env=EnvConfig(suite="benchmarks.environments:make", id="Canned"),
-        actor=ActorConfig(
-            threads_per_device=1, num_envs=num_envs, trajectory_length=20, cycle="stepped"
-        ),
-        run=RunConfig(),
-        agent=PolicyGradientConfig(updates_per_cycle=updates_per_cycle),
-    )
+    """Measure env steps per second with threads and in serial mode."""
+    agent = PolicyGradientConfig(updates_per_cycle=updates_per_cycle)
+    base = rings.canned_config(agent, num_envs=num_envs)
     rows_per_cycle = num_envs * base.actor.trajectory_length
     base = rings.of_length(base, cycles * rows_per_cycle)
     act_s, learn_s = _alone_s(base)
@@ -59,7 +52,7 @@ def measure(*, num_envs: int, updates_per_cycle: int, cycles: int, repeats: int)
 
 
 def _alone_s(config: Config, tries: int = 5) -> tuple[float, float]:
-    """Returns the seconds of an act cycle without latency, and of a learner cycle."""
+    """Measure the seconds of an act cycle without latency, and of a learner cycle."""
     ring = rings.quiet_ring(config)
     fastest = [float("inf"), float("inf")]
     for _ in range(tries):
@@ -75,7 +68,7 @@ def _alone_s(config: Config, tries: int = 5) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     arguments = harness.parser(__doc__).parse_args()
     harness.compile_once()
     result = measure(num_envs=16, updates_per_cycle=20, cycles=25, repeats=arguments.repeats)

@@ -1,6 +1,6 @@
-"""The toy agent of the benchmarks: REINFORCE with an MLP or convolutions, for discrete actions.
+"""The agent of the benchmarks: REINFORCE with an MLP or convolutions, for discrete actions.
 
-Five tanh layers of 200 on CartPole make 162,202 parameters. For a run, `agent.name` is
+The default network has 162,202 parameters on CartPole. In a config, `agent.name` is
 `benchmarks.policy_gradient:PolicyGradient`.
 """
 
@@ -24,25 +24,25 @@ from sebulba.types import EnvStep, Networks, PyTree, RunSpec, Trajectory
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyGradientConfig:
-    """Settings of the toy agent."""
+    """Settings of the agent."""
 
     name: str = "benchmarks.policy_gradient:PolicyGradient"
-    """Which agent."""
+    """`module:Name` of the agent."""
     torso: Literal["mlp", "dqn", "shallow", "deep"] = "mlp"
-    """mlp: tanh layers; dqn: DQN's convolutions; shallow, deep: IMPALA's."""
+    """Torso; mlp: tanh layers; dqn: DQN's convolutions; shallow, deep: IMPALA's."""
     hidden_sizes: tuple[int, ...] = (200, 200, 200, 200, 200)
     """Widths of the tanh layers."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     learning_rate: float = 1e-3
-    """Of Adam."""
+    """Learning rate of Adam."""
     updates_per_cycle: int = 1
-    """Optimisation steps a learner cycle."""
+    """Optimisation steps per learner cycle."""
 
 
 @pytree_dataclass
 class PolicyGradientState:
-    """Nothing but the key."""
+    """The random key."""
 
     key: jax.Array
 
@@ -54,21 +54,21 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns `[N, hidden_sizes[-1]]` of `[N, size]`."""
+        """Map `[N, size]` to `[N, hidden_sizes[-1]]`."""
         for size in self.hidden_sizes:
             x = nn.tanh(nn.Dense(size)(x))
         return x
 
 
 class Policy(nn.Module):
-    """A torso, and a layer for the logits."""
+    """A torso and a linear layer for the logits."""
 
     config: PolicyGradientConfig
     num_actions: int
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Returns logits `[T, B, A]` of observations `[T, B, ...]`."""
+        """Return logits `[T, B, A]` of observations `[T, B, ...]`."""
         torso = {
             "mlp": lambda: MLP(self.config.hidden_sizes),
             "dqn": DQNTorso,
@@ -80,7 +80,7 @@ class Policy(nn.Module):
 
 
 class PolicyGradient:
-    """REINFORCE (Williams 1992), with returns that end with the trajectory."""
+    """REINFORCE (Williams 1992), with returns up to the end of the trajectory."""
 
     Config = PolicyGradientConfig
 
@@ -91,22 +91,22 @@ class PolicyGradient:
         self._optimizer = optax.adam(config.learning_rate)
 
     def init_networks(self, key: jax.Array) -> Networks:
-        """Returns the parameters."""
+        """Return the parameters."""
         leaf = self._run_spec.environment.observation
         return self._policy.init(key, jnp.zeros((1, 1, *leaf.shape), leaf.dtype))
 
     def init_opt_state(self, networks: Networks) -> PyTree:
-        """Returns Adam's state."""
+        """Return Adam's state."""
         return self._optimizer.init(networks)
 
     def init_experience(self, networks: Networks, num_envs: int) -> Window:
-        """Returns an empty window of one learner cycle's trajectories."""
+        """Return an empty window of one learner cycle's trajectories."""
         return init_window(self, networks, self._run_spec, num_envs, keep=lambda state: ())
 
     def init_actor_state(
         self, networks: Networks, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> PolicyGradientState:
-        """Returns the key."""
+        """Return the key."""
         del networks, num_envs, global_actor_id
         return PolicyGradientState(key=key)
 
@@ -118,7 +118,7 @@ class PolicyGradient:
         *,
         greedy: bool,
     ) -> tuple[jax.Array, tuple[()], PolicyGradientState]:
-        """Samples from the policy, or takes its mode."""
+        """Sample from the policy, or take its mode if `greedy`."""
         logits = self._policy.apply(networks, env_step.observation[None])[0]
         key, action_key = jax.random.split(actor_state.key)
         policy = Categorical(logits=logits)
@@ -128,7 +128,7 @@ class PolicyGradient:
     def shard_actor_state(
         self, actor_state: PolicyGradientState, sharding: ActorStateSharding
     ) -> PolicyGradientState:
-        """Gives every learner device the key."""
+        """Replicate the key on every learner device."""
         return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
 
     def update_experience(
@@ -140,14 +140,14 @@ class PolicyGradient:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> Window:
-        """Takes the trajectory in."""
+        """Add the trajectory to the window."""
         del networks, initial_state, final_state, actor_id
         return push(experience, (), trajectory)
 
     def loss(
         self, networks: Networks, experience: Window, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
-        """Returns minus the mean of log-probability times return."""
+        """Return the negative mean of log-probability times return."""
         del key, step
         trajectory = experience.trajectory
         arrived = jax.tree.map(lambda leaf: leaf[1:], trajectory.env_steps)
@@ -160,30 +160,30 @@ class PolicyGradient:
     def optimize(
         self, networks: Networks, opt_state: PyTree, grads: Networks, experience: Window
     ) -> tuple[Networks, PyTree]:
-        """Takes one step of Adam."""
+        """Take one step of Adam."""
         del experience
-        # Optax raises floats to integer counts, which strict promotion refuses.
+        # Optax computes powers of floats and integer counts, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = self._optimizer.update(grads, opt_state, networks)
         return optax.apply_updates(networks, updates), opt_state
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Returns the setting."""
+        """Return `updates_per_cycle`."""
         del cycle
         return self._config.updates_per_cycle
 
     def actor_networks(self, networks: Networks) -> Networks:
-        """Returns everything."""
+        """Return all parameters."""
         return networks
 
 
 def _returns(rewards: jax.Array, discounts: jax.Array) -> jax.Array:
-    """Returns `[T, B]`, from `rewards` and `discounts` `[T, B]` on arriving after each step."""
+    """Compute returns `[T, B]` from `rewards` and `discounts` `[T, B]` of each transition."""
 
     def step(later: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         reward, discount = row
-        now = reward + discount * later
-        return now, now
+        value = reward + discount * later
+        return value, value
 
     _, returns = jax.lax.scan(step, jnp.zeros_like(rewards[0]), (rewards, discounts), reverse=True)
     return returns

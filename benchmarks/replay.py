@@ -1,9 +1,9 @@
-"""Times replay: adding in place, sampling sequences of frames, drawing by priority.
+"""Measure a replay buffer: adding in place, sampling sequences of frames, drawing by priority.
 
     python -m benchmarks.replay [--json FILE] [--repeats 7]
 
-Beside each time stands the time to copy as many bytes (one read and one write of each): with NumPy
-on a CPU, elsewhere with a jitted copy. Peak memory is Linux's.
+The bound of each time is the time to copy the same number of bytes, with NumPy on a CPU and with a
+jitted copy elsewhere. The peak memory needs Linux.
 """
 
 import argparse
@@ -45,14 +45,14 @@ ROW = (jax.ShapeDtypeStruct((84, 84), jnp.uint8), jax.ShapeDtypeStruct((), bool)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """Something to time, and the bytes that it has to read and write at least."""
+    """Something to time, and the least number of bytes that it has to read and write."""
 
     run: Callable[[], Any]
     num_bytes: int = 0
 
 
 class Adding:
-    """Adds the same trajectory again and again to a replay, which is donated."""
+    """Add the same trajectory to a replay buffer on each call, donating the buffer."""
 
     def __init__(self, rows: PyTree):
         self.state = jax.jit(functools.partial(replay.init, SPEC, ROW, ()))()
@@ -66,7 +66,7 @@ class Adding:
 
 
 def main() -> None:
-    """Runs everything and prints a table."""
+    """Run the benchmark and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=pathlib.Path, help="also write the results to this file")
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats (default 7)")
@@ -113,7 +113,7 @@ def _cases(adding: Adding, rows: PyTree) -> dict[str, Case]:
 
     jitted_copy = jax.jit(jnp.copy)
     jitted_draw = jax.jit(draw, static_argnames="num_draws")
-    # Lambdas, so that the state is the one of that moment: adding donates it.
+    # Lambdas look up the current state: adding donates the previous one.
     return {
         "add a trajectory, in place": Case(run=adding, num_bytes=rows[0].nbytes),
         "copy the buffer": Case(
@@ -132,7 +132,7 @@ def _cases(adding: Adding, rows: PyTree) -> dict[str, Case]:
 
 
 def _measure(cases: dict[str, Case], repeats: int) -> dict[str, dict[str, Any]]:
-    """Times cases and bounds in turn, `repeats` times, after one untimed round."""
+    """Time cases and bounds in turn, `repeats` times, after one untimed round."""
     runs: dict[str, Callable[[], Any]] = {name: case.run for name, case in cases.items()}
     for name, case in cases.items():
         runs[f"bound of {name}"] = _memory_copy(case.num_bytes)
@@ -163,10 +163,10 @@ def _memory_copy(num_bytes: int) -> Callable[[], Any]:
 
 
 def _peak_growth(adding: Adding) -> float | None:
-    """Returns how many megabytes the process grows at most while it adds; None if unknown."""
+    """Return the peak growth of the process while adding, in megabytes; None: unknown."""
     status, clear = pathlib.Path("/proc/self/status"), pathlib.Path("/proc/self/clear_refs")
     try:
-        clear.write_text("5")  # the peak starts again from what is resident now
+        clear.write_text("5")  # resets VmHWM, the peak, to the resident size
     except OSError:
         return None
 
@@ -192,10 +192,10 @@ def _print(document: dict[str, Any]) -> None:
     cases = document["cases"]
     copy = cases["copy the buffer"]["milliseconds_median"]
     share = cases["add a trajectory, in place"]["milliseconds_median"] / copy
-    print(f"adding takes {share:.1%} of copying the buffer")
+    print(f"adding takes {share:.1%} of the time to copy the buffer")
     if document["peak_growth_while_adding_megabytes"] is not None:
         growth = document["peak_growth_while_adding_megabytes"]
-        print(f"and the process grows by {growth:.1f} MB at most while it adds")
+        print(f"the process grows by at most {growth:.1f} MB while adding")
 
 
 if __name__ == "__main__":

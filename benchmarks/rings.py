@@ -1,15 +1,16 @@
-"""Whole rings, run for a while, and what they are compared with."""
+"""Rings, run for a number of env steps, and their actors or learner alone for comparison."""
 
 import concurrent.futures
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
 from benchmarks import harness
 from benchmarks.harness import Result, Timed
 from sebulba.agent import Agent
-from sebulba.config import Config
+from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.devices.xla_cpu import keep_freed_memory
@@ -17,18 +18,20 @@ from sebulba.run.assembly import Ring, assemble
 from sebulba.run.supervision import run
 from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
 
+TRAJECTORY_LENGTH = 20
+
 
 def measure_config(doc: str, measure: Callable[..., Result], *, env_steps: int) -> None:
-    """Runs a benchmark of the config on the command line, whose other flags are the config's.
+    """Run a benchmark of the config on the command line; unknown flags are the config's.
 
     Args:
-        doc: the benchmark's own.
+        doc: the benchmark's docstring, shown by `--help`.
         measure: takes the config, and `env_steps` and `repeats` by name.
-        env_steps: of a repeat, unless the command line says otherwise.
+        env_steps: default number of env steps per repeat.
     """
     parser = harness.parser(doc)
     parser.add_argument("config", help="YAML file")
-    parser.add_argument("--env-steps", type=int, default=env_steps, help="of a repeat")
+    parser.add_argument("--env-steps", type=int, default=env_steps, help="env steps per repeat")
     arguments, flags = parser.parse_known_args()
     config = load_config(arguments.config, flags)
     if config.run.keep_memory:
@@ -38,19 +41,39 @@ def measure_config(doc: str, measure: Callable[..., Result], *, env_steps: int) 
     harness.report([result], arguments.json)
 
 
+def canned_config(
+    agent: Any, *, num_envs: int, threads: int = 1, **options: float | bool
+) -> Config:
+    """Return the config of a run on `CannedEnvironment`s, with one device.
+
+    `options` are the environment's.
+    """
+    return Config(
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        env=EnvConfig(suite="benchmarks.environments:make", id="Canned", options=options),
+        actor=ActorConfig(
+            threads_per_device=threads,
+            num_envs=num_envs,
+            trajectory_length=TRAJECTORY_LENGTH,
+            cycle="stepped",
+        ),
+        agent=agent,
+    )
+
+
 def of_length(config: Config, env_steps: int) -> Config:
-    """Returns the config of a run of `env_steps` that nothing ends earlier."""
+    """Return the config with a length of `env_steps` and without another goal."""
     changes = {"total_env_steps": env_steps, "stop_at_return": None}
     return dataclasses.replace(config, run=dataclasses.replace(config.run, **changes))
 
 
 def quiet_ring(config: Config) -> Ring:
-    """Assembles a ring that writes its rows nowhere."""
+    """Assemble a ring that writes no metrics."""
     return assemble(config, write_row=lambda row: None)
 
 
 def make_agent(config: Config, spec: EnvironmentSpec, num_actors: int) -> Agent:
-    """Returns the config's agent, for one learner device."""
+    """Build the config's agent, for one learner device."""
     run_spec = RunSpec(
         environment=spec,
         num_envs=config.actor.num_envs,
@@ -64,20 +87,25 @@ def make_agent(config: Config, spec: EnvironmentSpec, num_actors: int) -> Agent:
 
 
 def run_ring(config: Config) -> Timed:
-    """Runs a new ring to its end; env steps learned from, start-up and compilation excluded."""
+    """Run a new ring to its end; measure env steps per second, without start-up and compilation."""
     ring = quiet_ring(config)
     try:
         run(ring, mode=config.run.mode)
     finally:
         ring.close_environments()
+    return rate_of(ring)
+
+
+def rate_of(ring: Ring) -> Timed:
+    """Return the env steps per second of a ring that has ended, without start-up."""
     rate = ring.progress.steps_per_second
     if rate is None:
-        raise ValueError("expected more env steps: the run was over before it was compiled")
+        raise ValueError("expected a run longer than its compilation; raise --env-steps")
     return Timed(amount=rate, seconds=1.0)
 
 
 class ActorsAlone:
-    """Work: a ring's actors, each in a thread, with nobody learning."""
+    """Work: a ring's actors, each in its thread, without a learner."""
 
     def __init__(self, ring: Ring, cycles: int):
         self._ring = ring
@@ -85,7 +113,7 @@ class ActorsAlone:
         self._pool = concurrent.futures.ThreadPoolExecutor(len(ring.actors))
 
     def __call__(self) -> int:
-        """Acts every actor's cycles; returns the env steps."""
+        """Run the act cycles of every actor, and return the env steps."""
         return sum(self._pool.map(self._act, range(len(self._ring.actors))))
 
     def _act(self, actor_id: int) -> int:
@@ -95,7 +123,7 @@ class ActorsAlone:
 
 
 class UpdatesAlone:
-    """Work: a ring's learner cycles, again and again on the same trajectories."""
+    """Work: a ring's learner cycles, each on the same trajectories."""
 
     def __init__(self, ring: Ring, cycles: int):
         self._ring = ring
@@ -103,7 +131,7 @@ class UpdatesAlone:
         self._items = act_one_cycle(ring)
 
     def __call__(self) -> int:
-        """Learns; returns the env steps learned from."""
+        """Run the learner cycles, and return the env steps learned from."""
         for _ in range(self._cycles):
             self._ring.learner.run_cycle(self._items)
             jax.block_until_ready(self._ring.learner.state)
@@ -111,7 +139,7 @@ class UpdatesAlone:
 
 
 def act_one_cycle(ring: Ring) -> list[TrajectoryItem]:
-    """Returns the trajectories of one learner cycle, acted in this thread."""
+    """Collect the trajectories of one learner cycle, in this thread."""
     turn = ring.schedule.actors_in_turn(0)
     return [
         ring.actors[actor_id].run_cycle(ring.learner.networks_on(ring.actor_devices[actor_id]), 0)

@@ -1,9 +1,9 @@
-"""Times how env steps a second grow with actor threads whose environments only wait.
+"""Measure how env steps per second grow with actor threads, on environments that only wait.
 
     python -m benchmarks.scaling [--threads 1 4 16] [--json FILE]
 
-Each env step waits 5 ms and the network is tiny, so the cores have next to nothing to do: what
-keeps the growth below the number of threads is the framework.
+Each env step waits 5 ms and the network is tiny, so the cores are nearly idle. If speed grows less
+than the number of threads, the framework is the reason.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from benchmarks import harness, rings
 from benchmarks.harness import Result
 from benchmarks.policy_gradient import PolicyGradientConfig
-from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
+from sebulba.config import Config
 
 LATENCY_S = 5e-3
 
 
 def measure(*, threads: Sequence[int], cycles: int, repeats: int) -> Result:
-    """Returns env steps a second for each number of actor threads."""
+    """Measure env steps per second for each number of actor threads."""
     configs = {number: _config(number, cycles) for number in threads}
     rates = harness.interleave(
         {
@@ -41,23 +41,19 @@ def measure(*, threads: Sequence[int], cycles: int, repeats: int) -> Result:
 
 
 def _config(threads: int, cycles: int) -> Config:
-    actor = ActorConfig(threads_per_device=threads, num_envs=16, trajectory_length=20)
-    config = Config(
-        devices=DevicesConfig(actor=(0,), learner=(0,)),
-        env=EnvConfig(
-            suite="benchmarks.environments:make", id="Canned", options={"latency_s": LATENCY_S}
-        ),
-        actor=actor,
-        agent=PolicyGradientConfig(hidden_sizes=(16,)),
-    )
-    return rings.of_length(config, threads * cycles * actor.num_envs * actor.trajectory_length)
+    agent = PolicyGradientConfig(hidden_sizes=(16,))
+    config = rings.canned_config(agent, num_envs=16, threads=threads, latency_s=LATENCY_S)
+    rows = config.actor.num_envs * config.actor.trajectory_length
+    return rings.of_length(config, threads * cycles * rows)
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     parser = harness.parser(__doc__)
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 4, 16])
-    parser.add_argument("--cycles", type=int, default=20, help="of each actor (default 20)")
+    parser.add_argument(
+        "--cycles", type=int, default=20, help="act cycles of each actor per repeat (default 20)"
+    )
     arguments = parser.parse_args()
     harness.compile_once()
     result = measure(threads=arguments.threads, cycles=arguments.cycles, repeats=arguments.repeats)

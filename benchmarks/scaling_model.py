@@ -1,12 +1,11 @@
-"""Predicts env steps a second and update time against the number of hosts, from measured parts.
+"""Predict env steps per second and update time for several numbers of hosts, from measured parts.
 
     python -m benchmarks.scaling_model CONFIG [--hosts 1 2 4] [--plan 256] [--check-local 1 2 4]
 
-Any other flag is the config's. This machine is measured as one host: what the parts of its ring
-cost, the bytes of a gradient, the spread of its updates; `benchmarks.scaling_model_prediction` says
-what follows. Latency and bandwidth between hosts are assumptions, which flags set; those between
-processes of this machine are measured. `--check-local` runs the config as so many processes here
-and compares. `--plan` prints the plan of a run on so many hosts, `--json FILE` writes it all.
+Any other flag is the config's. This machine is measured as one host: the cost of the parts of its
+ring, the bytes of a gradient, the spread of its updates. The model is described in
+`benchmarks.scaling_model_prediction`. Latency and bandwidth between hosts are assumptions, set by
+flags; between processes of this machine they are measured.
 """
 
 import argparse
@@ -38,7 +37,7 @@ from sebulba.tools.plan.measuring import for_measuring, learner_cycle, measure_p
 
 
 def measure_host(config: Config, *, seconds: float) -> Host:
-    """Returns this machine as one host of the config."""
+    """Measure this machine as one host of the config."""
     parts = measure_parts(config, seconds=seconds)
     ring = assemble(for_measuring(config), write_row=lambda row: None)
     try:
@@ -71,7 +70,7 @@ def measure_host(config: Config, *, seconds: float) -> Host:
 
 
 def measured_locally(config_path: str, flags: Sequence[str], num_hosts: int) -> float:
-    """Returns env steps a second of a run of that many local processes."""
+    """Measure env steps per second of a run of `num_hosts` local processes."""
     with tempfile.TemporaryDirectory() as directory:
         run_dir = pathlib.Path(directory) / "run"
         command = ["-m", "sebulba.launch", "--local", str(num_hosts), "--virtual-devices", "1"]
@@ -84,24 +83,23 @@ def measured_locally(config_path: str, flags: Sequence[str], num_hosts: int) -> 
 
 
 def describe(points: Sequence[Point], measured: Mapping[int, float]) -> str:
-    """Returns the prediction as a table, what was measured beside it."""
-    lines = [" hosts   update ms   all-reduce ms     env steps/s   of linear   bound by   measured"]
+    """Format predictions as a table, with the measured rates and their ratio to the prediction."""
+    lines = [" hosts   update ms   all-reduce ms     env steps/s   of linear  bottleneck  measured"]
     for each in points:
         rate = measured.get(each.num_hosts)
-        beside = "" if rate is None else f"{rate:,.0f} ({rate / each.env_steps_per_s:.2f})"
+        ratio = "" if rate is None else f"{rate:,.0f} ({rate / each.env_steps_per_s:.2f})"
         lines.append(
             f"{each.num_hosts:6}  {1e3 * each.update_s:10.2f}  {1e3 * each.all_reduce_s:14.3f}"
-            f"  {each.env_steps_per_s:14,.0f}  {each.efficiency:10.2f}   {each.bound:8}   {beside}"
+            f"  {each.env_steps_per_s:14,.0f}  {each.efficiency:10.2f}  {each.bound:10}  {ratio}"
         )
     where = bend(points)
-    lines.append(
-        f"below {BEND:.0%} of linear from {where} hosts on" if where else "no bend within these"
-    )
+    share = f"{BEND:.0%} of linear scaling"
+    lines.append(f"below {share} from {where} hosts on" if where else f"never below {share}")
     return "\n".join(lines)
 
 
 def _durations(ring: Ring, config: Config, seconds: float) -> list[float]:
-    """Returns the seconds of each of many learner cycles."""
+    """Measure the seconds of each of at least 10 learner cycles."""
     learn = learner_cycle(ring, config)
     for _ in range(3):
         learn()
@@ -121,19 +119,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--hosts", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
     )
-    parser.add_argument("--latency-us", type=float, default=20.0, help="between two hosts")
-    parser.add_argument("--bandwidth-gbit", type=float, default=100.0, help="of one host")
-    parser.add_argument("--plan", type=int, metavar="HOSTS", help="print the plan of such a run")
-    parser.add_argument("--check-local", type=int, nargs="*", default=[], help="as processes here")
-    parser.add_argument("--seconds", type=float, default=2.0, help="to measure each part")
-    parser.add_argument("--json", type=pathlib.Path, help="also write the result to this file")
+    add = parser.add_argument
+    add("--latency-us", type=float, default=20.0, help="between two hosts; default 20")
+    add("--bandwidth-gbit", type=float, default=100.0, help="of each host; default 100")
+    add("--plan", type=int, metavar="N", help="print the plan of a run on N hosts")
+    add("--check-local", type=int, nargs="*", default=[], help="also run as N local processes")
+    add("--seconds", type=float, default=2.0, help="time to measure each part; default 2")
+    add("--json", type=pathlib.Path, help="also write the result to this file")
     return parser
 
 
 def _show(
     name: str, network: Network, points: Sequence[Point], measured: Mapping[int, float]
 ) -> dict[str, object]:
-    """Prints a table and returns what the JSON file holds of it."""
+    """Print a table, and return it as written to JSON."""
     latency_us, gbit = 1e6 * network.latency_s, 8e-9 * network.bytes_per_s
     print(f"\n{name}: {latency_us:.0f} µs, {gbit:.1f} Gbit/s\n{describe(points, measured)}")
     return {
@@ -144,7 +143,7 @@ def _show(
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     arguments, flags = _parser().parse_known_args()
     config = load_config(arguments.config, flags)
     host = measure_host(config, seconds=arguments.seconds)

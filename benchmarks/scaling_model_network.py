@@ -1,8 +1,8 @@
-"""Measures an all-reduce between two processes of this machine, over the loopback.
+"""Measure an all-reduce between two processes of this machine, over the loopback.
 
-Started by `benchmarks.scaling_model` as `python -m benchmarks.scaling_model_network COORDINATOR
-PROCESS_ID BYTES`, once for each process; process 0 prints the seconds of a small one and of one of
-so many bytes, as JSON.
+`benchmarks.scaling_model` starts it twice, as `python -m benchmarks.scaling_model_network
+COORDINATOR PROCESS_ID BYTES`. Process 0 prints the seconds of an all-reduce of 4 bytes, and of
+one of BYTES, as JSON.
 """
 
 import json
@@ -26,7 +26,7 @@ _DEADLINE_S = 120.0
 
 
 def measure_loopback(num_bytes: int) -> Network:
-    """Returns what connects two processes here, by an all-reduce of 4 and of so many bytes."""
+    """Measure the network between two local processes by all-reduces of 4 and `num_bytes` bytes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -46,16 +46,16 @@ def measure_loopback(num_bytes: int) -> Network:
     finally:
         for process in processes:
             process.kill()
-    # Gloo prints to the same stream before.
+    # Gloo prints to the same stream first.
     seconds = json.loads(first.splitlines()[-1])
     return network_of(seconds["small_s"], seconds["large_s"], num_bytes)
 
 
 def network_of(small_s: float, large_s: float, num_bytes: int) -> Network:
-    """Returns the network over which all-reduces between two processes take so long.
+    """Infer the network from the times of a small and a large all-reduce of two processes.
 
-    Each sends half of the bytes there and back in two messages. Where the large one takes no
-    longer than the small one, the bandwidth binds nowhere and is taken for infinite.
+    Each process sends half of the bytes there and back, in two messages. If the large all-reduce
+    takes no longer than the small one, the bandwidth counts as infinite.
     """
     transfer_s = large_s - small_s
     return Network(
@@ -64,7 +64,7 @@ def network_of(small_s: float, large_s: float, num_bytes: int) -> Network:
 
 
 def _seconds(num_bytes: int) -> float:
-    """Returns the median seconds of an all-reduce, of which each process holds so many bytes."""
+    """Measure the median seconds of an all-reduce of `num_bytes` bytes per process."""
     mesh = Mesh(np.array(jax.devices()), ("process",))
     split, whole = (NamedSharding(mesh, PartitionSpec(axis)) for axis in ("process", None))
     own = jax.device_put(jnp.ones((1, num_bytes // 4)), jax.local_devices()[0])
@@ -79,7 +79,7 @@ def _seconds(num_bytes: int) -> float:
 
 
 def main() -> None:
-    """Takes part as one of the processes."""
+    """Run one of the two processes."""
     coordinator, process_id, num_bytes = sys.argv[1:]
     jax.distributed.initialize(coordinator, _NUM_PROCESSES, int(process_id))
     seconds = {"small_s": _seconds(4), "large_s": _seconds(int(num_bytes))}

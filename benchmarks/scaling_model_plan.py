@@ -1,4 +1,4 @@
-"""The plan of a run on many hosts, as a section of Markdown."""
+"""The plan of a run on many hosts, as a Markdown table."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from sebulba.devices.memory_plan import format_bytes
 def describe_plan(
     host: Host, network: Network, config: Config, *, num_hosts: int, all_hosts: Sequence[int]
 ) -> str:
-    """Returns what a run on `num_hosts` needs and gives, one row each.
+    """Return a table of what a run on `num_hosts` needs and how fast it is.
 
     Args:
-        host: measured alone.
-        network: between the hosts.
-        config: of the run.
-        num_hosts: that are planned for.
-        all_hosts: among which the bend is looked for.
+        host: the measurements of one host.
+        network: the network between the hosts.
+        config: the config of the run.
+        num_hosts: number of hosts to plan for.
+        all_hosts: numbers of hosts among which to look for the bend of the speed curve.
     """
     (alone,) = scale(host, network, [1], is_local=False)
     (point,) = scale(host, network, [num_hosts], is_local=False)
@@ -42,7 +42,7 @@ def describe_plan(
         ),
         "env steps/s": (
             f"{point.env_steps_per_s:,.0f}; {point.efficiency:.2f} of {num_hosts} times one host's"
-            f" {alone.env_steps_per_s:,.0f}; bound by {point.bound}"
+            f" {alone.env_steps_per_s:,.0f}; bottleneck: {point.bound}"
         ),
         "bend": (
             f"below {BEND:.0%} of linear from {bent} hosts on"

@@ -1,19 +1,19 @@
-"""The speed of a run against the number of its hosts, from the measured parts of one.
+"""Predict the speed of a run on several hosts from the measured parts of one.
 
-Every host runs the whole config: its own actors, its own share of the batch. What crosses hosts is
-the gradient, once an update. So with `N` hosts a learner cycle takes
+Every host runs the complete config: its own actors and its share of the batch. Only gradients cross
+hosts, once per update. So with `N` hosts a learner cycle takes
 
     t_u(N) = t_u + U · (all_reduce(N) + σ · √(2 ln N))
 
-where `U` is the number of optimisation steps in it, and `σ` the measured standard deviation of one:
-the slowest of `N` is later than the mean by about `σ · √(2 ln N)`. Of the two common algorithms the
-faster counts, with `g` the bytes of a gradient:
+where `U` is its number of optimisation steps, and `σ` the measured standard deviation of one: the
+slowest of `N` hosts is later than the mean by about `σ · √(2 ln N)`. An all-reduce uses the faster
+of two algorithms, with `g` the bytes of a gradient:
 
     ring   2 (N − 1) · latency + 2 (N − 1) / N · g / bandwidth
     tree   2 ⌈log₂ N⌉ · latency + 2 g / bandwidth
 
-What each host then gives is `sebulba.tools.plan.model`. Local processes share the cores: with `N`
-of them each has `1 / N` of the cores.
+`sebulba.tools.plan.model` then predicts the speed of each host. `N` processes of one machine have
+`1 / N` of its cores each.
 """
 
 import dataclasses
@@ -23,20 +23,20 @@ from collections.abc import Sequence
 from sebulba.tools.plan.model import Cost, Parts, Prediction, predict
 
 BEND = 0.9
-"""Of linear scaling: where the prediction falls below, the curve bends."""
+"""The speed curve bends where the prediction falls below this share of linear scaling."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network:
-    """What connects the hosts."""
+    """The network between hosts."""
 
-    latency_s: float  # of one message between two hosts
-    bytes_per_s: float  # of one host, in each direction
+    latency_s: float  # seconds of one message between two hosts
+    bytes_per_s: float  # bandwidth of one host, in each direction
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
-    """One host, measured."""
+    """The measurements and settings of one host."""
 
     parts: Parts
     num_actors: int
@@ -44,8 +44,8 @@ class Host:
     gradient_bytes: int
     updates_per_cycle: float
     update_deviation_s: float  # standard deviation of one optimisation step
-    num_envs: int = 0  # of one actor
-    queue_slots: int = 0  # of all its actors
+    num_envs: int = 0  # per actor
+    queue_slots: int = 0  # summed over its actors
     trajectory_bytes: int = 0
     state_bytes: int = 0  # the learner's, its replay included
     is_lock_step: bool = False
@@ -56,15 +56,15 @@ class Point:
     """The prediction for a number of hosts."""
 
     num_hosts: int
-    update_s: float  # of a learner cycle
-    all_reduce_s: float  # of one optimisation step
-    env_steps_per_s: float  # of all hosts
-    efficiency: float  # of linear scaling
+    update_s: float  # seconds of a learner cycle
+    all_reduce_s: float  # seconds per optimisation step
+    env_steps_per_s: float  # summed over all hosts
+    efficiency: float  # share of linear scaling
     bound: str
 
 
 def all_reduce_s(num_hosts: int, num_bytes: int, network: Network) -> float:
-    """Returns the seconds of an all-reduce over the hosts."""
+    """Predict the seconds of an all-reduce over the hosts."""
     if num_hosts == 1:
         return 0.0
     hops = num_hosts - 1
@@ -75,13 +75,13 @@ def all_reduce_s(num_hosts: int, num_bytes: int, network: Network) -> float:
 
 
 def scale(host: Host, network: Network, hosts: Sequence[int], *, is_local: bool) -> list[Point]:
-    """Returns the prediction for each number of hosts.
+    """Predict the speed for each number of hosts.
 
     Args:
-        host: measured alone.
-        network: between the hosts.
-        hosts: how many.
-        is_local: they are processes of one machine and share its cores.
+        host: the measurements of one host.
+        network: the network between the hosts.
+        hosts: numbers of hosts.
+        is_local: the hosts are processes of one machine, and share its cores.
     """
     alone = _predict(host, 0.0, host.num_cores).env_steps_per_s
     points = []
@@ -105,7 +105,7 @@ def scale(host: Host, network: Network, hosts: Sequence[int], *, is_local: bool)
 
 
 def bend(points: Sequence[Point]) -> int | None:
-    """Returns the least number of hosts at which scaling is worse than `BEND` of linear."""
+    """Return the least number of hosts with less than `BEND` of linear scaling; None: none."""
     return next((each.num_hosts for each in points if each.efficiency < BEND), None)
 
 

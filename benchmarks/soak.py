@@ -1,9 +1,9 @@
-"""Runs many learner cycles and watches what must not grow.
+"""Run many learner cycles, and watch memory, threads, open files and compilations.
 
     python -m benchmarks.soak [--cycles 10000] [--json FILE]
 
-Resident memory, threads, open files and compilations, several times a second, while IMPALA's
-CartPole config runs free. The growth is from a tenth of the cycles on. Linux only.
+They are sampled several times per second while IMPALA's CartPole config runs, and should not grow
+after the first tenth of the cycles. Linux only.
 """
 
 import argparse
@@ -27,9 +27,9 @@ CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "impala_cartpole.yam
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What the process holds at one moment."""
+    """The resources of the process at one moment."""
 
-    cycle: int  # of the learner
+    cycle: int  # learner cycle
     resident_megabytes: float
     threads: int
     open_files: int
@@ -37,7 +37,7 @@ class Sample:
 
 
 def watch(config: Config, *, cycles: int) -> list[Sample]:
-    """Runs the config for about `cycles` learner cycles; returns the samples."""
+    """Run the config for about `cycles` learner cycles, and return the samples."""
     rows = config.actor.num_envs * config.actor.trajectory_length
     config = rings.of_length(config, cycles * rows * config.learner.trajectories_per_cycle)
     compilations = 0
@@ -62,7 +62,7 @@ def watch(config: Config, *, cycles: int) -> list[Sample]:
 
 
 def growth(samples: list[Sample]) -> dict[str, float]:
-    """Returns how much each number grew from a tenth of the cycles to the end."""
+    """Return the growth of each number after the first tenth of the cycles."""
     last = samples[-1]
     first = next(each for each in samples if each.cycle >= last.cycle / 10)
     return {
@@ -84,17 +84,17 @@ def _sample(cycle: int, compilations: int) -> Sample:
 
 
 def main() -> None:
-    """Runs the soak."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cycles", type=int, default=10_000, help="of the learner")
+    parser.add_argument("--cycles", type=int, default=10_000, help="learner cycles (default 10000)")
     parser.add_argument("--json", type=pathlib.Path, help="also write the result to this file")
     arguments = parser.parse_args()
     samples = watch(load_config(str(CONFIG)), cycles=arguments.cycles)
     for sample in samples[:: max(1, len(samples) // 20)]:
         print(sample)
-    print("growth from a tenth of the cycles on:", growth(samples))
+    print("growth after the first tenth of the cycles:", growth(samples))
     if arguments.json:
         document = {
             "stamp": harness.stamp(),

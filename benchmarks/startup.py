@@ -1,9 +1,9 @@
-"""Times the start: seconds from the start of the process to the end of the first learner cycle.
+"""Measure start-up: seconds from the start of the process to the end of the first learner cycle.
 
     python -m benchmarks.startup [CONFIG] [--json FILE]
 
-Any other flag is the config's. In each repeat the config is started twice, as a user would: with an
-empty compilation cache, and with what the first start left in it.
+Any other flag is the config's. Each repeat starts the config twice, as a user would: with an empty
+compilation cache, and with the cache that the first start filled.
 """
 
 import os
@@ -22,7 +22,7 @@ _POLL_S = 0.005
 
 
 def measure(config: str, flags: list[str], *, repeats: int) -> Result:
-    """Returns the seconds of first and second starts."""
+    """Measure the seconds of first and second starts."""
     seconds: dict[str, list[float]] = {"first start": [], "second start": []}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
@@ -40,13 +40,10 @@ def measure(config: str, flags: list[str], *, repeats: int) -> Result:
 
 
 def start(config: str, flags: list[str], *, run_dir: pathlib.Path, cache: pathlib.Path) -> float:
-    """Starts a run, and ends it when its first learner cycle is over.
-
-    Returns:
-        The seconds until then.
+    """Start a run, kill it after its first learner cycle, and return the seconds until then.
 
     Raises:
-        RuntimeError: the run ended, or took longer than it may.
+        RuntimeError: the run ended, or took longer than 120 s.
     """
     command = [sys.executable, "-m", "sebulba.train", config, "--run-dir", str(run_dir)]
     command += ["--run.log-interval-env-steps", "1", *flags]
@@ -73,7 +70,7 @@ def _has_row(path: pathlib.Path) -> bool:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     parser = harness.parser(__doc__)
     parser.add_argument("config", nargs="?", default=str(CONFIG), help="YAML file")
     arguments, flags = parser.parse_known_args()

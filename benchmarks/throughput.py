@@ -1,12 +1,12 @@
-"""Times a config end to end: env steps learned from a second, against its parts.
+"""Measure the env steps per second that a config learns from, and compare them with its parts.
 
     python -m benchmarks.throughput configs/impala_cartpole.yaml [--env-steps 100000] [--json FILE]
 
 Any other flag is the config's, as of `python -m sebulba.train`.
 
-Beside it stand the same actors with nobody learning, and environment, inference and update, each
-alone, with the serial limit 1 / (1/environment + 1/inference + 1/update). End to end, each repeat
-is a new run, whose start-up and compilation do not count.
+For comparison: the same actors without a learner, and environment, inference and update, each
+alone, with the serial limit 1 / (1/environment + 1/inference + 1/update). Each end-to-end repeat is
+a new run, measured without start-up and compilation.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from sebulba.run.assembly import Ring
 
 
 def measure(config: Config, *, env_steps: int, repeats: int) -> Result:
-    """Returns env steps a second of the config and of its parts."""
+    """Measure env steps per second of the config and of its parts."""
     config = rings.of_length(config, env_steps)
     ring = rings.quiet_ring(config)
     rows_per_cycle = config.actor.num_envs * config.actor.trajectory_length
@@ -55,7 +55,7 @@ def measure(config: Config, *, env_steps: int, repeats: int) -> Result:
 
 
 def _acting_alone(config: Config, ring: Ring, cycles: int) -> dict[str, Callable[[], int]]:
-    """Returns the work of environment and inference, in the way that the config acts."""
+    """Return the work of environment and inference, fused or stepped as in the config."""
     environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
     row = environment.reset()
     agent = rings.make_agent(config, environment.spec, len(ring.actors))
@@ -73,7 +73,7 @@ def _acting_alone(config: Config, ring: Ring, cycles: int) -> dict[str, Callable
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     rings.measure_config(__doc__, measure, env_steps=100_000)
 
 

@@ -1,6 +1,6 @@
-"""Checks of an agent against its environment before anything runs, and of its first sharded state.
+"""Validate an agent against its environment before a run, and its first sharded actor state.
 
-Everything is traced with `jax.eval_shape`: nothing is computed or compiled.
+Shapes come from `jax.eval_shape`, so nothing is computed or compiled.
 """
 
 from typing import Any
@@ -15,14 +15,14 @@ from sebulba.types import EnvStep, PyTree, RunSpec
 
 
 class AgentError(ValueError):
-    """An agent breaks the protocol; the message names the leaf, the shape got and expected."""
+    """An agent breaks the protocol; the message names method, leaf, expected and got."""
 
 
 def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
-    """Checks that `act` keeps its shapes and that its action suits the environment.
+    """Check that `act` keeps the actor state's shapes and returns actions of the environment.
 
     Raises:
-        AgentError: naming the method and the leaf.
+        AgentError: a leaf has another shape or dtype than expected.
     """
     num_envs = run_spec.num_envs
     env_step = env_step_shapes(run_spec)
@@ -38,25 +38,25 @@ def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
 
     actor_state = jax.eval_shape(init, actor_networks, key)
     action, extras, next_state = jax.eval_shape(act, actor_networks, actor_state, env_step)
-    _expect_same("act: the actor state after a step", next_state, actor_state)
-    _expect_same("act: the action", action, action_shapes(run_spec, num_envs))
+    _expect_same("act: next actor state", next_state, actor_state)
+    _expect_same("act: action", action, action_shapes(run_spec, num_envs))
     for path, leaf in jax.tree_util.tree_leaves_with_path(extras):
         if leaf.shape[:1] != (num_envs,):
             raise AgentError(
-                f"act: extras{jax.tree_util.keystr(path)}: expected {num_envs} environments"
-                f" leading (actor.num_envs), got shape {leaf.shape}"
+                f"act: extras: {_name(path)}: expected a leading axis of {num_envs} environments"
+                f" (actor.num_envs), got shape {leaf.shape}"
             )
 
 
 def action_shapes(run_spec: RunSpec, num_envs: int) -> PyTree:
-    """Returns the shapes of a batch of actions."""
+    """Return shape and dtype of a batch of actions."""
     space = run_spec.environment.action_space
     dtype = jnp.int32 if np.issubdtype(space.dtype, np.integer) else jnp.float32
     return jax.ShapeDtypeStruct((num_envs, *space.shape), dtype)
 
 
 def env_step_shapes(run_spec: RunSpec) -> EnvStep:
-    """Returns the shapes of one row of an actor's environments."""
+    """Return the shapes and dtypes of one row of an actor's environments."""
     num_envs = run_spec.num_envs
     flag = jax.ShapeDtypeStruct((num_envs,), bool)
     return EnvStep(
@@ -72,7 +72,11 @@ def env_step_shapes(run_spec: RunSpec) -> EnvStep:
 
 
 def validate_sharded_state(sharded: PyTree, local: PyTree) -> None:
-    """Checks what `shard_actor_state` made of an actor state.
+    """Check that `shard_actor_state` kept every leaf and placed it on the learner devices.
+
+    Args:
+        sharded: the actor state that `shard_actor_state` returned.
+        local: the actor state that it was given.
 
     Raises:
         AgentError: a leaf is missing, has another shape or dtype, or is not on the learner devices.
@@ -81,8 +85,8 @@ def validate_sharded_state(sharded: PyTree, local: PyTree) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(sharded):
         if not isinstance(leaf.sharding, NamedSharding):
             raise AgentError(
-                f"shard_actor_state: {_name(path)}: expected an array that `sharding.split` or"
-                f" `sharding.replicate` placed, got one on {leaf.sharding}"
+                f"shard_actor_state: {_name(path)}: expected an array from `sharding.split` or"
+                f" `sharding.replicate`, got one on {leaf.sharding}"
             )
 
 
@@ -103,4 +107,4 @@ def _shape(leaf: Any) -> str:
 
 
 def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".") or "the value"
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "the array itself"

@@ -1,44 +1,33 @@
-"""Checks an agent and its environment: `python -m sebulba.check CONFIG [--json FILE] [--flags]`.
+"""Check an agent and its environment: `python -m sebulba.check CONFIG [--section.field VALUE ...]`.
 
-Exits with 0 if there is nothing wrong, with 3 if there is, and with 2 for a wrong config.
+Exits with 0 if every check passes, with 3 if one fails, and with 2 for a wrong config.
 """
 
+import argparse
 import pathlib
 import sys
 
 from sebulba.config import flags
-from sebulba.config.flags import USAGE_ERROR
 
-_DESCRIPTION = (
-    "Proves the agent and the environment of a config right together, through the real pipeline.\n"
-    "--json FILE writes the results as JSON too."
-)
+_PROG = "python -m sebulba.check"
+_DESCRIPTION = """\
+Checks that the agent and the environment of a config work together. Runs them through the real
+pipeline on a known stream of rows, and prints for each check whether it passed (✓), failed (✗, with
+what was expected, what came, and a likely cause) or does not apply (–, with the reason).
+
+--json FILE   also write the results to this file, as JSON"""
 
 
 def main() -> None:
-    """Parses the command line, checks, and exits with 0, 2 or 3."""
-    argv, json_path = _take_json(sys.argv[1:])
-    config = flags.parse(argv, "python -m sebulba.check", _DESCRIPTION)
-    # Not before the command line is known to be right: importing jax takes a second.
+    """Parse the command line, run all checks, and exit with 0, 2 or 3."""
+    parser = argparse.ArgumentParser(prog=f"{_PROG} CONFIG", add_help=False, allow_abbrev=False)
+    parser.add_argument("--json", type=pathlib.Path)
+    options, argv = parser.parse_known_args()
+    config = flags.parse(argv, _PROG, _DESCRIPTION)
+    # Importing jax takes a second, so command line errors and --help come first.
     from sebulba.tools.check.command import run_check
 
-    sys.exit(run_check(config, json_path))
-
-
-def _take_json(argv: list[str]) -> tuple[list[str], pathlib.Path | None]:
-    """Returns the command line without `--json FILE`, and FILE."""
-    rest, path = [], None
-    arguments = iter(argv)
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name != "--json":
-            rest.append(argument)
-            continue
-        path = value if equals else next(arguments, "")
-        if not path:
-            print("--json: expected a file, got nothing", file=sys.stderr)
-            sys.exit(USAGE_ERROR)
-    return rest, None if path is None else pathlib.Path(path)
+    sys.exit(run_check(config, options.json))
 
 
 if __name__ == "__main__":

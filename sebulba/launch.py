@@ -1,8 +1,7 @@
-"""Runs a config on several hosts that are all this machine.
+"""Run a config on several hosts, simulated by processes of this machine.
 
-`python -m sebulba.launch --local N [--virtual-devices K] CONFIG [--section.field VALUE ...]`, for
-tests and a first try: N processes of `python -m sebulba.train`, connected over the loopback.
-Imports no jax.
+`python -m sebulba.launch --local N [--virtual-devices K] CONFIG [--section.field VALUE ...]` starts
+N processes of `python -m sebulba.train`, for tests and first steps. Imports no jax.
 """
 
 import sys
@@ -14,20 +13,22 @@ from sebulba.hosts.local import run_together
 
 _PROG = "python -m sebulba.launch --local N [--virtual-devices K]"
 _DESCRIPTION = """\
-Runs a config on N hosts that are all this machine: N processes of python -m sebulba.train,
-connected over the loopback, each line of their output behind its process's number.
---virtual-devices K gives each process K virtual CPU devices. All end when one fails, whose exit
-code this is."""
+Runs a config on N hosts, simulated by N processes of python -m sebulba.train on this machine. Each
+line of their output begins with the process's number. When one process fails, the others are ended,
+and the exit code is that of the failed one.
+
+--local N             number of processes
+--virtual-devices K   number of virtual CPU devices of each process (default: no virtual devices)"""
 
 
 def main() -> None:
-    """Parses the command line, runs the processes, and exits with the run's code."""
+    """Parse the command line, run the processes, and exit with the run's exit code."""
     try:
         num_processes, argv = take_count(sys.argv[1:], "--local")
         num_devices, argv = take_count(argv, "--virtual-devices")
         wants_help = any(argument in ("-h", "--help") for argument in argv)
         if num_processes is None and not wants_help:
-            raise ConfigError("--local: expected the number of processes, got none")
+            raise ConfigError("--local: expected the number of processes, got no flag")
     except ConfigError as error:
         print(f"usage: {_PROG} CONFIG [--section.field VALUE ...]\n{error}", file=sys.stderr)
         sys.exit(flags.USAGE_ERROR)

@@ -1,4 +1,4 @@
-"""Plans a run: `python -m sebulba.plan CONFIG [--seconds S] [--verify] [--section.field ...]`."""
+"""Plan a run: `python -m sebulba.plan CONFIG [--seconds S] [--verify] [--section.field ...]`."""
 
 import argparse
 import pathlib
@@ -6,27 +6,29 @@ import sys
 
 from sebulba.config import flags
 
+_PROG = "python -m sebulba.plan"
 _DESCRIPTION = """\
-Measures the parts of a config for a few seconds on this machine's devices, and proposes threads,
-environments, queue length and device split with the speed that they should give.
+Measures acting, environment, transfer and update of a config on this machine, predicts the speed of
+other settings from these times, and prints the flags of the fastest: actor threads, environments,
+queue slots, and which devices act and learn.
 
---seconds S   to measure each part, compilation not counted (default: 1)
---verify      run what is given and what is proposed, and compare them with the prediction
---json FILE   write everything as JSON too"""
+--seconds S   time to measure each part, in seconds, compilation excluded (default: 1)
+--verify      run the given and the proposed settings, and compare with the prediction
+--json FILE   also write times, predictions and measured speeds to this file, as JSON"""
 
 
 def main() -> None:
-    """Parses the command line, measures, and exits with 0, or 2 for a wrong config."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--seconds", type=float, default=1.0)
-    options.add_argument("--verify", action="store_true")
-    options.add_argument("--json", type=pathlib.Path)
-    chosen, argv = options.parse_known_args()
-    config = flags.parse(argv, "python -m sebulba.plan", _DESCRIPTION)
-    # Not before the command line is known to be right: importing jax takes a second.
+    """Parse the command line, measure, and exit with 0, or 2 for a wrong config."""
+    parser = argparse.ArgumentParser(prog=f"{_PROG} CONFIG", add_help=False, allow_abbrev=False)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--json", type=pathlib.Path)
+    options, argv = parser.parse_known_args()
+    config = flags.parse(argv, _PROG, _DESCRIPTION)
+    # Importing jax takes a second, so command line errors and --help come first.
     from sebulba.tools.plan.command import plan
 
-    sys.exit(plan(config, seconds=chosen.seconds, verify=chosen.verify, json_path=chosen.json))
+    sys.exit(plan(config, seconds=options.seconds, verify=options.verify, json_path=options.json))
 
 
 if __name__ == "__main__":

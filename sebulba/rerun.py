@@ -1,6 +1,6 @@
-"""Takes the update that ended a run again, alone: `python -m sebulba.rerun RUN_DIR`.
+"""Rerun the non-finite update that stopped a run: `python -m sebulba.rerun RUN_DIR`.
 
-For runs that ended because a loss or gradients were not finite. Nothing of the run is changed.
+For runs that ended with exit code 6. The run directory is not changed.
 """
 
 import argparse
@@ -9,17 +9,19 @@ import sys
 
 
 def main() -> None:
-    """Parses the command line, takes the update, and exits with 0 if it is finite now, else 6."""
+    """Parse the command line, rerun the update, and exit with 0 if it is finite now, else 6."""
     parser = argparse.ArgumentParser(
         prog="python -m sebulba.rerun",
         description=(
-            "Takes the update that ended a run, not being finite, again from the checkpoint of the"
-            " state that it saw, and shows which inputs, metrics and gradients are not finite."
+            "Reruns the non-finite update that stopped a run, from the checkpoint before it, and"
+            " lists the inputs, metrics and gradients with NaN or infinite elements."
         ),
     )
-    parser.add_argument("run_dir", type=pathlib.Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "run_dir", type=pathlib.Path, metavar="RUN_DIR", help="run that ended with exit code 6"
+    )
     options = parser.parse_args()
-    # Not before the command line is known to be right: importing jax takes a second.
+    # Importing jax takes a second, so command line errors and --help come first.
     from sebulba.tools.rerun import rerun
 
     sys.exit(rerun(options.run_dir))

@@ -1,6 +1,6 @@
-"""Trains the agent of a config: `python -m sebulba.train CONFIG [--section.field VALUE ...]`.
+"""Train an agent: `python -m sebulba.train CONFIG [--section.field VALUE ...]`.
 
-With `--seeds 0..4` it trains once with each seed, one run after another.
+With `--seeds 0..4`, train once with each seed, one run after another.
 """
 
 import sys
@@ -16,25 +16,25 @@ _PROG = "python -m sebulba.train"
 _DESCRIPTION = """\
 Trains the agent of a config.
 
---seeds 0..4 (or 0,3,7) trains once with each seed, one run after another, each in a process of its
-own and in RUN_DIR/seed-N."""
+--seeds 0..4   train with each of these seeds (or a list: 0,3,7), one run after another, each in its
+               own process and in RUN_DIR/seed-N"""
 
 
 def main() -> None:
-    """Parses the command line, trains, and exits with the run's code."""
+    """Parse the command line, train, and exit with the run's exit code."""
     open_standard_streams()
     end_with_parent()
     try:
-        several, argv = seeds.take_seeds(sys.argv[1:])
+        all_seeds, argv = seeds.take_seeds(sys.argv[1:])
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(flags.USAGE_ERROR)
-    if several is not None:
-        config = flags.parse([*argv, "--seed", str(max(several))], _PROG, _DESCRIPTION)
+    if all_seeds is not None:
+        config = flags.parse([*argv, "--seed", str(max(all_seeds))], _PROG, _DESCRIPTION)
         run_dir = config.run_dir or default_run_dir(config)
-        sys.exit(seeds.train_seeds(argv, several, run_dir=run_dir))
+        sys.exit(seeds.train_seeds(argv, all_seeds, run_dir=run_dir))
     config = flags.parse(argv, _PROG, _DESCRIPTION)
-    # Not before the command line is known to be right: importing jax takes a second.
+    # Importing jax takes a second, so command line errors and --help come first.
     from sebulba.run.lifecycle import train
 
     leave(train(config))

@@ -1,5 +1,5 @@
-"""What the commands do: check, plan, evaluate, rerun, plot and report.
+"""The work of the commands check, plan, evaluate, rerun, plot and report.
 
-Each command line at the top of `sebulba` has its work here under the same name; `report/` serves
-both `plot` and `report`. Imports everything up to `run`.
+Each has the name of its command line at the top of `sebulba`; `report/` serves `plot` too. Imports
+every package up to `run`.
 """

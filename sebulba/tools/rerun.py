@@ -1,4 +1,4 @@
-"""One update of a stored run again, and what in it is not finite."""
+"""Rerun the update that stopped a run, and list what is not finite in it."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ from sebulba.types import PyTree
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A leaf, and how much of it is not finite."""
+    """How many elements of a leaf are not finite."""
 
     part: str  # input, metric or gradient
     path: str
@@ -41,44 +41,46 @@ class Finding:
 
     @property
     def is_finite(self) -> bool:
-        """Whether every element is."""
+        """Whether every element is finite."""
         return self.num_nan == self.num_infinite == 0
 
 
 def rerun(run_dir: pathlib.Path) -> int:
-    """Takes the update again, shows what is not finite in it, and returns the exit code."""
+    """Rerun the update, print what is not finite, and return the exit code."""
     try:
-        place = _read_place(run_dir)
+        failure = _read_failure(run_dir)
         config = load_config(str(run_dir / CONFIG))
         use_compilation_cache()
-        agent, state = _restore(config, run_dir, place["checkpoint"])
+        agent, state = _restore(config, run_dir, failure["checkpoint"])
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         return EXIT_CONFIG
     except CheckpointError as error:
         print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
         return EXIT_CHECKPOINT
-    learners = LearnerDevices(plan_devices(config.devices, jax.local_devices()).learner)
-    found = examine(agent, learners, state)
-    _show(found, place)
-    # What the update is judged by while training, too.
-    taken = [each for each in found if each.part == "gradient" or each.path == "loss"]
-    return EXIT_DONE if all(each.is_finite for each in taken) else EXIT_NON_FINITE
+    learner_devices = LearnerDevices(plan_devices(config.devices, jax.local_devices()).learner)
+    findings = examine(agent, learner_devices, state)
+    _show(findings, failure)
+    # Training judges an update by its loss and gradients alone, too.
+    judged = [each for each in findings if each.part == "gradient" or each.path == "loss"]
+    return EXIT_DONE if all(each.is_finite for each in judged) else EXIT_NON_FINITE
 
 
-def examine(agent: Agent, learners: LearnerDevices, state: LearnerState) -> list[Finding]:
-    """Takes one update of a state on the learner devices, without applying it.
+def examine(agent: Agent, learner_devices: LearnerDevices, state: LearnerState) -> list[Finding]:
+    """Compute one update of a state on the learner devices, without applying it.
 
     Returns:
-        What went in, in the order in which it is used, and what came out, the loss first.
+        The inputs in the order of their use, then the metrics, the loss first, then the gradients.
     """
 
     def update(state: LearnerState) -> tuple[PyTree, PyTree]:
         value, metrics, grads, _ = loss_and_gradients(agent, state, experience_of(state))
         return {"loss": value, **metrics}, grads
 
-    taken = mapping.map_over_learner_devices(update, learners, out_specs=(REPLICATED, REPLICATED))
-    metrics, grads = taken(state)
+    mapped_update = mapping.map_over_learner_devices(
+        update, learner_devices, out_specs=(REPLICATED, REPLICATED)
+    )
+    metrics, grads = mapped_update(state)
     inputs = {
         "networks": state.networks,
         "opt_state": state.opt_state,
@@ -96,7 +98,7 @@ def _count(part: str, tree: PyTree) -> list[Finding]:
     for path, leaf in flatten(tree).items():
         if is_key(leaf) or not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
-        array = np.asarray(leaf).astype(np.float32)  # NumPy knows no infinite bfloat16
+        array = np.asarray(leaf).astype(np.float32)  # NumPy has no isinf for bfloat16
         findings.append(
             Finding(
                 part=part,
@@ -109,14 +111,14 @@ def _count(part: str, tree: PyTree) -> list[Finding]:
     return findings
 
 
-def _read_place(run_dir: pathlib.Path) -> dict[str, Any]:
+def _read_failure(run_dir: pathlib.Path) -> dict[str, Any]:
     path = run_dir / NON_FINITE
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"expected the directory of a run that ended with exit code {EXIT_NON_FINITE}, got"
-            f" {run_dir}: {error}"
+            f"expected the directory of a run that ended with exit code {EXIT_NON_FINITE}"
+            f" (non-finite), got {run_dir}: {error}"
         ) from error
 
 
@@ -133,17 +135,17 @@ def _restore(config: Config, run_dir: pathlib.Path, step: int) -> tuple[Agent, L
     return ring.agent, arrays["learner"]
 
 
-def _show(found: list[Finding], place: dict[str, Any]) -> None:
+def _show(findings: list[Finding], failure: dict[str, Any]) -> None:
     console = rich.console.Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     table = rich.table.Table(
-        title=f"update {place['update']}, learner cycle {place['learner_cycle']}"
+        title=f"update {failure['update']}, learner cycle {failure['learner_cycle']}"
     )
-    for column in ("", "leaf", "elements", "NaN", "infinite"):
-        table.add_column(column, justify="left" if column in ("", "leaf") else "right")
-    for each in found:
+    for column in ("part", "leaf", "elements", "NaN", "infinite"):
+        table.add_column(column, justify="left" if column in ("part", "leaf") else "right")
+    for each in findings:
         numbers = (f"{each.size:,}", f"{each.num_nan:,}", f"{each.num_infinite:,}")
         style = None if each.is_finite else "bold red"
         table.add_row(each.part, each.path, *numbers, style=style)
     console.print(table)
-    bad = [f"{each.part} {each.path}" for each in found if not each.is_finite]
-    console.print(f"not finite: {', '.join(bad)}" if bad else "all of it is finite")
+    bad = [f"{each.part} {each.path}" for each in findings if not each.is_finite]
+    console.print(f"not finite: {', '.join(bad)}" if bad else "every leaf is finite")

@@ -1,4 +1,4 @@
-"""The act-cycle benchmark: all its variants do the same."""
+"""All variants of the act-cycle benchmark give the same trajectories."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def test_all_variants_give_identical_trajectories(name):
     act_cycle.check_identical(make_bench(name))
 
 
-def test_a_variant_that_acts_otherwise_is_found(monkeypatch):
+def test_a_variant_with_other_trajectories_is_found(monkeypatch):
     bench = make_bench("zero")
     monkeypatch.setattr(
         bench,
@@ -78,6 +78,6 @@ def test_only_the_donated_variant_donates_its_statistics(bookkeeping, deleted):
     assert carry.statistics.episode_return.is_deleted() is deleted
 
 
-def test_the_agent_has_as_many_parameters_as_the_notes_say():
+def test_the_agent_has_the_documented_number_of_parameters():
     bench = act_cycle.Bench(act_cycle.WORKLOADS["zero"])
     assert sum(leaf.size for leaf in jax.tree.leaves(bench.networks)) == 162_202

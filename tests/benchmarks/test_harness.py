@@ -1,4 +1,4 @@
-"""Interleaving, ratios within a repeat, and what the JSON file holds."""
+"""Interleaving, ratios within a repeat, and the JSON file."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ from benchmarks import harness
 from benchmarks.harness import Result, Series, Timed
 
 
-def test_interleave_warms_up_and_turns_every_other_repeat_round():
+def test_interleave_warms_up_and_reverses_every_second_repeat():
     calls = []
 
     def work(name):
@@ -22,7 +22,7 @@ def test_interleave_warms_up_and_turns_every_other_repeat_round():
 
 
 def test_interleave_divides_by_the_time_of_each_run(monkeypatch):
-    # 0 to 2, 2 to 7.
+    # The first run takes 2 s, the second 5 s.
     monkeypatch.setattr(
         harness.time, "perf_counter", itertools.cycle((0.0, 2.0, 2.0, 7.0)).__next__
     )
@@ -31,12 +31,12 @@ def test_interleave_divides_by_the_time_of_each_run(monkeypatch):
 
 
 def test_ratios_are_taken_within_each_repeat():
-    # The medians' ratio would be 1.
+    # The ratio of the medians would be 1.
     fast, slow = Series(values=(4.0, 2.0, 1.0)), Series(values=(1.0, 2.0, 4.0))
     assert fast.over(slow).values == (4.0, 1.0, 0.25)
 
 
-def test_serial_limit_is_the_rate_of_one_after_the_other():
+def test_serial_limit_is_the_rate_of_all_parts_in_sequence():
     limit = harness.serial_limit(Series(values=(200.0, 100.0)), Series(values=(200.0, 300.0)))
     assert limit.values == (100.0, 75.0)
 
@@ -68,7 +68,7 @@ def test_report_prints_a_table_and_writes_stamp_and_figures(tmp_path, capsys):
     assert line.endswith("42.5                  41.0 – 44.0  µs")
 
 
-def test_parser_asks_for_five_repeats(capsys):
+def test_parser_requires_five_repeats(capsys):
     with pytest.raises(SystemExit):
         harness.parser("x").parse_args(["--repeats", "4"])
     assert "expected at least 5" in capsys.readouterr().err

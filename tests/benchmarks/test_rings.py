@@ -1,4 +1,4 @@
-"""The benchmarks that run whole rings or learners, at a tiny size."""
+"""The benchmarks that run rings or learners, at a tiny size."""
 
 import numpy as np
 import pytest
@@ -90,12 +90,12 @@ def test_soak_samples_until_the_end():
     }
 
 
-def test_convolutions_measures_both_allocators_in_processes_of_their_own():
+def test_convolutions_measures_both_settings_in_separate_processes():
     result = convolutions.measure(torso="mlp", repeats=1)
     assert_positive(result, ["bare, default", "bare, kept", "inside, default", "inside, kept"])
 
 
-def test_convolutions_says_when_a_worker_has_ended():
+def test_convolutions_reports_a_worker_that_has_ended():
     worker = convolutions.Worker("no such torso", {})
     with pytest.raises(RuntimeError, match="the worker process ended"):
         worker.measure("bare")
@@ -109,7 +109,7 @@ def test_instrumentation_measures_runs_with_and_without_clocks():
     assert 0.0 < cost < 1e6
 
 
-def test_null_clocks_leave_nothing_to_account_for():
+def test_null_clocks_record_no_time():
     with instrumentation.clocks(instrumentation.NullClock):
         ring = rings.quiet_ring(tiny_config())
     rings.act_one_cycle(ring)
@@ -123,6 +123,6 @@ def test_startup_measures_a_first_and_a_second_start():
     assert_positive(result, ["first start", "second start"])
 
 
-def test_startup_says_when_a_run_ends_without_an_update(tmp_path):
+def test_startup_reports_a_run_that_ends_without_an_update(tmp_path):
     with pytest.raises(RuntimeError, match="expected a row of metrics"):
         startup.start("no_such.yaml", [], run_dir=tmp_path / "run", cache=tmp_path / "cache")

@@ -39,7 +39,7 @@ def make_host(*, act_s, update_s, deviation_s=0.0, core_s=0.0):
     )
 
 
-def test_one_host_waits_for_nobody():
+def test_one_host_waits_for_no_other():
     assert all_reduce_s(1, 10**9, NETWORK) == 0.0
     (alone,) = scale(make_host(act_s=0.04, update_s=0.02), NETWORK, [1], is_local=False)
     assert alone.env_steps_per_s == pytest.approx(1000 / 0.02)
@@ -47,13 +47,13 @@ def test_one_host_waits_for_nobody():
 
 
 def test_all_reduce_is_the_faster_of_ring_and_tree():
-    # Large on two hosts: each sends its half there and back.
+    # Many bytes on two hosts: each sends half of them there and back.
     assert all_reduce_s(2, 10**8, NETWORK) == pytest.approx(2e-5 + 0.1)
-    # Small on many: the tree's 8 levels, not the ring's 255 hops.
+    # Few bytes on many hosts: the tree's 8 levels, not the ring's 255 hops.
     assert all_reduce_s(256, 8, NETWORK) == pytest.approx(2 * 8 * 1e-5, rel=1e-3)
 
 
-def test_actors_that_bind_hide_the_wait_until_it_bends():
+def test_waiting_is_hidden_while_actors_are_the_bottleneck():
     host = make_host(act_s=0.1, update_s=0.02, deviation_s=0.001)
     points = scale(host, NETWORK, [1, 2, 16, 4096], is_local=False)
     assert [each.bound for each in points] == ["actors", "actors", "actors", "learner"]
@@ -70,7 +70,7 @@ def test_local_processes_share_the_cores():
     assert two.env_steps_per_s == pytest.approx(one.env_steps_per_s)
 
 
-def test_a_plan_says_what_so_many_hosts_need_and_give():
+def test_a_plan_has_the_needs_and_the_speed_of_all_hosts():
     host = make_host(act_s=0.01, update_s=0.02, deviation_s=0.0)
     config = dataclasses.replace(
         load_config(None, ["--run.total-env-steps", "25600000"]),
@@ -90,7 +90,7 @@ def test_a_plan_says_what_so_many_hosts_need_and_give():
     assert plan["whole run"].startswith("25,600,000 env steps in 2 s")
 
 
-def test_a_network_is_told_by_a_small_and_a_large_all_reduce():
+def test_a_network_is_inferred_from_a_small_and_a_large_all_reduce():
     network = network_of(2e-4, 2e-4 + 1e-3, 10**6)
     assert (network.latency_s, network.bytes_per_s) == pytest.approx((1e-4, 1e9))
     assert all_reduce_s(2, 10**6, network) == pytest.approx(2e-4 + 1e-3)

@@ -166,7 +166,7 @@ def test_rerun_with_a_mended_loss_ends_with_0(stopped, monkeypatch, capsys):
     _, path, _ = stopped
     monkeypatch.setattr(breaking.NanAgent, "bad_steps", (10**6,))
     assert rerun(path) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "all of it is finite"
+    assert capsys.readouterr().out.splitlines()[-1] == "every leaf is finite"
 
 
 def test_rerun_of_a_run_that_did_not_end_so_is_a_usage_error(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""`sebulba.check`: proves an agent and an environment right together.
+"""`sebulba.check`: prove that an agent and an environment work together.
 
-Begin with `suite.py`, the list of all checks.
+Start with `suite.py`, the list of all checks.
 """

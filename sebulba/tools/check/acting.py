@@ -1,4 +1,4 @@
-"""Checks of what the actors give: rows, actor states, resets."""
+"""Checks of acting: trajectory rows, actor states, and resets of memory."""
 
 from typing import Any
 
@@ -9,21 +9,21 @@ import numpy as np
 from sebulba.tools.check.capture import as_data
 from sebulba.tools.check.probe import action_code, expected_rows
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
-from sebulba.tools.check.result import CheckResult, first_difference, judged, skipped
+from sebulba.tools.check.result import CheckResult, first_difference, passed_unless, skipped
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, PyTree
 
-ALIGNMENT = "rows reach update_experience as the environment gave them"
-REPLAYED = "actor states are those of a fresh replay"
-FORGETTING = "a reset makes acting forget the past"
+ALIGNMENT = "update_experience gets the environment's rows"
+REPLAYED = "acting again gives the same actor states"
+FORGETTING = "an episode begins without memory of the last"
 
-# The replay is another program than the act cycle: its sums may be in another order.
+# XLA compiles this scan differently from the act cycle, and may reorder sums.
 _TOLERANCE = 1e-4
 _ROW_AXES = ("row", "env")
 
 
 def check_alignment(subject: Subject, recording: Recording) -> CheckResult:
-    """Compares every row with what the probe gave for the actions of the trajectory."""
+    """Compare every row with the probe's, given the actions of the trajectory."""
     failure, rows = None, 0
     for actor_id, probe in enumerate(subject.probes):
         code = np.zeros(probe.num_envs, np.float32)
@@ -34,17 +34,20 @@ def check_alignment(subject: Subject, recording: Recording) -> CheckResult:
             failure = failure or first_difference(
                 expected,
                 trajectory.env_steps,
-                what=f"trajectory.env_steps ({item.place})",
+                what="trajectory.env_steps",
                 axes=_ROW_AXES,
+                place=item.place,
                 tolerance=1e-6,
             )
             code = np.asarray(action_code(probe.spec.action_space, trajectory.action[-1]))
             rows += length * probe.num_envs
-    return judged(ALIGNMENT, failure, f"observations, rewards, flags and actions of {rows:,} rows")
+    detail = f"equal observations, rewards, flags and actions in {rows:,} rows"
+    cause = "a buffer was overwritten before the learner read it"
+    return passed_unless(failure, ALIGNMENT, detail, cause)
 
 
 def check_states(subject: Subject, recording: Recording) -> CheckResult:
-    """Acts again from the first row of each stream, and compares all that was handed over."""
+    """Recompute `act` from the first row of each stream, and compare what the learner received."""
     unroll = jax.jit(lambda *args: _unroll(subject.agent, *args))
     failure, rows = None, 0
     for actor_id, start in enumerate(subject.start_states):
@@ -58,30 +61,31 @@ def check_states(subject: Subject, recording: Recording) -> CheckResult:
                 ("final_state", ("env",), as_data(after), item.final_state),
             ):
                 failure = failure or first_difference(
-                    expected, got, what=f"{what} ({item.place})", axes=axes, tolerance=_TOLERANCE
+                    expected, got, what=what, axes=axes, place=item.place, tolerance=_TOLERANCE
                 )
             state = after
             rows += len(item.trajectory.action) * subject.run_spec.num_envs
-    detail = f"actions, extras, initial and final states over {rows:,} rows"
-    return judged(REPLAYED, failure, detail)
+    detail = f"equal actions, extras, initial and final states over {rows:,} rows"
+    cause = "act depends on more than its arguments, or shard_actor_state reorders leaves"
+    return passed_unless(failure, REPLAYED, detail, cause)
 
 
 def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
-    """Acts greedily twice, once with a new actor state at every reset: nothing may differ.
+    """Compare greedy acting with greedy acting from a new actor state at every reset.
 
-    Where an episode begins, each per-environment leaf is replaced by that of a new actor.
+    For the latter, each per-environment leaf is replaced by a new actor's where an episode begins.
     """
     axes = env_axes(subject.agent, subject.run_spec)
     if all(axis < 0 for axis in jax.tree.leaves(axes)):
-        return skipped(FORGETTING, "the actor state has nothing of single environments")
+        return skipped(FORGETTING, "no leaf of the actor state is per environment")
 
     def unroll(*args: Any) -> tuple[PyTree, PyTree]:
         return _unroll(subject.agent, *args, greedy=True)[:2]
 
-    def unroll_anew(networks: PyTree, state: ActorState, rows: PyTree) -> tuple[PyTree, PyTree]:
-        return _unroll(subject.agent, networks, state, rows, greedy=True, anew=(state, axes))[:2]
+    def unroll_reset(networks: PyTree, state: ActorState, rows: PyTree) -> tuple[PyTree, PyTree]:
+        return _unroll(subject.agent, networks, state, rows, greedy=True, reset=(state, axes))[:2]
 
-    both = jax.jit(lambda *args: (unroll(*args), unroll_anew(*args)))
+    both = jax.jit(lambda *args: (unroll(*args), unroll_reset(*args)))
     failure = None
     for actor_id, start in enumerate(subject.start_states):
         items = _of_actor(recording, actor_id)[:2]
@@ -93,13 +97,14 @@ def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
             failure = failure or first_difference(
                 left,
                 right,
-                what=f"act's {name}, greedy (actor {actor_id})",
+                what=f"greedy act: {name}",
                 axes=_ROW_AXES,
+                place=f"actor {actor_id}",
                 tolerance=1e-5,
             )
-    if failure is not None:
-        failure += "; is all memory reset where is_first, before the observation is consumed?"
-    return judged(FORGETTING, failure, "greedy acting is that of a new actor in each episode")
+    detail = "in each episode, greedy acting equals a new actor's"
+    cause = "act does not reset its memory where is_first, before using the observation"
+    return passed_unless(failure, FORGETTING, detail, cause)
 
 
 def _of_actor(recording: Recording, actor_id: int) -> list[RecordedTrajectory]:
@@ -117,22 +122,23 @@ def _unroll(
     env_steps: PyTree,
     *,
     greedy: bool = False,
-    anew: tuple[ActorState, PyTree] | None = None,
+    reset: tuple[ActorState, PyTree] | None = None,
 ) -> tuple[PyTree, PyTree, ActorState]:
-    """Returns actions and extras `[R, B, ...]`, and the state after the last row.
+    """Return actions and extras `[R, B, ...]`, and the actor state after the last row.
 
     Args:
-        agent: whose `act`.
-        networks: of the actor.
-        state: before the first row.
+        agent: the agent that acts.
+        networks: the actor's networks.
+        state: the actor state before the first row.
         env_steps: `[R, B, ...]`.
-        greedy: as `act` takes it.
-        anew: a new actor's state and its axes of environments, to begin each episode with.
+        greedy: passed to `act`.
+        reset: a new actor's state and its environment axes, to begin each episode with; None:
+            leave resets to `act`.
     """
 
     def step(state: ActorState, env_step: Any) -> tuple[ActorState, tuple[PyTree, PyTree]]:
-        if anew is not None:
-            state = _renew(state, *anew, env_step.is_first)
+        if reset is not None:
+            state = _reset(state, *reset, env_step.is_first)
         action, extras, state = agent.act(networks, state, env_step, greedy=greedy)
         return state, (action, extras)
 
@@ -140,12 +146,12 @@ def _unroll(
     return action, extras, state
 
 
-def _renew(state: ActorState, new: ActorState, axes: PyTree, is_first: jax.Array) -> ActorState:
-    def renew(leaf: jax.Array, new: jax.Array, axis: int) -> jax.Array:
+def _reset(state: ActorState, new: ActorState, axes: PyTree, is_first: jax.Array) -> ActorState:
+    def reset(leaf: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         if axis < 0:
             return leaf
         shape = [1] * leaf.ndim
         shape[axis] = is_first.shape[0]
         return jnp.where(is_first.reshape(shape), new, leaf)
 
-    return jax.tree.map(renew, state, new, axes)
+    return jax.tree.map(reset, state, new, axes)

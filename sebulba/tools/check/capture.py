@@ -1,4 +1,4 @@
-"""An agent that also keeps what the learner hands it, as part of its experience."""
+"""An agent that also stores the arguments of `update_experience`, as part of its experience."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +15,7 @@ from sebulba.types import ActorState, Experience, Networks, PyTree, RunSpec, Tra
 
 
 @pytree_dataclass
-class Given:
+class UpdateArguments:
     """The arguments of `update_experience`; random keys as their data."""
 
     initial_state: ActorState
@@ -26,23 +26,23 @@ class Given:
 
 @pytree_dataclass
 class CapturedExperience:
-    """An agent's experience, and what its latest calls were given."""
+    """An agent's experience, and the arguments of the latest calls of `update_experience`."""
 
     of_agent: Experience
-    given: Given  # [N, ...], N trajectories of a learner cycle, the newest last
+    arguments: UpdateArguments  # [N, ...], N trajectories of a learner cycle, newest last
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaptureConfig:
-    """Settings of a captured agent, in the place of the agent's own."""
+    """Settings of a `CapturingAgent`, which replace the agent's own in a config."""
 
-    captured: Any  # the agent's settings
-    built: list["CapturingAgent"]  # is given the agent that is built
+    captured: Any  # the settings of the agent to capture
+    built: list["CapturingAgent"]  # the built agent appends itself
     name: str = "sebulba.tools.check.capture:CapturingAgent"
 
 
 class CapturingAgent:
-    """Does what the agent does, and keeps the arguments of `update_experience`."""
+    """Wrap an agent and store the arguments of `update_experience`."""
 
     def __init__(self, config: CaptureConfig, run_spec: RunSpec):
         factory = agent_factory(config.captured.name)
@@ -51,11 +51,11 @@ class CapturingAgent:
         config.built.append(self)
 
     def __getattr__(self, name: str) -> Any:
-        # All that is not about experience is the agent's own.
+        # Methods that do not handle experience are the agent's own.
         return getattr(self.captured, name)
 
     def init_experience(self, networks: Networks, num_envs: int) -> CapturedExperience:
-        """Returns the agent's experience, and zeros for what will be given."""
+        """Return the agent's experience, with zeros in place of arguments."""
         run_spec = dataclasses.replace(self.run_spec, num_envs=num_envs)
 
         def state(networks: Networks) -> ActorState:
@@ -64,7 +64,7 @@ class CapturingAgent:
             return as_data(self.captured.init_actor_state(networks, num_envs, key, 0))
 
         shapes = jax.eval_shape(state, networks)
-        given = Given(
+        arguments = UpdateArguments(
             initial_state=shapes,
             final_state=shapes,
             trajectory=trajectory_shapes(self.captured, run_spec),
@@ -73,7 +73,9 @@ class CapturingAgent:
         count = run_spec.trajectories_per_cycle
         return CapturedExperience(
             of_agent=self.captured.init_experience(networks, num_envs),
-            given=jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), given),
+            arguments=jax.tree.map(
+                lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), arguments
+            ),
         )
 
     def update_experience(
@@ -85,8 +87,8 @@ class CapturingAgent:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> CapturedExperience:
-        """Keeps the arguments, and passes them on."""
-        given = Given(
+        """Store the arguments, and pass them to the agent."""
+        arguments = UpdateArguments(
             initial_state=as_data(initial_state),
             final_state=as_data(final_state),
             trajectory=trajectory,
@@ -96,17 +98,19 @@ class CapturingAgent:
             of_agent=self.captured.update_experience(
                 networks, experience.of_agent, initial_state, final_state, trajectory, actor_id
             ),
-            given=jax.tree.map(
-                lambda held, new: jnp.concatenate([held[1:], new[None]]), experience.given, given
+            arguments=jax.tree.map(
+                lambda stored, new: jnp.concatenate([stored[1:], new[None]]),
+                experience.arguments,
+                arguments,
             ),
         )
 
     def loss(
         self, networks: Networks, experience: CapturedExperience, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[CapturedExperience, dict[str, jax.Array]]]:
-        """Returns the agent's loss."""
+        """Return the agent's loss."""
         loss, (of_agent, metrics) = self.captured.loss(networks, experience.of_agent, key, step)
-        return loss, (CapturedExperience(of_agent=of_agent, given=experience.given), metrics)
+        return loss, (dataclasses.replace(experience, of_agent=of_agent), metrics)
 
     def optimize(
         self,
@@ -115,21 +119,21 @@ class CapturingAgent:
         grads: Networks,
         experience: CapturedExperience,
     ) -> tuple[Networks, PyTree]:
-        """Takes the agent's step."""
+        """Take the agent's optimization step."""
         return self.captured.optimize(networks, opt_state, grads, experience.of_agent)
 
 
 def as_data(state: ActorState) -> PyTree:
-    """Returns an actor state with random keys as their data."""
+    """Return an actor state with random keys as their data."""
     return jax.tree.map(without_key, state)
 
 
 def from_data(state: PyTree, like: ActorState) -> ActorState:
-    """Returns the actor state that `as_data` was given.
+    """Invert `as_data`.
 
     Args:
-        state: with random keys as their data.
-        like: an actor state of the same leaves, or its shapes.
+        state: an actor state with random keys as their data.
+        like: an actor state with the same leaves, or its shapes.
     """
 
     def wrap(leaf: Any, like: Any) -> jax.Array:

@@ -1,26 +1,40 @@
-"""A check from its config to its exit code."""
+"""Run all checks of a config and print them as a table."""
 
+import collections
+import json
 import pathlib
 import sys
+from typing import TextIO
 
 import jax
+import rich.box
+import rich.console
+import rich.table
+import rich.text
 
 from sebulba.config import Config
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
-from sebulba.tools.check.report import print_report, write_report
-from sebulba.tools.check.suite import check
+from sebulba.tools.check.result import Status
+from sebulba.tools.check.suite import Report, check
+
+_MARKS: dict[Status, rich.text.Text] = {
+    "pass": rich.text.Text("✓", style="green"),
+    "fail": rich.text.Text("✗", style="bold red"),
+    "skip": rich.text.Text("–", style="dim"),
+}
+_PLAIN_WIDTH = 160  # columns of output that goes to a file or a pipe
 
 
 def run_check(config: Config, json_path: pathlib.Path | None = None) -> int:
-    """Checks what `config` describes, prints the table, and returns the process's exit code.
+    """Check a config, print the table, and return the process's exit code.
 
     Args:
-        config: of a run.
-        json_path: where the results go as JSON too.
+        config: the config of a run.
+        json_path: a file that the results are written to as JSON.
     """
     if config.devices.actor is None and config.devices.learner is None:
-        # Two, to compare one learner device with several; before JAX starts its backends.
+        # Two devices, to compare updates on one and on two. JAX reads this when a backend starts.
         jax.config.update("jax_num_cpu_devices", 2)
     try:
         report = check(config)
@@ -31,3 +45,35 @@ def run_check(config: Config, json_path: pathlib.Path | None = None) -> int:
     if json_path is not None:
         write_report(report, json_path)
     return EXIT_FAILED if report.has_failures else EXIT_DONE
+
+
+def print_report(report: Report, title: str, stream: TextIO) -> None:
+    """Print a line for each check, the number of failures, and the memory plan of a run."""
+    width = None if stream.isatty() else _PLAIN_WIDTH
+    console = rich.console.Console(file=stream, width=width, highlight=False)
+    table = rich.table.Table(title=title, box=rich.box.SIMPLE, title_justify="left")
+    table.add_column("")
+    table.add_column("check")
+    table.add_column("result", overflow="fold")
+    for result in report.results:
+        table.add_row(_MARKS[result.status], result.name, rich.text.Text(result.detail))
+    console.print(table)
+    counts = collections.Counter(result.status for result in report.results)
+    console.print(f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
+    if report.has_failures:
+        console.print("A row is one time step of a trajectory, a leaf one array of a pytree.")
+    if report.memory_plan is not None:
+        console.print(f"memory plan: {report.memory_plan}", markup=False)
+
+
+def write_report(report: Report, path: pathlib.Path) -> None:
+    """Write the results as JSON: `{"ok": …, "memory_plan": …, "checks": [{"name": …}]}`."""
+    content = {
+        "ok": not report.has_failures,
+        "memory_plan": report.memory_plan,
+        "checks": [
+            {"name": result.name, "status": result.status, "detail": result.detail}
+            for result in report.results
+        ],
+    }
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

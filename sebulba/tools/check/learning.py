@@ -1,7 +1,7 @@
-"""Checks of what the loss learns from a stream: which rows have an effect on it, and which not.
+"""Checks of what the loss learns from a stream: which rows it uses, and which it ignores.
 
-Each question changes one field in all rows of one kind, and looks at the losses and their
-gradients. What may have no effect has to give the same bits.
+Each expectation changes one field in every row of one kind and recomputes losses and gradients. A
+field that the loss should ignore has to leave them bitwise equal.
 """
 
 import dataclasses
@@ -10,190 +10,170 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from sebulba.tools.check import perturbing
-from sebulba.tools.check.influence import Lesson
-from sebulba.tools.check.perturbing import Perturbation, Place, Rows, other_values
+from sebulba.tools.check import perturbation
+from sebulba.tools.check.perturbation import Entry, Perturbation, RowMask, other_values
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, judged, passed, skipped
+from sebulba.tools.check.result import CheckResult, failed, is_equal, passed, passed_unless, skipped
+from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import EnvStep, PyTree
 
-REWARDS = "the loss gives a reward to the step that earned it"
-TERMINATION = "the loss does not look beyond a termination"
+REWARDS = "the loss credits a reward to the action before it"
+TERMINATION = "the loss does not bootstrap at a termination"
 TRUNCATION = "the loss bootstraps at a truncation"
-WEIGHT = "the loss gives autoreset rows weight 0"
+WEIGHT = "the loss gives autoreset transitions weight 0"
 MEMORY = "the loss begins episodes without memory"
 LOSS_CHECKS = (REWARDS, TERMINATION, TRUNCATION, WEIGHT, MEMORY)
 
-_HINTS = {
-    REWARDS: "is a transition's reward that of the row it arrives at?",
-    TERMINATION: "is the discount γ·(1 − terminated)?",
-    TRUNCATION: "is a truncation taken for a termination?",
-    WEIGHT: "does Trajectory.valid mask every term?",
-    MEMORY: "is the recurrent state reset where is_first, before it is used?",
+_LIKELY_CAUSES = {
+    REWARDS: "rewards are one row off; transition t has the reward of row t + 1",
+    TERMINATION: "the discount is not γ·(1 − terminated)",
+    TRUNCATION: "a truncation is treated as a termination",
+    WEIGHT: "a term of the loss is not masked with Trajectory.valid",
+    MEMORY: "the recurrent state is not reset where is_first, or only after it was used",
 }
 
-_MOST_PLACES = 200  # looked at to name the row
+_MAX_ENTRIES_TRIED = 200  # to name the row; each one costs an update
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Question:
+class _Expectation:
+    """Whether the loss has to use a field in rows of one kind, or has to ignore it."""
+
     field: str
-    rows: Rows
-    kind: str  # of rows, for messages
-    matters: bool
+    rows: RowMask
+    kind: str  # name of these rows in messages
+    is_used: bool
 
 
-_QUESTIONS = {
+def _uses(field: str, rows: RowMask, kind: str) -> _Expectation:
+    return _Expectation(field=field, rows=rows, kind=kind, is_used=True)
+
+
+def _ignores(field: str, rows: RowMask, kind: str) -> _Expectation:
+    return _Expectation(field=field, rows=rows, kind=kind, is_used=False)
+
+
+_EXPECTATIONS = {
     REWARDS: (
-        _Question(field="reward", rows=perturbing.is_reset, kind="reset", matters=False),
-        _Question(field="reward", rows=perturbing.is_terminated, kind="terminated", matters=True),
-        _Question(field="reward", rows=perturbing.is_truncated, kind="truncated", matters=True),
+        _ignores("reward", perturbation.is_reset, "reset"),
+        _uses("reward", perturbation.is_terminated, "terminated"),
+        _uses("reward", perturbation.is_truncated, "truncated"),
     ),
-    TERMINATION: (
-        _Question(
-            field="observation", rows=perturbing.is_terminated, kind="terminated", matters=False
-        ),
-    ),
+    TERMINATION: (_ignores("observation", perturbation.is_terminated, "terminated"),),
     WEIGHT: (
-        _Question(field="action", rows=perturbing.is_done, kind="done", matters=False),
-        # At a truncation extras may say what the observation is worth.
-        _Question(field="extras", rows=perturbing.is_terminated, kind="terminated", matters=False),
-        _Question(field="action", rows=perturbing.is_going_on, kind="valid", matters=True),
+        _ignores("action", perturbation.is_done, "done"),
+        # In truncated rows, extras may hold the value to bootstrap from.
+        _ignores("extras", perturbation.is_terminated, "terminated"),
+        _uses("action", perturbation.is_valid, "valid"),
     ),
     TRUNCATION: (
-        _Question(
-            field="observation", rows=perturbing.is_truncated, kind="truncated", matters=True
-        ),
-        _Question(
-            field="observation",
-            rows=perturbing.is_truncated_at_border,
-            kind="truncated at a trajectory's border",
-            matters=True,
-        ),
-        _Question(
-            field="terminated, truncated",
-            rows=perturbing.is_truncated,
-            kind="truncated",
-            matters=True,
-        ),
+        _uses("observation", perturbation.is_truncated, "truncated"),
+        _uses("observation", perturbation.is_truncated_at_boundary, "truncated first or last"),
+        _uses("truncated flag", perturbation.is_truncated, "truncated"),
     ),
 }
 
-# Of an agent whose loss may look at final observations: that it tells how an episode ended.
-_KIND_OF_END = (
-    _Question(field="kind of end", rows=perturbing.is_terminated, kind="terminated", matters=True),
-)
+# A loss that learns from final observations depends on them at terminations too. It still has to
+# tell a termination from a truncation.
+_TERMINATED_FLAG = (_uses("terminated flag", perturbation.is_terminated, "terminated"),)
 
 
-def check_learning(subject: Subject, lesson: Lesson) -> list[CheckResult]:
-    """Asks all questions."""
-    if lesson.is_empty:
-        reason = "no gradient came of the recorded trajectories"
+def check_learning(subject: Subject, sensitivity: LossSensitivity) -> list[CheckResult]:
+    """Check every expectation, and the memory at the start of episodes."""
+    if not sensitivity.has_gradient:
+        reason = "the recorded trajectories gave no gradient"
         return [skipped(name, reason) for name in LOSS_CHECKS]
     space = subject.run_spec.environment.action_space
     results = []
-    for name, questions in _questions(subject).items():
-        has_to_bootstrap = name == TRUNCATION or questions is _KIND_OF_END
-        if has_to_bootstrap and not _bootstraps(lesson, subject):
-            reason = "the loss bootstraps nowhere, at the end of a trajectory neither"
+    for name, expectations in _expectations(subject).items():
+        needs_bootstrap = name == TRUNCATION or expectations is _TERMINATED_FLAG
+        if needs_bootstrap and not _bootstraps(sensitivity, subject):
+            reason = "the loss does not bootstrap, not even at the end of a trajectory"
             results.append(skipped(name, reason))
             continue
-        answers = [_ask(question, lesson, space) for question in questions]
-        failure = next((answer for answer in answers if answer.failure), None)
-        kinds = ", ".join(answer.seen for answer in answers if answer.seen)
+        findings = [_examine(expectation, sensitivity, space) for expectation in expectations]
+        failure = next((finding.failure for finding in findings if finding.failure), None)
+        seen = ", ".join(finding.seen for finding in findings if finding.seen)
         if failure is not None:
-            results.append(failed(name, f"{failure.failure}; {_HINTS[name]}"))
-        elif not kinds:
+            results.append(failed(name, f"{failure}; likely cause: {_LIKELY_CAUSES[name]}"))
+        elif not seen:
             results.append(skipped(name, "the recorded trajectories have no such row"))
         else:
-            results.append(passed(name, kinds))
-    return [*results, _check_memory(subject, lesson)]
+            results.append(passed(name, f"the loss {seen}"))
+    return [*results, _check_memory(subject, sensitivity)]
 
 
-def _questions(subject: Subject) -> dict[str, tuple[_Question, ...]]:
+def _expectations(subject: Subject) -> dict[str, tuple[_Expectation, ...]]:
     if getattr(subject.agent, "learns_from_final_observations", False):
-        return _QUESTIONS | {TERMINATION: _KIND_OF_END}
-    return _QUESTIONS
+        return _EXPECTATIONS | {TERMINATION: _TERMINATED_FLAG}
+    return _EXPECTATIONS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Answer:
-    seen: str = ""  # what was as it should be; nothing: there were no such rows
+class _Finding:
+    seen: str = ""  # an expectation that holds; empty with no failure: there were no such rows
     failure: str = ""
 
 
-def _ask(question: _Question, lesson: Lesson, space: object) -> _Answer:
-    perturbation = Perturbation(field=question.field, rows=question.rows, action_space=space)
-    places = list(perturbation.places(lesson.items))
-    changed = perturbation.apply(lesson.items)
-    if not places or not _differ(lesson.items, changed, question.field):
-        return _Answer()
-    effect = "matters" if question.matters else "does not matter"
-    has_effect = lesson.has_effect(changed)
-    if has_effect == question.matters:
-        return _Answer(seen=f"{question.field} of {question.kind} rows {effect}")
-    place = places[0]
+def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: object) -> _Finding:
+    change = Perturbation(field=expectation.field, rows=expectation.rows, action_space=space)
+    entries = list(change.entries(sensitivity.items))
+    changed = change.apply(sensitivity.items)
+    # With a space of one action, or with empty extras, there is no other value.
+    if is_equal(*([item.trajectory for item in items] for items in (sensitivity.items, changed))):
+        return _Finding()
+    field, kind = expectation.field, expectation.kind
+    has_effect = sensitivity.has_effect(changed)
+    if has_effect == expectation.is_used:
+        verb = "uses" if expectation.is_used else "ignores"
+        return _Finding(seen=f"{verb} the {field} in {kind} rows")
+    entry = entries[0]
     if has_effect:
-        place = _first_with_effect(perturbation, places, lesson) or place
-        changed = perturbation.apply(lesson.items, only=place)
-    expected = "an effect on the loss or its gradients" if question.matters else "no effect"
-    return _Answer(
-        failure=f"{question.field} of a {question.kind} row"
-        f" ({lesson.items[place.item].place}, row {place.row}, env {place.env}):"
-        f" expected {expected}, got: {lesson.describe(changed)}"
+        entry = _first_with_effect(change, entries, sensitivity) or entry
+        changed = change.apply(sensitivity.items, only=entry)
+    verb = "use" if expectation.is_used else "ignore"
+    return _Finding(
+        failure=f"expected the loss to {verb} the {field} in a {kind} row"
+        f" ({sensitivity.items[entry.item].place}, row {entry.row}, env {entry.env});"
+        f" changing it gave {sensitivity.describe(changed)}"
     )
 
 
 def _first_with_effect(
-    perturbation: Perturbation, places: Sequence[Place], lesson: Lesson
-) -> Place | None:
-    # The newest trajectories first: they may be all that is learned from.
-    newest = sorted(places, key=lambda place: -place.item)[:_MOST_PLACES]
+    change: Perturbation, entries: Sequence[Entry], sensitivity: LossSensitivity
+) -> Entry | None:
+    # The newest trajectories first: an on-policy agent learns from no others.
+    newest = sorted(entries, key=lambda entry: -entry.item)[:_MAX_ENTRIES_TRIED]
+    items = sensitivity.items
     return next(
-        (each for each in newest if lesson.has_effect(perturbation.apply(lesson.items, only=each))),
-        None,
+        (each for each in newest if sensitivity.has_effect(change.apply(items, only=each))), None
     )
 
 
-def _differ(
-    before: Sequence[RecordedTrajectory], after: Sequence[RecordedTrajectory], field: str
-) -> bool:
-    """Whether there was another value to take: a space of one action has none, nor empty extras."""
-    if field not in ("action", "extras"):
-        return True
-    pairs = zip(before, after, strict=True)
-    leaves = [(getattr(a.trajectory, field), getattr(b.trajectory, field)) for a, b in pairs]
-    return any(
-        not np.array_equal(x, y)
-        for left, right in leaves
-        for x, y in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
-    )
+def _bootstraps(sensitivity: LossSensitivity, subject: Subject) -> bool:
+    """Whether the loss uses the observation of some row, but not its action.
 
-
-def _bootstraps(lesson: Lesson, subject: Subject) -> bool:
-    """Whether there is a row whose observation counts, but not what was done there.
-
-    The last row that matters at all is such a one, if the loss bootstraps.
+    Looks at the last row that the loss uses at all: if it bootstraps, it does so from there.
     """
     space = subject.run_spec.environment.action_space
     length = subject.run_spec.trajectory_length
-    num_rows = 1 + max(item.cycle for item in lesson.items) * length + length
+    items = sensitivity.items
+    num_rows = 1 + max(item.cycle for item in items) * length + length
     for row in reversed(range(num_rows)):
-        observation = _at_row("observation", row, lesson.items, length, space)
-        if lesson.has_effect(observation):
-            return not lesson.has_effect(_at_row("action", row, lesson.items, length, space))
+        if sensitivity.has_effect(_changed_at_row("observation", row, items, length, space)):
+            return not sensitivity.has_effect(_changed_at_row("action", row, items, length, space))
     return False
 
 
-def _at_row(
+def _changed_at_row(
     field: str, row: int, items: Sequence[RecordedTrajectory], length: int, space: object
 ) -> list[RecordedTrajectory]:
-    """Returns the trajectories with a field changed in one row of the stream of every actor."""
+    """Return the trajectories with a field changed in one row of every actor's stream."""
 
     def changed(item: RecordedTrajectory) -> RecordedTrajectory:
         def rows(env_steps: EnvStep) -> np.ndarray:
-            mask = perturbing.is_going_on(env_steps)
+            mask = perturbation.is_valid(env_steps)
             number = item.cycle * length + np.arange(len(mask))
             return mask & (number == row)[:, None]
 
@@ -202,46 +182,41 @@ def _at_row(
     return [changed(item) for item in items]
 
 
-def _check_memory(subject: Subject, lesson: Lesson) -> CheckResult:
-    """Changes the recurrent states that trajectories begin with, as they are and after a reset.
+def _check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+    """Change the recurrent states that trajectories begin with, with and without a reset.
 
-    For the second, row 0 of every trajectory is made a reset: few of them begin with one.
+    For the former, row 0 of every trajectory is made a reset: few of them begin with one.
     """
     axes = env_axes(subject.agent, subject.run_spec)
-    if not lesson.has_effect(_with_other_memory(lesson.items, axes)):
+    items = sensitivity.items
+    if not sensitivity.has_effect(_with_other_memory(items, axes)):
         return skipped(MEMORY, "the loss does not use the actor state")
+    reset_items = [_with_reset_in_row_0(item) for item in items]
     failure = None
-    if lesson.differs(
-        _begun_anew(lesson.items), _with_other_memory(_begun_anew(lesson.items), axes)
-    ):
-        place = lesson.items[-1].place
+    if sensitivity.differs(reset_items, _with_other_memory(reset_items, axes)):
         failure = (
-            f"initial_state ({place}, row 0, env 0): expected no effect on loss or gradients where"
-            f" is_first, got one; {_HINTS[MEMORY]}"
+            f"expected the loss to ignore initial_state where row 0 is a reset ({items[-1].place},"
+            " row 0, env 0); changing it changed the loss or its gradients"
         )
-    return judged(MEMORY, failure, "the initial state matters, but not where row 0 is a reset")
+    detail = "the loss uses initial_state, and ignores it where row 0 is a reset"
+    return passed_unless(failure, MEMORY, detail, _LIKELY_CAUSES[MEMORY])
 
 
-def _begun_anew(items: Sequence[RecordedTrajectory]) -> list[RecordedTrajectory]:
-    """Returns the trajectories with a reset in row 0."""
-
-    def begin_anew(item: RecordedTrajectory) -> RecordedTrajectory:
-        is_first, reward = item.trajectory.env_steps.is_first, item.trajectory.env_steps.reward
-        is_first, reward = is_first.copy(), reward.copy()
-        is_first[0], reward[0] = True, 0.0
-        env_steps = dataclasses.replace(item.trajectory.env_steps, is_first=is_first, reward=reward)
-        trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
-        return dataclasses.replace(item, trajectory=trajectory)
-
-    return [begin_anew(item) for item in items]
+def _with_reset_in_row_0(item: RecordedTrajectory) -> RecordedTrajectory:
+    is_first, reward = item.trajectory.env_steps.is_first, item.trajectory.env_steps.reward
+    is_first, reward = is_first.copy(), reward.copy()
+    is_first[0], reward[0] = True, 0.0
+    env_steps = dataclasses.replace(item.trajectory.env_steps, is_first=is_first, reward=reward)
+    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
+    return dataclasses.replace(item, trajectory=trajectory)
 
 
 def _with_other_memory(
     items: Sequence[RecordedTrajectory], axes: PyTree
 ) -> list[RecordedTrajectory]:
-    """Returns the trajectories with other floats of single environments in their initial states.
+    """Return the trajectories with other per-environment floats in their initial states.
 
-    What never changes within an actor is no memory: a rate of exploration, say.
+    Leaves that never change within an actor are settings, such as ε, and not memory.
     """
     states = [
         state

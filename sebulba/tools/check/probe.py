@@ -1,8 +1,8 @@
-"""The probe environment: any spaces, and a stream that is known in advance.
+"""The probe environment: the spaces of any environment, and a stream that is known in advance.
 
-An observation encodes the row that it is of (batch, environment, row of the stream) as far as its
-dtype has room for it. A reward encodes its row and the action that the environment was given for
-it. Episodes end as the `ProbeSchedule` says, whatever is done.
+An observation encodes its seed, environment and row, as far as its dtype allows. A reward encodes
+its row and the action that led to it. Episodes end as the `EpisodeSchedule` says, whatever the
+actions are.
 """
 
 import zlib
@@ -15,26 +15,26 @@ import numpy as np
 
 from sebulba.config import EnvConfig
 from sebulba.envs.base import FusedEnvironment
-from sebulba.tools.check.schedule import make_schedule
+from sebulba.tools.check.episode_schedule import make_schedule
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
 
 SUITE = "sebulba.tools.check.probe:make"
-"""What `env.suite` names."""
+"""The value of `env.suite` that selects the probe."""
 
 
 def probe_config(spec: EnvironmentSpec, trajectory_length: int) -> EnvConfig:
-    """Returns the config of a probe with the spaces of `spec`."""
+    """Return the config of a probe with the spaces of `spec`."""
     options: dict[str, Any] = {"spec": spec, "trajectory_length": trajectory_length}
     return EnvConfig(suite=SUITE, id="probe", options=options)
 
 
 def make(config: EnvConfig, *, num_envs: int, seed: int) -> "ProbeEnvironment":
-    """Makes the probe of `probe_config`."""
+    """Make the probe of `probe_config`."""
     return ProbeEnvironment(num_envs=num_envs, seed=seed, **config.options)
 
 
 class ProbeEnvironment:
-    """`B` streams that are known in advance; stepped and fused run the same function."""
+    """`B` environments whose streams are known; stepped and fused, they run the same function."""
 
     def __init__(self, *, num_envs: int, seed: int, spec: EnvironmentSpec, trajectory_length: int):
         self.num_envs = num_envs
@@ -47,29 +47,29 @@ class ProbeEnvironment:
         self._step = jax.jit(self._advance)
 
     def reset(self) -> EnvStep:
-        """Gives row 0."""
+        """Return row 0."""
         self._row = jnp.int32(0)
         code = jnp.zeros(self.num_envs)
         return jax.tree.map(np.array, jax.jit(self.env_step)(self._row, code))
 
     def step(self, action: np.ndarray) -> EnvStep:
-        """Gives the next row."""
+        """Return the next row."""
         self._row, env_step = self._step(self._row, action)
         return jax.tree.map(np.array, env_step)
 
     def fused(self) -> FusedEnvironment:
-        """Returns the traceable step; the state is the number of the row."""
+        """Return the traceable step; its state is the row number."""
         return FusedEnvironment(state=self._row, step=self._advance, is_whole_state=True)
 
     def close(self) -> None:
-        """Does nothing: there is nothing to release."""
+        """Do nothing: a probe holds no resources."""
 
     def env_step(self, row: jax.Array, code: jax.Array) -> EnvStep:
-        """Returns the row.
+        """Return one row of the stream.
 
         Args:
-            row: int32 `[]`, since the stream began.
-            code: float32 `[B]`, of the actions that led here.
+            row: int32 `[]`, the number of the row; the stream begins with 0.
+            code: float32 `[B]`, `action_code` of the actions that led to the row.
         """
         schedule = self.schedule
         terminated, truncated, is_first = (
@@ -91,13 +91,13 @@ class ProbeEnvironment:
         return row, self.env_step(row, action_code(self.spec.action_space, action))
 
     def _identity(self, row: jax.Array) -> jax.Array:
-        """Returns uint32 `[B]`: a number of this row of each of these environments."""
+        """Return uint32 `[B]`: a hash of seed, environment and row."""
         env = jnp.arange(self.num_envs, dtype=jnp.uint32)
         return _mix(_mix(jnp.uint32(self._seed) + env) + row.astype(jnp.uint32))
 
 
 def action_code(space: gymnasium.Space, action: jax.Array) -> jax.Array:
-    """Returns float32 `[B]` in [0, 1]: the mean of an action's components, each scaled to it."""
+    """Return float32 `[B]` in [0, 1]: the mean of an action's components, each scaled to [0, 1]."""
     value = jnp.asarray(action)
     if isinstance(space, gymnasium.spaces.Box):
         unit = 0.5 + 0.5 * jnp.tanh(value)
@@ -110,11 +110,11 @@ def action_code(space: gymnasium.Space, action: jax.Array) -> jax.Array:
 
 
 def encode(observation: PyTree, identity: jax.Array) -> PyTree:
-    """Returns observations `[B, ...]`: floats in [0, 1), any bytes, other integers 0 or 1.
+    """Return observations `[B, ...]`: floats in [0, 1), any uint8, other integers 0 or 1.
 
     Args:
-        observation: of `jax.ShapeDtypeStruct`.
-        identity: uint32 `[B]`.
+        observation: pytree of `jax.ShapeDtypeStruct`, without `B`.
+        identity: uint32 `[B]`, a hash of each row.
     """
 
     def fill(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -124,7 +124,7 @@ def encode(observation: PyTree, identity: jax.Array) -> PyTree:
         bits = bits.reshape(identity.shape[0], *leaf.shape)
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             return _uniform(bits).astype(leaf.dtype)
-        # How far other integers may go is not known: they may index something.
+        # Other integers may be indices into an embedding whose size is unknown here.
         values = 256 if leaf.dtype == jnp.uint8 else 2
         return (bits % values).astype(leaf.dtype)
 
@@ -132,7 +132,7 @@ def encode(observation: PyTree, identity: jax.Array) -> PyTree:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Returns uint32 bits that look random (Wellons' "lowbias32")."""
+    """Hash uint32 numbers with Wellons' "lowbias32" (https://nullprogram.com/blog/2018/07/31/)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
@@ -145,13 +145,13 @@ def _uniform(bits: jax.Array) -> jax.Array:
 def expected_rows(
     environment: ProbeEnvironment, first_row: int, actions: np.ndarray, first_code: np.ndarray
 ) -> EnvStep:
-    """Returns rows `first_row` … `first_row + T` that actions `[T, B, ...]` must have led to.
+    """Return the rows `first_row` … `first_row + T` that actions `[T, B, ...]` lead to.
 
     Args:
         environment: the probe.
-        first_row: of the stream.
-        actions: of the trajectory that begins there.
-        first_code: `[B]`, of the actions that led to `first_row`.
+        first_row: number of the first row.
+        actions: the actions of the trajectory that begins there.
+        first_code: `[B]`, `action_code` of the actions that led to `first_row`.
     """
     space = environment.spec.action_space
     codes = [jnp.asarray(first_code), *(action_code(space, action) for action in actions)]

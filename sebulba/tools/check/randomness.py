@@ -1,5 +1,6 @@
-"""Checks that nothing random is shared which should not be."""
+"""Checks that actors and environments share no random numbers and no exploration settings."""
 
+import itertools
 from collections.abc import Iterable
 
 import jax
@@ -7,23 +8,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.tools.check.recording import Recording
-from sebulba.tools.check.result import CheckResult, as_numpy, is_key, judged, leaf_name, skipped
+from sebulba.tools.check.result import (
+    CheckResult,
+    as_numpy,
+    is_key,
+    leaf_name,
+    passed_unless,
+    skipped,
+)
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, EnvStep, PyTree
 
-ACTORS = "each actor has its own randomness"
-ENVIRONMENTS = "each environment has its own randomness"
-EXPLORATION = "exploration is set for each environment"
+ACTORS = "each actor draws its own random numbers"
+ENVIRONMENTS = "each environment draws its own random numbers"
+EXPLORATION = "each environment has its own exploration"
 
+_ONE_ACTOR = "the agent allows only one actor, so there is none to compare it with"
 _STEPS = 256
-# Fewer departures from an environment's most frequent action may coincide by chance.
-_LEAST_DEPARTURES = 16
+# Two environments whose actions vary less than this may coincide by chance.
+_MIN_DEPARTURES = 16  # steps with another action than the most frequent one
 
 
 def check_randomness(subject: Subject, recording: Recording) -> list[CheckResult]:
-    """Acts again and again from one row that begins an episode, and compares who chose what.
+    """Act repeatedly on one first observation, and compare the actions of actors, environments.
 
-    All actors get the actor state of actor 0, but for what is random in their own.
+    Every actor gets the actor state of actor 0, with its own random keys.
     """
     axes = env_axes(subject.agent, subject.run_spec)
     row = _first_row(recording)
@@ -42,11 +51,11 @@ def check_randomness(subject: Subject, recording: Recording) -> list[CheckResult
         np.asarray(choose(networks, _with_randomness_of(state, first, axes)))
         for state in subject.start_states
     ]
-    return [_judge_actors(actions), _judge_environments(actions[0])]
+    return [_compare_actors(actions), _compare_environments(actions[0])]
 
 
 def _first_row(recording: Recording) -> EnvStep:
-    """Returns a row `[B]` in which all environments have the same first observation."""
+    """Return a row `[B]` in which all environments have the same first observation."""
     env_steps = recording.trajectories[0].trajectory.env_steps
     return jax.tree.map(
         lambda leaf: jnp.broadcast_to(jnp.asarray(leaf[0, :1]), leaf[0].shape), env_steps
@@ -54,9 +63,9 @@ def _first_row(recording: Recording) -> EnvStep:
 
 
 def _with_randomness_of(state: ActorState, first: ActorState, axes: PyTree) -> ActorState:
-    """Returns actor 0's state with the random keys of another actor.
+    """Return actor 0's state with the random keys of another actor.
 
-    Keys are typed ones, and whatever is of no single environment and no float: those are settings.
+    Keys are typed keys, and leaves that are neither per environment nor floats: raw keys, counters.
     """
 
     def choose(own: jax.Array, of_first: jax.Array, axis: int) -> jax.Array:
@@ -67,7 +76,7 @@ def _with_randomness_of(state: ActorState, first: ActorState, axes: PyTree) -> A
 
 
 def _num_departures(actions: np.ndarray) -> np.ndarray:
-    """Returns `[B]`: how often an action `[R, B, ...]` is not the environment's most frequent."""
+    """Return `[B]`: in how many of R steps an action is not its environment's most frequent one."""
     counts = []
     for env in range(actions.shape[1]):
         _, number = np.unique(actions[:, env], axis=0, return_counts=True)
@@ -75,74 +84,74 @@ def _num_departures(actions: np.ndarray) -> np.ndarray:
     return np.array(counts)
 
 
-def _judge_actors(actions: list[np.ndarray]) -> CheckResult:
+def _compare_actors(actions: list[np.ndarray]) -> CheckResult:
     if len(actions) < 2:
-        return skipped(ACTORS, "the run has one actor")
-    if _num_departures(actions[0]).sum() < _LEAST_DEPARTURES:
-        return skipped(ACTORS, "acting is as good as deterministic")
-    failure = None
-    for one in range(len(actions)):
-        for other in range(one + 1, len(actions)):
-            if failure is None and np.array_equal(actions[one], actions[other]):
-                failure = (
-                    f"act's action, actors {one} and {other}: expected different draws from one"
-                    f" observation, got the same in all of {_STEPS} steps and environments: is"
-                    " init_actor_state's key in the actor state?"
-                )
-    return judged(ACTORS, failure, f"{len(actions)} actors differ on the same observations")
+        return skipped(ACTORS, _ONE_ACTOR)
+    if _num_departures(actions[0]).sum() < _MIN_DEPARTURES:
+        return skipped(ACTORS, "the agent acts deterministically, or nearly so")
+    detail = f"{len(actions)} actors act differently on the same observation"
+    cause = "init_actor_state does not store its key in the actor state"
+    failure = _first_equal("actors", dict(enumerate(actions)))
+    return passed_unless(failure, ACTORS, detail, cause)
 
 
-def _judge_environments(actions: np.ndarray) -> CheckResult:
-    random = np.flatnonzero(_num_departures(actions) >= _LEAST_DEPARTURES)
+def _compare_environments(actions: np.ndarray) -> CheckResult:
+    random = np.flatnonzero(_num_departures(actions) >= _MIN_DEPARTURES)
     if len(random) < 2:
-        return skipped(ENVIRONMENTS, "fewer than two environments act at random")
-    failure = None
-    for one, env in enumerate(random):
-        for other in random[one + 1 :]:
-            if failure is None and np.array_equal(actions[:, env], actions[:, other]):
-                failure = (
-                    f"act's action, actor 0, envs {env} and {other}: expected different draws from"
-                    f" one observation, got the same in all of {_STEPS} steps"
-                )
-    return judged(ENVIRONMENTS, failure, f"{len(random)} environments of actor 0 differ")
+        return skipped(ENVIRONMENTS, "fewer than two environments of actor 0 act at random")
+    detail = f"{len(random)} environments of actor 0 act differently on the same observation"
+    cause = "act draws one random number for all environments"
+    failure = _first_equal("actor 0, envs", {int(env): actions[:, env] for env in random})
+    return passed_unless(failure, ENVIRONMENTS, detail, cause)
+
+
+def _first_equal(what: str, actions: dict[int, np.ndarray]) -> str | None:
+    """Describe the first two actors or environments with equal actions; None: all differ."""
+    for one, other in itertools.combinations(actions, 2):
+        if np.array_equal(actions[one], actions[other]):
+            return (
+                f"{what} {one} and {other}: expected different actions for the same observation,"
+                f" got the same in all {_STEPS} steps"
+            )
+    return None
 
 
 def check_exploration(subject: Subject) -> CheckResult:
-    """Looks at the floats of new actor states: what differs among actors has to among environments.
+    """Check that settings which differ among actors, such as ε, also differ among environments.
 
-    Actors have the same networks and have seen nothing, so a float that differs is a setting.
+    New actors have the same networks and no experience, so a float that differs is a setting.
     """
     states = [as_numpy(state) for state in subject.start_states]
     if len(states) < 2:
-        return skipped(EXPLORATION, "the run has one actor")
+        return skipped(EXPLORATION, _ONE_ACTOR)
     axes = jax.tree.leaves(env_axes(subject.agent, subject.run_spec))
-    failure, settings = None, []
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(states[0])]
+    failure, settings = None, []
     for path, axis, *leaves in zip(paths, axes, *map(jax.tree.leaves, states), strict=True):
         if not np.issubdtype(leaves[0].dtype, np.floating):
             continue
-        name = leaf_name("actor state", path)
-        differ = not all(np.array_equal(leaf, leaves[0]) for leaf in leaves)
-        if axis < 0 and differ:
-            got = f"a number for each actor: {_listing(leaves)}"
-        elif axis >= 0 and leaves[0].shape[axis] > 1:
-            varies = any(np.ptp(np.moveaxis(leaf, axis, 0), axis=0).any() for leaf in leaves)
-            if differ and not varies:
-                got = f"one for each actor: {_listing(leaf.reshape(-1)[:1] for leaf in leaves)}"
-            elif varies and not differ:
-                got = f"the same ones for every actor: {_listing(leaves[:1])}"
-            else:
-                settings += [name] if varies else []
-                continue
-        else:
+        if axis >= 0 and leaves[0].shape[axis] == 1:
             continue
+        name = leaf_name("actor state", path)
+        over_actors = not all(np.array_equal(leaf, leaves[0]) for leaf in leaves)
+        over_envs = axis >= 0 and any(np.ptp(leaf, axis=axis).any() for leaf in leaves)
+        if over_actors == over_envs:
+            settings += [name] if over_envs else []
+            continue
+        if over_envs:
+            got = f"the same values for every actor: {_listing(leaves[:1])}"
+        else:
+            firsts = leaves if axis < 0 else [leaf.reshape(-1)[:1] for leaf in leaves]
+            got = f"one value per actor: {_listing(firsts)}"
         failure = failure or (
-            f"{name}, actors 0 … {len(leaves) - 1}, before row 0: expected a number for each"
-            f" environment of all actors, got {got}"
+            f"{name} (actors 0 … {len(leaves) - 1}, before row 0): expected a different value for"
+            f" each environment of each actor, got {got}"
         )
     if failure is None and not settings:
-        return skipped(EXPLORATION, "no float of a new actor state differs among environments")
-    return judged(EXPLORATION, failure, f"{', '.join(settings)}: different for all")
+        return skipped(EXPLORATION, "no setting in a new actor state differs among environments")
+    detail = f"{', '.join(settings)}: different in each environment"
+    cause = "init_actor_state does not use actor_id · num_envs + environment"
+    return passed_unless(failure, EXPLORATION, detail, cause)
 
 
 def _listing(leaves: Iterable[np.ndarray]) -> str:

@@ -1,4 +1,4 @@
-"""Runs the ring in one thread, and keeps what went through it."""
+"""Run the ring in one thread, and record every trajectory and compilation."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,55 +9,57 @@ import numpy as np
 
 from sebulba.learning.update import LearnerState
 from sebulba.run.supervision import run
-from sebulba.tools.check.capture import CapturedExperience, Given
+from sebulba.tools.check.capture import CapturedExperience, UpdateArguments
 from sebulba.tools.check.result import as_numpy, leaf_name
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, Networks, PyTree, Trajectory, TrajectoryItem
 
-_MOST_CYCLES = 1_000  # by then an agent has to take updates
+_MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
 _LEARNING_CYCLES = 3
-_MOST_RECORDED = 24  # learner cycles, whose trajectories are kept
+_MAX_RECORDED_CYCLES = 24  # learner cycles; bounds the memory of recorded trajectories
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RecordedTrajectory:
-    """One trajectory as `update_experience` was given it, put together from all learner devices."""
+    """A trajectory as `update_experience` received it, joined over the learner devices."""
 
     actor_id: int
-    cycle: int  # of this actor
+    cycle: int  # act cycle of this actor
     initial_state: ActorState  # NumPy, random keys as their data
     final_state: ActorState
     trajectory: Trajectory  # NumPy
-    networks: Networks  # that the actor had
+    networks: Networks  # those that the actor used
 
     @property
     def place(self) -> str:
-        """For messages."""
-        return f"actor {self.actor_id}, cycle {self.cycle}"
+        """Name the actor and its act cycle, for messages."""
+        return f"actor {self.actor_id}, act cycle {self.cycle}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Recording:
-    """What went through the ring."""
+    """The trajectories, compilations and donations of a run."""
 
-    trajectories: tuple[RecordedTrajectory, ...]  # from the first on, in the learner's order
-    num_cycles: int  # of the learner
+    trajectories: tuple[RecordedTrajectory, ...]  # the first ones, in the learner's order
+    num_cycles: int  # learner cycles
     num_updates: int
-    late_compilations: tuple[str, ...]  # functions compiled again in a cycle like earlier ones
-    kept_learner_leaf: str | None  # a leaf that the learner did not donate
-    networks: Networks  # of the learner, in the end
+    late_compilations: tuple[str, ...]  # functions compiled after their first call
+    kept_learner_leaf: str | None  # a leaf that the learner did not donate; None: all were
+    networks: Networks  # the learner's, after the last cycle
 
 
 def first_learning_cycle(subject: Subject) -> int | None:
-    """Returns the first learner cycle with an update, if there is one early on."""
-    counts = (subject.agent.num_updates_per_cycle(cycle) for cycle in range(_MOST_CYCLES))
+    """Return the first learner cycle with an update; None: none in the first 1,000."""
+    counts = (
+        subject.agent.num_updates_per_cycle(cycle) for cycle in range(_MAX_CYCLES_WITHOUT_UPDATE)
+    )
     return next((cycle for cycle, count in enumerate(counts) if count), None)
 
 
 def record(subject: Subject) -> Recording:
-    """Runs until the agent has learned for some cycles and every actor has acted twice."""
+    """Run until the agent has learned for some cycles and every actor has acted twice."""
     recorder = _Recorder(subject)
     ring, spec = subject.ring, subject.run_spec
     first = first_learning_cycle(subject) or 0
@@ -97,19 +99,20 @@ class _Recorder:
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
         learner = self._subject.ring.learner
         self._note_compilations(items)
-        kept = first_kept_leaf("the learner's state", self._state)
+        kept = first_kept_leaf("learner state", self._state)
         self._kept_leaf = self._kept_leaf or kept
         self._state = _donated(learner.state)
-        if learner.num_cycles <= _MOST_RECORDED:
+        if learner.num_cycles <= _MAX_RECORDED_CYCLES:
             self._keep(items, learner.state.experience)
             self._networks.append(self._published())
-        # What the check itself compiles is none of the ring's.
+        # Discard what the check itself has compiled.
         self._compiled.clear()
 
     def _note_compilations(self, items: Sequence[TrajectoryItem]) -> None:
-        """Compilations are late where everything that the cycle called had been called before."""
+        """Record compilations of a cycle in which every function had been called before."""
         learner = self._subject.ring.learner
         num_updates = self._subject.agent.num_updates_per_cycle(learner.num_cycles - 1)
+        # Each actor has its own act cycle, and a first update compiles other code than the next.
         called = {f"actor {item.actor_id}" for item in items}
         called |= {"no update"} if num_updates == 0 else {"the first update"}
         called |= {"another update"} if num_updates > 1 else set()
@@ -118,16 +121,16 @@ class _Recorder:
         self._seen |= called
 
     def _keep(self, items: Sequence[TrajectoryItem], experience: CapturedExperience) -> None:
-        given = as_numpy(experience.given)
+        arguments = as_numpy(experience.arguments)
         for number, item in enumerate(items):
-            whole = _whole(jax.tree.map(lambda x, n=number: x[:, n], given), self._axes)
+            joined = _joined(jax.tree.map(lambda x, n=number: x[:, n], arguments), self._axes)
             self._trajectories.append(
                 RecordedTrajectory(
-                    actor_id=int(whole.actor_id),
+                    actor_id=int(joined.actor_id),
                     cycle=self._num_cycles_of[item.actor_id],
-                    initial_state=whole.initial_state,
-                    final_state=whole.final_state,
-                    trajectory=whole.trajectory,
+                    initial_state=joined.initial_state,
+                    final_state=joined.final_state,
+                    trajectory=joined.trajectory,
                     networks=self._networks[item.policy_version],
                 )
             )
@@ -149,7 +152,7 @@ class _Recorder:
 
 
 def first_kept_leaf(what: str, tree: PyTree) -> str | None:
-    """Returns the name of a leaf that was not donated, if there is one."""
+    """Return the name of the first leaf that was not donated; None: all were."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not leaf.is_deleted():
             return leaf_name(what, path)
@@ -157,19 +160,19 @@ def first_kept_leaf(what: str, tree: PyTree) -> str | None:
 
 
 def _donated(state: LearnerState) -> LearnerState:
-    """Returns the state without what the check has added to it, and reads."""
+    """Return the learner state without the recorded arguments, which the check itself reads."""
     return dataclasses.replace(state, experience=state.experience.of_agent)
 
 
-def _whole(given: Given, axes: PyTree) -> Given:
-    """Joins the learner devices' shares, which lead, on the axis of environments."""
+def _joined(arguments: UpdateArguments, axes: PyTree) -> UpdateArguments:
+    """Concatenate the learner devices' shares (leading axis) along the environments."""
 
     def join(leaf: np.ndarray, axis: int) -> np.ndarray:
         return leaf[0] if axis < 0 else np.concatenate(list(leaf), axis=axis)
 
-    return Given(
-        initial_state=jax.tree.map(join, given.initial_state, axes),
-        final_state=jax.tree.map(join, given.final_state, axes),
-        trajectory=jax.tree.map(lambda leaf: join(leaf, 1), given.trajectory),
-        actor_id=given.actor_id[0],
+    return UpdateArguments(
+        initial_state=jax.tree.map(join, arguments.initial_state, axes),
+        final_state=jax.tree.map(join, arguments.final_state, axes),
+        trajectory=jax.tree.map(lambda leaf: join(leaf, 1), arguments.trajectory),
+        actor_id=arguments.actor_id[0],
     )

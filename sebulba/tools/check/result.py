@@ -1,4 +1,4 @@
-"""What a check found, and where two pytrees first differ."""
+"""The result of a check, and the first difference between two pytrees."""
 
 import dataclasses
 from typing import Any, Literal
@@ -14,31 +14,33 @@ Status = Literal["pass", "fail", "skip"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """A row of the table."""
+    """One line of the table that `sebulba.check` prints."""
 
-    name: str
+    name: str  # the property that the check proves
     status: Status
-    detail: str  # of a failure: the leaf, the row, expected and got; of a skip: why
+    detail: str  # pass: what was compared; fail: leaf, row, expected, got, cause; skip: the reason
 
 
 def passed(name: str, detail: str) -> CheckResult:
-    """Returns a ✓, with what was looked at."""
+    """Return a ✓ with what was compared."""
     return CheckResult(name=name, status="pass", detail=detail)
 
 
 def failed(name: str, detail: str) -> CheckResult:
-    """Returns a ✗, with the leaf, the row, expected and got."""
+    """Return a ✗ with the leaf, the row, what was expected, what came, and a likely cause."""
     return CheckResult(name=name, status="fail", detail=detail)
 
 
 def skipped(name: str, reason: str) -> CheckResult:
-    """Returns a –: there is nothing to prove, or nothing to prove it with."""
+    """Return a –: the check does not apply, or cannot run here."""
     return CheckResult(name=name, status="skip", detail=reason)
 
 
-def judged(name: str, failure: str | None, detail: str) -> CheckResult:
-    """Returns a ✗ if there is a failure to tell of, and otherwise a ✓ with `detail`."""
-    return passed(name, detail) if failure is None else failed(name, failure)
+def passed_unless(failure: str | None, name: str, detail: str, likely_cause: str) -> CheckResult:
+    """Return a ✗ with the failure and its likely cause, or a ✓ with `detail` if there is none."""
+    if failure is None:
+        return passed(name, detail)
+    return failed(name, f"{failure}; likely cause: {likely_cause}")
 
 
 def first_difference(
@@ -47,30 +49,29 @@ def first_difference(
     *,
     what: str,
     axes: tuple[str, ...],
+    place: str | None = None,
     tolerance: float = 0.0,
-    mask: np.ndarray | None = None,
 ) -> str | None:
-    """Returns where two pytrees of equal structure first differ, in words; None if nowhere.
+    """Describe the first element in which two pytrees of equal structure differ; None: equal.
 
     Args:
-        expected: of arrays.
-        got: of arrays of the same shapes.
-        what: the pytree's name, which a leaf's path follows.
+        expected: pytree of arrays.
+        got: pytree of arrays of the same shapes.
+        what: the pytree's name, put before the path of a leaf.
         axes: names of the leading axes, such as `("row", "env")`.
+        place: the actor and act cycle, put before the indices.
         tolerance: absolute, and relative to the expected number.
-        mask: over the first axes; where it is False nothing is compared.
     """
     expected_leaves = jax.tree_util.tree_leaves_with_path(as_numpy(expected))
     for (path, left), right in zip(expected_leaves, jax.tree.leaves(as_numpy(got)), strict=True):
         differs = _differs(left, right, tolerance)
-        if mask is not None:
-            differs &= mask.reshape(*mask.shape, *(1,) * (differs.ndim - mask.ndim))
         if differs.any():
             index = tuple(int(i) for i in np.argwhere(differs)[0])
-            place = [f"{axis} {i}" for axis, i in zip(axes, index, strict=False)]
+            places = [f"{axis} {i}" for axis, i in zip(axes, index, strict=False)]
+            where = ", ".join([place, *places] if place else places)
             rest = f"[{','.join(map(str, index[len(axes) :]))}]" if index[len(axes) :] else ""
             return (
-                f"{leaf_name(what, path)}{rest}, {', '.join(place)}: expected {left[index]},"
+                f"{leaf_name(what, path)}{rest} ({where}): expected {left[index]},"
                 f" got {right[index]}"
             )
     return None
@@ -82,15 +83,21 @@ def _differs(left: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarra
     return np.asarray(left != right)
 
 
+def is_equal(left: PyTree, right: PyTree) -> bool:
+    """Whether two pytrees of equal structure have equal elements; NaN equals NaN."""
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+
 def leaf_name(what: str, path: tuple) -> str:
-    """Returns `what.path.of.the.leaf`."""
+    """Return `what.path.of.the.leaf`."""
     return ".".join(
         part for part in (what, jax.tree_util.keystr(path, simple=True, separator=".")) if part
     )
 
 
 def as_numpy(tree: PyTree) -> PyTree:
-    """Returns the leaves in host memory, random keys as their data."""
+    """Copy a pytree to host memory, random keys as their data."""
     return jax.tree.map(lambda leaf: np.asarray(jax.device_get(without_key(leaf))), tree)
 
 
@@ -100,5 +107,5 @@ def is_key(leaf: Any) -> bool:
 
 
 def without_key(leaf: Any) -> Any:
-    """Returns an array of typed random keys as its data, and anything else as it is."""
+    """Return the data of an array of typed random keys, and any other leaf unchanged."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf

@@ -1,4 +1,4 @@
-"""What is checked: an agent on a probe of its environment, put together by a run's own assembly."""
+"""The subject of the checks: a ring assembled as for a run, on probe environments."""
 
 import dataclasses
 from typing import cast
@@ -16,41 +16,41 @@ from sebulba.tools.check.capture import CaptureConfig, CapturingAgent
 from sebulba.tools.check.probe import ProbeEnvironment, probe_config
 from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
 
-_LEAST_THREADS = 2  # with one actor alone nothing shows what actors share
+_MIN_THREADS = 2  # two actors are needed to find what they share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """An assembled ring whose environments are probes, and whose agent keeps what it is given."""
+    """An assembled ring with probe environments and a `CapturingAgent`."""
 
-    config: Config  # of the run that the check is about, but for the probe
+    config: Config  # the run's config, with the probe as environment
     run_spec: RunSpec
-    agent: Agent  # as the ring has it, without what keeps its arguments
+    agent: Agent  # the captured agent itself
     ring: Ring
     probes: tuple[ProbeEnvironment, ...]  # one for each actor
     start_states: tuple[ActorState, ...]  # one for each actor, before row 0 of its stream
-    memory_plan: MemoryPlan  # of the run, without what the check keeps
+    memory_plan: MemoryPlan  # memory of a run, without the recorded arguments
 
     def agent_on(self, num_learner_devices: int) -> tuple[Agent, RunSpec]:
-        """Returns the agent of a run with another number of learner devices."""
+        """Build the agent, and its run spec, for another number of learner devices."""
         run_spec = dataclasses.replace(self.run_spec, num_learner_devices=num_learner_devices)
         return agent_factory(self.config.agent.name)(self.config.agent, run_spec), run_spec
 
 
 def assemble_subject(config: Config) -> Subject:
-    """Puts together what `config` describes, serially and with a probe for the environment.
+    """Assemble the ring of a config, in serial mode and with probes as environments.
 
     A config with one actor thread gets a second one, if the agent's settings allow it.
 
     Raises:
-        ConfigError: devices, environment or agent cannot be as the config says.
+        ConfigError: devices, environment or agent cannot be built from the config.
         AgentError: the agent breaks the protocol.
     """
     spec = _environment_spec(config)
     run = dataclasses.replace(
         config,
         env=probe_config(spec, config.actor.trajectory_length),
-        # The probe's streams are known in advance; an agent cannot tell how its rows were acted.
+        # Episode rollouts truncate and mask streams; the probe's rows would not be predictable.
         actor=dataclasses.replace(config.actor, rollout="steps"),
         run=dataclasses.replace(config.run, mode="serial", stop_at_return=None),
     )
@@ -83,7 +83,7 @@ def _memory_plan(run: Config, agent: CapturingAgent, *, num_actor_devices: int) 
 
 
 def _with_threads(config: Config) -> Config:
-    threads = max(_LEAST_THREADS, config.actor.threads_per_device)
+    threads = max(_MIN_THREADS, config.actor.threads_per_device)
     return dataclasses.replace(
         config, actor=dataclasses.replace(config.actor, threads_per_device=threads)
     )
@@ -93,7 +93,7 @@ def _assemble(config: Config, built: list[CapturingAgent]) -> tuple[Config, Ring
     captured = CaptureConfig(captured=config.agent, built=built)
     devices = None
     if config.devices.actor is None and config.devices.learner is None:
-        # Virtual devices are for comparing numbers of learner devices, not for the pipeline.
+        # Virtual CPU devices serve the comparison of updates alone, not the ring.
         devices = _real_devices()
     ring = assemble(
         dataclasses.replace(config, agent=captured), write_row=lambda row: None, devices=devices
@@ -115,7 +115,10 @@ def _environment_spec(config: Config) -> EnvironmentSpec:
 
 
 def env_axes(agent: Agent, run_spec: RunSpec) -> PyTree:
-    """Returns, for each leaf of the actor state, its axis of environments; -1: it has none."""
+    """Return the environment axis of each leaf of the actor state; -1: not per environment.
+
+    It is the axis that grows with the number of environments.
+    """
     few, many = (
         jax.eval_shape(lambda key, n=n: _actor_state(agent, n, key), jax.random.key(0))
         for n in (run_spec.num_envs, 2 * run_spec.num_envs)

@@ -1,4 +1,4 @@
-"""`sebulba.plan`: measures the parts of a config and proposes a better split.
+"""`sebulba.plan`: measure the parts of a config and propose faster settings.
 
-Begin with `command.py`.
+Start with `command.py`.
 """

@@ -1,4 +1,4 @@
-"""Measures a config's parts, predicts, proposes, and compares the prediction with a run."""
+"""Measure the parts of a config, propose settings, and verify their predicted speed."""
 
 import dataclasses
 import json
@@ -24,19 +24,19 @@ from sebulba.tools.plan.measuring import measure_parts
 from sebulba.tools.plan.model import Cost, Parts, Prediction, predict, scaled_update
 from sebulba.tools.plan.proposing import Candidate, Setting, candidates, propose
 
-_WIDTH = 120  # of what goes to a file, columns
-_MOST_ENV_FACTORS = (1, 2, 4)
+_WIDTH = 120  # columns of output that goes to a file or a pipe
+_ENV_FACTORS = (1, 2, 4)  # multiples of actor.num_envs to measure
 
 
 def plan(config: Config, *, seconds: float, verify: bool, json_path: pathlib.Path | None) -> int:
-    """Prints the plan for a config, and returns the process's exit code."""
+    """Print the plan for a config, and return the process's exit code."""
     prepare_process(config)
     console = rich.console.Console()
     if not console.is_terminal:
         console.width = _WIDTH
     try:
         result = make_plan(config, seconds=seconds)
-        for line in describe(result, config):
+        for line in describe(result):
             console.print(line, soft_wrap=isinstance(line, str), highlight=False)
         if verify:
             _verify(result, config, seconds=seconds, console=console)
@@ -50,27 +50,28 @@ def plan(config: Config, *, seconds: float, verify: bool, json_path: pathlib.Pat
 
 @dataclasses.dataclass(kw_only=True)
 class Plan:
-    """What was measured, and what follows."""
+    """Measured times, and the settings predicted from them."""
 
-    parts: dict[int, Parts]  # by actor.num_envs
+    parts: dict[int, Parts]  # keys: actor.num_envs
     given: Candidate
     proposed: Candidate
-    with_more_envs: Candidate | None  # another batch for the agent, so it is for the user to say
+    # Faster, but changes the agent's batch size, so the user decides; None: no faster setting.
+    with_more_envs: Candidate | None
     measured: dict[str, float] = dataclasses.field(default_factory=dict)  # env steps/s
 
 
 def make_plan(config: Config, *, seconds: float) -> Plan:
-    """Measures the config with more and more environments, and predicts the rest.
+    """Measure the config with 1, 2 and 4 times its environments, and predict other settings.
 
     Raises:
-        ConfigError: the config cannot run as it is.
+        ConfigError: the config cannot run.
     """
     num_devices, num_cores = len(jax.local_devices()), len(os.sched_getaffinity(0))
     given = given_setting(config)
     everything = tuple(range(num_devices))
     parts = {
         num_envs: measure_parts(_on(config, (0,), (0,), num_envs), seconds=seconds)
-        for num_envs in (factor * config.actor.num_envs for factor in _MOST_ENV_FACTORS)
+        for num_envs in (factor * config.actor.num_envs for factor in _ENV_FACTORS)
     }
     updates_on_all: dict[int, Cost] = {
         num_envs: measure_parts(_on(config, (0,), everything, num_envs), seconds=seconds).update
@@ -114,7 +115,7 @@ def make_plan(config: Config, *, seconds: float) -> Plan:
 
 
 def given_setting(config: Config) -> Setting:
-    """Returns what the config sets."""
+    """Return the setting of a config."""
     devices = jax.local_devices()
     chosen = plan_devices(config.devices, devices)
     return Setting(
@@ -127,7 +128,7 @@ def given_setting(config: Config) -> Setting:
 
 
 def with_setting(config: Config, setting: Setting) -> Config:
-    """Returns the config with another setting."""
+    """Return the config with another setting."""
     config = _on(config, setting.actor_devices, setting.learner_devices, setting.num_envs)
     return dataclasses.replace(
         config,
@@ -139,14 +140,14 @@ def with_setting(config: Config, setting: Setting) -> Config:
 
 
 def measured_rate(config: Config, *, seconds: float) -> float:
-    """Returns env steps learned from a second in a run of that long, start-up excluded.
+    """Run a config and return the env steps that it learns from per second, start-up excluded.
 
-    The run may end earlier, as its config says.
+    The run ends after `seconds`, or earlier if the config says so.
     """
     ring = assemble(config, write_row=lambda row: None)
     steady_since: float | None = None
 
-    def look_at_time() -> None:
+    def stop_when_due() -> None:
         nonlocal steady_since
         if steady_since is None and ring.progress.startup_s is not None:
             steady_since = time.monotonic()
@@ -154,7 +155,7 @@ def measured_rate(config: Config, *, seconds: float) -> float:
             ring.run_end.goal = True
 
     try:
-        run(ring, mode=config.run.mode, on_poll=look_at_time)
+        run(ring, mode=config.run.mode, on_poll=stop_when_due)
     finally:
         ring.close_environments()
     return ring.progress.steps_per_second or 0.0
@@ -174,26 +175,29 @@ def _verify(result: Plan, config: Config, *, seconds: float, console: Any) -> No
         result.measured[name] = rate
         predicted = candidate.prediction.env_steps_per_s
         console.print(
-            f"{name}: predicted {predicted:,.0f} env steps/s, measured {rate:,.0f}"
-            f" ({rate / predicted:.2f} of it)"
+            f"{name} settings: predicted {predicted:,.0f} env steps/s, measured {rate:,.0f}"
+            f" ({rate / predicted:.0%} of the prediction)"
         )
 
 
-def describe(result: Plan, config: Config) -> list[Any]:
-    """Returns what the console shows."""
+def describe(result: Plan) -> list[Any]:
+    """Return the lines and tables to print."""
     lines: list[Any] = [_parts_table(result.parts), _candidates_table(result)]
-    lines.append(f"To run as proposed: {result.proposed.setting.flags}")
+    lines.append(f"Flags for the proposed settings: {result.proposed.setting.flags}")
     if result.with_more_envs is not None:
         lines.append(
-            "With more environments the agent learns from larger batches, which may need other"
-            f" settings of it: {result.with_more_envs.setting.flags}"
+            "Flags for more environments, which enlarge the agent's batch and may need another"
+            f" learning rate: {result.with_more_envs.setting.flags}"
         )
     return lines
 
 
 def _parts_table(parts: dict[int, Parts]) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title="milliseconds alone (core-ms)")
-    for heading in ("envs", "act cycle", "environment", "transfer", "update"):
+    table = rich.table.Table(
+        box=rich.box.SIMPLE_HEAD,
+        title="measured time in ms, each part running alone (in brackets: CPU time)",
+    )
+    for heading in ("envs", "act cycle", "its environment", "its transfer", "learner cycle"):
         table.add_column(heading, justify="right")
     for num_envs, each in parts.items():
         costs = (each.act, each.environment, each.transfer, each.update)
@@ -205,8 +209,9 @@ def _parts_table(parts: dict[int, Parts]) -> rich.table.Table:
 
 
 def _candidates_table(result: Plan) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title="predicted")
-    for heading in ("", "actors", "envs", "slots", "devices", "env steps/s", "bound by"):
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title="predicted speed")
+    headings = ("settings", "actors", "envs", "queue slots", "actor : learner devices")
+    for heading in (*headings, "env steps/s", "bottleneck"):
         table.add_column(heading, no_wrap=True)
     rows = {
         "given": result.given,

@@ -1,4 +1,4 @@
-"""The parts of a ring, each timed alone on the devices that will run it."""
+"""Time the parts of a ring, each running alone on the devices of the config."""
 
 import dataclasses
 import time
@@ -18,19 +18,19 @@ from sebulba.run.assembly import Ring, assemble
 from sebulba.tools.plan.model import Cost, Parts
 from sebulba.types import EnvStep, PyTree
 
-_MANY = 2**31 - 1
+_UNLIMITED = 2**31 - 1
 
 
 def measure_parts(config: Config, *, seconds: float) -> Parts:
-    """Returns what the parts of a config's ring cost, each with nothing else running.
+    """Measure the costs of the parts of a config's ring, with nothing else running.
 
-    Each part first runs twice, so that it is compiled. A learner cycle is one of the middle of the
-    run, where a replay agent learns; the experience may hold less than it will then, which changes
-    nothing about the time. Networks that learn from it are thrown away.
+    Each part first runs twice, so that it is compiled. The learner cycle is one from the middle of
+    the run, where a replay agent takes updates; its replay holds less than it will then, which does
+    not change the time. The updated networks are discarded.
 
     Args:
-        config: as for training; its threads are not all needed.
-        seconds: to spend on each part, compilation not counted.
+        config: a config as for training.
+        seconds: time to measure each part, compilation excluded.
     """
     ring = assemble(for_measuring(config), write_row=lambda row: None)
     try:
@@ -51,19 +51,19 @@ def measure_parts(config: Config, *, seconds: float) -> Parts:
 
 
 def for_measuring(config: Config) -> Config:
-    """Returns the config of a ring whose parts are timed one by one: it has one actor a device."""
-    # A replay that has not been filled may give losses that are not finite.
+    """Return the config with one actor per device and without a limit on non-finite updates."""
+    # A replay buffer that is not full yet may give non-finite losses.
     return dataclasses.replace(
         config,
         actor=dataclasses.replace(config.actor, threads_per_device=1),
         learner=dataclasses.replace(
-            config.learner, on_non_finite="skip", max_non_finite_updates=_MANY
+            config.learner, on_non_finite="skip", max_non_finite_updates=_UNLIMITED
         ),
     )
 
 
 def _cost(work: Callable[[], None], seconds: float) -> Cost:
-    """Returns the mean cost of `work`, repeated for that long, at least thrice."""
+    """Return the mean cost of `work`, repeated for that many seconds and at least 3 times."""
     for _ in range(2):
         work()
     repeats, wall, cores = 0, time.perf_counter(), time.process_time()
@@ -86,7 +86,7 @@ def _acting(ring: Ring) -> Callable[[], None]:
 
 
 def learner_cycle(ring: Ring, config: Config) -> Callable[[], None]:
-    """Returns work: a learner cycle of the middle of the run, its networks staged."""
+    """Return a function that runs a learner cycle of the middle of the run, and stages networks."""
     networks = ring.learner.networks_on(ring.actor_devices[0])
     items = [
         ring.actors[0].run_cycle(networks, 0) for _ in range(config.learner.trajectories_per_cycle)
@@ -102,7 +102,7 @@ def learner_cycle(ring: Ring, config: Config) -> Callable[[], None]:
 
 
 def _placing(ring: Ring, learners: LearnerDevices) -> Callable[[], None]:
-    """Places a trajectory, which comes from an actor device, on the learner devices."""
+    """Return a function that transfers a trajectory from an actor device to the learner devices."""
     item = ring.actors[0].run_cycle(ring.learner.networks_on(ring.actor_devices[0]), 0)
     trajectory = jax.device_put(item.trajectory, ring.actor_devices[0])
 
@@ -113,7 +113,10 @@ def _placing(ring: Ring, learners: LearnerDevices) -> Callable[[], None]:
 
 
 def _stepping(config: Config) -> Callable[[], None]:
-    """Steps a trajectory's rows with random actions, fused or not, as the config's actors do."""
+    """Return a function that steps the environment `T` times with random actions.
+
+    The steps are fused if the config's actors fuse them.
+    """
     environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
     environment.reset()
     actions = random_actions(environment, config.actor.trajectory_length)
@@ -141,7 +144,7 @@ def _stepping(config: Config) -> Callable[[], None]:
 
 
 def random_actions(environment: Environment, count: int) -> list[np.ndarray]:
-    """Returns `count` actions `[B, ...]` of the environment's action space."""
+    """Sample `count` batches of actions, `[B, ...]` each."""
     space = gymnasium.vector.utils.batch_space(environment.spec.action_space, environment.num_envs)
     space.seed(0)
     dtype = environment.spec.action_space.dtype

@@ -1,17 +1,17 @@
-"""The throughput of a ring, from the times of its parts.
+"""Predict the throughput of a ring from the times of its parts.
 
-With trajectories as the unit of work, `X` a second, a ring of `n` actors that learns from `K`
-trajectories a cycle is bound by whichever is least of
+The throughput `X`, in trajectories per second, of a ring of `n` actors whose learner takes `K`
+trajectories per cycle is the least of three limits:
 
-    actors   X ≤ n / t_a                        each acts one trajectory in `t_a` seconds
-    learner  X ≤ K / t_u                        and a learner cycle takes `t_u` seconds
-    cores    X ≤ c / (w_a + w_u / K)            the host's `c` cores have this much work to do
+    actors   X ≤ n / t_a                 `t_a`: seconds of an act cycle, which gives one trajectory
+    learner  X ≤ K / t_u                 `t_u`: seconds of a learner cycle
+    cores    X ≤ c / (w_a + w_u / K)     `c`: CPU cores of the host
 
-where `w` is the work of the same in core-seconds: of all threads, those of the environments and of
-XLA on a CPU included. On accelerators `w` is small and the first two bind; on a CPU the third says
-that acting and learning share the cores. In lock-step nothing overlaps but the actors:
-`K / X = ⌈K / n⌉ · t_a + t_u`, within the bound of the cores. Queues that are too short,
-interference and stragglers are not in the model, so a measured run is somewhat slower.
+`w_a` and `w_u` are the CPU time of an act cycle and of a learner cycle in core-seconds, summed over
+all threads, including those of environments and of XLA on a CPU. With accelerators they are small,
+and actors or learner are the bottleneck. On a CPU, acting and learning share the cores. In
+lock-step, only actors overlap: `K / X = ⌈K / n⌉ · t_a + t_u`, within the limit of the cores. The
+model has no short queues, interference or stragglers, so a measured run is somewhat slower.
 """
 
 import dataclasses
@@ -23,37 +23,37 @@ Bound = Literal["actors", "learner", "cores", "lock-step"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one piece of work takes."""
+    """Time and CPU time of a piece of work."""
 
-    wall_s: float  # from its start to its end, nothing else running
-    core_s: float  # of all of the process's threads
+    wall_s: float  # elapsed, with nothing else running
+    core_s: float  # CPU time of all threads of the process
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The measured parts of a ring."""
+    """Measured costs of the parts of a ring."""
 
-    act: Cost  # one act cycle of one actor, its trajectory placed on the learner devices
-    environment: Cost  # of that, the environment
-    transfer: Cost  # of that, the trajectory's way to the learner devices
-    update: Cost  # one learner cycle, the new networks staged
-    env_steps: int  # of one trajectory
+    act: Cost  # one act cycle of one actor, including the transfer
+    environment: Cost  # part of act: stepping the environment
+    transfer: Cost  # part of act: moving the trajectory to the learner devices
+    update: Cost  # one learner cycle, including the staging of networks
+    env_steps: int  # per trajectory
     trajectories_per_cycle: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """How fast a ring runs, and why not faster."""
+    """The predicted speed of a ring and its bottleneck."""
 
     env_steps_per_s: float
     bound: Bound
-    limits: dict[Bound, float]  # env steps a second that each bound allows
+    limits: dict[Bound, float]  # env steps per second that each bottleneck allows
 
 
 def predict(
     parts: Parts, *, num_actors: int, num_cores: float, is_lock_step: bool = False
 ) -> Prediction:
-    """Returns the throughput of `num_actors` actors and one learner on a host."""
+    """Predict the throughput of `num_actors` actors and one learner on a host."""
     per_cycle = parts.trajectories_per_cycle
     work = parts.act.core_s + parts.update.core_s / per_cycle
     trajectories: dict[Bound, float] = {"cores": num_cores / work if work else math.inf}
@@ -70,9 +70,9 @@ def predict(
 
 
 def scaled_update(one_device: Cost, all_devices: Cost, *, num_all: int, num_devices: int) -> Cost:
-    """Returns a learner cycle's cost on some number of devices, from its cost on one and on all.
+    """Interpolate a learner cycle's cost on `num_devices` devices from its cost on one and on all.
 
-    A part that does not depend on the number, and a part that is divided by it: `a + b / devices`.
+    The cost is modelled as `a + b / num_devices`.
     """
     if num_all == 1:
         return one_device

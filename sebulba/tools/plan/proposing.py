@@ -1,4 +1,4 @@
-"""What to set differently, and how much faster that should be."""
+"""Enumerate settings with their predicted speed, and choose the best."""
 
 import dataclasses
 import math
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 from sebulba.tools.plan.model import Parts, Prediction, predict
 
-MOST_THREADS = 16
+MAX_THREADS = 16
+# A setting with fewer threads is preferred if it reaches this share of the best prediction.
 _GOOD_ENOUGH = 0.98
-"""Of the best prediction: what is simpler and comes this near is preferred."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The keys that decide how fast a ring runs."""
+    """The config keys that determine the speed of a ring."""
 
     threads_per_device: int
     num_envs: int
@@ -23,12 +23,12 @@ class Setting:
 
     @property
     def num_actors(self) -> int:
-        """Actor threads."""
+        """Number of actor threads."""
         return self.threads_per_device * len(self.actor_devices)
 
     @property
     def flags(self) -> str:
-        """The flags that set it."""
+        """The command line flags of this setting."""
         return (
             f"--actor.threads-per-device {self.threads_per_device} --actor.num-envs {self.num_envs}"
             f" --learner.queue-slots-per-actor {self.queue_slots_per_actor}"
@@ -39,14 +39,14 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A setting and what it is predicted to give."""
+    """A setting and its prediction."""
 
     setting: Setting
     prediction: Prediction
 
 
 def splits(num_devices: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yields actor and learner devices: all in both roles, then 1 : n−1 … n−1 : 1."""
+    """Yield actor and learner devices: all devices in both roles, then 1 : n−1 … n−1 : 1."""
     everything = tuple(range(num_devices))
     yield everything, everything
     for num_actor in range(1, num_devices):
@@ -61,14 +61,14 @@ def candidates(
     num_cores: float,
     max_policy_lag: int | None,
 ) -> list[Candidate]:
-    """Returns every setting worth a thought, the fastest first.
+    """Return every setting that the devices allow, the fastest first.
 
     Args:
-        parts_of: the measured parts by `actor.num_envs`.
-        parts_on: the parts with another number of learner devices.
-        num_devices: that there are.
-        num_cores: of the host.
-        max_policy_lag: of the config.
+        parts_of: measured parts by `actor.num_envs`.
+        parts_on: maps measured parts to those with another number of learner devices.
+        num_devices: number of devices of the host.
+        num_cores: number of CPU cores of the host.
+        max_policy_lag: `learner.max_policy_lag`.
     """
     found = []
     for num_envs, measured in parts_of.items():
@@ -76,7 +76,7 @@ def candidates(
             if num_envs % len(learner_devices):
                 continue
             parts = parts_on(measured, len(learner_devices))
-            for exponent in range(int(math.log2(MOST_THREADS)) + 1):
+            for exponent in range(int(math.log2(MAX_THREADS)) + 1):
                 setting = Setting(
                     threads_per_device=2**exponent,
                     num_envs=num_envs,
@@ -95,11 +95,11 @@ def candidates(
 
 
 def propose(found: list[Candidate], num_envs: int) -> Candidate:
-    """Returns the setting with the fewest threads among those that are about as fast as the best.
+    """Return the setting with the fewest threads among those about as fast as the best.
 
     Args:
-        found: as `candidates` gives them.
-        num_envs: only settings with this `actor.num_envs`, which the agent's batch follows from.
+        found: all candidates, the fastest first.
+        num_envs: consider only this `actor.num_envs`, because it determines the batch size.
     """
     found = [each for each in found if each.setting.num_envs == num_envs]
     best = found[0].prediction.env_steps_per_s
@@ -108,5 +108,5 @@ def propose(found: list[Candidate], num_envs: int) -> Candidate:
 
 
 def _slots(parts: Parts, num_actors: int) -> int:
-    """Returns slots enough for a whole learner cycle to wait while another is learned from."""
+    """Return the slots that hold the trajectories of one learner cycle during another."""
     return max(1, math.ceil(parts.trajectories_per_cycle / num_actors))

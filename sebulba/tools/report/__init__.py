@@ -1,4 +1,4 @@
-"""`sebulba.plot` and `sebulba.report`: figures and an HTML page from run directories alone.
+"""`sebulba.plot` and `sebulba.report`: a figure and an HTML page, made from run directories alone.
 
-Begin with `runs.py`. Nothing here imports jax.
+Start with `runs.py`. Nothing here imports jax.
 """

@@ -1,4 +1,4 @@
-"""Several runs' curves as one: the mean and the range, where all of them are measured."""
+"""Combine the curves of several runs: mean and range, where every run has data."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from sebulba.tools.report.runs import Run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Band:
-    """Mean and range over curves, at the points `x` that any of them was measured at."""
+    """Mean and range over curves, at every `x` at which one of them has a point."""
 
     x: np.ndarray  # [N]
     mean: np.ndarray  # [N]
@@ -19,22 +19,22 @@ class Band:
 
 
 def curve(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two columns of a run's metrics, `[N]` each, without the rows that lack either."""
+    """Return two columns of a run's metrics, `[N]` each, without the rows that lack either."""
     xs, ys = np.array(run.column(x)), np.array(run.column(y))
     measured = np.isfinite(xs) & np.isfinite(ys)
     return xs[measured], ys[measured]
 
 
 def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
-    """Returns mean, least and greatest of curves, interpolated linearly between their points.
+    """Return mean, minimum and maximum of curves, interpolated linearly between their points.
 
-    Only over the `x` that every curve covers: beyond, the mean would jump where a curve ends.
+    They cover only the `x` that every curve covers; the mean would jump where a curve ends.
 
     Args:
-        curves: of `[N_i]` points each, `x` ascending.
+        curves: `x` and `y` of each curve, `[N_i]`; `x` ascending.
 
     Returns:
-        None where less than two curves have points, or no `x` is covered by all that have.
+        None if less than two curves have points, or if they have no `x` in common.
     """
     curves = [(xs, ys) for xs, ys in curves if len(xs)]
     if len(curves) < 2:

@@ -1,6 +1,6 @@
-"""The picture of a set of runs: returns, speed, where the time went, how stale the policy was.
+"""Draw a set of runs: returns, speed, time by activity, policy lag.
 
-Needs matplotlib; uses its objects alone, without a display or its global state.
+Uses matplotlib's objects, without pyplot's global state or a display.
 """
 
 from collections.abc import Sequence
@@ -13,35 +13,35 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sebulba.tools.report.bands import band, curve
 from sebulba.tools.report.groups import Group
-from sebulba.tools.report.panels import Styles, draw_lags, draw_legend, draw_time_shares
+from sebulba.tools.report.panels import NO_DATA, Styles, draw_lags, draw_legend, draw_time_shares
 
-# Okabe and Ito's: told apart with any kind of colour vision. Used up, the line style changes.
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), distinct for colour-blind readers.
+# With more groups than colours, the line style changes.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#8C6D31")
 _LINE_STYLES = ("solid", "dashed", "dotted", "dashdot")
 
 _PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.2  # inches
-_HEIGHT_OF_A_GROUP = 0.6  # inches, its two bars
+_GROUP_HEIGHT = 0.6  # inches, two bars
 _CURVES = (
-    ("env_steps", "episode_return_mean", "env steps", "mean return"),
-    ("wall_time_s", "episode_return_mean", "wall time, start-up included [s]", "mean return"),
+    ("env_steps", "episode_return_mean", "env steps", "mean episode return"),
+    ("wall_time_s", "episode_return_mean", "wall time with start-up [s]", "mean episode return"),
     ("env_steps", "steps_per_second", "env steps", "env steps per second"),
 )
 _NOTE = (
-    "Thick line: mean over the seeds; band: from the least to the greatest of them; both only where"
-    " all seeds have been measured. Thin line: one seed."
+    "Thick line: mean over seeds. Band: minimum to maximum over seeds. Both end where a seed has no"
+    " more data. Thin line: one seed."
 )
 
 
 def draw(groups: Sequence[Group]) -> Figure:
-    """Returns the figure of the groups: a row of curves for each environment, and one for the rest.
+    """Draw the groups: a row of curves for each environment, then time, policy lag and legend.
 
-    Returns are the means that the runs themselves log, over their last `run.return_window`
-    episodes. With several seeds, a thick line is their mean and the band reaches from the least to
-    the greatest, over what all of them cover; a thin line is one seed.
+    The returns are the logged means over the last `run.return_window` episodes. With several seeds,
+    a thick line is their mean, a band their range, and a thin line one seed.
     """
     environments = list(dict.fromkeys(group.environment for group in groups))
     heights = [_PANEL_HEIGHT] * len(environments)
-    heights += [max(_PANEL_HEIGHT, 1.0 + _HEIGHT_OF_A_GROUP * len(groups))]
+    heights += [max(_PANEL_HEIGHT, 1.0 + _GROUP_HEIGHT * len(groups))]
     figure = Figure(figsize=(3 * _PANEL_WIDTH, sum(heights) + 0.3), layout="constrained")
     panels = figure.subplots(len(heights), 3, squeeze=False, height_ratios=heights)
     styles = _styles(groups)
@@ -70,7 +70,7 @@ def _styles(groups: Sequence[Group]) -> Styles:
 
 
 def save(figure: Figure, path: str) -> None:
-    """Writes the figure in the format of the path's suffix: .png, .svg or .pdf.
+    """Write the figure in the format of the path's suffix: .png, .svg or .pdf.
 
     Raises:
         OSError: the file cannot be written.
@@ -83,7 +83,7 @@ def save(figure: Figure, path: str) -> None:
 
 
 def write_svg(figure: Figure, file: BinaryIO) -> None:
-    """Writes the figure as SVG, without a date or random names: the same figure, the same bytes."""
+    """Write the figure as SVG, without date and random ids: equal figures give equal bytes."""
     with matplotlib.rc_context({"svg.hashsalt": "sebulba"}):
         figure.savefig(file, format="svg", metadata={"Date": None})
 
@@ -94,21 +94,21 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], x: str, y: str, styles: St
         style = styles[group.label]
         curves = [curve(run, x, y) for run in group.runs]
         is_empty = is_empty and not any(len(xs) for xs, _ in curves)
-        whole = band(curves)
-        if whole is not None:
+        spread = band(curves)
+        if spread is not None:
             axes.fill_between(
-                whole.x, whole.low, whole.high, color=style["color"], alpha=0.2, linewidth=0
+                spread.x, spread.low, spread.high, color=style["color"], alpha=0.2, linewidth=0
             )
-            axes.plot(whole.x, whole.mean, linewidth=2, **style)
+            axes.plot(spread.x, spread.mean, linewidth=2, **style)
         for xs, ys in curves:
             thin: dict[str, Any] = (
                 {"linewidth": 0.7, "alpha": 0.5} if len(curves) > 1 else {"linewidth": 1.6}
             )
-            # One point makes no line.
+            # A single point draws no line.
             axes.plot(xs, ys, marker="o" if len(xs) == 1 else None, **thin, **style)
     if is_empty:
-        axes.text(0.5, 0.5, "not measured yet", ha="center", va="center", transform=axes.transAxes)
-        # Ticks of no data would be numbers that mean nothing.
+        axes.text(0.5, 0.5, NO_DATA, ha="center", va="center", transform=axes.transAxes)
+        # The ticks of empty axes are meaningless.
         axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
 
 
@@ -125,7 +125,7 @@ def _label(axes: Axes, *, title: str, x_label: str, y_label: str) -> None:
 
 
 def format_count(value: float) -> str:
-    """Returns a tick's label: 150k, 2.5M, 0.02."""
+    """Return a tick's label: 150k, 2.5M, 0.02."""
     for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= scale:
             return f"{value / (1e3 if suffix == 'k' else scale):g}{suffix}"

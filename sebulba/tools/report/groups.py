@@ -1,4 +1,4 @@
-"""Runs of one config and several seeds belong together; what differs between configs names them."""
+"""Group runs that differ only in their seed, and label each group by what differs between them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Any
 from sebulba.config.yaml_dialect import inline
 from sebulba.tools.report.runs import Run
 
-_NOT_OF_THE_EXPERIMENT = ("seed", "run_dir", "resume")
-_MOST_SEEDS_LISTED = 8
+_IGNORED_KEYS = ("seed", "run_dir", "resume")
+_MAX_SEEDS_LISTED = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Group:
-    """The runs of one config."""
+    """The runs of one config, with one or more seeds."""
 
     label: str
     runs: tuple[Run, ...]
@@ -26,19 +26,19 @@ class Group:
 
     @property
     def seeds(self) -> str:
-        """Which seeds the runs have."""
+        """The seeds of the runs, or their number if there are many."""
         if len(self.runs) == 1:
             return f"seed {self.runs[0].config.get('seed')}"
-        if len(self.runs) > _MOST_SEEDS_LISTED:
+        if len(self.runs) > _MAX_SEEDS_LISTED:
             return f"{len(self.runs)} seeds"
         return f"seeds {', '.join(str(run.config.get('seed')) for run in self.runs)}"
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Groups runs whose configs are equal but for seed and run directory, in order of appearance.
+    """Group runs whose configs differ only in seed and run directory, in order of appearance.
 
-    A label says agent and environment, as far as they differ between groups or nothing does, and
-    then every other key that differs between groups of one agent on one environment.
+    A label has the agent and the environment (only the one that differs, if one does), then every
+    key that differs between groups of the same agent and environment.
     """
     by_config: dict[str, list[Run]] = {}
     for run in runs:
@@ -70,9 +70,9 @@ def _differs(key: str, runs: Sequence[Run]) -> bool:
 
 
 def _experiment(run: Run) -> dict[str, Any]:
-    """Returns the keys that count; null is what an older run has for a newer key."""
+    """Return the keys to compare; nulls are left out, since older runs lack newer keys."""
     return {
         key: value
         for key, value in run.config.items()
-        if key not in _NOT_OF_THE_EXPERIMENT and value is not None
+        if key not in _IGNORED_KEYS and value is not None
     }

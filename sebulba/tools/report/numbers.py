@@ -1,4 +1,4 @@
-"""Numbers as a page shows them; what has not been measured is a dash."""
+"""Format numbers for the page; a missing value is a dash."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ UNKNOWN = "–"
 
 
 def count(value: Any) -> str:
-    """Returns a whole number with its thousands apart."""
+    """Format a whole number with thousands separators."""
     return f"{value:,.0f}" if _is_number(value) else _other(value)
 
 
 def number(value: Any) -> str:
-    """Returns a number to four digits that count, or all of those before the point."""
+    """Format a number with four significant digits, or all digits before the point."""
     if not _is_number(value):
         return _other(value)
     if isinstance(value, int):
@@ -20,7 +20,7 @@ def number(value: Any) -> str:
 
 
 def seconds(value: Any) -> str:
-    """Returns a time as hours, minutes and seconds, as far as it has them."""
+    """Format seconds as hours and minutes, minutes and seconds, or seconds."""
     if not _is_number(value):
         return _other(value)
     minutes, rest = divmod(value, 60)
@@ -31,7 +31,7 @@ def seconds(value: Any) -> str:
 
 
 def share(value: Any) -> str:
-    """Returns a share in percent."""
+    """Format a share in percent."""
     return f"{value:.1%}" if _is_number(value) else _other(value)
 
 

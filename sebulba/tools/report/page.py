@@ -1,4 +1,4 @@
-"""One HTML page about a set of runs, whole in itself: no script, no other file, no network."""
+"""One HTML page about a set of runs: self-contained, without scripts."""
 
 import base64
 import importlib.resources
@@ -11,7 +11,7 @@ from sebulba.tools.report.html import Markup, element, folded, image, join, tabl
 from sebulba.tools.report.numbers import count, number, seconds
 from sebulba.tools.report.sections import describe_config, describe_run
 
-# Even a text that slipped through as HTML could load nothing and run nothing.
+# Second line of defence after escaping: injected HTML could load and run nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 _OVERVIEW = (
@@ -27,7 +27,7 @@ _OVERVIEW = (
 
 
 def page(groups: Sequence[Group]) -> str:
-    """Returns the page: an overview, the curves, then each group's config and runs."""
+    """Return the page: an overview, the curves, then each group's config and runs."""
     title = ", ".join(dict.fromkeys(group.label for group in groups))
     head = element(
         "head",
@@ -52,7 +52,7 @@ def _overview(groups: Sequence[Group]) -> Markup:
     rows = []
     for group in groups:
         for run in group.runs:
-            # Of a run without a summary, what its newest row says.
+            # A run without a summary is described by its latest row.
             last, summary = (run.rows or [{}])[-1], run.summary or {}
             get = {**last, **summary}.get
             rows.append(
@@ -68,8 +68,8 @@ def _overview(groups: Sequence[Group]) -> Markup:
                 )
             )
     note = (
-        "Env steps are the agent's decisions that counted. Speed leaves start-up and compilation"
-        " out. Returns are means over the last run.return_window episodes, as trained, with"
+        "Env steps are agent decisions, without resets and frame skips. Speed excludes start-up and"
+        " compilation. Returns are means over the last run.return_window training episodes, with"
         " exploration."
     )
     return join([table(_OVERVIEW, rows), element("p", note, class_="note")])
@@ -81,7 +81,7 @@ def _curves(groups: Sequence[Group]) -> Markup:
     encoded = base64.b64encode(drawing.getvalue()).decode()
     return image(
         f"data:image/svg+xml;base64,{encoded}",
-        description="Returns over env steps and wall time, speed, shares of time and policy lag",
+        description="Returns over env steps and wall time, speed, time by activity, policy lag",
     )
 
 

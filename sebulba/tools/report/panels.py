@@ -1,4 +1,4 @@
-"""The panels that are no curves: shares of time, policy lag, the legend."""
+"""The panels without curves: time by activity, policy lag, legend."""
 
 import collections
 import textwrap
@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from sebulba.tools.report.groups import Group
 
-# Of the activities in sebulba.ring.timing: work is coloured, waiting is grey.
+# The activities of sebulba.ring.timing: work is coloured, waiting is grey.
 _ACTIVITY_COLOURS = {
     "act": "#0072B2",
     "environment": "#56B4E9",
@@ -29,23 +29,24 @@ _ACTIVITY_COLOURS = {
 Styles = Mapping[str, dict[str, Any]]
 """Colour and line style of each group, by its label."""
 
+NO_DATA = "no data yet"
 _OTHER_COLOUR = "#8C6D31"
-_NOTABLE_SHARE = 0.005
+_MIN_SHARE = 0.005  # less is not visible, and left out of the legend
 _LABEL_WIDTH = 22  # characters
 _LEGEND_WIDTH = 48  # characters
-_WIDTH_OF_A_LAG = 0.8  # learner cycles, of all groups' bars together
+_LAG_WIDTH = 0.8  # learner cycles, all groups' bars together
 
 
 def draw_time_shares(axes: Axes, groups: Sequence[Group]) -> None:
-    """Draws a stacked bar for each group and kind of thread: the mean of its runs' shares."""
+    """Draw a stacked bar for each group and kind of thread: the mean of its runs' shares."""
     bars = [
         (group.label, kind, shares)
         for group in groups
         for kind, shares in _mean_shares(group).items()
     ]
-    axes.set_title("where the threads' time went", fontsize=10)
+    axes.set_title("time of the threads by activity", fontsize=10)
     if not bars:
-        axes.text(0.5, 0.5, "not measured yet", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, NO_DATA, ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
     activities = [name for name in _ACTIVITY_COLOURS if any(name in bar[2] for bar in bars)]
@@ -53,7 +54,7 @@ def draw_time_shares(axes: Axes, groups: Sequence[Group]) -> None:
     left = np.zeros(len(bars))
     for name in activities:
         widths = np.array([shares.get(name, 0.0) for _, _, shares in bars])
-        if widths.max() >= _NOTABLE_SHARE:
+        if widths.max() >= _MIN_SHARE:
             colour = _ACTIVITY_COLOURS.get(name, _OTHER_COLOUR)
             axes.barh(range(len(bars)), widths, left=left, color=colour, label=name, height=0.7)
         left += widths
@@ -70,9 +71,9 @@ def draw_time_shares(axes: Axes, groups: Sequence[Group]) -> None:
 
 
 def draw_lags(axes: Axes, groups: Sequence[Group], styles: Styles) -> None:
-    """Draws which share of each group's trajectories had which policy lag when learned from."""
-    axes.set_title("policy lag of the trajectories", fontsize=10)
-    axes.set_xlabel("learner cycles behind")
+    """Draw the distribution of policy lag over each group's trajectories."""
+    axes.set_title("policy lag", fontsize=10)
+    axes.set_xlabel("learner cycles between acting and learning")
     axes.set_ylabel("share of trajectories")
     axes.spines[["top", "right"]].set_visible(False)
     measured = {
@@ -81,12 +82,12 @@ def draw_lags(axes: Axes, groups: Sequence[Group], styles: Styles) -> None:
         if (lags := sum((run.policy_lags() for run in group.runs), collections.Counter()))
     }
     if not measured:
-        axes.text(0.5, 0.5, "not measured yet", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, NO_DATA, ha="center", va="center", transform=axes.transAxes)
         return
-    width = _WIDTH_OF_A_LAG / len(measured)
+    width = _LAG_WIDTH / len(measured)
     for number, (label, lags) in enumerate(measured.items()):
         shares = np.array(list(lags.values())) / lags.total()
-        left = np.array(list(lags)) - _WIDTH_OF_A_LAG / 2 + number * width
+        left = np.array(list(lags)) - _LAG_WIDTH / 2 + number * width
         axes.bar(left, shares, width=width, align="edge", color=styles[label]["color"])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(-0.5, max(2, *(max(lags) for lags in measured.values())) + 0.5)
@@ -94,7 +95,7 @@ def draw_lags(axes: Axes, groups: Sequence[Group], styles: Styles) -> None:
 
 
 def draw_legend(axes: Axes, groups: Sequence[Group], styles: Styles) -> None:
-    """Draws which line is which group."""
+    """Draw the legend of the groups."""
     handles = [Line2D([], [], linewidth=2, **styles[group.label]) for group in groups]
     labels = [textwrap.fill(f"{group.label} ({group.seeds})", _LEGEND_WIDTH) for group in groups]
     axes.set_axis_off()
@@ -102,14 +103,15 @@ def draw_legend(axes: Axes, groups: Sequence[Group], styles: Styles) -> None:
 
 
 def _mean_shares(group: Group) -> dict[str, dict[str, float]]:
-    of_runs = [shares for run in group.runs if (shares := run.time_shares())]
-    kinds = dict.fromkeys(kind for shares in of_runs for kind in shares)
+    all_shares = [run.time_shares() for run in group.runs]
+    kinds = dict.fromkeys(kind for shares in all_shares for kind in shares)
     means: dict[str, dict[str, float]] = {}
     for kind in kinds:
-        having = [shares[kind] for shares in of_runs if kind in shares]
-        names = dict.fromkeys(name for shares in having for name in shares)
+        measured = [shares[kind] for shares in all_shares if kind in shares]
+        names = dict.fromkeys(name for shares in measured for name in shares)
         means[kind] = {
-            name: sum(shares.get(name, 0.0) for shares in having) / len(having) for name in names
+            name: sum(shares.get(name, 0.0) for shares in measured) / len(measured)
+            for name in names
         }
     return means
 

@@ -1,4 +1,4 @@
-"""A run directory as plain values, whatever state the run is in."""
+"""Read run directories, whether the run has ended, is running or was killed."""
 
 import collections
 import dataclasses
@@ -16,30 +16,30 @@ METRICS = "metrics.jsonl"
 
 _POLICY_LAG = "policy_lag/"
 
-_STATUS_UNKNOWN = "running, or ended without a summary"
+_NO_SUMMARY = "running, or killed before it wrote a summary"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run directory holds."""
+    """The contents of a run directory."""
 
     path: pathlib.Path
-    config: dict[str, Any]  # by dotted key
-    rows: list[dict[str, Any]]  # of metrics.jsonl; may be empty
-    summary: dict[str, Any] | None  # of the run's end; None while it runs, or after a kill
-    process: dict[str, Any]  # of run.json: versions, devices, command; may be empty
+    config: dict[str, Any]  # keys are dotted: "actor.num_envs"
+    rows: list[dict[str, Any]]  # metrics.jsonl; may be empty
+    summary: dict[str, Any] | None  # summary.json; None: the run has not ended, or was killed
+    process: dict[str, Any]  # run.json: versions, devices, command; may be empty
 
     @property
     def status(self) -> str:
-        """How the run ended."""
-        return _STATUS_UNKNOWN if self.summary is None else str(self.summary.get("status"))
+        """The run's status, such as "done"."""
+        return _NO_SUMMARY if self.summary is None else str(self.summary.get("status"))
 
     def column(self, key: str) -> list[float]:
-        """Returns a number for each row, NaN where the row has none."""
+        """Return a number for each row; NaN: the row has none."""
         return [_number(row.get(key)) for row in self.rows]
 
     def policy_lags(self) -> collections.Counter[int]:
-        """Returns how many trajectories had each policy lag when they were learned from."""
+        """Count the trajectories by their policy lag."""
         lags: collections.Counter[int] = collections.Counter()
         for row in self.rows:
             for key, count in row.items():
@@ -48,7 +48,10 @@ class Run:
         return lags
 
     def time_shares(self) -> dict[str, dict[str, float]]:
-        """Returns each kind of thread's shares: the summary's, else those of the rows, weighted."""
+        """Return shares of time by kind of thread and activity, between 0 and 1.
+
+        They are the summary's, or else the means of the rows' weighted by their wall time.
+        """
         if self.summary is not None and self.summary.get("time_shares"):
             return self.summary["time_shares"]
         seconds: dict[str, dict[str, float]] = {}
@@ -71,42 +74,42 @@ class Run:
 
 
 def read_runs(paths: Sequence[str | pathlib.Path]) -> list[Run]:
-    """Reads every run of the directories: each is a run's own, or holds those of runs.
+    """Read every run of the given directories: run directories, or directories of several.
 
     Raises:
-        ConfigError: a directory is none, holds no run, or a file in it is missing or unreadable.
+        ConfigError: a directory does not exist or holds no run, or a file is missing or invalid.
     """
     directories = [each for path in paths for each in _run_directories(pathlib.Path(path))]
     return [read_run(each) for each in dict.fromkeys(directories)]
 
 
 def read_run(path: pathlib.Path) -> Run:
-    """Reads one run directory: `config.yaml` and `metrics.jsonl`, and what else there is.
+    """Read a run directory: `config.yaml`, `metrics.jsonl`, and the optional JSON files.
 
     Raises:
-        ConfigError: one of the two is missing, or a file is unreadable.
+        ConfigError: one of the first two is missing, or a file is invalid.
     """
     for name in (CONFIG, METRICS):
         if not (path / name).is_file():
-            raise ConfigError(f"{path}: expected a run directory, which has a {name}")
+            raise ConfigError(f"{path}: expected a run directory with a {name}, got none")
     rows = read_rows(path / METRICS)
-    summary = _read_json(path / "summary.json")
-    if summary is not None and _goes_beyond(rows, summary):
-        summary = None  # Of the session before the one that is under way.
+    summary = read_json(path / "summary.json")
+    if summary is not None and _is_older(summary, rows):
+        summary = None  # It is from before the run was resumed.
     return Run(
         path=path,
         config={key: each.value for key, each in read_config_file(str(path / CONFIG)).items()},
         rows=rows,
         summary=summary,
-        process=_read_json(path / "run.json") or {},
+        process=read_json(path / "run.json") or {},
     )
 
 
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the objects of a JSON-lines file; a last line that is still being written is left.
+    """Return the objects of a JSON-lines file, without a last line that is still being written.
 
     Raises:
-        ConfigError: another line is no JSON object.
+        ConfigError: a line is not a JSON object.
     """
     text = _read_text(path)
     lines = text[: text.rfind("\n") + 1].splitlines()
@@ -122,29 +125,34 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _goes_beyond(rows: list[dict[str, Any]], summary: dict[str, Any]) -> bool:
+def _is_older(summary: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
     return bool(rows) and _number(rows[-1].get("env_steps")) > _number(summary.get("env_steps"))
 
 
 def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:
     if not path.is_dir():
-        got = "a file" if path.exists() else "nothing there"
+        got = "a file" if path.exists() else "no such directory"
         raise ConfigError(f"{path}: expected a run directory, got {got}")
     if (path / CONFIG).exists() or (path / METRICS).exists():
         return [path]
     inside = [each for each in path.iterdir() if (each / CONFIG).is_file()]
     if not inside:
-        raise ConfigError(f"{path}: expected a {CONFIG} in it or in a directory below it, got none")
+        raise ConfigError(f"{path}: expected a {CONFIG} here or in a subdirectory, got none")
     return sorted(inside, key=_natural_order)
 
 
 def _natural_order(path: pathlib.Path) -> tuple[str, int, str]:
-    """Sorts seed-10 after seed-9."""
+    """Return a sort key that puts seed-10 after seed-9."""
     digits = path.name[len(path.name.rstrip("0123456789")) :]
     return (path.name.removesuffix(digits) if digits else path.name, int(digits or 0), path.name)
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
+def read_json(path: pathlib.Path) -> dict[str, Any] | None:
+    """Return the object of a JSON file; None: there is no such file.
+
+    Raises:
+        ConfigError: the file is not a JSON object.
+    """
     if not path.is_file():
         return None
     try:

@@ -1,7 +1,6 @@
-"""The parts of a page that are about one config, or one run."""
+"""The sections of the page about one config or one run."""
 
 import base64
-import json
 import pathlib
 import shlex
 from collections.abc import Iterator
@@ -12,42 +11,42 @@ from sebulba.config.yaml_dialect import inline
 from sebulba.errors import ConfigError
 from sebulba.tools.report.html import Markup, code, element, folded, image, join, pairs, table
 from sebulba.tools.report.numbers import UNKNOWN, count, number, seconds, share
-from sebulba.tools.report.runs import CONFIG, Run, read_rows
+from sebulba.tools.report.runs import CONFIG, Run, read_json, read_rows
 
-_MOST_VIDEO_BYTES = 20_000_000
+_MAX_VIDEO_BYTES = 20_000_000
 
 
 def describe_config(run: Run) -> Markup:
-    """Returns what differs from the defaults, and the whole config folded."""
+    """Return the settings that differ from the defaults, and the full config, folded."""
     try:
         defaults = default_settings(str(run.config.get("agent.name")))
     except (ConfigError, ImportError) as error:
-        return element("p", f"The defaults are unknown here: {error}", class_="note")
+        return element("p", f"Defaults unknown: {error}", class_="note")
     unknown = object()
     rows = [
         (element("code", key), element("code", inline(value)), _default(defaults, key))
         for key, value in run.config.items()
         if key not in ("run_dir", "seed") and _plain(defaults.get(key, unknown)) != _plain(value)
     ]
-    whole = (run.path / CONFIG).read_text(encoding="utf-8")
+    full = (run.path / CONFIG).read_text(encoding="utf-8")
     return join(
         [
-            element("h3", "What differs from the defaults"),
-            table(("key", "value", "default"), rows) if rows else element("p", "nothing"),
-            folded("the whole config", code(whole)),
+            element("h3", "Settings that differ from the defaults"),
+            table(("key", "value", "default"), rows) if rows else element("p", "none"),
+            folded("full config", code(full)),
         ]
     )
 
 
 def describe_run(run: Run) -> Markup:
-    """Returns everything about one run but its curves."""
+    """Return everything about one run except its curves."""
     parts = [
-        ("What ran", _process(run)),
+        ("Run", _process(run)),
         ("Speed", _speed(run)),
         ("Evaluation", _evaluation(run.path)),
         ("Video", _videos(run.path)),
-        ("Where every env step is", _ledger(run)),
-        ("To go on with it", _resume(run)),
+        ("Ledger: env steps by stage", _ledger(run)),
+        ("Command to resume", _resume(run)),
     ]
     return join(join([element("h3", title), part]) for title, part in parts if part is not None)
 
@@ -83,36 +82,36 @@ def _speed(run: Run) -> Markup:
     facts = {
         "env steps per second": count(summary.get("steps_per_second")),
         "start-up and compilation": seconds(summary.get("startup_s")),
-        "what bound it, and what to change": summary.get("bound_by", UNKNOWN),
+        "bottleneck, and what to change": summary.get("bound_by", UNKNOWN),
     }
-    return join([pairs(facts), table(("thread", "activity", "share of its time"), shares)])
+    return join([pairs(facts), table(("thread", "activity", "share of time"), shares)])
 
 
 def _evaluation(path: pathlib.Path) -> Markup | None:
-    """Returns a table of `evaluations.jsonl`, and of each JSON file of `sebulba.evaluate`."""
+    """Return tables of `evaluations.jsonl` and of each JSON file of `sebulba.evaluate`."""
     parts: list[Markup] = []
-    beside_training = path / "evaluations.jsonl"
-    if beside_training.is_file() and (rows := read_rows(beside_training)):
-        parts.append(_evaluations(beside_training.name, rows))
+    periodic = path / "evaluations.jsonl"
+    if periodic.is_file() and (rows := read_rows(periodic)):
+        parts.append(_evaluations(periodic.name, rows))
         parts.append(
-            folded("how the last one was played", pairs(_flat(rows[-1].get("protocol", {}))))
+            folded("protocol of the last evaluation", pairs(_flat(rows[-1].get("protocol", {}))))
         )
     for file in sorted(path.glob("evaluation*.json")):
-        evaluation = _read(file)
+        evaluation = read_json(file) or {}
         protocol = evaluation.get("protocol", {})
         row = evaluation.get("statistics", {}) | {
             "env_steps": protocol.get("env_steps_trained"),
             "episodes_unfinished": evaluation.get("episodes_unfinished"),
         }
         parts.append(_evaluations(file.name, [row]))
-        parts.append(folded("how it was played", pairs(_flat(protocol))))
+        parts.append(folded("protocol", pairs(_flat(protocol))))
     return join(parts) if parts else None
 
 
 def _evaluations(title: str, rows: list[dict[str, Any]]) -> Markup:
     header = (
-        *("env steps", "episodes", "not over in time", "return: mean", "standard deviation"),
-        *("least", "greatest", "interquartile mean [95 %]", "mean length"),
+        *("env steps", "episodes", "unfinished", "return: mean", "standard deviation"),
+        *("minimum", "maximum", "interquartile mean [95 %]", "mean length"),
     )
     cells = [
         (
@@ -130,9 +129,15 @@ def _evaluations(title: str, rows: list[dict[str, Any]]) -> Markup:
 def _videos(path: pathlib.Path) -> Markup | None:
     parts = []
     for file in sorted(path.glob("*.gif")):
-        if file.stat().st_size > _MOST_VIDEO_BYTES:
-            size = f"{file.stat().st_size / 1e6:.0f} MB"
-            parts.append(element("p", f"{file} is not shown here: it has {size}", class_="note"))
+        if file.stat().st_size > _MAX_VIDEO_BYTES:
+            size, limit = (f"{n / 1e6:.0f} MB" for n in (file.stat().st_size, _MAX_VIDEO_BYTES))
+            parts.append(
+                element(
+                    "p",
+                    f"{file} is not embedded: {size} exceeds the limit of {limit}",
+                    class_="note",
+                )
+            )
             continue
         encoded = base64.b64encode(file.read_bytes()).decode()
         parts.append(image(f"data:image/gif;base64,{encoded}", description=file.name))
@@ -161,7 +166,7 @@ def _default(defaults: dict[str, Any], key: str) -> Markup | str:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """Returns nested mappings as one, with dotted names."""
+    """Flatten nested mappings to one, with dotted names."""
     return dict(_leaves(value, prefix))
 
 
@@ -175,16 +180,6 @@ def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
         yield prefix, number(value)
 
 
-def _read(file: pathlib.Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: expected JSON, got {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file}: expected a JSON object, got {type(value).__name__}")
-    return value
-
-
 def _plain(value: Any) -> Any:
-    """Returns a value as YAML gives it back: without tuples."""
+    """Return a value as YAML reads it, with lists for tuples."""
     return list(map(_plain, value)) if isinstance(value, list | tuple) else value

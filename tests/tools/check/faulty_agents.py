@@ -1,4 +1,4 @@
-"""Agents with one fault each: wrappers around agents that have none."""
+"""Agents with one fault each: wrappers around sound agents."""
 
 import dataclasses
 from typing import Any
@@ -15,13 +15,13 @@ class FaultyConfig:
     """Settings of an agent with a fault."""
 
     name: str
-    """Which agent."""
+    """`module:Name` of the faulty agent."""
     sound: Any = None
-    """Settings of the agent without the fault."""
+    """Settings of the sound agent."""
 
 
 class Faulty:
-    """Has no fault: what is not overridden is the sound agent's own."""
+    """Without a fault: delegates everything to the sound agent."""
 
     Config = FaultyConfig
 
@@ -33,12 +33,12 @@ class Faulty:
 
 
 def faulty(name, sound):
-    """Returns the settings of the agent `name` of this module around a sound one."""
+    """Return settings of the agent `name` of this module, around a sound agent."""
     return FaultyConfig(name=f"tests.tools.check.faulty_agents:{name}", sound=sound)
 
 
 def _with_trajectory(agent, change):
-    """Returns `update_experience` of the sound agent, given other trajectories."""
+    """Return the sound agent's `update_experience`, with changed rows."""
 
     def update_experience(networks, experience, initial, final, trajectory, actor_id):
         trajectory = dataclasses.replace(trajectory, env_steps=change(trajectory.env_steps))
@@ -50,7 +50,7 @@ def _with_trajectory(agent, change):
 
 
 class ShiftedReward(Faulty):
-    """Learns transition t with the reward that came with its own observation."""
+    """Learns transition t with the reward of row t, not of row t + 1."""
 
     def update_experience(self, *args):
         def shift(env_steps):
@@ -60,7 +60,7 @@ class ShiftedReward(Faulty):
 
 
 class MergedDone(Faulty):
-    """Takes a truncation for a termination."""
+    """Treats a truncation as a termination."""
 
     def update_experience(self, *args):
         def merge(env_steps):
@@ -69,35 +69,35 @@ class MergedDone(Faulty):
         return _with_trajectory(self, merge)(*args)
 
 
-class PaidForArriving(Faulty):
-    """No fault: pays for each observation, final ones too, and says so."""
+class RewardsObservations(Faulty):
+    """Without a fault: rewards every observation, final ones too, and declares it."""
 
     learns_from_final_observations = True
 
     def update_experience(self, *args):
-        return _with_trajectory(self, _pay)(*args)
+        return _with_trajectory(self, _add_reward)(*args)
 
 
-class PaidAndNeverOver(PaidForArriving):
-    """Takes a termination for a truncation as well."""
+class RewardsObservationsWithoutEnd(RewardsObservations):
+    """Treats a termination as a truncation, too."""
 
     def update_experience(self, *args):
-        def go_on(env_steps):
+        def truncate(env_steps):
             nowhere = jnp.zeros_like(env_steps.done)
             return dataclasses.replace(
-                _pay(env_steps), terminated=nowhere, truncated=env_steps.done
+                _add_reward(env_steps), terminated=nowhere, truncated=env_steps.done
             )
 
-        return _with_trajectory(self, go_on)(*args)
+        return _with_trajectory(self, truncate)(*args)
 
 
-def _pay(env_steps):
-    paid = jnp.mean(env_steps.observation, axis=-1)
-    return dataclasses.replace(env_steps, reward=env_steps.reward + paid)
+def _add_reward(env_steps):
+    bonus = jnp.mean(env_steps.observation, axis=-1)
+    return dataclasses.replace(env_steps, reward=env_steps.reward + bonus)
 
 
 class NeverReset(Faulty):
-    """Keeps its recurrent state from one episode to the next, acting and learning."""
+    """Keeps its recurrent state across episodes, both acting and learning."""
 
     def act(self, networks, actor_state, env_step, *, greedy):
         return self.sound.act(networks, actor_state, _never_first(env_step), greedy=greedy)
@@ -107,7 +107,7 @@ class NeverReset(Faulty):
 
 
 class NeverResetInLearner(Faulty):
-    """Resets its recurrent state while acting, and forgets to in the loss."""
+    """Resets its recurrent state while acting, but not in the loss."""
 
     def update_experience(self, *args):
         return _with_trajectory(self, _never_first)(*args)
@@ -118,7 +118,7 @@ def _never_first(env_step):
 
 
 class SharedKey(Faulty):
-    """Gives all actors one key."""
+    """Gives all actors the same key."""
 
     def init_actor_state(self, networks, num_envs, key, global_actor_id):
         del key
@@ -126,7 +126,7 @@ class SharedKey(Faulty):
 
 
 class WrongAxis(Faulty):
-    """Splits the units of the recurrent state over the learner devices, not the environments."""
+    """Splits the recurrent state along its units, not its environments."""
 
     def shard_actor_state(self, actor_state, sharding):
         placed = shard_per_env_leaves(actor_state, sharding, replicated=("key",))
@@ -135,8 +135,8 @@ class WrongAxis(Faulty):
         return dataclasses.replace(placed, memory=memory)
 
 
-class EpsilonOfThread(Faulty):
-    """Lets all environments of an actor explore as its first one does."""
+class EpsilonPerActor(Faulty):
+    """Gives all environments of an actor the ε of its first one."""
 
     def init_actor_state(self, networks, num_envs, key, global_actor_id):
         state = self.sound.init_actor_state(networks, num_envs, key, global_actor_id)

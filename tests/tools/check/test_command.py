@@ -1,4 +1,4 @@
-"""The command: exit codes, the table and its JSON, and nothing heavy before the config is right."""
+"""The command line of the check: exit codes, the table, its JSON, and no jax before it is valid."""
 
 import json
 import subprocess
@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from sebulba.check import _take_json
-from sebulba.tools.check.report import print_report, write_report
+from sebulba import check
+from sebulba.tools.check import command
+from sebulba.tools.check.command import print_report, write_report
 from sebulba.tools.check.result import failed, first_difference, passed, skipped
 from sebulba.tools.check.suite import Report
 
@@ -38,17 +39,21 @@ def test_help_needs_no_jax():
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize("argv", [["a.yaml", "--json", "x.json"], ["--json=x.json", "a.yaml"]])
-def test_json_is_taken_out_of_the_command_line(argv):
-    rest, path = _take_json(argv)
-    assert rest == ["a.yaml"]
-    assert str(path) == "x.json"
-
-
-def test_json_without_a_file_is_a_usage_error():
+@pytest.mark.parametrize("flags", [["--json", "x.json"], ["--json=x.json"]])
+def test_json_is_no_flag_of_the_config(flags, monkeypatch):
+    monkeypatch.setattr(command, "run_check", lambda config, path: f"{config.seed} {path}")
+    monkeypatch.setattr(sys, "argv", ["check", *flags, "configs/pg_bandit.yaml", "--seed", "5"])
     with pytest.raises(SystemExit) as exit_info:
-        _take_json(["a.yaml", "--json"])
+        check.main()
+    assert exit_info.value.code == "5 x.json"
+
+
+def test_json_without_a_file_is_a_usage_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["check", "a.yaml", "--json"])
+    with pytest.raises(SystemExit) as exit_info:
+        check.main()
     assert exit_info.value.code == 2
+    assert "argument --json: expected one argument" in capsys.readouterr().err
 
 
 def test_the_table_marks_each_check(capsys):
@@ -57,6 +62,7 @@ def test_the_table_marks_each_check(capsys):
     rows = {mark: line for line in lines for mark in "✓✗–" if line.strip().startswith(mark)}
     assert "one" in rows["✓"] and "two" in rows["✗"] and "x" in rows["–"]
     assert "leaf[3]: expected 1, got 2" in rows["✗"]
+    assert lines[-3] == "1 passed, 1 failed, 1 skipped"
     assert lines[-1] == "memory plan: learner device 1 KiB"
 
 
@@ -71,8 +77,8 @@ def test_a_difference_names_leaf_row_environment_and_both_values():
     expected = {"a": np.zeros((2, 3), np.float32), "b": np.zeros((2, 3, 2), np.int32)}
     got = {"a": expected["a"], "b": expected["b"].copy()}
     got["b"][1, 2, 0] = 5
-    words = first_difference(expected, got, what="row", axes=("row", "env"))
-    assert words == "row.b[0], row 1, env 2: expected 0, got 5"
+    words = first_difference(expected, got, what="row", axes=("row", "env"), place="actor 3")
+    assert words == "row.b[0] (actor 3, row 1, env 2): expected 0, got 5"
     assert first_difference(expected, expected, what="row", axes=("row", "env")) is None
 
 

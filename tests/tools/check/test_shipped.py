@@ -1,4 +1,4 @@
-"""Every shipped agent is right on its small configs, and on one of Atari."""
+"""Every shipped agent passes all checks on a small config, and one of them on Atari."""
 
 import dataclasses
 import pathlib

@@ -16,7 +16,7 @@ def parts(act, update, *, act_work=0.0, update_work=0.0, per_cycle=1):
     )
 
 
-def test_actors_that_wait_are_bound_by_their_number():
+def test_more_actors_help_while_they_are_the_bottleneck():
     slow = parts(0.1, 0.001)
     one = predict(slow, num_actors=1, num_cores=2)
     sixteen = predict(slow, num_actors=16, num_cores=2)
@@ -25,7 +25,7 @@ def test_actors_that_wait_are_bound_by_their_number():
     assert sixteen.env_steps_per_s == pytest.approx(16 * 3200)
 
 
-def test_more_actors_do_not_help_a_learner_that_binds():
+def test_more_actors_do_not_help_where_the_learner_is_the_bottleneck():
     busy = parts(0.01, 0.02, per_cycle=2)
     for num_actors in (2, 8):
         prediction = predict(busy, num_actors=num_actors, num_cores=64)
@@ -49,7 +49,7 @@ def test_in_lock_step_acting_and_learning_take_turns(num_actors, cycle_s):
     assert prediction.env_steps_per_s == pytest.approx(2 * 320 / cycle_s)
 
 
-def test_updates_on_more_devices_keep_what_does_not_divide():
+def test_updates_on_more_devices_keep_the_part_that_does_not_divide():
     one, four = Cost(wall_s=1.0, core_s=0.5), Cost(wall_s=0.4, core_s=0.5)
     two = scaled_update(one, four, num_all=4, num_devices=2)
     assert two.wall_s == pytest.approx(0.2 + 0.8 / 2)

@@ -27,4 +27,4 @@ def test_plan_measures_proposes_and_verifies(tmp_path, capsys):
     assert result["proposed"]["prediction"]["env_steps_per_s"] >= (
         0.98 * result["given"]["prediction"]["env_steps_per_s"]
     )
-    assert "To run as proposed: --actor.threads-per-device" in printed
+    assert "Flags for the proposed settings: --actor.threads-per-device" in printed

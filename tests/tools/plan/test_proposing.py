@@ -1,4 +1,4 @@
-"""What is proposed, on hand-fed times."""
+"""The proposed settings, on hand-fed times."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ def test_fewest_threads_that_keep_the_learner_busy_are_proposed():
     assert proposed.prediction.env_steps_per_s == pytest.approx(320 / 0.01)
 
 
-def test_devices_go_where_they_are_needed():
+def test_devices_go_to_the_bottleneck():
     proposed = propose(find(make_parts(16, act=0.01, update=0.04), num_devices=4), 16)
     assert len(proposed.setting.learner_devices) == 4
     assert proposed.prediction.env_steps_per_s == pytest.approx(320 / 0.01)
@@ -57,7 +57,7 @@ def test_environments_that_learner_devices_cannot_divide_are_left_out():
     assert {len(each.setting.learner_devices) for each in found} == {1, 2, 3}
 
 
-def test_flags_set_what_is_proposed():
+def test_flags_give_the_proposed_setting():
     setting = propose(find(make_parts(16, act=0.04, update=0.01)), 16).setting
     assert setting.flags == (
         "--actor.threads-per-device 4 --actor.num-envs 16 --learner.queue-slots-per-actor 1"

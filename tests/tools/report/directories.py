@@ -1,4 +1,4 @@
-"""Run directories as runs leave them, without running anything."""
+"""Write run directories, as runs do."""
 
 import dataclasses
 import json
@@ -12,9 +12,9 @@ RETURNS = (None, 1.0, 2.0, 4.0)
 
 
 def make_run(path, *, returns=RETURNS, status="done", env_id="Catch-v0", **changes):
-    """Writes a run directory with a row of metrics for each of `returns`, 100 env steps apart.
+    """Write a run directory with a row of metrics for each of `returns`, 100 env steps apart.
 
-    A `status` of None is a run that has not ended: without a summary.
+    Without a `status`, the run has not ended and has no summary.
     """
     path.mkdir(parents=True)
     config = Config(env=EnvConfig(suite="jax", id=env_id), agent=ImpalaConfig())

@@ -39,7 +39,7 @@ PROBE = """\
 
 
 def load(file, tmp_path):
-    """Returns the page's DOM after everything in it has been loaded."""
+    """Return the page's DOM after everything in it has been loaded."""
     profile = tmp_path / "profile"
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", file.as_uri()]
     result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
@@ -59,7 +59,7 @@ def test_browser_shows_every_part_of_the_page_and_loads_nothing_else(tmp_path):
     width = int(dom.partition('data-picture="')[2].partition('"')[0])
     assert width > 500
     assert 'data-loaded="0"' in dom
-    for part in ("impala Catch-v0, seeds 0, 1", "What ran", "Speed", "To go on with it", "actor 0"):
+    for part in ("impala Catch-v0, seeds 0, 1", "Speed", "Command to resume", "actor 0"):
         assert part in dom
 
 

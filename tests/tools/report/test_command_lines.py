@@ -12,7 +12,7 @@ from tests.tools.report.directories import make_run
 
 
 def call(module, *arguments, monkeypatch):
-    """Returns the exit code of a command line, run in this process."""
+    """Return the exit code of a command line, run in this process."""
     monkeypatch.setattr(sys, "argv", [module, *map(str, arguments)])
     try:
         runpy.run_module(module, run_name="__main__")
@@ -24,12 +24,13 @@ def call(module, *arguments, monkeypatch):
 @pytest.mark.parametrize(
     ("suffix", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")]
 )
-def test_plot_writes_the_format_of_the_suffix(tmp_path, monkeypatch, suffix, begins):
+def test_plot_writes_the_format_of_the_suffix(tmp_path, monkeypatch, capsys, suffix, begins):
     pytest.importorskip("matplotlib")
     output = tmp_path / f"curves{suffix}"
     run_dir = make_run(tmp_path / "run")
     assert call("sebulba.plot", run_dir, "-o", output, monkeypatch=monkeypatch) == 0
     assert output.read_bytes().startswith(begins)
+    assert capsys.readouterr().out == f"wrote {output}\n"
 
 
 def test_report_goes_into_the_directory_of_the_runs(tmp_path, monkeypatch, capsys):
@@ -38,29 +39,29 @@ def test_report_goes_into_the_directory_of_the_runs(tmp_path, monkeypatch, capsy
         make_run(tmp_path / "runs" / f"seed-{seed}", seed=seed)
     assert call("sebulba.report", tmp_path / "runs", monkeypatch=monkeypatch) == 0
     output = tmp_path / "runs" / "report.html"
-    assert capsys.readouterr().out == f"{output}\n"
+    assert capsys.readouterr().out == f"wrote {output}\n"
     assert "seeds 0, 1" in output.read_text()
 
 
 @pytest.mark.parametrize("module", ["sebulba.plot", "sebulba.report"])
-def test_what_is_no_run_exits_2_with_its_name(tmp_path, monkeypatch, capsys, module):
+def test_a_directory_without_a_run_exits_2_with_its_name(tmp_path, monkeypatch, capsys, module):
     pytest.importorskip("matplotlib")
     path = make_run(tmp_path / "run")
     (path / "metrics.jsonl").unlink()
     assert call(module, path, "-o", tmp_path / "x.svg", monkeypatch=monkeypatch) == 2
     assert capsys.readouterr().err == (
-        f"{module}: {path}: expected a run directory, which has a metrics.jsonl\n"
+        f"{module}: {path}: expected a run directory with a metrics.jsonl, got none\n"
     )
 
 
 def test_plot_of_an_unknown_format_exits_2(tmp_path, monkeypatch, capsys):
     path = make_run(tmp_path / "run")
     assert call("sebulba.plot", path, "-o", tmp_path / "x.jpg", monkeypatch=monkeypatch) == 2
-    assert "expected a file that ends in .png, .svg, .pdf" in capsys.readouterr().err
+    assert "expected a file ending in .png, .svg, .pdf" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("module", ["sebulba.plot", "sebulba.report"])
-def test_without_matplotlib_the_install_command_is_said(tmp_path, monkeypatch, capsys, module):
+def test_without_matplotlib_the_install_command_is_printed(tmp_path, monkeypatch, capsys, module):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -73,7 +74,7 @@ def test_without_matplotlib_the_install_command_is_said(tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize("module", ["sebulba.plot", "sebulba.report", "sebulba.envs"])
-def test_help_imports_neither_jax_nor_what_draws(module):
+def test_help_imports_neither_jax_nor_matplotlib(module):
     command = [sys.executable, "-X", "importtime", "-m", module, "--help"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0

@@ -1,4 +1,4 @@
-"""What the picture shows, read off its lines and texts."""
+"""The lines and texts of the figure."""
 
 import io
 
@@ -48,11 +48,11 @@ def test_every_environment_has_a_row_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("returns", [(), (None, None), (1.0,)])
-def test_runs_that_have_hardly_begun_can_be_drawn(tmp_path, returns):
+def test_runs_with_little_or_no_data_can_be_drawn(tmp_path, returns):
     figure = draw_runs(make_run(tmp_path / "run", returns=returns, status=None))
     panel, _, _ = panels(figure, "jax Catch-v0")
-    said = [text.get_text() for text in panel.texts]
-    assert said == ([] if any(returns) else ["not measured yet"])
+    shown = [text.get_text() for text in panel.texts]
+    assert shown == ([] if any(returns) else ["no data yet"])
     assert b"<svg" in texts(figure).encode()
 
 
@@ -62,17 +62,17 @@ def test_a_single_row_is_a_visible_point(tmp_path):
 
 
 def test_shares_of_each_thread_fill_its_bar(tmp_path):
-    (panel,) = panels(draw_runs(make_run(tmp_path / "run")), "where the threads' time went")
+    (panel,) = panels(draw_runs(make_run(tmp_path / "run")), "time of the threads by activity")
     ends = {}
     for bar in panel.patches:
         ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
     assert list(ends.values()) == pytest.approx([1.0, 1.0])
 
 
-def test_lags_are_shares_of_a_group_s_trajectories_at_whole_learner_cycles(tmp_path):
+def test_policy_lags_are_shares_of_the_trajectories_of_a_group(tmp_path):
     seeds = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
     lagging = make_run(tmp_path / "b", learner=LearnerConfig(max_policy_lag=2))
-    (panel,) = panels(draw_runs(*seeds, lagging), "policy lag of the trajectories")
+    (panel,) = panels(draw_runs(*seeds, lagging), "policy lag")
     shares = [(round(bar.get_x() + 0.2), bar.get_height()) for bar in panel.patches]
     assert shares == [(0, 0.25), (2, 0.75)] * 2
 

@@ -10,7 +10,7 @@ def groups_of(tmp_path, *all_changes):
     return group_runs(read_runs(paths))
 
 
-def test_runs_that_differ_in_seed_and_directory_alone_are_one_group(tmp_path):
+def test_runs_that_differ_only_in_seed_and_directory_are_one_group(tmp_path):
     (group,) = groups_of(
         tmp_path, {"seed": 0}, {"seed": 4, "run_dir": "elsewhere"}, {"seed": 7, "resume": "latest"}
     )
@@ -24,7 +24,7 @@ def test_many_seeds_are_counted(tmp_path):
     assert group.seeds == "9 seeds"
 
 
-def test_a_label_says_what_differs_and_no_more(tmp_path):
+def test_a_label_has_only_the_keys_that_differ(tmp_path):
     groups = groups_of(
         tmp_path,
         {"agent": ImpalaConfig(learning_rate=1e-3)},
@@ -38,7 +38,7 @@ def test_a_label_says_what_differs_and_no_more(tmp_path):
     ]
 
 
-def test_a_label_says_the_environment_where_it_differs(tmp_path):
+def test_a_label_has_the_environment_where_it_differs(tmp_path):
     groups = groups_of(tmp_path, {"env_id": "Catch-v0"}, {"env_id": "Recall-v0"})
     assert [group.label for group in groups] == ["Catch-v0", "Recall-v0"]
 

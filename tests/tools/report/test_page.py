@@ -1,4 +1,4 @@
-"""What the page says, and that it needs nothing but itself."""
+"""The contents of the page, and that it is self-contained."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ def make_evaluation(return_mean):
     }
 
 
-def test_page_tells_what_ran_how_fast_and_how_to_go_on(tmp_path):
+def test_page_has_config_machine_speed_and_the_command_to_resume(tmp_path):
     agent = ImpalaConfig(learning_rate=0.125)
     text = text_of(page_of(make_run(tmp_path / "run", seed=3, agent=agent)))
     for part in (
@@ -52,13 +52,13 @@ def test_page_tells_what_ran_how_fast_and_how_to_go_on(tmp_path):
         "jax 0.10.2",
         "1 h 2 min",
         "12,346",
-        "what bound it, and what to change the actors bind: more actor.num_envs",
+        "bottleneck, and what to change the actors bind: more actor.num_envs",
         "actor act 75.0%",
         "actor 0 410 0 0 400 10",
         "python -m sebulba.train x --resume latest",
     ):
         assert part in text
-    assert "actor.trajectory_length" not in text  # as by default
+    assert "actor.trajectory_length" not in text  # has its default
     assert "Evaluation" not in text
     assert "Video" not in text
 
@@ -71,7 +71,7 @@ def test_page_holds_the_curves_itself(tmp_path):
     assert "<script" not in html
 
 
-def test_page_shows_evaluations_and_videos_that_are_there(tmp_path):
+def test_page_shows_evaluations_and_videos(tmp_path):
     path = make_run(tmp_path / "run")
     rows = [make_evaluation(i) | {"env_steps": 100 * i} for i in (1, 2)]
     rows[1] |= {"return_iqm_low": None, "protocol": {"settings": {"frame_skip": 4}}}
@@ -90,7 +90,7 @@ def test_page_shows_evaluations_and_videos_that_are_there(tmp_path):
     assert 'src="data:image/gif;base64,R0lGODlh" alt="episode.gif"' in html
 
 
-def test_page_escapes_whatever_a_run_says(tmp_path):
+def test_page_escapes_all_text_of_a_run(tmp_path):
     path = make_run(tmp_path / EVIL.replace("/", "|"), env_id=EVIL, run_dir=EVIL)
     (path / "evaluation.json").write_text(json.dumps({"protocol": {EVIL: EVIL}}))
     for name in ("summary.json", "run.json"):
@@ -101,14 +101,14 @@ def test_page_escapes_whatever_a_run_says(tmp_path):
     assert html.count("&lt;script&gt;") > 10
 
 
-def test_page_of_a_run_under_way_shows_its_newest_row(tmp_path):
+def test_page_of_a_running_run_shows_its_latest_row(tmp_path):
     html = page_of(make_run(tmp_path / "run", status=None, returns=(1.0, 2.0)))
-    assert '<span class="bad">running, or ended without a summary</span>' in html
+    assert '<span class="bad">running, or killed before it wrote a summary</span>' in html
     assert "200 4.0 s 50 2 –" in text_of(html)
 
 
 @pytest.mark.parametrize("returns", [(), (None,)])
-def test_page_of_a_run_that_has_hardly_begun_is_whole(tmp_path, returns):
+def test_page_of_a_run_with_little_or_no_data_is_complete(tmp_path, returns):
     html = page_of(make_run(tmp_path / "run", returns=returns, status=None))
     assert html.endswith("</html>\n")
 
@@ -119,7 +119,7 @@ def test_page_of_an_agent_that_is_not_installed_has_no_defaults(tmp_path):
         name: str = "elsewhere:Agent"
 
     text = text_of(page_of(make_run(tmp_path / "run", agent=Settings())))
-    assert "The defaults are unknown here: cannot import elsewhere" in text
+    assert "Defaults unknown: cannot import elsewhere" in text
 
 
 def test_page_folds_the_runs_of_several_seeds(tmp_path):

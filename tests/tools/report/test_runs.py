@@ -16,13 +16,13 @@ def test_read_run_gives_config_rows_and_status(tmp_path):
     assert run.status == "done"
 
 
-def test_column_is_nan_where_nothing_was_measured(tmp_path):
+def test_column_is_nan_where_a_row_has_no_value(tmp_path):
     path = make_run(tmp_path / "run", returns=(None, 1.0, 2))
     column = read_run(path).column("episode_return_mean")
     assert [None if math.isnan(each) else each for each in column] == [None, 1.0, 2.0]
 
 
-def test_read_run_leaves_out_the_line_that_is_being_written(tmp_path):
+def test_read_run_ignores_a_line_that_is_being_written(tmp_path):
     path = make_run(tmp_path / "run", status=None)
     with open(path / "metrics.jsonl", "a") as file:
         file.write('{"env_steps": 500, "upd')
@@ -31,7 +31,7 @@ def test_read_run_leaves_out_the_line_that_is_being_written(tmp_path):
     assert "running" in run.status
 
 
-def test_read_run_takes_the_summary_of_an_earlier_session_for_none(tmp_path):
+def test_read_run_ignores_a_summary_older_than_the_rows(tmp_path):
     path = make_run(tmp_path / "run", status="interrupted")
     assert read_run(path).status == "interrupted"
     with open(path / "metrics.jsonl", "a") as file:
@@ -39,7 +39,7 @@ def test_read_run_takes_the_summary_of_an_earlier_session_for_none(tmp_path):
     assert "running" in read_run(path).status
 
 
-def test_read_run_of_no_rows_yet_has_empty_columns(tmp_path):
+def test_read_run_without_rows_has_empty_columns(tmp_path):
     run = read_run(make_run(tmp_path / "run", returns=(), status=None))
     assert run.column("env_steps") == []
     assert run.time_shares() == {}
@@ -75,7 +75,7 @@ def test_read_runs_finds_the_runs_below_a_directory_in_natural_order(tmp_path):
 def test_read_runs_names_the_missing_file(tmp_path, name):
     path = make_run(tmp_path / "run")
     (path / name).unlink()
-    with pytest.raises(ConfigError, match=f"run: expected a run directory, which has a {name}"):
+    with pytest.raises(ConfigError, match=f"run: expected a run directory with a {name}"):
         read_runs([path])
 
 
@@ -96,8 +96,8 @@ def test_read_runs_names_the_broken_file(tmp_path, name, text, message):
         read_runs([path])
 
 
-def test_read_runs_of_what_holds_no_run_says_so(tmp_path):
-    with pytest.raises(ConfigError, match="got nothing there"):
+def test_read_runs_of_a_directory_without_a_run_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="got no such directory"):
         read_runs([tmp_path / "nowhere"])
-    with pytest.raises(ConfigError, match=r"expected a config\.yaml in it or in a directory below"):
+    with pytest.raises(ConfigError, match=r"expected a config\.yaml here or in a subdirectory"):
         read_runs([tmp_path])

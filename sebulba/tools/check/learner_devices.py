@@ -1,4 +1,4 @@
-"""Checks of what depends on the learner devices: splitting states, and equal updates."""
+"""Checks of sharding: actor states split by environment, and equal updates on 1 and 2 devices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,26 +18,27 @@ from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import (
     CheckResult,
     as_numpy,
+    failed,
     first_difference,
-    judged,
     leaf_name,
+    passed_unless,
     skipped,
 )
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import Networks, PyTree, TrajectoryItem
 
-SPLITTING = "shard_actor_state splits the environments"
-EQUALITY = "one and several learner devices learn the same"
+SPLITTING = "shard_actor_state splits by environment"
+EQUALITY = "one and two learner devices learn the same"
 
 _NUM_DEVICES = 2
-_DRAWS = 48
-_DIRECTIONS = 4
-_STANDARD_ERRORS = 6.0
-_TOLERANCE = 1e-5
+_SAMPLED_UPDATES = 48  # for a mean gradient, where the loss samples
+_DIRECTIONS = 4  # random projections of each leaf's gradient
+_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
+_TOLERANCE = 1e-5  # relative; sums on one and on two devices round differently
 
 
 def check_splitting(subject: Subject) -> CheckResult:
-    """Compares each leaf's placing with the axis that more environments make longer."""
+    """Check that each leaf is split along its environment axis, and replicated if it has none."""
     axes = env_axes(subject.agent, subject.run_spec)
     learners = LearnerDevices(comparison_devices() or jax.local_devices()[:1])
     state = subject.start_states[0]
@@ -49,25 +50,23 @@ def check_splitting(subject: Subject) -> CheckResult:
         strict=True,
     )
     for (path, local), axis, leaf in leaves:
-        name = leaf_name("actor state", path)
+        name, shape, got = leaf_name("actor state", path), tuple(local.shape), _split_axis(leaf)
         if axis > 0:
-            return judged(
+            return failed(
                 SPLITTING,
-                f"{name}: expected the environments on axis 0 of {tuple(local.shape)}, got them on"
-                f" axis {axis}",
-                "",
+                f"{name} of shape {shape}: expected the environments on axis 0, got them on axis"
+                f" {axis}; only leading axes can be split over learner devices",
             )
-        got = _split_axis(leaf)
         if got != axis:
-            return judged(
+            return failed(
                 SPLITTING,
-                f"{name}: expected {_describe_axis(axis)} of {tuple(local.shape)}, got"
-                f" {_describe_axis(got)}",
-                "",
+                f"{name} of shape {shape}: expected it {_describe_axis(axis)}, got it"
+                f" {_describe_axis(got)}; likely cause: shard_actor_state places this leaf wrongly",
             )
-    failure = first_difference(state, placed, what="actor state, placed", axes=("env",))
-    detail = f"all leaves, over {len(learners)} learner devices"
-    return judged(SPLITTING, failure, detail)
+    failure = first_difference(state, placed, what="actor state after placement", axes=("env",))
+    detail = f"every leaf, over {len(learners)} learner devices"
+    cause = "shard_actor_state reorders environments or changes values"
+    return passed_unless(failure, SPLITTING, detail, cause)
 
 
 def _split_axis(leaf: jax.Array) -> int:
@@ -76,11 +75,11 @@ def _split_axis(leaf: jax.Array) -> int:
 
 
 def _describe_axis(axis: int) -> str:
-    return "the whole on every device" if axis < 0 else f"a split of axis {axis}"
+    return "replicated on every device" if axis < 0 else f"split along axis {axis}"
 
 
 def comparison_devices() -> list[jax.Device]:
-    """Returns two devices of one kind, virtual ones if need be; none if there are not two."""
+    """Return two devices of one kind, virtual CPU devices if need be; empty if there are none."""
     for devices in (jax.local_devices(), jax.local_devices(backend="cpu")):
         if len(devices) >= _NUM_DEVICES:
             return list(devices[:_NUM_DEVICES])
@@ -88,48 +87,51 @@ def comparison_devices() -> list[jax.Device]:
 
 
 def check_equality(subject: Subject, recording: Recording) -> CheckResult:
-    """Compares the averaged gradients of one and of two learner devices on the same trajectories.
+    """Compare the mean gradients of one and of two learner devices on the same trajectories.
 
-    Where a loss draws what it learns from, devices draw differently: there the means of many
-    updates are compared, in random directions and within their standard errors.
+    Where a loss samples (a replay, minibatches), the devices sample differently. Then the means of
+    many updates are compared, projected on random directions and within their standard errors.
     """
     devices = comparison_devices()
     if not devices:
-        return skipped(EQUALITY, "there is one device; expected two, virtual CPU devices will do")
+        return skipped(EQUALITY, "expected two devices, virtual CPU devices included, got one")
     if subject.run_spec.num_envs % len(devices):
         return skipped(
             EQUALITY,
-            f"actor.num_envs {subject.run_spec.num_envs} is no multiple of {len(devices)} devices",
+            f"expected actor.num_envs to be a multiple of {len(devices)}, got"
+            f" {subject.run_spec.num_envs}",
         )
     try:
         several, _ = subject.agent_on(len(devices))
     except ConfigError as error:
-        return skipped(EQUALITY, f"the agent refuses {len(devices)} devices: {error}")
+        return skipped(EQUALITY, f"the agent cannot use {len(devices)} learner devices: {error}")
     one, _ = subject.agent_on(1)
     updates = [
         _Updates(subject, recording, agent, devices[:count])
         for agent, count in ((one, 1), (several, len(devices)))
     ]
-    samples = [each.take(2) for each in updates]
-    draws = any(not np.array_equal(*sample) for sample in samples)
-    if draws:
-        more = [each.take(_DRAWS - 2) for each in updates]
+    samples = [each.gradients(2) for each in updates]
+    is_sampled = any(not np.array_equal(*sample) for sample in samples)
+    if is_sampled:
+        more = [each.gradients(_SAMPLED_UPDATES - 2) for each in updates]
         samples = [np.concatenate(pair) for pair in zip(samples, more, strict=True)]
     kind = f"{devices[0].platform} devices"
-    detail = f"1 and {len(devices)} {kind}: gradients to a relative {_TOLERANCE}"
-    if draws:
+    detail = f"1 and {len(devices)} {kind}: equal gradients, to a relative {_TOLERANCE}"
+    if is_sampled:
         detail = (
-            f"1 and {len(devices)} {kind}: mean gradients of {_DRAWS} updates with different draws"
-            f" within {_STANDARD_ERRORS:g} standard errors"
+            f"1 and {len(devices)} {kind}: equal mean gradients of {_SAMPLED_UPDATES} updates with"
+            f" different samples, to {_STANDARD_ERRORS:g} standard errors"
         )
-    return judged(EQUALITY, _unequal(samples, updates[0], len(devices)), detail)
+    failure = _difference(samples, updates[0], len(devices))
+    cause = "a mean or sum over the batch does not use sebulba.toolkit.reductions"
+    return passed_unless(failure, EQUALITY, detail, cause)
 
 
-def _unequal(samples: list[np.ndarray], one: "_Updates", num_devices: int) -> str | None:
+def _difference(samples: list[np.ndarray], one: "_Updates", num_devices: int) -> str | None:
     means = [sample.mean(axis=0) for sample in samples]
     errors = [sample.std(axis=0, ddof=1) / np.sqrt(len(sample)) for sample in samples]
     allowed = _STANDARD_ERRORS * np.hypot(*errors)
-    # What cancels, in a direction or over the batch, leaves the rounding errors of its terms.
+    # Terms that cancel, in a projection or over the batch, leave their rounding errors.
     sizes = np.maximum(one.sizes, 1e-3 * one.sizes.max())
     rounding = _TOLERANCE * sizes.repeat(_DIRECTIONS)
     wrong = np.abs(means[0] - means[1]) > allowed + rounding
@@ -137,14 +139,13 @@ def _unequal(samples: list[np.ndarray], one: "_Updates", num_devices: int) -> st
         return None
     index = int(np.argmax(wrong))
     return (
-        f"{one.names[index // _DIRECTIONS]}, in a random direction: expected"
-        f" {means[0][index]:.6g} of 1 device, got {means[1][index]:.6g} of {num_devices} devices;"
-        " is there a mean or a sum that sebulba.toolkit.reductions should take?"
+        f"{one.names[index // _DIRECTIONS]}, projected on a random direction: expected"
+        f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {num_devices} devices"
     )
 
 
 class _GradientsOnly:
-    """An agent that keeps the gradients in place of the optimizer's state, and stays as it is."""
+    """An agent that stores its gradients as the optimizer state, and changes no parameter."""
 
     def __init__(self, agent: Agent):
         self._agent = agent
@@ -167,7 +168,7 @@ class _GradientsOnly:
 
 
 class _Updates:
-    """A learner that takes the same trajectories again and again, and does not move."""
+    """A learner that computes gradients of the same trajectories, and changes no parameter."""
 
     def __init__(
         self,
@@ -190,14 +191,14 @@ class _Updates:
         self._cycles = [items[i : i + per_cycle] for i in range(0, len(items), per_cycle)]
         for cycle in self._cycles[:-1]:
             self._learner.run_cycle(cycle)
-        self.sizes = np.zeros(0)  # of the latest update's gradient, the sum of each leaf
+        self.sizes = np.zeros(0)  # sum of absolute gradients in each leaf, in the latest update
         self.names = [
             leaf_name("gradient", path)
             for path, _ in jax.tree_util.tree_leaves_with_path(self._learner.state.opt_state)
         ]
 
-    def take(self, num_updates: int) -> np.ndarray:
-        """Returns the gradients of updates `[n, leaves · directions]`."""
+    def gradients(self, num_updates: int) -> np.ndarray:
+        """Return the projected gradients of updates, `[num_updates, leaves · directions]`."""
         projections = []
         for _ in range(num_updates):
             self._learner.run_cycle(self._cycles[-1])

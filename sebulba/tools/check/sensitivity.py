@@ -1,0 +1,103 @@
+"""Whether an agent's loss and gradients depend on a part of its trajectories."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.tools.check.capture import from_data
+from sebulba.tools.check.recording import RecordedTrajectory, Recording
+from sebulba.tools.check.result import as_numpy, is_equal
+from sebulba.tools.check.subject import Subject
+from sebulba.types import PyTree
+
+# A replay agent may not sample a changed row in one update; eight make that unlikely.
+_SAMPLED_UPDATES = 8
+_SEED = 7
+
+LossAndGradients = tuple[list[float], list[PyTree]]
+
+
+class LossSensitivity:
+    """Losses and gradients of an agent on one learner device, as a function of trajectories.
+
+    Parameters stay those at the end of the recording, and random keys are always the same, so
+    equal trajectories give bitwise equal results.
+    """
+
+    def __init__(self, subject: Subject, recording: Recording):
+        """Choose enough trajectories for a gradient, and compute it as the baseline."""
+        agent, self._run_spec = subject.agent_on(1)
+        self._agent = agent
+        self._networks = jax.tree.map(jnp.asarray, recording.networks)
+        self._ingest = jax.jit(agent.update_experience)
+        self._loss_and_gradients = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+        self._like = subject.start_states[0]
+        self._num_updates = 1
+        self.items = self._choose(recording.trajectories)
+        self.baseline = self._compute(self.items)
+        if not is_equal(self.baseline, self._compute(self.items, seed=_SEED + 1)):
+            self._num_updates = _SAMPLED_UPDATES
+            self.baseline = self._compute(self.items)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether any gradient of the baseline differs from zero."""
+        return _has_gradient(self.baseline)
+
+    def has_effect(self, items: list[RecordedTrajectory]) -> bool:
+        """Whether these trajectories give other results than `self.items`."""
+        return not is_equal(self.baseline, self._compute(items))
+
+    def differs(self, left: list[RecordedTrajectory], right: list[RecordedTrajectory]) -> bool:
+        """Whether two lists of trajectories give different results."""
+        return not is_equal(self._compute(left), self._compute(right))
+
+    def describe(self, items: list[RecordedTrajectory]) -> str:
+        """Describe how these trajectories change the loss and its gradients."""
+        results = self._compute(items)
+        if is_equal(self.baseline, results):
+            return "no change of the loss or its gradients"
+        pairs = zip(jax.tree.leaves(self.baseline[1]), jax.tree.leaves(results[1]), strict=True)
+        change = max(float(np.max(np.abs(a - b))) for a, b in pairs)
+        losses = list(zip(self.baseline[0], results[0], strict=True))
+        before, after = next(((a, b) for a, b in losses if a != b), losses[0])
+        return f"a loss of {after:.6g} instead of {before:.6g}, gradients off by up to {change:.2g}"
+
+    def _choose(self, recorded: tuple[RecordedTrajectory, ...]) -> list[RecordedTrajectory]:
+        """Return the trajectories of twice as many learner cycles as a gradient takes.
+
+        Each actor has two of them at least: in row 0 of its first one, all environments reset.
+        """
+        per_cycle = self._run_spec.trajectories_per_cycle
+        least = -(-2 * self._run_spec.num_actors // per_cycle) * per_cycle
+        num_cycles = len(recorded) // per_cycle
+        for count in range(1, num_cycles + 1):
+            if _has_gradient(self._compute(list(recorded[: count * per_cycle]))):
+                return list(recorded[: max(least, 2 * count * per_cycle)])
+        return list(recorded)
+
+    def _compute(self, items: list[RecordedTrajectory], *, seed: int = _SEED) -> LossAndGradients:
+        num_envs = self._run_spec.num_envs
+        experience = self._agent.init_experience(self._networks, num_envs)
+        for item in items:
+            experience = self._ingest(
+                self._networks,
+                experience,
+                from_data(item.initial_state, self._like),
+                from_data(item.final_state, self._like),
+                jax.tree.map(jnp.asarray, item.trajectory),
+                jnp.int32(item.actor_id),
+            )
+        losses, gradients = [], []
+        for step in range(self._num_updates):
+            key = jax.random.fold_in(jax.random.key(seed), step)
+            (loss, (experience, _)), grads = self._loss_and_gradients(
+                self._networks, experience, key, jnp.int32(step)
+            )
+            losses.append(float(loss))
+            gradients.append(as_numpy(grads))
+        return losses, gradients
+
+
+def _has_gradient(results: LossAndGradients) -> bool:
+    return any(np.any(leaf) for leaf in jax.tree.leaves(results[1]))
