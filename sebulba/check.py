@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from sebulba.config import flags
-from sebulba.config.flags import USAGE_ERROR
+from sebulba.exit_codes import EXIT_CONFIG
 
 _DESCRIPTION = (
     "Proves the agent and the environment of a config right together, through the real pipeline.\n"
@@ -37,7 +37,7 @@ def _take_json(argv: list[str]) -> tuple[list[str], pathlib.Path | None]:
         path = value if equals else next(arguments, "")
         if not path:
             print("--json: expected a file, got nothing", file=sys.stderr)
-            sys.exit(USAGE_ERROR)
+            sys.exit(EXIT_CONFIG)
     return rest, None if path is None else pathlib.Path(path)
 
 

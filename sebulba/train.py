@@ -8,6 +8,7 @@ import sys
 from sebulba.config import flags
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
 
@@ -26,7 +27,7 @@ def main() -> None:
         several, argv = seeds.take_seeds(sys.argv[1:])
     except ConfigError as error:
         print(error, file=sys.stderr)
-        sys.exit(flags.USAGE_ERROR)
+        sys.exit(EXIT_CONFIG)
     if several is not None:
         config = flags.parse([*argv, "--seed", str(max(several))], _PROG, _DESCRIPTION)
         run_dir = config.run_dir or default_run_dir(config)

@@ -7,11 +7,10 @@ package itself imports no suite and no jax: `python -m sebulba.envs` lists what 
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
 
 from sebulba.config import EnvConfig
-from sebulba.config.plugins import SUITES_GROUP, plugins
-from sebulba.envs.lookup import did_you_mean, load, missing_package
+from sebulba.config.plugins import SUITES_GROUP, load_named
+from sebulba.envs.lookup import missing_package
 from sebulba.errors import ConfigError
 
 if typing.TYPE_CHECKING:
@@ -52,22 +51,10 @@ def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environm
     if num_envs < 1:
         raise ConfigError(f"actor.num_envs: expected at least 1, got {num_envs}")
     try:
-        return _suite(config.suite)(config, num_envs=num_envs, seed=seed)
+        make = load_named(config.suite, SUITES, group=SUITES_GROUP, key="env.suite")
+        return make(config, num_envs=num_envs, seed=seed)
     except Exception as error:
         missing = missing_package(error)
         if missing is None:
             raise
         raise ConfigError(f"env.suite {config.suite}, env.id {config.id}: {missing}") from error
-
-
-def _suite(name: str) -> Callable[..., Environment]:
-    if name in SUITES:
-        return load(SUITES[name], key="env.suite")
-    known = {} if ":" in name else plugins(SUITES_GROUP)
-    if ":" in name or name in known:
-        return load(known.get(name, name), key="env.suite")
-    known = SUITES | known
-    raise ConfigError(
-        f"env.suite: expected one of {', '.join(known)}, or module:function, got {name!r}"
-        f"{did_you_mean(name, known)}"
-    )

@@ -1,7 +1,6 @@
 """Which suites there are, which of them are installed, and the ids that each has."""
 
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
 import warnings
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from sebulba.config.plugins import SUITES_GROUP, plugin_package, plugins
 from sebulba.envs import PACKAGES, SUITES
 from sebulba.envs.lookup import missing_package
+from sebulba.errors import nearest_names
 
 _MOST_NEAREST = 5
 
@@ -41,9 +41,7 @@ def matching_ids(ids: tuple[str, ...], text: str) -> list[str]:
     containing = [each for each in ids if text.lower() in each.lower()]
     if containing:
         return containing
-    by_lower_case = {each.lower(): each for each in ids}
-    near = difflib.get_close_matches(text.lower(), by_lower_case, n=_MOST_NEAREST)
-    return [by_lower_case[match] for match in near]
+    return nearest_names(text, ids, most=_MOST_NEAREST)
 
 
 def _list_suite(name: str, reference: str, package: str, version: str | None) -> SuiteListing:

@@ -12,7 +12,7 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, LearnerConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import ConfigError, load_config, to_yaml
 from sebulba.config.validation import validate
-from sebulba.errors import describe_nearest
+from sebulba.errors import did_you_mean
 from sebulba_agents import AGENTS
 from sebulba_agents.config import ImpalaConfig, R2D2Config
 
@@ -140,12 +140,12 @@ def test_a_word_or_a_coordinator_says_how_hosts_find_each_other(write, text, arg
         (
             "",
             ["--devices", "2"],
-            "--devices: expected auto, or a flag of each key, got '2'",
+            "--devices: expected auto, got '2'. Or set single keys: --devices.KEY",
         ),
         (
             "",
             ["--devices", "auto", "--devices.actor", "[0]"],
-            "--devices: expected no --devices.actor beside auto",
+            "`--devices auto` cannot be combined with `--devices.actor`",
         ),
     ],
 )
@@ -199,10 +199,13 @@ def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
             "x.yaml:3: actor.num_envs: expected int, got many (str)",
         ),
         ("actor:\n  num_envs: 0\n", "x.yaml:2: actor.num_envs: expected at least 1, got 0"),
-        ("seed: 1\nactor: {}\nseed: 2\n", "x.yaml:3: seed: given twice, first in line 1"),
-        ("run:\n  mode: serial\n  mode: serial\n", "x.yaml:3: mode: given twice, first in line 2"),
-        ("env:\n  options:\n    a: 1\n    a: 1\n", "x.yaml:4: a: given twice, first in line 3"),
-        ("? [1]\n: 2\n", "x.yaml:1: expected a name as key"),
+        ("seed: 1\nactor: {}\nseed: 2\n", "x.yaml:3: seed: duplicate key, first in line 1"),
+        (
+            "run:\n  mode: serial\n  mode: serial\n",
+            "x.yaml:3: mode: duplicate key, first in line 2",
+        ),
+        ("env:\n  options:\n    a: 1\n    a: 1\n", "x.yaml:4: a: duplicate key, first in line 3"),
+        ("? [1]\n: 2\n", "x.yaml:1: expected a name as the key"),
         ("- 1\n", "x.yaml: expected a mapping, {name: value, ...}, got [1]"),
         ("seed: 1\nactor: 3\n", "x.yaml:2: actor: expected a mapping, {name: value, ...}, got 3"),
         ("actor: [\n", "x.yaml:2: expected the node content, but found '<stream end>'"),
@@ -211,11 +214,11 @@ def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
         ("agent:\n  name: 3\n", "x.yaml:2: agent.name: expected str, got 3 (int)"),
         (
             "agent:\n  name: imapla\n",
-            "x.yaml:2: agent.name: unknown agent imapla; did you mean impala? (known: impala, ",
+            "x.yaml:2: agent.name: unknown name imapla; did you mean impala? (known: impala, ",
         ),
         (
             "agent: {name: 'no_such_module:Agent'}",
-            "x.yaml:1: agent.name: cannot import no_such_module: No module named",
+            "x.yaml:1: agent.name: there is no module 'no_such_module'",
         ),
         (
             "agent: {name: 'sebulba_agents.config:Impala'}",
@@ -240,9 +243,9 @@ def test_file_errors_name_file_line_and_key(write, text, message):
         (["--actor.num-envs", "3.5"], "--actor.num-envs: expected int, got 3.5 (float)"),
         (["--actor.cycle", "fusd"], "--actor.cycle: expected auto | fused | stepped, got fusd"),
         (["--env.options", "{a: "], "--env.options: expected {name: value, ...}, got '{a: ': "),
-        (["--seed"], "--seed: expected a value after it"),
-        (["--seed", "--run-dir", "x"], "--seed: expected a value after it"),
-        (["--agent.name", "ipala"], "--agent.name: unknown agent ipala; did you mean impala?"),
+        (["--seed"], "--seed: expected a value, got none"),
+        (["--seed", "--run-dir", "x"], "--seed: expected a value, got none"),
+        (["--agent.name", "ipala"], "--agent.name: unknown name ipala; did you mean impala?"),
         (["--seed", "-1"], "--seed: expected at least 0, got -1"),
         (["seed", "3"], "seed: expected a flag, --section.field VALUE"),
     ],
@@ -331,8 +334,8 @@ def test_to_yaml_loads_back_equal_whatever_the_values(write):
         (Config(devices=DevicesConfig(learner=(1, 1))), "devices.learner: expected each device"),
         (
             Config(devices=DevicesConfig(learner=(0, 1, 2))),
-            "actor.num_envs: expected a multiple of the 3 devices in devices.learner, got 16; "
-            "the nearest are 15 or 18",
+            "actor.num_envs: expected a multiple of the 3 devices in devices.learner, got 16. "
+            "Set 15 or 18",
         ),
         (Config(seed=2**31), "seed: expected at most 2147483647, got 2147483648"),
         (Config(run_dir=""), "run_dir: expected a name"),
@@ -355,18 +358,21 @@ def test_validate_accepts_the_edges():
     )
 
 
-def test_describe_nearest_offers_what_is_near_and_lists_what_is_known():
-    assert describe_nearest("pong-v5", ["Pong-v5", "Qbert-v5"]) == (
-        "did you mean Pong-v5? (known: Pong-v5, Qbert-v5)"
-    )
-    assert describe_nearest("Pong", ["Pong-v4", "Pong-v5"]).startswith(
-        "did you mean Pong-v5 or Pong-v4?"
-    )
-    assert describe_nearest("zzz", ["a", "b"]) == "(known: a, b)"
-    assert describe_nearest("zzz", []) == "(known: none)"
-    assert describe_nearest("x123", [f"x{i}" for i in range(100, 1000)]).endswith(
-        "(known: 900 names)"
-    )
+@pytest.mark.parametrize(
+    ("name", "valid", "suggestion"),
+    [
+        ("pong-v5", ["Pong-v5", "Qbert-v5"], "; did you mean Pong-v5? (known: Pong-v5, Qbert-v5)"),
+        ("Pong", ["Pong-v4", "Pong-v5"], "; did you mean Pong-v5 or Pong-v4? (known: "),
+        ("zzz", ["a", "b"], "; known: a, b"),
+        ("zzz", [], ""),
+        ("x123", [f"x{i}" for i in range(100, 1000)], "; did you mean x123 or x923 or x913?"),
+        ("zzz", [f"x{i}" for i in range(100, 1000)], ""),
+    ],
+)
+def test_did_you_mean_suggests_similar_names_and_lists_a_few_known_ones(name, valid, suggestion):
+    text = did_you_mean(name, valid)
+    assert text.startswith(suggestion)
+    assert len(text) < 100
 
 
 def test_shipped_configs_pair_the_papers_batch_with_its_summed_loss():
