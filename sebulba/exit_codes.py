@@ -12,4 +12,4 @@ EXIT_STUCK = 5
 EXIT_NON_FINITE = 6
 """The loss or the gradients were not finite."""
 EXIT_SIGNAL_BASE = 128
-"""Base of the exit codes after a signal: 130 for SIGINT (2), 143 for SIGTERM (15)."""
+"""Plus the number of the signal that stopped the run: 130 for SIGINT, 143 for SIGTERM."""

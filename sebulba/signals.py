@@ -1,4 +1,4 @@
-"""Handling of the signals that stop a command. Imports no jax."""
+"""The signals that ask a command to stop. Imports no jax."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 @contextmanager
 def handled(receive: Callable[[int, Any], None]) -> Iterator[None]:
-    """Handle SIGINT and SIGTERM with `receive` inside the block; in the main thread only."""
+    """Hands SIGINT and SIGTERM to `receive`, as a handler; in the main thread only."""
     previous = {
         number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)
     }
