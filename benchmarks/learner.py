@@ -84,6 +84,7 @@ def inside(config: Config, *, cycles: int) -> Timed:
         trajectories=ring.trajectories,
         stagings=ring.stagings,
         progress=ring.progress,
+        run_end=ring.run_end,
     )
     ring.close()
     feeder.join()

@@ -50,12 +50,11 @@ def watch(config: Config, *, cycles: int) -> list[Sample]:
     ring = rings.quiet_ring(config)
     samples: list[Sample] = []
 
-    def sample() -> bool:
+    def sample() -> None:
         samples.append(_sample(ring.learner.num_cycles, compilations))
-        return False
 
     try:
-        run(ring, mode="threads", should_stop=sample)
+        run(ring, mode="threads", on_poll=sample)
     finally:
         ring.close_environments()
         jax.monitoring.unregister_event_duration_listener(count)

@@ -1,4 +1,4 @@
-"""The error of a wrong configuration, and suggestions for an unknown name."""
+"""The error of a wrong configuration, and texts for error messages."""
 
 import difflib
 from collections.abc import Iterable
@@ -36,3 +36,10 @@ def nearest_names(name: str, valid: Iterable[str], *, most: int = 3) -> list[str
     by_lower_case = {each.lower(): each for each in valid}
     matches = difflib.get_close_matches(name.lower(), by_lower_case, n=most)
     return [by_lower_case[match] for match in matches]
+
+
+def escaped(text: str) -> str:
+    """Return text with control characters escaped, except newlines: they could drive a terminal."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
+    )

@@ -12,4 +12,4 @@ EXIT_STUCK = 5
 EXIT_NON_FINITE = 6
 """The loss or the gradients were not finite."""
 EXIT_SIGNAL_BASE = 128
-"""Plus the number of the signal that stopped the run: 130 for SIGINT, 143 for SIGTERM."""
+"""Plus the number of the signal that stopped the run: 129 SIGHUP, 130 SIGINT, 143 SIGTERM."""

@@ -11,6 +11,7 @@ from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
+from sebulba.process import leave, open_standard_streams
 
 _PROG = "python -m sebulba.train"
 _DESCRIPTION = """\
@@ -22,6 +23,7 @@ own and in RUN_DIR/seed-N."""
 
 def main() -> None:
     """Parses the command line, trains, and exits with the run's code."""
+    open_standard_streams()
     end_with_parent()
     try:
         several, argv = seeds.take_seeds(sys.argv[1:])
@@ -36,7 +38,7 @@ def main() -> None:
     # Not before the command line is known to be right: importing jax takes a second.
     from sebulba.run.lifecycle import train
 
-    sys.exit(train(config))
+    leave(train(config))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 # Packages from the bottom up, those inside of others apart.
 LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
-CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "exit_codes", "signals"]
+CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "exit_codes", "process"]
 DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch"]
 MAX_ROOMS, MAX_PACKAGES = 30, 14
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}

@@ -7,8 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.acting.act_cycle import ActCarry, CycleResult
+from sebulba.acting.env_reset import (
+    EnvResetPolicy,
+    LiveEnvironment,
+    StreamBoundary,
+    boundary_after,
+)
 from sebulba.acting.episodes import finished_episodes
-from sebulba.acting.renewal import LiveEnvironment, Renewal, Seam, seam_after
 from sebulba.agent import Agent
 from sebulba.agent_check import validate_sharded_state
 from sebulba.devices.learner_devices import LearnerDevices
@@ -30,8 +35,8 @@ from sebulba.types import ActorState, Networks, TrajectoryItem
 class Actor:
     """Runs act cycles and places what they give on the learner devices.
 
-    Its environments are made anew after a fault, as often as allowed, and at the cycles that
-    `renewal` names. What was acted of the cycle that failed is discarded, and the cycle repeated.
+    `reset_policy` says when its environments are recreated: after faults and at fixed cycles. After
+    a fault the rows collected in that cycle are discarded, and the cycle is repeated.
     """
 
     def __init__(
@@ -40,7 +45,7 @@ class Actor:
         actor_id: int,
         agent: Agent,
         live: LiveEnvironment,
-        renewal: Renewal,
+        reset_policy: EnvResetPolicy,
         carry: ActCarry,
         learners: LearnerDevices,
         ledger: Ledger,
@@ -49,7 +54,7 @@ class Actor:
         self.actor_id = actor_id
         self.clock = clock
         self.environment = live.environment
-        self.renewal = renewal
+        self.reset_policy = reset_policy
         self.num_restarts = 0  # after faults, of this process
         self._agent = agent
         self._act_cycle = live.act_cycle
@@ -69,24 +74,24 @@ class Actor:
         """Goes on from where an actor stood after `num_cycles` cycles."""
         self.num_cycles = num_cycles
         self._set_carry(carry)
-        self._seam = Seam()  # not told of yet
+        self._boundary = StreamBoundary()  # not told of yet
         self._restarts_of_cycle = 0
         self._num_restarts_reported = self.num_restarts
         # Whether row 0 of the next trajectory does not follow on the last one that was delivered.
-        self._is_stream_ended = self.renewal.is_due(num_cycles)
-        self._is_renewal_due = self._is_stream_ended
+        self._is_stream_ended = self.reset_policy.is_due(num_cycles)
+        self._is_reset_due = self._is_stream_ended
         self._initial_state = self._agent.shard_actor_state(
             self.resume_point.actor_state, self._learners
         )
 
-    def end_stream(self, seam: Seam) -> None:
+    def end_stream(self, boundary: StreamBoundary) -> None:
         """Has the environments made anew before the next cycle.
 
         Args:
-            seam: what is left of the episodes; the next trajectory tells of it.
+            boundary: what is left of the episodes; the next trajectory tells of it.
         """
-        self._seam = seam
-        self._is_stream_ended = self._is_renewal_due = True
+        self._boundary = boundary
+        self._is_stream_ended = self._is_reset_due = True
 
     def run_cycle(self, networks: Networks, policy_version: int) -> TrajectoryItem:
         """Acts one trajectory with networks on this actor's device.
@@ -102,9 +107,9 @@ class Actor:
         self._ledger.act(self.actor_id, env_steps)
         self.resume_point = dataclasses.replace(self._carry, actor_state=result.final_state)
         self._is_stream_ended = False
-        before, self._seam = self._seam, Seam()
-        if self.renewal.is_due(self.num_cycles + 1):
-            self.end_stream(seam_after(self.resume_point))
+        before, self._boundary = self._boundary, StreamBoundary()
+        if self.reset_policy.is_due(self.num_cycles + 1):
+            self.end_stream(boundary_after(self.resume_point))
         item = TrajectoryItem(
             initial_state=self._initial_state,
             final_state=final_state,
@@ -116,13 +121,13 @@ class Actor:
             episodes=(
                 *before.finished,
                 *finished_episodes(result.episodes),
-                *self._seam.finished,
+                *self._boundary.finished,
             ),
-            episodes_cut=before.num_cut + self._seam.num_cut,
+            episodes_cut=before.num_interrupted + self._boundary.num_interrupted,
             env_restarts=self.num_restarts - self._num_restarts_reported,
             resume_point=self.resume_point,
         )
-        self._seam = Seam()
+        self._boundary = StreamBoundary()
         self._num_restarts_reported = self.num_restarts
         self._restarts_of_cycle = 0
         self._initial_state = final_state
@@ -137,14 +142,14 @@ class Actor:
     def _act(self, networks: Networks) -> CycleResult:
         while True:
             try:
-                if self._is_renewal_due:
-                    self._renew()
+                if self._is_reset_due:
+                    self._recreate_environments()
                 self._carry, result = self._act_cycle(networks, self._carry)
                 return result
             except EnvironmentFault as fault:
                 self._ledger.act(self.actor_id, fault.env_steps)
                 self._ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
-                if self.num_restarts >= self.renewal.max_restarts:
+                if self.num_restarts >= self.reset_policy.max_restarts:
                     if self.num_restarts:
                         fault.add_note(
                             f"It was restarted {self.num_restarts} times (actor.max_env_restarts)."
@@ -155,14 +160,16 @@ class Actor:
     def _restart_after(self, fault: EnvironmentFault) -> None:
         self.num_restarts += 1
         self._restarts_of_cycle += 1
-        self.renewal.on_warning(
+        self.reset_policy.on_warning(
             f"actor {self.actor_id}, cycle {self.num_cycles}: {type(fault).__name__}: {fault}; its"
-            f" environments are made anew (restart {self.num_restarts} of at most"
-            f" {self.renewal.max_restarts}, actor.max_env_restarts), {fault.env_steps} env steps"
-            " are discarded"
+            f" environments are recreated (restart {self.num_restarts} of at most"
+            f" {self.reset_policy.max_restarts}, actor.max_env_restarts), and {fault.env_steps} env"
+            " steps are discarded"
         )
         # The stream ends after the last row that was delivered, and may have ended there already.
-        self.end_stream(self._seam if self._is_stream_ended else seam_after(self.resume_point))
+        self.end_stream(
+            self._boundary if self._is_stream_ended else boundary_after(self.resume_point)
+        )
         self._set_carry(self.resume_point)
 
     def _set_carry(self, carry: ActCarry) -> None:
@@ -171,12 +178,12 @@ class Actor:
         self._carry = dataclasses.replace(carry, actor_state=state)
         self.resume_point = carry
 
-    def _renew(self) -> None:
+    def _recreate_environments(self) -> None:
         self.clock.begin(COMPILE)
         self.environment.close()
-        seed = self.renewal.environment_seed(self.num_cycles, self._restarts_of_cycle)
+        seed = self.reset_policy.environment_seed(self.num_cycles, self._restarts_of_cycle)
         try:
-            live = self.renewal.make(seed)
+            live = self.reset_policy.recreate(seed)
         except EnvironmentFault:
             raise
         except Exception as error:
@@ -190,7 +197,7 @@ class Actor:
             env_state=live.env_state,
             statistics=self._no_statistics,
         )
-        self._is_renewal_due = False
+        self._is_reset_due = False
         self.clock.lap(ENVIRONMENT)
 
 

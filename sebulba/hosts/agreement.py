@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.ring.run_end import RunEnd
 from sebulba.types import EpisodeRecord
 
 _HOST_AXIS = "host"
@@ -34,19 +35,24 @@ class Agreement:
     """
 
     def __init__(
-        self, learners: LearnerDevices, *, max_episodes: int, reducers: Sequence[str] = ()
+        self,
+        learners: LearnerDevices,
+        *,
+        run_end: RunEnd,
+        max_episodes: int,
+        reducers: Sequence[str] = (),
     ):
         """Begins without any decision.
 
         Args:
             learners: of all hosts.
+            run_end: gives the signal that this host received, and is given the one agreed on.
             max_episodes: the last episodes of a trajectory that are told of: as many as the return
                 window has, since no others stay in it.
             reducers: names of the numbers that every episode is reduced to.
         """
-        self.stop_signal: int | None = None
         self.allows_checkpoint = learners.num_hosts == 1
-        self.asks_to_stop: Callable[[], int | None] = lambda: None
+        self.run_end = run_end
         self.wants_checkpoint: Callable[[], bool] = lambda: False
         self._max_episodes = max_episodes
         self._reducers = tuple(reducers)
@@ -64,9 +70,9 @@ class Agreement:
             pack(report, max_episodes=self._max_episodes, reducers=self._reducers)
             for report in reports
         ]
-        votes = np.array([self.asks_to_stop() or 0, self.wants_checkpoint()], np.int32)
+        votes = np.array([self.run_end.received or 0, self.wants_checkpoint()], np.int32)
         rows = self._gather(np.concatenate([votes, *packed]))
-        self.stop_signal = int(rows[:, 0].max()) or None
+        self.run_end.signal = int(rows[:, 0].max()) or None
         self.allows_checkpoint = bool(rows[:, 1].all())
         every = rows[:, _NUM_VOTES:].reshape(
             -1, _NUM_COUNTS + (2 + len(self._reducers)) * self._max_episodes

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from sebulba.exit_codes import EXIT_SIGNAL_BASE
-from sebulba.signals import handled
+from sebulba.process import handled
 
 _PARENT_VARIABLE = "SEBULBA_PARENT_PROCESS"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl

@@ -15,6 +15,7 @@ from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
 from sebulba.learning.progress import Progress
 from sebulba.learning.update import STATE_SPECS, LearnerState, Share, Update, init_state
 from sebulba.ring.queues import Staging, TrajectoryDeque
+from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
 from sebulba.ring.timing import (
     AGREEMENT,
@@ -191,6 +192,7 @@ def run_learner(
     trajectories: TrajectoryDeque,
     stagings: Mapping[jax.Device, Staging],
     progress: Progress,
+    run_end: RunEnd,
     after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
 ) -> None:
     """Learns until the run's goal is reached.
@@ -200,7 +202,8 @@ def run_learner(
         schedule: whose trajectories to take.
         trajectories: from the actors.
         stagings: to the actors.
-        progress: says when the goal is reached.
+        progress: counts what was learned, and finds that the goal is reached.
+        run_end: ends the run.
         after_cycle: is given the trajectories of each cycle once it is over.
 
     Raises:
@@ -210,7 +213,7 @@ def run_learner(
     learner.clock.restart()
     learner.stage(stagings)
     has_agreed = False
-    while not progress.is_done:
+    while not run_end.is_set:
         turn = schedule.actors_to_take(learner.num_cycles)
         items = [trajectories.get(actor_id) for actor_id in turn]
         learner.clock.lap(WAIT_FOR_TRAJECTORIES)

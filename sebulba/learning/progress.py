@@ -42,6 +42,7 @@ class Progress:
         self.env_restarts = 0  # of this host, as the next
         self.episodes_cut = 0
         self.agreement = agreement
+        self._run_end = agreement.run_end
         self.startup_s: float | None = None  # of this process
         self.window = EpisodeWindow(config.return_window)
         self.time_shares = TimeShares(clocks)
@@ -59,17 +60,6 @@ class Progress:
         self._metrics = MetricMeans()
         self._lags: list[int] = []
         self._cycles = 0
-
-    @property
-    def is_done(self) -> bool:
-        """The goal is reached, enough env steps or the return to stop at, or the hosts stop.
-
-        The same on all hosts.
-        """
-        goal = self._config.stop_at_return
-        solved = goal is not None and (self.window.return_mean or -np.inf) >= goal
-        reached = solved or self.env_steps >= self._config.total_env_steps
-        return reached or self.agreement.stop_signal is not None
 
     @property
     def steps_per_second(self) -> float | None:
@@ -106,8 +96,9 @@ class Progress:
         self._metrics.add(metrics)
         if self._steady_since is None and not self._actors_to_come and self.updates:
             self._start_rates()
+        self._look_for_goal()
         due = self.env_steps // self._config.log_interval_env_steps > rows_before
-        if due or self.is_done:
+        if due or self._run_end.goal:
             self._write_row(self._row(queue_depth))
 
     def state(self) -> dict[str, Any]:
@@ -134,6 +125,14 @@ class Progress:
         self.window.restore(state["window"])
         self._lags = list(state["row"]["lags"])
         self._metrics.restore(state["row"]["metrics"])
+        self._look_for_goal()
+
+    def _look_for_goal(self) -> None:
+        """Ends the run at its goal, which is the same on all hosts after the same cycle."""
+        goal = self._config.stop_at_return
+        solved = goal is not None and (self.window.return_mean or -np.inf) >= goal
+        if solved or self.env_steps >= self._config.total_env_steps:
+            self._run_end.goal = True
 
     def _report(self, item: TrajectoryItem) -> TrajectoryReport:
         return TrajectoryReport(

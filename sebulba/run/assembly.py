@@ -1,4 +1,4 @@
-"""Builds the ring that a config describes; nothing runs yet."""
+"""Builds the ring of actors and learner that a config describes; nothing runs yet."""
 
 import contextlib
 import dataclasses
@@ -7,8 +7,15 @@ from collections.abc import Callable, Sequence
 
 import jax
 
+from sebulba.acting.act_cycle import BufferAllocator, init_carry
 from sebulba.acting.actor import Actor
-from sebulba.acting.actor_building import make_actor, make_first_environment
+from sebulba.acting.env_reset import EnvResetPolicy
+from sebulba.acting.environment_factory import (
+    CycleParts,
+    EnvironmentFactory,
+    first_row,
+    make_first_environment,
+)
 from sebulba.acting.episode_reducers import load_reducers
 from sebulba.acting.stepped_cycle import StepFunctions
 from sebulba.agent import Agent
@@ -26,11 +33,13 @@ from sebulba.learning.learner import Learner
 from sebulba.learning.progress import Progress
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.queues import NetworksDeque, ReplayedNetworksDeque, Staging, TrajectoryDeque
+from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import LagSchedule, Schedule
 from sebulba.ring.schedule_file import read_schedule
 from sebulba.ring.timing import WallClock
 from sebulba.storage.metrics.base import Row
 from sebulba.toolkit.prng import stream
+from sebulba.types import RunSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,20 +56,21 @@ class Ring:
     ledger: Ledger
     memory_plan: MemoryPlan
     progress: Progress
+    run_end: RunEnd
 
     @property
     def environments(self) -> tuple[Environment, ...]:
-        """Each actor's, which are others after they were made anew."""
+        """Each actor's current environments; recreated ones replace them."""
         return tuple(actor.environment for actor in self.actors)
 
     def close(self) -> None:
-        """Closes both deques, so that every thread comes to its end."""
+        """Close both deques, so that every thread ends."""
         self.trajectories.close()
         for staging in self.stagings.values():
             staging.close()
 
     def close_environments(self) -> None:
-        """Releases the environments; no actor may be running."""
+        """Release the environments; no actor may be running."""
         for actor in self.actors:
             actor.close()
 
@@ -74,54 +84,90 @@ def assemble(
     *,
     write_row: Callable[[Row], None],
     on_warning: Callable[[str], None] = _print_warning,
+    run_end: RunEnd | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Ring:
-    """Builds environments, agent, learner, actors and deques.
+    """Build environments, agent, learner, actors and deques.
 
     Args:
-        config: the whole run's.
-        write_row: is given each row of metrics, in the learner's thread.
+        config: of the run.
+        write_row: takes each row of metrics, in the learner's thread.
         on_warning: takes one line of text, also in the actors' threads; default: stderr.
+        run_end: why the run ends; default: a new one.
         devices: of this host; default: all local ones.
 
     Raises:
-        ConfigError: devices, environment or agent cannot be as the config says.
+        ConfigError: the config does not fit the devices, the environment or the agent.
         AgentError: the agent breaks the protocol.
         EnvironmentFault: the environment cannot be made or reset.
     """
+    plan = _plan_devices(config, devices)
     with contextlib.ExitStack() as made:
-        ring = _assemble(config, made, write_row, on_warning, devices)
+        subject = _make_agent(config, plan, made)
+        ring = _join(config, plan, subject, write_row, on_warning, run_end or RunEnd())
         made.pop_all()
         return ring
 
 
-def _assemble(
-    config: Config,
-    made: contextlib.ExitStack,
-    write_row: Callable[[Row], None],
-    on_warning: Callable[[str], None],
-    devices: Sequence[jax.Device] | None,
-) -> Ring:
-    """Assembles; `made` is given what has to be closed if that fails."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Devices:
+    """Who acts and who learns."""
+
+    plan: DevicePlan
+    learner_devices: LearnerDevices
+    of_actors: tuple[jax.Device, ...]  # each actor's
+
+    @property
+    def first_actor_id(self) -> int:
+        """Number of this host's first actor among those of all hosts."""
+        return jax.process_index() * len(self.of_actors)
+
+
+def _plan_devices(config: Config, devices: Sequence[jax.Device] | None) -> _Devices:
     plan = plan_devices(config.devices, devices or jax.local_devices())
-    _check_divisible(config, plan)
+    if config.actor.num_envs % len(plan.learner):
+        raise ConfigError(
+            f"actor.num_envs: expected a multiple of the {len(plan.learner)} learner devices"
+            f" (devices.learner), got {config.actor.num_envs}"
+        )
     learners = plan_learners(config.devices) if devices is None else LearnerDevices(plan.learner)
-    _check_mapping(config, learners)
-    actor_devices = tuple(
-        device for device in plan.actor for _ in range(config.actor.threads_per_device)
+    if learners.num_hosts > 1 and config.learner.mapping != "shard_map":
+        raise ConfigError(
+            f"learner.mapping: expected shard_map on {learners.num_hosts} hosts, got"
+            f" {config.learner.mapping}"
+        )
+    return _Devices(
+        plan=plan,
+        learner_devices=learners,
+        of_actors=tuple(
+            device for device in plan.actor for _ in range(config.actor.threads_per_device)
+        ),
     )
-    num_actors = len(actor_devices)
-    first_actor_id = jax.process_index() * num_actors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """What is run: an agent, and each actor's first environments."""
+
+    agent: Agent
+    run_spec: RunSpec
+    environments: tuple[Environment, ...]
+    memory_plan: MemoryPlan
+
+
+def _make_agent(config: Config, devices: _Devices, made: contextlib.ExitStack) -> _Subject:
+    """Make environments and agent; `made` closes the environments if a later step fails."""
     environments = []
-    for actor_id in range(num_actors):
-        environments.append(make_first_environment(config, first_actor_id + actor_id))
+    for actor_id in range(len(devices.of_actors)):
+        environments.append(make_first_environment(config, devices.first_actor_id + actor_id))
         made.callback(environments[-1].close)
+    plan = devices.plan
     run_spec = make_run_spec(
         config,
         environments[0].spec,
-        num_actors,
+        len(environments),
         len(plan.learner),
-        num_hosts=learners.num_hosts,
+        num_hosts=devices.learner_devices.num_hosts,
     )
     agent = agent_factory(config.agent.name)(config.agent, run_spec)
     validate_agent(agent, run_spec)
@@ -132,97 +178,139 @@ def _assemble(
         queue_slots_per_actor=config.learner.queue_slots_per_actor,
     )
     check_memory(memory_plan, actor_devices=plan.actor, learner_devices=plan.learner)
-
-    key = jax.random.key(config.seed)
-    ledger = Ledger(num_actors)
-    learner = Learner(
+    return _Subject(
         agent=agent,
-        learners=learners,
-        num_envs_per_device=run_spec.num_envs_per_learner_device,
-        key=stream(key, "learner"),
+        run_spec=run_spec,
+        environments=tuple(environments),
+        memory_plan=memory_plan,
+    )
+
+
+def _join(
+    config: Config,
+    devices: _Devices,
+    subject: _Subject,
+    write_row: Callable[[Row], None],
+    on_warning: Callable[[str], None],
+    run_end: RunEnd,
+) -> Ring:
+    """Put learner, actors and deques together."""
+    learner = Learner(
+        agent=subject.agent,
+        learners=devices.learner_devices,
+        num_envs_per_device=subject.run_spec.num_envs_per_learner_device,
+        key=stream(jax.random.key(config.seed), "learner"),
         clock=WallClock(),
         mapping_name=config.learner.mapping,
         max_non_finite_updates=(
             1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
         ),
     )
-    tracker = load_reducers(config.run.episode_reducers)
-    step_functions = {
-        device: StepFunctions(agent, device=device, tracker=tracker)
-        for device in set(actor_devices)
-    }
-    actors = tuple(
-        make_actor(
-            config,
-            actor_id=actor_id,
-            agent=agent,
-            run_spec=run_spec,
-            environment=environment,
-            device=device,
-            networks=learner.networks_on(device),
-            key=stream(key, "actor", first_actor_id + actor_id),
-            number=first_actor_id + actor_id,
-            learners=learners,
-            ledger=ledger,
-            step_functions=step_functions[device],
-            tracker=tracker,
-            on_warning=on_warning,
-        )
-        for actor_id, (environment, device) in enumerate(
-            zip(environments, actor_devices, strict=True)
-        )
+    ledger = Ledger(len(devices.of_actors))
+    actors = _make_actors(config, devices, subject, learner, ledger, on_warning)
+    schedule, stagings = _make_schedule(config, devices.of_actors)
+    agreement = Agreement(
+        devices.learner_devices,
+        run_end=run_end,
+        max_episodes=config.run.return_window,
+        reducers=tuple(config.run.episode_reducers),
     )
-    schedule, stagings = _make_schedule(config, actor_devices)
     return Ring(
-        agent=agent,
+        agent=subject.agent,
         actors=actors,
-        actor_devices=actor_devices,
+        actor_devices=devices.of_actors,
         learner=learner,
         schedule=schedule,
         trajectories=TrajectoryDeque(
-            num_actors=num_actors,
+            num_actors=len(actors),
             slots_per_actor=config.learner.queue_slots_per_actor,
             ledger=ledger,
         ),
         stagings=stagings,
         ledger=ledger,
-        memory_plan=memory_plan,
+        memory_plan=subject.memory_plan,
         progress=Progress(
             config=config.run,
-            num_actors=num_actors,
+            num_actors=len(actors),
             ledger=ledger,
-            agreement=Agreement(
-                learners,
-                max_episodes=config.run.return_window,
-                reducers=tuple(config.run.episode_reducers),
-            ),
+            agreement=agreement,
             clocks={"actor": [actor.clock for actor in actors], "learner": [learner.clock]},
             write_row=write_row,
             num_non_finite_updates=lambda: learner.num_non_finite_updates,
         ),
+        run_end=run_end,
     )
 
 
-def _check_divisible(config: Config, plan: DevicePlan) -> None:
-    if config.actor.num_envs % len(plan.learner):
-        raise ConfigError(
-            f"actor.num_envs: expected a multiple of the {len(plan.learner)} learner devices"
-            f" (devices.learner), got {config.actor.num_envs}"
+def _make_actors(
+    config: Config,
+    devices: _Devices,
+    subject: _Subject,
+    learner: Learner,
+    ledger: Ledger,
+    on_warning: Callable[[str], None],
+) -> tuple[Actor, ...]:
+    tracker = load_reducers(config.run.episode_reducers)
+    # The actors of a device share their compiled steps.
+    step_functions = {
+        device: StepFunctions(subject.agent, device=device, tracker=tracker)
+        for device in set(devices.of_actors)
+    }
+
+    def make_actor(actor_id: int, environment: Environment, device: jax.Device) -> Actor:
+        global_actor_id = devices.first_actor_id + actor_id
+        networks = learner.networks_on(device)
+        env_step = first_row(environment, subject.run_spec, global_actor_id)
+        carry = init_carry(
+            subject.agent,
+            networks,
+            env_step,
+            key=stream(jax.random.key(config.seed), "actor", global_actor_id),
+            actor_id=global_actor_id,
+            device=device,
+            tracker=tracker,
+        )
+        length = config.actor.trajectory_length
+        parts = CycleParts(
+            agent=subject.agent,
+            run_spec=subject.run_spec,
+            device=device,
+            tracker=tracker,
+            step_functions=step_functions[device],
+            allocate=BufferAllocator(
+                subject.agent, networks, carry, trajectory_length=length, device=device
+            ),
+            clock=WallClock(),
+        )
+        factory = EnvironmentFactory(config, parts)
+        live = factory.start(environment, env_step)
+        may_restart = config.actor.on_env_error == "restart"
+        return Actor(
+            actor_id=actor_id,
+            agent=subject.agent,
+            live=live,
+            reset_policy=EnvResetPolicy(
+                recreate=factory.recreate,
+                run_seed=config.seed,
+                global_actor_id=global_actor_id,
+                every=config.checkpoint.exact_reset_cycles,
+                max_restarts=config.actor.max_env_restarts if may_restart else 0,
+                on_warning=on_warning,
+            ),
+            carry=dataclasses.replace(carry, env_state=live.env_state),
+            learners=devices.learner_devices,
+            ledger=ledger,
+            clock=parts.clock,
         )
 
-
-def _check_mapping(config: Config, learners: LearnerDevices) -> None:
-    if learners.num_hosts > 1 and config.learner.mapping != "shard_map":
-        raise ConfigError(
-            f"learner.mapping: expected shard_map on {learners.num_hosts} hosts, got"
-            f" {config.learner.mapping}"
-        )
+    made = zip(subject.environments, devices.of_actors, strict=True)
+    return tuple(make_actor(actor_id, *each) for actor_id, each in enumerate(made))
 
 
 def _make_schedule(
     config: Config, actor_devices: Sequence[jax.Device]
 ) -> tuple[Schedule, dict[jax.Device, Staging]]:
-    """Returns the order of the run, and the stagings of each actor device that keep it."""
+    """Return the order of the run, and a staging deque for each actor device that keeps it."""
     num_actors, per_cycle = len(actor_devices), config.learner.trajectories_per_cycle
     path = config.run.replay_schedule
     if path is None:

@@ -1,9 +1,10 @@
-"""How a run ends: its exit code, its summary, and its last words."""
+"""What a run that has ended says: its exit code, its summary, and its last line."""
 
 import multiprocessing
 import os
 import pathlib
 import shlex
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 
 from sebulba.envs.base import EnvironmentTimeout
+from sebulba.errors import escaped
 from sebulba.exit_codes import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -20,6 +22,7 @@ from sebulba.exit_codes import (
 )
 from sebulba.learning.learner import Learner
 from sebulba.learning.non_finite import NonFiniteError
+from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import describe_binding
 from sebulba.ring.watchdog import WatchdogError
 from sebulba.run.assembly import Ring
@@ -30,17 +33,17 @@ from sebulba.storage.run_dir import CHECKPOINTS, directory_of_host, resume_comma
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Returns what a run was stopped for, where threads that did not end hide it."""
+    """Return the error that stopped the run; a `StuckError` that followed from it hides it."""
     if isinstance(error, StuckError) and error.__context__ is not None:
         return error.__context__
     return error
 
 
-def exit_code_of(error: BaseException | None, signal_number: int | None) -> int:
-    """Returns the exit code of a run that ended with an error, with a signal, or by itself."""
-    cause = None if error is None else cause_of(error)
-    if signal_number is not None and (cause is None or isinstance(cause, StuckError)):
-        return EXIT_SIGNAL_BASE + signal_number
+def exit_code_of(run_end: RunEnd) -> int:
+    """Return the exit code of a run that has ended by a failure, a signal or its goal."""
+    cause = None if run_end.failure is None else cause_of(run_end.failure)
+    if run_end.is_interrupted and (cause is None or isinstance(cause, StuckError)):
+        return EXIT_SIGNAL_BASE + (run_end.signal or run_end.received or 0)
     if cause is None:
         return EXIT_DONE
     if isinstance(cause, NonFiniteError):
@@ -50,44 +53,52 @@ def exit_code_of(error: BaseException | None, signal_number: int | None) -> int:
     return EXIT_FAILED
 
 
+def describe_interrupted_compilation(run_end: RunEnd, path: pathlib.Path) -> str:
+    """Return the last line of a run that a signal stopped while it compiled."""
+    number = run_end.signal or run_end.received or 0
+    has_checkpoint = steps_in(directory_of_host(path) / CHECKPOINTS)
+    saved = describe_checkpoint(path) if has_checkpoint else "Nothing was learned yet."
+    return f"sebulba: stopped by {signal.Signals(number).name} while compiling. {saved}"
+
+
 def describe_failure(error: BaseException, path: pathlib.Path) -> str:
-    """Returns the last line on stderr of a run that failed: what, where, and what is left."""
+    """Return the last line on stderr of a run that failed: what, where, and what is saved."""
     cause = cause_of(error)
-    what = str(cause).strip().splitlines() or [""]
-    # The runner's note is the last; JAX adds others before it.
+    what = escaped(str(cause)).strip().splitlines() or [""]
+    # The supervisor's note is the last; JAX adds its own before.
     notes = getattr(cause, "__notes__", [])
     where = f" – {notes[-1]}" if notes else "."
     parts = [f"sebulba: {type(cause).__name__}: {what[0]}{where}"]
     if cause is not error:
-        parts.append(f"After that {error}.")
+        parts.append(f"Also: {error}.")
     if isinstance(cause, NonFiniteError):
         rerun = f"python -m sebulba.rerun {shlex.quote(str(path))}"
-        parts.append(f"To take that update alone again: {rerun}.")
+        parts.append(f"To repeat that update alone: {rerun}.")
     return " ".join([*parts, f"Results so far: {path}.", describe_checkpoint(path)])
 
 
-def describe_loss(path: pathlib.Path) -> str:
-    """Returns the last line on stderr of a host that is alone all of a sudden."""
+def describe_lost_hosts(path: pathlib.Path) -> str:
+    """Return the last line on stderr of a host that has lost contact with the others."""
     return (
-        f"sebulba: host {jax.process_index()} of {jax.process_count()} lost the others: one of them"
-        " is dead, stuck or out of reach, as its own log may say."
+        f"sebulba: host {jax.process_index()} of {jax.process_count()} lost contact with a peer:"
+        " it is dead, hung or unreachable; check the other hosts' logs."
         f" Results so far: {path}. {describe_checkpoint(path)}"
     )
 
 
 def describe_checkpoint(path: pathlib.Path) -> str:
-    """Returns which checkpoint is the last one, and the command that goes on from it."""
+    """Return which checkpoint is the last one, and the command that resumes from it."""
     steps = steps_in(directory_of_host(path) / CHECKPOINTS)
     if not steps:
         return "There is no checkpoint."
-    return f"The last checkpoint is of cycle {steps[-1]}; to go on from it: {resume_command(path)}"
+    return f"The last checkpoint is of cycle {steps[-1]}; to resume from it: {resume_command(path)}"
 
 
-def summarize(ring: Ring, *, status: str, resume_command: str | None) -> dict[str, Any]:
-    """Returns what `summary.json` holds."""
+def summarize(ring: Ring, *, resume_command: str | None) -> dict[str, Any]:
+    """Return the contents of `summary.json`."""
     progress = ring.progress
     return {
-        "status": status,
+        "status": ring.run_end.status,
         "env_steps": progress.env_steps,
         "updates": progress.updates,
         "non_finite_updates": ring.learner.num_non_finite_updates,
@@ -111,7 +122,7 @@ def summarize(ring: Ring, *, status: str, resume_command: str | None) -> dict[st
 
 
 def networks_crc32(learner: Learner) -> str | None:
-    """Returns the CRC32 of the learner's networks, all leaves in order; None within a cycle."""
+    """Return the CRC32 of all leaves of the learner's networks; None within a learner cycle."""
     if not learner.is_between_cycles:
         return None
     leaves = flatten(learner.state.networks).values()
@@ -119,7 +130,7 @@ def networks_crc32(learner: Learner) -> str | None:
 
 
 def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:
-    """Returns the run's last line on the console."""
+    """Return the run's last line on the console."""
 
     def number(value: float | None, digits: int = 0) -> str:
         return "unknown" if value is None else f"{value:,.{digits}f}"
@@ -135,10 +146,10 @@ def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:
 
 
 def end_process(code: int) -> NoReturn:
-    """Ends the process without waiting for threads that cannot be joined.
+    """End the process without waiting for threads that cannot be joined.
 
-    The interpreter would wait for none of them either, but take away what they stand on, and die of
-    it. Processes of environments are ended too: one that hangs would stay.
+    Interpreter shutdown would destroy state that these threads still use, and crash. Worker
+    processes of environments are killed: one that hangs would outlive the run.
     """
     for child in multiprocessing.active_children():
         child.kill()

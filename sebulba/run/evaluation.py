@@ -1,4 +1,4 @@
-"""Evaluates published networks beside training, without touching anything that trains."""
+"""Evaluates published networks during training, without touching anything that trains."""
 
 import collections
 import dataclasses
@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 from sebulba.evaluation.episodes import Evaluation, Evaluator
 from sebulba.evaluation.protocol import describe_protocol
 from sebulba.evaluation.statistics import summarize
+from sebulba.ring.run_end import RunEnd
 from sebulba.run.assembly import Ring
 from sebulba.storage.metrics.base import MetricsWriter, Row
 from sebulba.types import Networks, TrajectoryItem
 
-_SLICE_S = 0.5  # the supervisor looks after the other threads in between
+_SLICE_S = 0.5  # between two slices the supervisor watches the other threads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Candidate:
-    """Networks as a learner cycle published them: never donated, never written to again."""
+    """Networks that a learner cycle published; nothing donates or writes to them."""
 
     networks: Networks
     learner_cycle: int
@@ -25,14 +26,14 @@ class _Candidate:
     updates: int
 
 
-class EvaluationBeside:
-    """Evaluates on an interval, in the supervisor's thread.
+class PeriodicEvaluation:
+    """Evaluates at intervals, in the supervisor's thread.
 
     The learner's thread calls `after_cycle`, which keeps a reference to the networks when an
-    evaluation is due; all else is done by whoever calls `poll`, half a second at a time, and
-    `finish`. Networks that fall due while others are being evaluated wait, the newest alone. An
-    evaluation that fails is told, and tried again with the next networks; told again only if one
-    has succeeded in between.
+    evaluation is due. Whoever calls `poll` (half a second at a time) and `finish` plays the
+    episodes. While one evaluation runs, only the newest pending networks are kept. After a failed
+    evaluation training continues, and the next networks are tried; a repeated failure is reported
+    only after a successful evaluation.
     """
 
     def __init__(
@@ -46,15 +47,14 @@ class EvaluationBeside:
         on_message: Callable[[str], None],
         now: Callable[[], float] = time.perf_counter,
     ):
-        """Begins where the ring stands.
+        """Start at the ring's current cycle.
 
         Args:
             ring: a new or restored one.
             evaluator: on the device of the ring's first actor.
             interval_env_steps: env steps learned from between two evaluations.
-            stop_on_error: whether `poll` and `finish` raise what an evaluation fails with.
-            writer: of a row for each evaluation; used by the supervisor's thread, closed by
-                `close`.
+            stop_on_error: whether `poll` and `finish` raise the error of a failed evaluation.
+            writer: takes a row for each evaluation, in the supervisor's thread; `close` closes it.
             on_message: takes a line of text about each evaluation.
             now: seconds.
         """
@@ -66,16 +66,16 @@ class EvaluationBeside:
         self._on_message = on_message
         self._now = now
         self._intervals = ring.progress.env_steps // interval_env_steps
-        # From the learner's thread to the supervisor's.
+        # Handed from the learner's thread to the supervisor's.
         self._due: collections.deque[_Candidate] = collections.deque(maxlen=1)
         self._candidate: _Candidate | None = None
         self._evaluation: Evaluation | None = None
-        self._seconds = 0.0  # spent on the evaluation under way
-        self._last_cycle: int | None = None  # that an evaluation was begun for
+        self._seconds = 0.0  # spent on the current evaluation
+        self._last_cycle: int | None = None  # that was evaluated, or is being evaluated
         self._has_warned = False
 
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
-        """Keeps the networks of a learner cycle that is over, if they are to be evaluated."""
+        """Keep the networks of the completed learner cycle if an evaluation is due."""
         del items
         intervals = self._ring.progress.env_steps // self._interval_env_steps
         if intervals > self._intervals:
@@ -83,10 +83,10 @@ class EvaluationBeside:
             self._due.append(self._newest())
 
     def poll(self) -> None:
-        """Plays on for half a second, if there is something to evaluate.
+        """Play for half a second if there are networks to evaluate.
 
         Raises:
-            Exception: what an evaluation failed with, if that is to stop the run.
+            Exception: the error of a failed evaluation, if that is to stop the run.
         """
         if self._candidate is None and self._due:
             self._candidate = self._due.popleft()
@@ -112,29 +112,28 @@ class EvaluationBeside:
                 reason = (str(error) or type(error).__name__).splitlines()[0]
                 self._on_message(
                     f"evaluation at {candidate.env_steps:,} env steps failed:"
-                    f" {type(error).__name__}: {reason}; training goes on"
+                    f" {type(error).__name__}: {reason}; training continues"
                 )
             self._has_warned = True
 
-    def finish(self, should_stop: Callable[[], bool]) -> None:
-        """Completes the evaluation under way and evaluates the last networks; threads have ended.
+    def finish(self, run_end: RunEnd) -> None:
+        """Complete the current evaluation and evaluate the last networks, after training.
 
-        Args:
-            should_stop: asked twice a second; what is not over then is dropped.
+        A signal drops what is left.
 
         Raises:
             Exception: as `poll`.
         """
         self._due.clear()
-        while self._candidate is not None and not should_stop():
+        while self._candidate is not None and not run_end.is_interrupted:
             self.poll()
         if self._last_cycle != self._ring.learner.num_cycles:
             self._due.append(self._newest())
-        while (self._candidate is not None or self._due) and not should_stop():
+        while (self._candidate is not None or self._due) and not run_end.is_interrupted:
             self.poll()
 
     def close(self) -> None:
-        """Drops an evaluation under way, and closes the file; may be called twice."""
+        """Drop the current evaluation and close the file; may be called twice."""
         self._end()
         self._writer.close()
 
@@ -185,11 +184,13 @@ class EvaluationBeside:
 
 
 def describe_row(row: Row) -> str:
-    """Returns an evaluation in a line of text."""
+    """Return a row of evaluation as a line of text."""
     left = row["episodes_unfinished"]
-    unfinished = f"; {left} not over within evaluation.max_episode_steps" if left else ""
+    unfinished = (
+        f"; {left} episodes not finished within evaluation.max_episode_steps" if left else ""
+    )
     if not row["episodes"]:
-        return f"evaluation at {row['env_steps']:,} env steps: no episode ended{unfinished}"
+        return f"evaluation at {row['env_steps']:,} env steps: no episode finished{unfinished}"
     return (
         f"evaluation at {row['env_steps']:,} env steps: return {row['return_mean']:,.2f}, IQM"
         f" {row['return_iqm']:,.2f} [{row['return_iqm_low']:,.2f}, {row['return_iqm_high']:,.2f}],"

@@ -1,5 +1,8 @@
 """A training run from its config to its exit code."""
 
+import contextlib
+import dataclasses
+import os
 import pathlib
 import shutil
 import sys
@@ -9,8 +12,9 @@ from typing import Any
 import jax
 
 from sebulba.config import Config
+from sebulba.config.naming import default_run_dir
 from sebulba.devices.host_memory import keep_large_blocks
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.exit_codes import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -21,11 +25,13 @@ from sebulba.exit_codes import (
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import check_networks, open_run_dir_together
 from sebulba.learning.non_finite import NonFiniteError
+from sebulba.ring.run_end import RunEnd
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.endings import (
     describe_checkpoint,
     describe_failure,
-    describe_loss,
+    describe_interrupted_compilation,
+    describe_lost_hosts,
     describe_summary,
     end_process,
     exit_code_of,
@@ -33,7 +39,7 @@ from sebulba.run.endings import (
     summarize,
 )
 from sebulba.run.outputs import Outputs, open_outputs
-from sebulba.run.supervision import StopSignal, StuckError, run
+from sebulba.run.supervision import StuckError, run
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.metrics.console import Console
 from sebulba.storage.metrics.files import write_json
@@ -42,11 +48,11 @@ from sebulba.storage.run_dir import NON_FINITE, directory_of_host, resume_comman
 
 
 def train(config: Config) -> int:
-    """Trains as `config` says, and returns the process's exit code.
+    """Train, and return the process's exit code.
 
-    Results go to the run directory; progress and errors to stderr, the cause in the last line. With
-    threads that do not end it does not return, but ends the process; so it does with any failure
-    on several hosts, whose ordinary end would wait for the others.
+    Results go to the run directory; progress and errors to stderr, with the cause in the last line.
+    If threads do not end, this ends the process instead of returning, and so does any failure on
+    several hosts: the ordinary end of a process would wait for the other hosts.
     """
     code = _exit_code(config)
     if hosts.are_several():
@@ -61,112 +67,127 @@ def _exit_code(config: Config) -> int:
         hosts.connect(config.distributed)
         return _train(config)
     except ConfigError as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        _print_error(f"sebulba: {error}")
         return EXIT_CONFIG
     except CheckpointError as error:
-        print(
-            f"{error}\n{describe_failure(error, pathlib.Path(config.run_dir or '.'))}",
-            file=sys.stderr,
-        )
+        _print_error(f"{error}\n{describe_failure(error, pathlib.Path(config.run_dir or '.'))}")
         return EXIT_CHECKPOINT
     except Exception as error:
         if not hosts.are_several():
             raise
-        traceback.print_exception(error)
-        print(f"sebulba: {type(error).__name__}: {error} – before the start.", file=sys.stderr)
+        _print_error("".join(traceback.format_exception(error)))
+        _print_error(f"sebulba: {type(error).__name__}: {error} – before the start.")
         return EXIT_FAILED
 
 
 def _train(config: Config) -> int:
     prepare_process(config)
+    config, is_new = _with_absolute_run_dir(config)
     path = open_run_dir_together(config)
-    hosts.exit_when_lost(EXIT_FAILED, lambda: describe_loss(path))
+    hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
     console = Console(config.run.total_env_steps)
     console.message(f"{config.agent.name} on {config.env.suite} {config.env.id}, into {path}")
     try:
-        with StopSignal().installed() as stop:
-            error = _run(config, path, console, stop)
+        with RunEnd(hosts_agree=hosts.are_several()).listening() as run_end:
+            _run(config, path, console, run_end)
     except ConfigError:
-        if config.resume is None and hosts.is_first():
+        # Only what this process made, and nothing was learned yet.
+        if is_new and hosts.is_first():
             shutil.rmtree(path)
         raise
-    if error is not None:
-        traceback.print_exception(error)
-        print(describe_failure(error, path), file=sys.stderr)
-    code = exit_code_of(error, stop.number)
-    if isinstance(error, StuckError):
+    code, failure = exit_code_of(run_end), run_end.failure
+    is_compiling = isinstance(failure, StuckError) and failure.is_compiling
+    if is_compiling and code > EXIT_SIGNAL_BASE:
+        _print_error(describe_interrupted_compilation(run_end, path))
+    elif failure is not None:
+        _print_error("".join(traceback.format_exception(failure)))
+        _print_error(describe_failure(failure, path))
+    if isinstance(failure, StuckError):
         end_process(code)
     return code
 
 
-def _run(
-    config: Config, path: pathlib.Path, console: Console, stop: StopSignal
-) -> BaseException | None:
-    """Runs to the goal, a signal or a failure, and leaves everything saved; returns the failure."""
+def _with_absolute_run_dir(config: Config) -> tuple[Config, bool]:
+    """Return the config with its run directory in full, and whether there is none there yet.
+
+    Environments may change the working directory.
+    """
+    name = os.path.expandvars(config.run_dir or default_run_dir(config))
+    path = pathlib.Path(name).expanduser().absolute()
+    return dataclasses.replace(config, run_dir=str(path)), not path.exists()
+
+
+def _print_error(text: str) -> None:
+    # Nobody may be reading: `2>&-`, or a terminal that is gone.
+    with contextlib.suppress(OSError, ValueError):
+        print(escaped(text).rstrip(), file=sys.stderr)
+
+
+def _run(config: Config, path: pathlib.Path, console: Console, run_end: RunEnd) -> None:
+    """Run to the goal, a signal or a failure, and leave everything saved.
+
+    Raises:
+        ConfigError: before the first act cycle: the config does not fit devices, agent or
+            environment. Later such errors are failures of the run like any other.
+        CheckpointError: before the first act cycle: the run cannot be resumed.
+    """
 
     def write_row(row: dict[str, Any]) -> None:
-        assert outputs is not None, "no cycle has run before they are open"
+        assert outputs is not None, "no cycle runs before they are open"
         outputs.fan_out.put(row)
         if hosts.is_first():
             console.update(row)
 
-    error: BaseException | None = None
     ring: Ring | None = None
     outputs: Outputs | None = None
+    has_begun = False
     try:
-        ring = assemble(config, write_row=write_row, on_warning=console.message)
+        ring = assemble(config, write_row=write_row, on_warning=console.message, run_end=run_end)
         console.message(f"memory: {ring.memory_plan.describe()}")
         outputs = open_outputs(ring, config, path, console.message)
         check_networks(networks_crc32(ring.learner))
-        agreement = ring.progress.agreement
-        agreement.asks_to_stop = lambda: stop.number
+        has_begun = True
         run(
             ring,
             mode=config.run.mode,
             lanes=outputs.fan_out.lanes,
-            # Several hosts stop together, after the learner cycle in which they have agreed to.
-            should_stop=(lambda: False) if hosts.are_several() else stop.is_set,
             after_cycle=outputs.after_cycle,
             on_poll=outputs.poll,
             env_timeout_s=config.actor.env_timeout_s,
             update_timeout_s=config.learner.update_timeout_s,
         )
-        stop.number = stop.number or agreement.stop_signal
-    except (ConfigError, CheckpointError):
-        raise
-    # What a thread raises is raised here, `SystemExit` too.
-    except BaseException as caught:
-        error = caught
+    # `BaseException`: a `SystemExit` of a thread is raised here too.
+    except BaseException as error:
+        if not has_begun and isinstance(error, (ConfigError, CheckpointError)):
+            raise
+        run_end.failure = error
     finally:
-        is_stuck = isinstance(error, StuckError)
+        threads_have_ended = not isinstance(run_end.failure, StuckError)
         if outputs is not None:
-            failure = outputs.close(
-                threads_have_ended=not is_stuck, is_done=error is None, should_stop=stop.is_set
-            )
-            error = error or failure
-        if ring is not None and not is_stuck:
+            failure = outputs.close(run_end, threads_have_ended=threads_have_ended)
+            run_end.failure = run_end.failure or failure
+        if ring is not None and threads_have_ended:
             ring.close_environments()
         console.close()
-    if isinstance(error, NonFiniteError):
-        _write_non_finite(error, path, console)
+    if isinstance(run_end.failure, NonFiniteError):
+        _write_non_finite(run_end.failure, path, console)
     if ring is not None and outputs is not None:
-        status = "failed" if error else "interrupted" if stop.is_set() else "done"
-        _summarize(ring, path, console, status)
-    return error
+        _summarize(ring, path, console)
 
 
-def _summarize(ring: Ring, path: pathlib.Path, console: Console, status: str) -> None:
-    summary = summarize(ring, status=status, resume_command=resume_command(path))
+def _summarize(ring: Ring, path: pathlib.Path, console: Console) -> None:
+    summary = summarize(ring, resume_command=resume_command(path))
     try:
         write_summary(directory_of_host(path) / "summary.json", summary)
     except OSError as error:
         console.message(f"summary: not written: {error}")
     line = describe_summary(summary, path)
-    console.message(line if status != "interrupted" else f"{line}. {describe_checkpoint(path)}")
+    is_interrupted = summary["status"] == "interrupted"
+    console.message(f"{line}. {describe_checkpoint(path)}" if is_interrupted else line)
 
 
 def _write_non_finite(error: NonFiniteError, path: pathlib.Path, console: Console) -> None:
-    """Says which checkpoint holds the state that the update saw: the one taken after its cycle."""
+    """Write which checkpoint holds the state that the update saw: the one taken after its cycle."""
     place = {"update": error.update, "learner_cycle": error.cycle, "checkpoint": error.cycle + 1}
     try:
         write_json(path / NON_FINITE, place)
@@ -175,14 +196,14 @@ def _write_non_finite(error: NonFiniteError, path: pathlib.Path, console: Consol
 
 
 def prepare_process(config: Config) -> None:
-    """Sets what holds for the whole process; called before JAX starts its threads."""
+    """Set process-wide options; call it before JAX starts its threads."""
     use_compilation_cache()
     if config.run.keep_memory:
         keep_large_blocks()
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs between runs, unless the user has chosen where."""
+    """Keep compiled programs between runs, unless the user has chosen a directory."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache = pathlib.Path.home() / ".cache" / "sebulba" / "jax"
         jax.config.update("jax_compilation_cache_dir", str(cache))

@@ -1,4 +1,4 @@
-"""Where a run's rows, checkpoints, evaluations and schedule go."""
+"""The files of a run: rows of metrics, checkpoints, evaluations and the recorded schedule."""
 
 import dataclasses
 import pathlib
@@ -9,10 +9,11 @@ from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.stored import parse_which
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import choose_step
+from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule_file import SCHEDULE, ScheduleRecorder, resume_schedule
 from sebulba.run.assembly import Ring
 from sebulba.run.autosave import Autosave
-from sebulba.run.evaluation import EvaluationBeside
+from sebulba.run.evaluation import PeriodicEvaluation
 from sebulba.run.state import Resumed, resume
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.metrics.base import MetricsWriter
@@ -29,16 +30,16 @@ _WRITERS_DEADLINE_S = 2.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Everything that a run writes to."""
+    """Everything that a run writes."""
 
     fan_out: MetricsFanOut
     autosave: Autosave
-    evaluation: EvaluationBeside | None
+    evaluation: PeriodicEvaluation | None
     recorder: ScheduleRecorder | None
 
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
-        """Takes a learner cycle in, in the learner's thread."""
-        # First: a checkpoint of this cycle is to find it in the record.
+        """Record a learner cycle, in the learner's thread."""
+        # First, so that the record holds this cycle before a checkpoint of it is taken.
         if self.recorder is not None:
             self.recorder.after_cycle(items)
         self.autosave.after_cycle(items)
@@ -46,19 +47,17 @@ class Outputs:
             self.evaluation.after_cycle(items)
 
     def poll(self) -> None:
-        """Saves and evaluates what is due, in the supervisor's thread."""
+        """Save and evaluate if it is due, in the supervisor's thread."""
         self.autosave.poll()
         if self.evaluation is not None:
             self.evaluation.poll()
 
-    def close(
-        self, *, threads_have_ended: bool, is_done: bool, should_stop: Callable[[], bool]
-    ) -> Exception | None:
-        """Saves the run, evaluates its end and closes all files; returns what went wrong."""
+    def close(self, run_end: RunEnd, *, threads_have_ended: bool) -> Exception | None:
+        """Save the run, evaluate its last networks and close all files; return the failure."""
         try:
             self.autosave.finish(threads_have_ended=threads_have_ended)
-            if self.evaluation is not None and is_done:
-                self.evaluation.finish(should_stop)
+            if self.evaluation is not None and run_end.failure is None:
+                self.evaluation.finish(run_end)
         except Exception as error:
             return error
         finally:
@@ -73,11 +72,11 @@ class Outputs:
 def open_outputs(
     ring: Ring, config: Config, path: pathlib.Path, on_message: Callable[[str], None]
 ) -> Outputs:
-    """Opens the run's files, at the checkpoint that the ring is to go on from if there is one.
+    """Open the run's files; to resume, bring the ring to its checkpoint first.
 
     Raises:
-        CheckpointError: it cannot be used; no file has been touched.
-        ConfigError: the run's recorded schedule cannot go on from there.
+        CheckpointError: the checkpoint cannot be used; no file has been changed.
+        ConfigError: the run's recorded schedule cannot be continued from there.
     """
     own = directory_of_host(path)
     directory, env_steps, resumed = own / CHECKPOINTS, None, None
@@ -100,7 +99,7 @@ def open_outputs(
             interval_s=config.checkpoint.interval_s,
             on_warning=on_message,
         ),
-        evaluation=_evaluation_beside(ring, config, path, on_message, resume_env_steps=env_steps),
+        evaluation=_periodic_evaluation(ring, config, path, on_message, resume_env_steps=env_steps),
         recorder=recorder,
     )
 
@@ -129,14 +128,14 @@ def _recorder(
     )
 
 
-def _evaluation_beside(
+def _periodic_evaluation(
     ring: Ring,
     config: Config,
     path: pathlib.Path,
     on_message: Callable[[str], None],
     *,
     resume_env_steps: int | None,
-) -> EvaluationBeside | None:
+) -> PeriodicEvaluation | None:
     settings = config.evaluation
     if settings.interval_env_steps is None or not hosts.is_first():
         return None
@@ -148,7 +147,7 @@ def _evaluation_beside(
         greedy=settings.greedy,
         seed=config.seed,
     )
-    return EvaluationBeside(
+    return PeriodicEvaluation(
         ring,
         Evaluator(
             ring.agent,

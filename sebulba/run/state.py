@@ -1,10 +1,10 @@
-"""What a checkpoint of a run holds, and how a new ring goes on from one.
+"""What a checkpoint of a run holds, and how a new ring is brought to it.
 
-Nothing pauses for a checkpoint: the cut is what has been learned. It is taken between two learner
-cycles, of the learner's state and of where each actor stood after its last trajectory that was
-learned from. What was acted beyond that is acted again; in lock-step to the same bits, since
-networks, actor state and environment state are the same. No stream gets a gap, and the deque need
-not be stored.
+Nothing pauses for a checkpoint, because it holds what has been *learned*. It is taken between two
+learner cycles: the learner's state, and each actor's point after its last trajectory that was
+learned from. Later trajectories are acted again after resuming; in lock-step to the same bits,
+since networks, actor state and environment state are the same. Every stream continues where the
+learner left it, and the deque need not be stored.
 """
 
 import dataclasses
@@ -16,52 +16,54 @@ import jax
 
 from sebulba.acting.act_cycle import ActCarry
 from sebulba.acting.actor import Actor
-from sebulba.acting.renewal import Seam, seam_after
+from sebulba.acting.env_reset import StreamBoundary, boundary_after
 from sebulba.run.assembly import Ring
 from sebulba.storage.checkpoints.checkpointer import Snapshot, snapshot
 from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
 from sebulba.types import EpisodeRecord, PyTree, TrajectoryItem
 
 Level = Literal["exact", "exact-reset", "restart"]
-"""What comes back of the environments; all else is as it was.
+"""What resuming restores of the environments; everything else is restored completely.
 
-exact: they are as they were; exact-reset: they are made anew, as they are at this cycle without a
-break; restart: they are made anew, and the episodes that were under way are cut.
+exact: their whole state; exact-reset: they are recreated, as they would have been at this cycle
+without the interruption; restart: they are recreated, and the current episodes are dropped.
 """
 
 _HOW = {
-    "exact": "environments as they were",
-    "exact-reset": "environments are made anew here, as without a break",
-    "restart": "environments start anew",
+    "exact": "environments are restored",
+    "exact-reset": "environments are recreated at this cycle in any case",
+    "restart": "environments are recreated, and their current episodes are dropped",
 }
 
 
 class LearnedPoints:
-    """Where each actor stood after its last trajectory that was learned from."""
+    """Each actor's point after its last trajectory that was learned from."""
 
     def __init__(self, actors: Iterable[Actor]):
-        """Starts where the actors stand now."""
+        """Start at the actors' current points."""
         actors = tuple(actors)
         self._points = [(actor.resume_point, actor.num_cycles) for actor in actors]
-        self._renewals = [actor.renewal for actor in actors]
+        self._reset_policies = [actor.reset_policy for actor in actors]
 
     def advance(self, items: Iterable[TrajectoryItem]) -> None:
-        """Takes the trajectories of a learner cycle that is over."""
+        """Move to the points after the trajectories of a learner cycle."""
         for item in items:
             self._points[item.actor_id] = (item.resume_point, item.sequence_number + 1)
 
     @property
     def are_between_streams(self) -> bool:
-        """Whether no actor's environments have to be known: all are made anew, or are the first."""
+        """Whether every actor's next cycle begins with environments made from a known seed."""
         return all(
-            num_cycles == 0 or renewal.is_due(num_cycles)
-            for renewal, num_cycles in zip(self._renewals, self.num_cycles, strict=True)
+            num_cycles == 0 or policy.is_due(num_cycles)
+            for policy, num_cycles in zip(self._reset_policies, self.num_cycles, strict=True)
         )
 
     @property
-    def seams(self) -> list[Seam]:
-        """What is left of each actor's episodes if its environments start anew here."""
-        return [Seam() if self.are_between_streams else seam_after(carry) for carry in self.carries]
+    def boundaries(self) -> list[StreamBoundary]:
+        """Each actor's last episodes, for the case that its environments are recreated here."""
+        if self.are_between_streams:
+            return [StreamBoundary() for _ in self._points]
+        return [boundary_after(carry) for carry in self.carries]
 
     @property
     def carries(self) -> list[ActCarry]:
@@ -70,7 +72,7 @@ class LearnedPoints:
 
     @property
     def num_cycles(self) -> list[int]:
-        """Each actor's cycles so far, which is its next trajectory's number."""
+        """Each actor's completed cycles, which is its next trajectory's sequence number."""
         return [num_cycles for _, num_cycles in self._points]
 
 
@@ -86,7 +88,7 @@ class RunState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resumed:
-    """From where a run goes on."""
+    """Where a resumed run continues."""
 
     num_cycles: int  # of the learner
     env_steps: int
@@ -97,7 +99,7 @@ class Resumed:
 
 
 def capture(ring: Ring, points: LearnedPoints) -> RunState:
-    """Copies the run as it is now, between two learner cycles, to the host."""
+    """Copy the run's current state, between two learner cycles, to the host."""
     learner, progress = ring.learner, ring.progress
     return RunState(
         num_cycles=learner.num_cycles,
@@ -107,7 +109,7 @@ def capture(ring: Ring, points: LearnedPoints) -> RunState:
             "learner": {"num_cycles": learner.num_cycles, "num_updates": learner.num_updates},
             "actors": {
                 "num_cycles": points.num_cycles,
-                "seams": [dataclasses.asdict(seam) for seam in points.seams],
+                "boundaries": [dataclasses.asdict(each) for each in points.boundaries],
             },
             "ledger": {"learned": [account["learned"] for account in ring.ledger.balance()]},
             "progress": progress.state(),
@@ -117,10 +119,10 @@ def capture(ring: Ring, points: LearnedPoints) -> RunState:
 
 
 def resume(ring: Ring, directory: str | os.PathLike[str], which: Which) -> Resumed:
-    """Brings a new ring to where a checkpoint was taken.
+    """Bring a new ring to the point at which a checkpoint was taken.
 
-    The new ring's learner state is given up first, so that a replay is never held twice on the
-    devices: after an error the ring is of no use.
+    The new ring's learner state is deleted first, so that the devices never hold a replay twice;
+    after an error the ring is unusable.
 
     Raises:
         CheckpointError: as `sebulba.storage.checkpoints.restore.restore`, or for another
@@ -134,8 +136,8 @@ def resume(ring: Ring, directory: str | os.PathLike[str], which: Which) -> Resum
     num_hosts = meta.get("hosts", 1)
     if num_hosts != jax.process_count():
         raise CheckpointError(
-            f"checkpoint {which} in {directory} was saved by {num_hosts} hosts, each of which has a"
-            f" part of it, and this run has {jax.process_count()}; start it on {num_hosts}"
+            f"checkpoint {which} in {directory}: expected {jax.process_count()} hosts, got"
+            f" {num_hosts}; each host holds a part of it. Resume it on {num_hosts} hosts"
         )
     ring.learner.restore(arrays["learner"], **meta["learner"])
     actor_cycles = meta["actors"]["num_cycles"]
@@ -146,10 +148,10 @@ def resume(ring: Ring, directory: str | os.PathLike[str], which: Which) -> Resum
     if carries[0].env_state is None:
         level = "exact-reset" if LearnedPoints(ring.actors).are_between_streams else "restart"
     if level == "restart":
-        for actor, seam in zip(ring.actors, meta["actors"]["seams"], strict=True):
-            # An actor that has not acted begins with its first environments, as a new run's.
+        for actor, boundary in zip(ring.actors, meta["actors"]["boundaries"], strict=True):
+            # An actor that has not acted begins with its first environments, as in a new run.
             if actor.num_cycles:
-                actor.end_stream(_read_seam(seam))
+                actor.end_stream(_read_boundary(boundary))
     ring.trajectories.restore(actor_cycles)
     ring.ledger.restore(meta["ledger"]["learned"])
     ring.progress.restore(meta["progress"])
@@ -165,18 +167,18 @@ def _stored(learner_state: PyTree, carries: Iterable[ActCarry]) -> dict[str, PyT
 
 
 def _stored_of_actor(carry: ActCarry) -> dict[str, PyTree]:
-    """Returns the fields of a carry that outlive the process; the others are a new actor's."""
+    """Return the fields of a carry that are stored; the others are a new actor's."""
     if carry.env_state is None:
         return {"actor_state": carry.actor_state}
     return {field.name: getattr(carry, field.name) for field in dataclasses.fields(carry)}
 
 
-def _read_seam(stored: dict[str, Any]) -> Seam:
+def _read_boundary(stored: dict[str, Any]) -> StreamBoundary:
     finished = tuple(EpisodeRecord(**record) for record in stored["finished"])
-    return Seam(finished=finished, num_cut=stored["num_cut"])
+    return StreamBoundary(finished=finished, num_interrupted=stored["num_interrupted"])
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    # Of NumPy arrays, which stay in host memory, there is no sharding.
+    # NumPy arrays stay in host memory and have no sharding.
     sharding = getattr(leaf, "sharding", None)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

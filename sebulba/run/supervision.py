@@ -1,7 +1,7 @@
 """Runs a ring: the only module that creates threads.
 
-Whoever calls `run` is the supervisor. The actors, the learner and the metrics writer are daemon
-threads; the first exception of any of them closes the deques, which ends all the others, and is
+The thread that calls `run` is the supervisor. The actors, the learner and the metrics writers are
+daemon threads. The first exception of any of them closes the deques, which ends all others, and is
 raised here with its own traceback and a note that says where it happened.
 """
 
@@ -9,59 +9,67 @@ import dataclasses
 import faulthandler
 import functools
 import queue
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
 from sebulba.acting.actor import Actor, run_actor
 from sebulba.learning.learner import Learner, run_learner
 from sebulba.ring.queues import Closed
+from sebulba.ring.run_end import RunEnd
+from sebulba.ring.timing import COMPILE, WallClock
 from sebulba.ring.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
 from sebulba.run.assembly import Ring
-from sebulba.signals import handled
 from sebulba.storage.metrics.writers import WriterLane
 from sebulba.types import TrajectoryItem
 
 _POLL_S = 0.2
-# Together with what follows, saving and the writers, a stop is to take 10 s at most.
+# A stop takes 10 s at most, of which saving and closing the writers need the rest.
 _STOP_DEADLINE_S = 7.0
 _STOP_DEADLINE_OF_STUCK_S = 1.0
 
 
 class StuckError(RuntimeError):
-    """A thread did not end in time; what the run was stopped for is its `__context__`.
+    """A thread did not end in time; its `__context__` is why the run was stopped.
 
-    The process cannot end as others do: see `sebulba.run.endings.end_process`.
+    The process has to end by `sebulba.run.endings.end_process`.
+
+    Attributes:
+        is_compiling: all that is left are compilations, which nothing can interrupt.
     """
+
+    def __init__(self, message: str, *, is_compiling: bool = False):
+        self.is_compiling = is_compiling
+        super().__init__(message)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Thread:
-    """A thread's task, and where it is now, for messages."""
+    """A thread's task, and its current place for messages."""
 
     name: str
     target: Callable[[], None]
     place: Callable[[], str]
+    clock: WallClock
 
 
 class Supervisor:
-    """Starts threads and hears of their ends."""
+    """Starts threads, and collects how they ended."""
 
     def __init__(self) -> None:
-        # No `SimpleQueue`: in CPython 3.11 its `get` never returns after a signal whose handler had
-        # to wait for the GIL until the timeout was over.
+        # Not a `SimpleQueue`: in CPython 3.11 its `get(timeout)` never returns if a signal handler
+        # had to wait for the GIL until after the timeout.
         self._ends: queue.Queue[tuple[str, BaseException | None]] = queue.Queue()
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[threading.Thread, WallClock] = {}
         self._has_dumped = False
 
     def start(self, thread: Thread) -> None:
-        """Starts a daemon thread."""
+        """Start a daemon thread."""
 
         def guarded() -> None:
             error: BaseException | None = None
@@ -76,23 +84,23 @@ class Supervisor:
                 self._ends.put((thread.name, error))
 
         started = threading.Thread(target=guarded, name=thread.name, daemon=True)
-        self._threads.append(started)
+        self._threads[started] = thread.clock
         started.start()
 
     def wait_for(
         self,
         name: str,
-        should_stop: Callable[[], bool],
+        run_end: RunEnd,
         on_poll: Callable[[], None],
         watchdog: Watchdog,
     ) -> None:
-        """Waits until the named thread has ended, or `should_stop`; calls `on_poll` meanwhile.
+        """Wait until the named thread has ended or `run_end` interrupts; poll meanwhile.
 
         Raises:
-            WatchdogError: a thread is stuck; the stacks of all threads go to stderr.
-            BaseException: whatever ended any of the threads.
+            WatchdogError: a thread exceeded its limit; the stacks of all threads go to stderr.
+            BaseException: the exception that ended any of the threads.
         """
-        while not should_stop():
+        while not run_end.interrupts:
             on_poll()
             try:
                 watchdog.check()
@@ -109,18 +117,23 @@ class Supervisor:
                 return
 
     def join(self, deadline_s: float) -> None:
-        """Waits for all threads, which must have been told to end.
+        """Wait for all threads; the deques must be closed.
 
         Raises:
-            StuckError: some did not in time; the stacks of all threads go to stderr.
+            StuckError: some did not end in time; the stacks of all threads go to stderr.
         """
         deadline = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        stuck = [thread.name for thread in self._threads if thread.is_alive()]
-        if stuck:
-            self._dump_stacks()
-            raise StuckError(f"{' and '.join(stuck)} did not end within {deadline_s:g} s")
+        stuck = [thread for thread in self._threads if thread.is_alive()]
+        if not stuck:
+            return
+        names = " and ".join(thread.name for thread in stuck)
+        activities = [self._threads[thread].current for thread in stuck]
+        if all(current is not None and current[0] == COMPILE for current in activities):
+            raise StuckError(f"{names} still compiling after {deadline_s:g} s", is_compiling=True)
+        self._dump_stacks()
+        raise StuckError(f"{names} did not end within {deadline_s:g} s")
 
     def _dump_stacks(self) -> None:
         if not self._has_dumped:
@@ -128,78 +141,48 @@ class Supervisor:
         self._has_dumped = True
 
 
-class StopSignal:
-    """Whether the user asked the run to stop; a second time ends the process at once."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-
-    def is_set(self) -> bool:
-        """Whether a signal has come."""
-        return self.number is not None
-
-    @contextmanager
-    def installed(self) -> Iterator["StopSignal"]:
-        """Listens for SIGINT and SIGTERM; in the main thread only, where Python allows it."""
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        with handled(self._receive):
-            yield self
-
-    def _receive(self, number: int, frame: Any) -> None:
-        if self.number is not None:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self.number = number
-
-
 def run(
     ring: Ring,
     *,
     mode: Literal["threads", "serial"],
     lanes: Sequence[WriterLane] = (),
-    should_stop: Callable[[], bool] = lambda: False,
     after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
     on_poll: Callable[[], None] = lambda: None,
     env_timeout_s: float | None = None,
     update_timeout_s: float | None = None,
 ) -> None:
-    """Runs the ring until its goal is reached or `should_stop`, and ends every thread of it.
+    """Run the ring until its `run_end` is set, and end every thread of it.
 
     Args:
-        ring: a new one, or a restored one.
-        mode: `threads`, or everything but the writers in this one.
-        lanes: of metrics writers; each gets a thread, which ends when its lane is closed.
-        should_stop: asked several times a second.
-        after_cycle: is given the trajectories of each learner cycle, in the learner's thread.
+        ring: a new or a restored one.
+        mode: `threads`, or `serial`: everything but the writers in this thread.
+        lanes: the metrics writers' queues; each gets a thread, which ends when its queue is closed.
+        after_cycle: takes the trajectories of each learner cycle, in the learner's thread.
         on_poll: called several times a second, in this thread.
-        env_timeout_s: seconds that an actor may be in its environment; None: any number. The thread
-            of `serial` is nobody's to watch.
-        update_timeout_s: seconds that the updates of a learner cycle may take.
+        env_timeout_s: limit of an env step or fused cycle, in seconds; None: no limit. `serial` has
+            no second thread that could watch the first.
+        update_timeout_s: limit of the updates of a learner cycle, in seconds; None: no limit.
 
     Raises:
         Exception: the first of any thread, with a note that says where it happened.
-        WatchdogError: a thread took longer than it may.
+        WatchdogError: a thread exceeded its limit.
         StuckError: a thread did not end in time.
     """
     for lane in lanes:
         threading.Thread(target=lane.run, name=f"writer {lane.name}", daemon=True).start()
     if mode == "serial":
-        run_serial(ring, should_stop, after_cycle, on_poll)
+        run_serial(ring, after_cycle, on_poll)
     else:
-        watchdog = _watchdog(ring, env_timeout_s, update_timeout_s)
-        run_threads(ring, should_stop, after_cycle, on_poll, watchdog)
+        run_threads(ring, after_cycle, on_poll, _watchdog(ring, env_timeout_s, update_timeout_s))
 
 
 def run_threads(
     ring: Ring,
-    should_stop: Callable[[], bool],
     after_cycle: Callable[[Sequence[TrajectoryItem]], None],
     on_poll: Callable[[], None],
     watchdog: Watchdog,
 ) -> None:
-    """Runs the ring to its goal: a thread for each actor and one for the learner."""
+    """Run the ring to its end: a thread for each actor and one for the learner."""
     supervisor = Supervisor()
     deadline_s = _STOP_DEADLINE_S
     try:
@@ -212,14 +195,16 @@ def run_threads(
                     trajectories=ring.trajectories,
                     stagings=ring.stagings,
                     progress=ring.progress,
+                    run_end=ring.run_end,
                     after_cycle=after_cycle,
                 ),
                 place=lambda: _place_of_learner(ring.learner),
+                clock=ring.learner.clock,
             )
         )
         for actor, device in zip(ring.actors, ring.actor_devices, strict=True):
             supervisor.start(_actor_thread(ring, actor, device))
-        supervisor.wait_for("learner", should_stop, on_poll, watchdog)
+        supervisor.wait_for("learner", ring.run_end, on_poll, watchdog)
     except WatchdogError:
         deadline_s = _STOP_DEADLINE_OF_STUCK_S
         raise
@@ -258,20 +243,20 @@ def _actor_thread(ring: Ring, actor: Actor, device: jax.Device) -> Thread:
             trajectories=ring.trajectories,
         ),
         place=lambda: _place_of_actor(actor),
+        clock=actor.clock,
     )
 
 
 def run_serial(
     ring: Ring,
-    should_stop: Callable[[], bool],
     after_cycle: Callable[[Sequence[TrajectoryItem]], None],
     on_poll: Callable[[], None],
 ) -> None:
-    """Runs the ring to its goal in this thread, in the order of lock-step."""
+    """Run the ring to its end in this thread, in the order of lock-step."""
     learner, progress = ring.learner, ring.progress
     try:
         learner.stage(ring.stagings)
-        while not progress.is_done and not should_stop():
+        while not ring.run_end.is_set:
             turn = ring.schedule.actors_in_turn(learner.num_cycles)
             items = [_act_serially(ring, actor_id) for actor_id in turn]
             learner.clock.restart()
@@ -306,7 +291,7 @@ def _place_of_learner(learner: Learner) -> str:
 
 @contextmanager
 def _noting(place: Callable[[], str]) -> Iterator[None]:
-    """Adds a note that says where it happened to an exception on its way out."""
+    """Add a note that says where it happened to an exception that passes through."""
     try:
         yield
     except BaseException as error:

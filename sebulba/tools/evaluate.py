@@ -25,8 +25,8 @@ from sebulba.exit_codes import (
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
 )
+from sebulba.ring.run_end import RunEnd
 from sebulba.run.lifecycle import use_compilation_cache
-from sebulba.run.supervision import StopSignal
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.files import write_json
@@ -40,8 +40,8 @@ def evaluate(options: argparse.Namespace) -> int:
     Results go to stdout and to the files asked for, errors to stderr, the cause in the last line.
     """
     try:
-        with StopSignal().installed() as stop:
-            played_any = _evaluate(options, stop)
+        with RunEnd().listening() as run_end:
+            played_any = _evaluate(options, run_end)
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -52,9 +52,9 @@ def evaluate(options: argparse.Namespace) -> int:
         traceback.print_exc()
         print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_FAILED
-    if stop.number is not None:
+    if run_end.signal is not None:
         print("sebulba: stopped; nothing was written", file=sys.stderr)
-        return EXIT_SIGNAL_BASE + stop.number
+        return EXIT_SIGNAL_BASE + run_end.signal
     if not played_any:
         print(
             "sebulba: no episode was over in time; give --max-episode-steps more", file=sys.stderr
@@ -63,7 +63,7 @@ def evaluate(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _evaluate(options: argparse.Namespace, stop: StopSignal) -> bool:
+def _evaluate(options: argparse.Namespace, run_end: RunEnd) -> bool:
     """Plays, shows and writes; returns whether any episode ended."""
     which = parse_which(options.checkpoint)
     if options.video is not None:
@@ -91,11 +91,11 @@ def _evaluate(options: argparse.Namespace, stop: StopSignal) -> bool:
     )
     evaluation = evaluator.start(stored.networks, wrap=wrap)
     try:
-        while not evaluation.is_over and not stop.is_set():
+        while not evaluation.is_over and not run_end.is_interrupted:
             evaluation.advance()
     finally:
         evaluation.close()
-    if stop.is_set():
+    if run_end.is_interrupted:
         return False
     played = evaluation.result()
     statistics = summarize(played.records, seed=plan.seed)

@@ -106,8 +106,8 @@ def test_acting_stops_with_the_longest_episode():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (["--env.suite", "ale", "--env.id", "pong"], "cannot begin new episodes all at once"),
-        (["--env.id", "Pong-v5", "--env.options", "{episodic_life: true}"], "no whole game"),
+        (["--env.suite", "ale", "--env.id", "pong"], "cannot be reset together"),
+        (["--env.id", "Pong-v5", "--env.options", "{episodic_life: true}"], "but not the game"),
     ],
 )
 def test_environments_that_cannot_act_whole_episodes_are_refused(env, message):

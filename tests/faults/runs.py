@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 
 from sebulba.config import (
     ActorConfig,
@@ -15,6 +16,7 @@ from sebulba.config import (
 from tests.toys import ToyConfig
 
 BREAKING = "tests.faults.breaking"
+LONG_S = 60.0  # a process that hangs takes an hour
 
 
 def make_config(run_dir, *, agent="tests.toys:ToyAgent", updates_per_cycle=1, **sections):
@@ -44,3 +46,20 @@ def last_line(capsys):
 def summary_of(run_dir):
     """Returns `summary.json`."""
     return json.loads((run_dir / "summary.json").read_text())
+
+
+def hang_at(monkeypatch, owner, call, release, announce=None):
+    """Makes `run_cycle` hang at its `call`-th call; returns the event that it does."""
+    method, calls, hangs = owner.run_cycle, [], threading.Event()
+
+    def hanging(self, *args):
+        calls.append(None)
+        if len(calls) == call:
+            if announce is not None:
+                self.clock.begin(announce)
+            hangs.set()
+            release.wait()
+        return method(self, *args)
+
+    monkeypatch.setattr(owner, "run_cycle", hanging)
+    return hangs

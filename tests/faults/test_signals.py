@@ -7,8 +7,10 @@ import time
 
 import pytest
 
+from sebulba.ring.run_end import RunEnd
+from sebulba.ring.timing import WallClock
 from sebulba.ring.watchdog import Watchdog
-from sebulba.run import supervision as runner
+from sebulba.run import supervision
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
@@ -44,24 +46,29 @@ def test_second_signal_ends_a_run_at_once_with_its_older_checkpoint_intact(numbe
 
 
 def test_a_signal_that_has_to_wait_for_the_gil_is_not_lost():
-    is_polling, has_come = threading.Event(), threading.Event()
+    is_polling, run_end = threading.Event(), RunEnd()
     is_over = threading.Event()
     outlasted = []
 
     def hold_the_gil_beyond_a_poll():
         is_polling.wait()
-        time.sleep(0.2 * runner._POLL_S)  # The supervisor waits by now.
-        signal.setitimer(signal.ITIMER_REAL, 0.2 * runner._POLL_S)
-        ctypes.PyDLL(None).usleep(int(2e6 * runner._POLL_S))
+        time.sleep(0.2 * supervision._POLL_S)  # The supervisor waits by now.
+        signal.setitimer(signal.ITIMER_REAL, 0.2 * supervision._POLL_S)
+        ctypes.PyDLL(None).usleep(int(2e6 * supervision._POLL_S))
         outlasted.append(not is_over.wait(60))
 
-    supervisor = runner.Supervisor()
-    previous = signal.signal(signal.SIGALRM, lambda *_: has_come.set())
+    supervisor = supervision.Supervisor()
+    previous = signal.signal(signal.SIGALRM, run_end._receive)
     try:
         supervisor.start(
-            runner.Thread(name="busy", target=hold_the_gil_beyond_a_poll, place=lambda: "busy")
+            supervision.Thread(
+                name="busy",
+                target=hold_the_gil_beyond_a_poll,
+                place=lambda: "busy",
+                clock=WallClock(),
+            )
         )
-        supervisor.wait_for("busy", has_come.is_set, is_polling.set, Watchdog([]))
+        supervisor.wait_for("busy", run_end, is_polling.set, Watchdog([]))
         is_over.set()
         supervisor.join(60)
     finally:

@@ -2,21 +2,19 @@
 
 import re
 import signal
-import threading
 import time
 
 import pytest
 
 from sebulba.acting.actor import Actor
 from sebulba.learning.learner import Learner
+from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import ENVIRONMENT
 from sebulba.run import endings, lifecycle
-from sebulba.run import supervision as runner
 from sebulba.storage.checkpoints.restore import steps_in
-from tests.faults.runs import BREAKING, last_line, make_config, summary_of
+from tests.faults.runs import BREAKING, LONG_S, hang_at, last_line, make_config, summary_of
 from tests.subprocesses import run_python
 
-LONG_S = 60.0  # a process that hangs takes an hour
 BREAKING_CONFIG = """
 env: {{suite: gymnasium, id: '{module}:Breaking-v0', options: {{steps: {steps}, then: {then}}}}}
 devices: {{actor: [0], learner: [0]}}
@@ -67,39 +65,6 @@ def test_process_ends_soon_after_an_actor_s_exception(tmp_path):
     assert ended_at - failed_at < LONG_S
 
 
-@pytest.fixture
-def blocked(monkeypatch):
-    """Lets threads that hang in this process go on once the test is over."""
-    release = threading.Event()
-    ends = []
-    monkeypatch.setattr(lifecycle, "end_process", ends.append)
-    monkeypatch.setattr(runner, "_STOP_DEADLINE_S", 0.2)
-    monkeypatch.setattr(runner, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
-    before = set(threading.enumerate())
-    yield release, ends
-    release.set()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(LONG_S)
-        assert not thread.is_alive()
-
-
-def hang_at(monkeypatch, owner, call, release, announce=None):
-    """Makes `run_cycle` hang at its `call`-th call; returns the event that it does."""
-    method, calls, hangs = owner.run_cycle, [], threading.Event()
-
-    def hanging(self, *args):
-        calls.append(None)
-        if len(calls) == call:
-            if announce is not None:
-                self.clock.begin(announce)
-            hangs.set()
-            release.wait()
-        return method(self, *args)
-
-    monkeypatch.setattr(owner, "run_cycle", hanging)
-    return hangs
-
-
 def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
     tmp_path, monkeypatch, blocked, capsys
 ):
@@ -124,10 +89,10 @@ def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_
 
     def signal_once_it_learns(self):
         if hangs.is_set():
-            self.number = signal.SIGTERM
-        return self.number is not None
+            self.signal = signal.SIGTERM
+        return self.signal is not None
 
-    monkeypatch.setattr(runner.StopSignal, "is_set", signal_once_it_learns)
+    monkeypatch.setattr(RunEnd, "interrupts", property(signal_once_it_learns))
     assert lifecycle.train(make_config(tmp_path)) == 143
     assert ends == [143]
     last = last_line(capsys)
@@ -155,7 +120,7 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
     last = last_line(capsys)
     assert last.startswith("sebulba: RuntimeError: the actor broke – This happened in actor ")
     # The other actor may be compiling.
-    assert re.search(r"After that .*\blearner\b.* did not end within 0\.2 s\.", last)
+    assert re.search(r"Also: .*\blearner\b.* did not end within 0\.2 s\.", last)
 
 
 def test_exit_of_a_thread_is_a_failure(tmp_path, monkeypatch, capsys):
@@ -165,4 +130,4 @@ def test_exit_of_a_thread_is_a_failure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Learner, "run_cycle", leave)
     assert lifecycle.train(make_config(tmp_path)) == 3
     assert "SystemExit" in last_line(capsys)
-    assert endings.exit_code_of(None, None) == 0
+    assert endings.exit_code_of(RunEnd()) == 0

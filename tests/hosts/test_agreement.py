@@ -10,6 +10,7 @@ import pytest
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.hosts.agreement import Agreement, TrajectoryReport, pack, unpack
 from sebulba.learning.learner import run_learner
+from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import AGREEMENT, COMPILE, WallClock
 from sebulba.types import EpisodeRecord
 
@@ -43,14 +44,12 @@ def test_the_length_of_a_packed_report_depends_on_nothing_that_happened():
 
 
 def test_the_learner_announces_that_it_may_wait_for_other_hosts():
-    clock, announced = WallClock(), []
+    clock, announced, run_end = WallClock(), [], RunEnd()
 
     class Progress:
-        is_done = False
-
         def record(self, items, metrics, *, queue_depth):
             announced.append(clock.current[0])
-            self.is_done = len(announced) == 3
+            run_end.goal = len(announced) == 3
 
     learner = types.SimpleNamespace(
         clock=clock,
@@ -60,14 +59,22 @@ def test_the_learner_announces_that_it_may_wait_for_other_hosts():
         check_finite=lambda: None,
     )
     schedule = types.SimpleNamespace(actors_to_take=lambda cycle: [])
-    run_learner(learner, schedule=schedule, trajectories=[], stagings={}, progress=Progress())
+    run_learner(
+        learner,
+        schedule=schedule,
+        trajectories=[],
+        stagings={},
+        progress=Progress(),
+        run_end=run_end,
+    )
     assert announced == [COMPILE, AGREEMENT, AGREEMENT]
 
 
 def test_a_host_alone_decides_nothing_and_may_always_save():
-    agreement = Agreement(LearnerDevices(jax.devices()[:2]), max_episodes=5)
-    agreement.asks_to_stop = lambda: 15
+    run_end = RunEnd()
+    agreement = Agreement(LearnerDevices(jax.devices()[:2]), run_end=run_end, max_episodes=5)
+    run_end.received = 15
     reports = [make_report(1), make_report(2)]
     assert agreement.decide(reports) == reports
-    assert agreement.stop_signal is None
+    assert run_end.signal is None
     assert agreement.allows_checkpoint

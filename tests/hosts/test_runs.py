@@ -159,7 +159,7 @@ def test_an_update_that_waits_for_a_stopped_host_is_ended_by_the_watchdog(config
 def test_an_update_that_waits_for_a_stopped_host_is_ended_by_the_heartbeat(config, tmp_path):
     code, output = stop_the_second(config, tmp_path / "run", heartbeat_s=HEARTBEAT_S, update_s=600)
     assert code == EXIT_FAILED, output
-    assert "host 0 of 2 lost the others: one of them is dead, stuck" in last_line(output)
+    assert "host 0 of 2 lost contact with a peer: it is dead, hung" in last_line(output)
 
 
 def test_hosts_of_different_configs_do_not_start(config, tmp_path):

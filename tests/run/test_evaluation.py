@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import jax
 import pytest
@@ -10,9 +11,10 @@ from sebulba.config import EnvConfig, EvaluationConfig, RunConfig
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.statistics import summarize
 from sebulba.evaluation.stored import load_stored_policy
+from sebulba.ring.run_end import RunEnd
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
-from sebulba.run.evaluation import EvaluationBeside
+from sebulba.run.evaluation import PeriodicEvaluation
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.evaluation.runs import tiny_config
 from tests.run.resuming import comparable, rows_in
@@ -113,7 +115,13 @@ def make_plan(*, seed=0):
     )
 
 
-def make_beside(ring, *, now=lambda: 0.0, **changes):
+def stopped():
+    run_end = RunEnd()
+    run_end.signal = signal.SIGTERM
+    return run_end
+
+
+def make_evaluation(ring, *, now=lambda: 0.0, **changes):
     settings = {
         "interval_env_steps": 100,
         "stop_on_error": True,
@@ -121,7 +129,7 @@ def make_beside(ring, *, now=lambda: 0.0, **changes):
         "on_message": [].append,
         "now": now,
     }
-    return EvaluationBeside(
+    return PeriodicEvaluation(
         ring, Evaluator(ring.agent, make_plan(), device=jax.devices()[0]), **settings | changes
     )
 
@@ -130,53 +138,53 @@ def test_a_poll_plays_no_longer_than_its_slice(ring):
     # A clock on which everything takes a second: each poll plays as little as there is.
     ticks = iter(range(10_000))
     writer = ListWriter()
-    beside = make_beside(ring, now=lambda: next(ticks), writer=writer)
-    beside.finish(should_stop=lambda: True)
+    evaluation = make_evaluation(ring, now=lambda: next(ticks), writer=writer)
+    evaluation.finish(stopped())
     polls = 0
     while not writer.rows:
-        beside.poll()
+        evaluation.poll()
         polls += 1
     assert polls > 1
     assert writer.rows[0]["episodes"] == 4
-    beside.close()
+    evaluation.close()
 
 
 def test_an_evaluation_gives_up_when_the_run_is_to_stop(ring):
     writer, ticks = ListWriter(), iter(range(10_000))
-    answers = iter([False, True])
-    beside = make_beside(ring, now=lambda: next(ticks), writer=writer)
-    beside.finish(lambda: next(answers))
+    evaluation = make_evaluation(ring, now=lambda: next(ticks), writer=writer)
+    evaluation.after_cycle(())
+    evaluation.finish(stopped())
     assert writer.rows == []
-    beside.close()
+    evaluation.close()
 
 
 def test_networks_that_fall_due_meanwhile_wait_and_the_newest_alone_is_taken(ring, monkeypatch):
     writer = ListWriter()
-    beside = make_beside(ring, writer=writer)
+    evaluation = make_evaluation(ring, writer=writer)
     for env_steps in (90, 110, 190, 250, 330):
         monkeypatch.setattr(ring.progress, "env_steps", env_steps)
-        beside.after_cycle(())
+        evaluation.after_cycle(())
     while not writer.rows:
-        beside.poll()
+        evaluation.poll()
     for _ in range(10):
-        beside.poll()
+        evaluation.poll()
     assert [row["env_steps"] for row in writer.rows] == [330]
-    beside.close()
+    evaluation.close()
 
 
 def test_a_failing_evaluation_is_told_once_until_one_succeeds(ring, monkeypatch):
     messages = []
-    beside = make_beside(ring, on_message=messages.append, stop_on_error=False)
+    evaluation = make_evaluation(ring, on_message=messages.append, stop_on_error=False)
     for env_steps, fails in ((110, True), (210, True), (310, False), (410, True)):
         monkeypatch.setattr(ring.progress, "env_steps", env_steps)
         with monkeypatch.context() as patch:
             if fails:
                 patch.setattr(Evaluator, "start", failing)
-            beside.after_cycle(())
-            beside.poll()
+            evaluation.after_cycle(())
+            evaluation.poll()
     assert [message.partition(":")[0] for message in messages] == [
         "evaluation at 110 env steps failed",
         "evaluation at 310 env steps",
         "evaluation at 410 env steps failed",
     ]
-    beside.close()
+    evaluation.close()

@@ -86,7 +86,7 @@ def test_a_failure_ends_with_code_3_its_traceback_its_place_and_the_results(
 
 
 def test_an_environment_that_is_not_there_ends_with_code_2(tmp_path, capsys):
-    config = make_config(tmp_path, env=EnvConfig(suite="envpool", id="Pongg-v5"))
+    config = make_config(tmp_path / "run", env=EnvConfig(suite="envpool", id="Pongg-v5"))
     assert lifecycle.train(config) == 2
     assert "Pong-v5" in capsys.readouterr().err.splitlines()[-1]
-    assert not tmp_path.exists(), "the same command runs once the id is right"
+    assert not (tmp_path / "run").exists(), "the same command runs once the id is right"

@@ -215,7 +215,7 @@ def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatc
     assert last.endswith(command)
     fail_at(monkeypatch, Progress, "record", 15)
     assert lifecycle.train(resuming(config)) == 3
-    assert f"resumes at cycle {step} (exact: environments as they were)" in capsys.readouterr().err
+    assert f"resumes at cycle {step} (exact: environments are restored)" in capsys.readouterr().err
     assert steps_in(tmp_path / "run/checkpoints") == [step], "of a broken learner there is none"
     monkeypatch.undo()
     assert lifecycle.train(resuming(config)) == 0

@@ -138,11 +138,11 @@ def test_run_that_is_killed_while_it_saves_resumes_bitwise(
 
 TWO_SIGNALS = """
 import os, signal, sys
-from sebulba.run.supervision import StopSignal
+from sebulba.ring.run_end import RunEnd
 
-with StopSignal().installed() as stop:
+with RunEnd().listening() as run_end:
     os.kill(os.getpid(), signal.SIGTERM)
-    print(stop.number, flush=True)
+    print(run_end.signal, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     print("still here", flush=True)
 """

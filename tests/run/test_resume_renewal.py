@@ -1,4 +1,4 @@
-"""Runs whose environments are made anew: at fixed cycles, and where they cannot be stored."""
+"""Runs whose environments are recreated: at fixed cycles, and where they cannot be stored."""
 
 import dataclasses
 
@@ -129,14 +129,14 @@ def test_checkpoint_of_a_finished_run_is_its_end_and_resumes_at_restart(tmp_path
     resumed = resume(ring, tmp_path / "checkpoints", "latest")
     assert resumed.level == "restart"
     assert resumed.env_steps == rows_in(tmp_path)[-1]["env_steps"] >= 350
-    under_way = sum(actor._seam.num_cut for actor in ring.actors)
+    under_way = sum(actor._boundary.num_interrupted for actor in ring.actors)
     assert 0 < under_way <= 8
     cut = ring.progress.episodes_cut
     longer = dataclasses.replace(config.run, total_env_steps=500)
     ring.close_environments()
     assert lifecycle.train(dataclasses.replace(config, run=longer, resume="latest")) == 0
     assert rows_in(tmp_path)[-1]["episodes_cut"] >= cut + under_way
-    assert "(restart: environments start anew)" in capsys.readouterr().err
+    assert "(restart: environments are recreated" in capsys.readouterr().err
 
 
 def test_copies_are_only_taken_where_all_actors_have_new_environments(tmp_path):
@@ -190,7 +190,7 @@ def test_a_lag_keeps_checkpoints_on_renewals(tmp_path):
 def test_renewals_that_cannot_be_kept_are_refused():
     with pytest.raises(ConfigError, match=r"exact_reset_cycles: expected null, or a bound on the"):
         validate(make_config(lag=None))
-    with pytest.raises(ConfigError, match=r"exact_reset_cycles: .* stored as they are"):
+    with pytest.raises(ConfigError, match=r"exact_reset_cycles: .* checkpoints hold"):
         assemble(make_config(CATCH), write_row=lambda row: None)
 
 

@@ -12,6 +12,7 @@ import rich.console
 import rich.progress
 import rich.table
 
+from sebulba.errors import escaped
 from sebulba.storage.metrics.base import Row
 
 _LIVE_INTERVAL_S = 0.1
@@ -61,7 +62,7 @@ class Console:
     def message(self, text: str) -> None:
         """Prints a line, above the bar if there is one; works after `close` as well."""
         with self._lock, contextlib.suppress(Exception):
-            self._display.message(text)
+            self._display.message(escaped(text))
 
     def close(self) -> None:
         """Shows the row held back and gives the terminal back; may be called twice."""

@@ -63,14 +63,14 @@ def record(subject: Subject) -> Recording:
     first = first_learning_cycle(subject) or 0
     turns = -(-2 * spec.num_actors // spec.trajectories_per_cycle)
     num_cycles = max(first + _LEARNING_CYCLES, turns + 1)
+
+    def after_cycle(items: Sequence[TrajectoryItem]) -> None:
+        recorder.after_cycle(items)
+        ring.run_end.goal = ring.learner.num_cycles >= num_cycles
+
     jax.monitoring.register_event_duration_secs_listener(recorder.on_event)
     try:
-        run(
-            ring,
-            mode="serial",
-            should_stop=lambda: ring.learner.num_cycles >= num_cycles,
-            after_cycle=recorder.after_cycle,
-        )
+        run(ring, mode="serial", after_cycle=after_cycle)
     finally:
         jax.monitoring.unregister_event_duration_listener(recorder.on_event)
     return recorder.finish()

@@ -146,14 +146,15 @@ def measured_rate(config: Config, *, seconds: float) -> float:
     ring = assemble(config, write_row=lambda row: None)
     steady_since: float | None = None
 
-    def should_stop() -> bool:
+    def look_at_time() -> None:
         nonlocal steady_since
         if steady_since is None and ring.progress.startup_s is not None:
             steady_since = time.monotonic()
-        return steady_since is not None and time.monotonic() - steady_since >= seconds
+        if steady_since is not None and time.monotonic() - steady_since >= seconds:
+            ring.run_end.goal = True
 
     try:
-        run(ring, mode=config.run.mode, should_stop=should_stop)
+        run(ring, mode=config.run.mode, on_poll=look_at_time)
     finally:
         ring.close_environments()
     return ring.progress.steps_per_second or 0.0

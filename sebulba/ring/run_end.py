@@ -1,0 +1,76 @@
+"""Why a run ends: its goal, a signal, or a failure. One object that everybody is given."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from sebulba.process import handled
+
+
+class RunEnd:
+    """Why a run ends; nothing is set while it trains.
+
+    Each field has one writer, so no lock is needed: the learner's thread sets the goal, the signal
+    handler or (on several hosts) the learner's thread the signal, the supervisor the failure.
+    """
+
+    def __init__(self, *, hosts_agree: bool = False):
+        """Starts without any reason to end.
+
+        Args:
+            hosts_agree: a signal that this process receives ends the run only once all hosts have
+                agreed on it, after the same learner cycle: the others would wait for this one's
+                collectives forever.
+        """
+        self.goal = False  # enough env steps or the return to stop at
+        self.signal: int | None = None  # that ends the run
+        self.received: int | None = None  # the first signal that this process received
+        self.failure: BaseException | None = None
+        self._hosts_agree = hosts_agree
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the learner starts no further cycle."""
+        return self.goal or self.signal is not None or self.failure is not None
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether the supervisor closes the deques now instead of waiting for the learner."""
+        return self.signal is not None and not self._hosts_agree
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user asked this process or, on several hosts, any of them to stop."""
+        return self.signal is not None or self.received is not None
+
+    @property
+    def status(self) -> Literal["done", "interrupted", "failed"]:
+        """The word for it in the summary."""
+        if self.failure is not None:
+            return "failed"
+        return "interrupted" if self.is_interrupted else "done"
+
+    @contextmanager
+    def listening(self) -> Iterator["RunEnd"]:
+        """Receive stop signals; a second one ends the process at once.
+
+        Outside of the main thread Python installs no handlers, and nothing is received.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        with handled(self._receive):
+            yield self
+
+    def _receive(self, number: int, frame: Any) -> None:
+        if self.received is not None:
+            # A dying parent or terminal may send SIGHUP several times, and nobody meant to hurry.
+            if number == signal.SIGHUP:
+                return
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.received = number
+        if not self._hosts_agree:
+            self.signal = number

@@ -1,0 +1,149 @@
+"""What happens to the process: signals, closed streams, threads that libraries leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from sebulba.errors import ConfigError
+from sebulba.learning.learner import Learner
+from sebulba.ring.run_end import RunEnd
+from sebulba.ring.timing import COMPILE
+from sebulba.run import lifecycle
+from tests.faults.runs import hang_at, last_line, make_config, summary_of
+from tests.subprocesses import DEADLINE_S, ROOT, environment, run_python
+from tests.toys import ToyAgent
+
+
+class LateConfigErrorAgent(ToyAgent):
+    """Finds in the middle of a run that its configuration is wrong."""
+
+    def num_updates_per_cycle(self, cycle):
+        if cycle == 4:
+            raise ConfigError("agent.depth: expected at most 5, got 6")
+        return 1
+
+
+class EscapingAgent(ToyAgent):
+    """Raises an error whose text would take hold of a terminal."""
+
+    def num_updates_per_cycle(self, cycle):
+        raise ArithmeticError("red \x1b[31m\nand a second line")
+
+
+def test_a_config_error_in_mid_run_is_a_failure_that_keeps_everything(tmp_path, capsys):
+    agent = f"{__name__}:LateConfigErrorAgent"
+    config = make_config(tmp_path / "run", agent=agent, checkpoint={"interval_s": 0})
+    assert lifecycle.train(config) == 3
+    assert "ConfigError: agent.depth: expected at most 5" in last_line(capsys)
+    assert summary_of(tmp_path / "run")["status"] == "failed"
+    assert any((tmp_path / "run/checkpoints").iterdir())
+
+
+def test_a_directory_that_was_there_before_a_wrong_config_stays(tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    config = make_config(tmp_path / "mine", env={"id": "Cach-v0"})
+    assert lifecycle.train(config) == 2
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_an_error_s_text_reaches_the_terminal_escaped_and_in_one_line(tmp_path, capsys):
+    agent = f"{__name__}:EscapingAgent"
+    assert lifecycle.train(make_config(tmp_path / "a\x1b[2Jb", agent=agent)) == 3
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert "ArithmeticError: red \\x1b[31m" in error.splitlines()[-1]
+
+
+def test_a_run_directory_is_one_place_whatever_the_environment_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("RUNS", "mine")
+    run_cycle = Learner.run_cycle
+
+    def change_directory(self, items):
+        os.chdir(tmp_path / "elsewhere")
+        return run_cycle(self, items)
+
+    monkeypatch.setattr(Learner, "run_cycle", change_directory)
+    assert lifecycle.train(make_config("$RUNS/run")) == 0
+    assert summary_of(tmp_path / "mine/run")["status"] == "done"
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_run_directory_may_begin_with_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert lifecycle.train(make_config("~/run")) == 0
+    assert summary_of(tmp_path / "run")["status"] == "done"
+
+
+def test_a_terminal_that_closes_stops_a_run_as_sigterm_does_however_often_it_says_so():
+    with RunEnd().listening() as run_end:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert run_end.signal == signal.SIGHUP
+
+
+def test_nohup_keeps_a_run_deaf_to_its_terminal():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with RunEnd().listening() as run_end:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert run_end.signal is None
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
+    tmp_path,
+    monkeypatch,
+    blocked,
+    capsys,
+):
+    release, ends = blocked
+    hangs = hang_at(monkeypatch, Learner, 1, release, announce=COMPILE)
+
+    def signal_once_it_compiles(self):
+        if hangs.is_set():
+            self.signal = signal.SIGTERM
+        return self.signal is not None
+
+    monkeypatch.setattr(RunEnd, "interrupts", property(signal_once_it_compiles))
+    assert lifecycle.train(make_config(tmp_path)) == 143
+    assert ends == [143]
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "sebulba: stopped by SIGTERM while compiling. Nothing was learned yet."
+    )
+
+
+CONFIG = """
+env: {suite: jax, id: Catch-v0}
+agent: {name: 'tests.toys:ToyAgent'}
+devices: {actor: [0], learner: [0]}
+actor: {num_envs: 4, trajectory_length: 5}
+run: {total_env_steps: 100}
+"""
+
+
+def test_a_run_without_stderr_is_a_run(tmp_path):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    process = subprocess.run(
+        [
+            *("bash", "-c", 'exec "$@" 2>&-', "-"),
+            *(sys.executable, "-m", "sebulba.train", tmp_path / "config.yaml"),
+            *("--run-dir", tmp_path / "run"),
+        ],
+        cwd=ROOT,
+        env=environment(),
+        timeout=DEADLINE_S,
+    )
+    assert process.returncode == 0
+    assert summary_of(tmp_path / "run")["status"] == "done"
+
+
+def test_a_library_s_thread_does_not_keep_the_process_alive():
+    script = (
+        "import threading, time; from sebulba.process import leave;"
+        "threading.Thread(target=time.sleep, args=(3600,)).start(); leave(3)"
+    )
+    assert run_python("-c", script).returncode == 3
