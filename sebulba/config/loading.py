@@ -6,7 +6,7 @@ flag replaces the complete value: `--env.options` does not add to the file's map
 
 import dataclasses
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sebulba.config import Config, yaml_dialect
@@ -38,7 +38,13 @@ def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
         file_settings, texts = _take_word(section, file_settings, texts)
     agent_class = _agent_class(file_settings, texts)
     annotations = schema(agent_class)
-    settings = _coerce_file(file_settings, annotations) | _coerce_flags(texts, annotations)
+    keys = {flag_name(key): key for key in annotations}
+    flag_settings = {
+        keys.get(flag, flag.removeprefix("--").replace("-", "_")): Setting(value=text, where=flag)
+        for flag, text in texts.items()
+    }
+    settings = _coerce(file_settings, annotations, coerce, noun="key")
+    settings |= _coerce(flag_settings, annotations, coerce_text, noun="flag")
     config = _build(agent_class, settings, source=path or "defaults")
     for key, message in problems(config):
         where = settings[key].where if key in settings else f"{path or 'defaults'}: {key}"
@@ -140,32 +146,23 @@ def _agent_class(file_settings: dict[str, Setting], texts: dict[str, str]) -> ty
         raise ConfigError(f"{setting.where}: {error}") from error.__cause__
 
 
-def _coerce_file(settings: dict[str, Setting], annotations: dict[str, Any]) -> dict[str, Setting]:
+def _coerce(
+    settings: dict[str, Setting],
+    annotations: dict[str, Any],
+    convert: Callable[[Any, Any], Any],
+    *,
+    noun: str,
+) -> dict[str, Setting]:
     coerced = {}
     for key, setting in settings.items():
         if key not in annotations:
-            raise ConfigError(f"{setting.where}: unknown key{_nearest_keys(key, annotations)}")
+            raise ConfigError(f"{setting.where}: unknown {noun}{_nearest_keys(key, annotations)}")
         try:
-            value = coerce(setting.value, annotations[key])
+            value = convert(setting.value, annotations[key])
         except ConfigError as error:
             raise ConfigError(f"{setting.where}: {error}") from None
         coerced[key] = dataclasses.replace(setting, value=value)
     return coerced
-
-
-def _coerce_flags(texts: dict[str, str], annotations: dict[str, Any]) -> dict[str, Setting]:
-    keys = {flag_name(key): key for key in annotations}
-    settings = {}
-    for flag, text in texts.items():
-        if flag not in keys:
-            key = flag.removeprefix("--").replace("-", "_")
-            raise ConfigError(f"{flag}: unknown flag{_nearest_keys(key, annotations)}")
-        try:
-            value = coerce_text(text, annotations[keys[flag]])
-        except ConfigError as error:
-            raise ConfigError(f"{flag}: {error}") from None
-        settings[keys[flag]] = Setting(value=value, where=flag)
-    return settings
 
 
 def _nearest_keys(key: str, annotations: dict[str, Any]) -> str:

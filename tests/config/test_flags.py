@@ -91,7 +91,7 @@ def test_help_shows_the_values_of_the_command_line_as_defaults(capsys):
     assert "--agent.learning-rate <float>  (default: 0.0005)" in text
 
 
-def test_help_describes_the_agent_that_is_asked_for(capsys):
+def test_help_describes_the_selected_agent(capsys):
     assert "R2D2 (Kapturowski" in help_of(capsys, "--agent.name", "r2d2")
 
 

@@ -1,4 +1,4 @@
-"""Loading, coercing, checking and writing configs."""
+"""Loading, checking and writing configs."""
 
 import dataclasses
 import pathlib
@@ -37,7 +37,7 @@ def error_of(path, arguments=()):
     return message.replace(str(path), "x.yaml")
 
 
-def test_load_config_takes_defaults_below_the_file_below_flags(write):
+def test_flags_replace_values_of_the_file_which_replace_defaults(write):
     path = write("actor:\n  num_envs: 8\n  trajectory_length: 5\nseed: 1\n")
     config = load_config(path, ["--actor.num-envs", "32", "--run-dir=runs/x"])
     assert config.actor == ActorConfig(num_envs=32, trajectory_length=5)
@@ -47,7 +47,7 @@ def test_load_config_takes_defaults_below_the_file_below_flags(write):
 
 
 @pytest.mark.parametrize("text", ["", "actor:\n", "# nothing\n"])
-def test_load_config_of_an_empty_file_or_section_is_the_defaults(write, text):
+def test_empty_file_or_section_has_the_defaults(write, text):
     assert load_config(write(text)) == load_config(None) == Config(agent=ImpalaConfig())
 
 
@@ -95,7 +95,7 @@ def test_options_flag_replaces_the_mapping_of_the_file(write):
         ("devices:", ["--devices=auto"], DevicesConfig()),
     ],
 )
-def test_auto_stands_in_the_place_of_devices(write, text, arguments, expected):
+def test_auto_may_replace_the_section_devices(write, text, arguments, expected):
     assert load_config(write(text), arguments).devices == expected
 
 
@@ -110,7 +110,7 @@ def test_auto_stands_in_the_place_of_devices(write, text, arguments, expected):
         ("distributed: {coordinator: 'a:1', num_processes: 2, process_id: 0}", [], "manual"),
     ],
 )
-def test_a_word_or_a_coordinator_says_how_hosts_find_each_other(write, text, arguments, mode):
+def test_a_word_or_a_coordinator_sets_the_distributed_mode(write, text, arguments, mode):
     assert load_config(write(text), arguments).distributed.effective_mode == mode
 
 
@@ -149,7 +149,7 @@ def test_a_word_or_a_coordinator_says_how_hosts_find_each_other(write, text, arg
         ),
     ],
 )
-def test_anything_else_in_the_place_of_a_section_is_an_error(write, text, arguments, message):
+def test_another_value_of_a_section_is_an_error(write, text, arguments, message):
     assert error_of(write(text), arguments) == message
 
 
@@ -169,7 +169,7 @@ def test_float_accepts_every_spelling(write, text):
         ("[true, FALSE, ~, null, '1e-4', '7']", [True, False, None, None, "1e-4", "7"]),
     ],
 )
-def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
+def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expected):
     value = load_config(write(f"env: {{options: {{x: {text}}}}}")).env.options["x"]
     assert [(type(x), x) for x in value] == [(type(x), x) for x in expected]
 
@@ -254,7 +254,7 @@ def test_flag_errors_name_the_flag(write, arguments, message):
     assert error_of(write(""), arguments).startswith(message)
 
 
-def test_missing_file_names_the_nearest_of_its_folder():
+def test_error_for_a_missing_file_suggests_similar_names():
     message = error_of(str(CONFIGS / "impala_cartpol.yaml"))
     assert "no such file" in message
     assert "did you mean impala_cartpole.yaml" in message
@@ -262,7 +262,7 @@ def test_missing_file_names_the_nearest_of_its_folder():
     assert "impala_catch.yaml" in error_of(str(CONFIGS))
 
 
-def test_agent_name_chooses_the_settings_of_the_agent_section(write):
+def test_agent_name_selects_the_settings_of_the_section_agent(write):
     assert load_config(write("agent: {name: r2d2}")).agent == R2D2Config()
     assert load_config(None, ["--agent.name", "r2d2"]).agent == R2D2Config()
     path = write("agent:\n  name: r2d2\n  clip_rho: 1.0\n")
@@ -293,13 +293,13 @@ def own_agent(monkeypatch):
     return "own_module:OwnAgent"
 
 
-def test_agent_outside_the_table_brings_its_settings(write, own_agent):
+def test_agent_outside_the_table_defines_its_settings(write, own_agent):
     config = load_config(write(f"agent: {{name: '{own_agent}', depth: 3}}"))
     assert config.agent == OwnConfig(name=own_agent, depth=3)
     assert agent_factory(own_agent) is OwnAgent
 
 
-def test_agent_settings_may_refuse_their_values(write, own_agent):
+def test_agent_settings_may_reject_their_values(write, own_agent):
     message = error_of(write(f"agent: {{name: '{own_agent}', depth: 6}}"))
     assert message == "x.yaml: agent: depth: expected at most 5, got 6"
 
@@ -311,7 +311,7 @@ def test_to_yaml_loads_back_equal_for_every_shipped_config(write, path):
     assert config.agent.name in AGENTS
 
 
-def test_to_yaml_loads_back_equal_whatever_the_values(write):
+def test_to_yaml_loads_back_equal_for_unusual_values(write):
     arguments = [
         *("--env.options", "{a: '1e-4', b: 'no', c: ['010', '1:30', 1e-5, [~]], d: {}, é: ''}"),
         *("--run-dir", "null: # 7", "--agent.hidden-sizes", "[]", "--agent.learning-rate", "1e-20"),
@@ -341,13 +341,13 @@ def test_to_yaml_loads_back_equal_whatever_the_values(write):
         (Config(run_dir=""), "run_dir: expected a name"),
     ],
 )
-def test_validate_names_the_key_expected_and_got(config, message):
+def test_validate_error_says_key_expected_and_got(config, message):
     with pytest.raises(ConfigError) as caught:
         validate(config)
     assert str(caught.value).startswith(message)
 
 
-def test_validate_accepts_the_edges():
+def test_validate_accepts_minimum_and_maximum_values():
     validate(
         Config(
             actor=ActorConfig(threads_per_device=1, num_envs=2, trajectory_length=1),
@@ -375,7 +375,7 @@ def test_did_you_mean_suggests_similar_names_and_lists_a_few_known_ones(name, va
     assert len(text) < 100
 
 
-def test_shipped_configs_pair_the_papers_batch_with_its_summed_loss():
+def test_shipped_atari_configs_have_the_papers_batch_and_summed_loss():
     for name in ("impala_pong", "impala_breakout"):
         config = load_config(str(CONFIGS / f"{name}.yaml"))
         trajectories = config.actor.num_envs * config.learner.trajectories_per_cycle
