@@ -117,7 +117,7 @@ class Bench:
             networks,
             env_step,
             key=key,
-            actor_id=0,
+            global_actor_id=0,
             device=self.device,
             tracker=EpisodeTracker(),
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import harness, learner
 from benchmarks.harness import Result, Timed
-from sebulba.devices.host_memory import keep_large_blocks
+from sebulba.devices.xla_cpu import keep_freed_memory
 
 _NUM_ENVS = {"deep": 4}
 
@@ -103,7 +103,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         if arguments.keep_memory:
-            keep_large_blocks()
+            keep_freed_memory()
         serve(arguments.worker, _NUM_ENVS.get(arguments.worker, 16), updates=4)
         return
     results = [measure(torso=torso, repeats=arguments.repeats) for torso in arguments.torsos]

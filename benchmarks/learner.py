@@ -95,7 +95,7 @@ def inside(config: Config, *, cycles: int) -> Timed:
 def _feed(ring: Ring, item) -> None:
     try:
         for number in itertools.count():
-            ring.ledger.act(0, item.env_steps)
+            ring.ledger.collect(0, item.env_steps)
             ring.trajectories.put(dataclasses.replace(item, sequence_number=number))
     except Closed:
         pass

@@ -12,7 +12,7 @@ from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
-from sebulba.devices.host_memory import keep_large_blocks
+from sebulba.devices.xla_cpu import keep_freed_memory
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.supervision import run
 from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
@@ -32,7 +32,7 @@ def measure_config(doc: str, measure: Callable[..., Result], *, env_steps: int) 
     arguments, flags = parser.parse_known_args()
     config = load_config(arguments.config, flags)
     if config.run.keep_memory:
-        keep_large_blocks()
+        keep_freed_memory()
     harness.compile_once()
     result = measure(config, env_steps=arguments.env_steps, repeats=arguments.repeats)
     harness.report([result], arguments.json)

@@ -1,13 +1,13 @@
-"""Evaluates a trained policy: `python -m sebulba.evaluate RUN_DIR [--episodes N ...]`."""
+"""Evaluate a trained policy: `python -m sebulba.evaluate RUN_DIR [--episodes N ...]`."""
 
 import argparse
 import sys
 
 
 def main() -> None:
-    """Parses the command line, evaluates, and exits with a code as training's."""
+    """Parse the command line, evaluate, and exit with one of the codes that training uses."""
     options = _parser().parse_args()
-    # Not before the command line is known to be right: importing jax takes a second.
+    # Imported late: jax takes over a second, which --help and usage errors should not cost.
     from sebulba.tools.evaluate import evaluate
 
     sys.exit(evaluate(options))
@@ -16,53 +16,47 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sebulba.evaluate",
-        description="Plays a trained policy in environments of its own, and says how good it is.",
-        epilog="What is not given is as in the evaluation section of the run's config.",
+        description="Evaluate a trained policy in new environments and print its statistics.",
+        epilog="Defaults not shown come from the evaluation section of the run's config.",
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="of a run, which may still be going on")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a finished or running run")
+
+    def add_count(name: str, help: str, default: int | None = None) -> None:
+        parser.add_argument(name, type=_at_least_one, default=default, metavar="N", help=help)
+
+    add_count("--episodes", "number of episodes; default: 100", 100)
     parser.add_argument(
-        "--episodes", type=_at_least_one, default=100, metavar="N", help="default: 100"
-    )
-    parser.add_argument(
-        "--seed", type=_seed, metavar="S", help="of environments and samples; default: the run's"
+        "--seed",
+        type=_seed,
+        metavar="S",
+        help="seed of environments and sampled actions; default: the run's seed",
     )
     parser.add_argument(
         "--checkpoint",
         default="latest",
         metavar="latest|best|CYCLE",
-        help="of which learner cycle; default: latest",
+        help="checkpoint to load; default: latest",
     )
-    parser.add_argument(
-        "--parallel-envs",
-        type=_at_least_one,
-        metavar="N",
-        help="environments stepped together",
-    )
-    parser.add_argument(
+    add_count("--parallel-envs", "number of environments stepped together")
+    add_count(
         "--max-episode-steps",
-        type=_at_least_one,
-        metavar="N",
-        help="env steps that an environment is given for each of its episodes",
+        "step budget per episode, pooled per environment; guarantees termination",
     )
     policy = parser.add_mutually_exclusive_group()
     policy.add_argument(
-        "--greedy", action="store_const", const=True, help="act by the mode of the policy"
+        "--greedy", action="store_const", const=True, help="act greedily, by the mode of the policy"
     )
     policy.add_argument(
         "--stochastic",
         action="store_const",
         const=False,
         dest="greedy",
-        help="act by samples, as in training",
+        help="sample actions, as in training",
     )
-    parser.add_argument("--json", metavar="FILE", help="write all figures and every episode")
-    parser.add_argument("--video", metavar="FILE", help="record episodes, as .gif or .mp4")
-    parser.add_argument(
-        "--video-episodes", type=_at_least_one, default=1, metavar="N", help="default: 1"
-    )
-    parser.add_argument(
-        "--fps", type=_at_least_one, default=25, metavar="N", help="pictures a second; default: 25"
-    )
+    parser.add_argument("--json", metavar="FILE", help="write statistics and all episodes as JSON")
+    parser.add_argument("--video", metavar="FILE", help="record episodes to a .gif or .mp4 file")
+    add_count("--video-episodes", "number of episodes to record; default: 1", 1)
+    add_count("--fps", "frames per second of the video; default: 25", 25)
     return parser
 
 

@@ -10,8 +10,8 @@ import sys
 from sebulba.config import flags
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_CONFIG
+from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
-from sebulba.hosts.own_flags import take_count
 
 _PROG = "python -m sebulba.launch --local N [--virtual-devices K]"
 _DESCRIPTION = """\

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
-from sebulba.devices.mapping import map_over_learners
+from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.toolkit.reductions import LEARNER_AXIS
 
 
@@ -31,7 +31,7 @@ def step_split(agent, loss, networks, opt_state, batch, *, num_devices):
         )
 
     learners = LearnerDevices(jax.devices()[:num_devices])
-    mapped = map_over_learners(on_device, learners, out_specs=(REPLICATED,) * 3)
+    mapped = map_over_learner_devices(on_device, learners, out_specs=(REPLICATED,) * 3)
     shares = jax.tree.map(lambda x: jnp.reshape(x, (num_devices, -1, *x.shape[1:])), batch)
     return mapped(
         learners.replicate(networks), learners.replicate(opt_state), learners.split(shares)

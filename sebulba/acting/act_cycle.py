@@ -1,16 +1,16 @@
-"""One act cycle: `T` env steps of `B` environments, as one trajectory.
+"""One act cycle: `T` steps of `B` environments, as one trajectory.
 
-Two implementations of one interface give the same trajectories:
+Two implementations give the same trajectories, and share the functions of this file:
 
-- *fused* (`fused_cycle`): the whole cycle is one jitted loop with the environment in it;
-- *stepped* (`stepped_cycle`): one jitted call an env step, for environments that only Python can
-  step.
+- *fused* (`fused_cycle`): one jitted loop with the environment inside it;
+- *stepped* (`stepped_cycle`): one jitted call per step, for environments that only Python can step.
 
-Both donate the actor state and the trajectory's buffer, which is written in place row by row, and
-both act whole episodes if they are asked to: see `whole_episodes`. Here is what they share.
+Both donate the actor state and the trajectory buffer, and write its rows in place. Both can act
+complete episodes (`whole_episodes`).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -24,10 +24,11 @@ from sebulba.acting.trajectory_buffer import (
     Buffer,
     append_choice,
     append_env_step,
-    once_written,
     write_row,
 )
 from sebulba.agent import Agent
+from sebulba.devices.memory_plan import stack_rows
+from sebulba.devices.xla_cpu import tree_after
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
 from sebulba.pytree import pytree_dataclass
@@ -36,21 +37,21 @@ from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
 @pytree_dataclass
 class ActCarry:
-    """What goes from one act cycle to the next."""
+    """What one act cycle hands to the next."""
 
-    actor_state: ActorState  # before `env_step`; donated, as nothing else here is
-    env_step: EnvStep  # [B], the row that the next cycle begins with
-    statistics: EpisodeStatistics  # [B], as of the row before `env_step`
-    env_state: PyTree = None  # where the environment stands, if that is all there is to it
+    actor_state: ActorState  # before `env_step`; the only donated part
+    env_step: EnvStep  # [B], row 0 of the next cycle
+    statistics: EpisodeStatistics  # [B], up to the row before `env_step`
+    env_state: PyTree = None  # the complete environment state; None: it cannot be stored
 
 
 @pytree_dataclass
 class CycleResult:
-    """What an act cycle gives. Nothing in it is ever donated or written to again."""
+    """What an act cycle returns; none of it is donated or overwritten later."""
 
     final_state: ActorState  # after row T - 1
     trajectory: Trajectory
-    episodes: EpisodeStatistics  # [T, B], as of rows 0 … T - 1
+    episodes: EpisodeStatistics  # [T, B], up to each of rows 0 … T - 1
     env_steps: jax.Array  # [] int32, valid transitions
     is_finite: jax.Array  # [] bool, of all observations and rewards
 
@@ -59,11 +60,11 @@ class ActCycle(Protocol):
     """Runs act cycles of one actor."""
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        """Acts `T` steps; `carry.actor_state` is donated.
+        """Act `T` steps; donates `carry.actor_state`.
 
         Raises:
-            EnvironmentFault: the environment failed, or gave data that cannot be learned from. The
-                cycle can go on only with environments made anew.
+            EnvironmentFault: the environment failed or returned bad data. Its environments must be
+                recreated before the next cycle.
         """
         ...
 
@@ -74,29 +75,22 @@ def init_carry(
     env_step: EnvStep,
     *,
     key: jax.Array,
-    actor_id: int,
+    global_actor_id: int,
     device: jax.Device,
     tracker: EpisodeTracker,
 ) -> ActCarry:
-    """Returns the carry of an actor's first cycle, on the actor's device.
+    """Return the carry of an actor's first cycle, on the actor's device.
 
-    Args:
-        agent: the algorithm.
-        networks: on `device`.
-        env_step: `[B]`, what `reset` gave; stays in host memory.
-        key: the actor's own, consumed.
-        actor_id: as `Agent.init_actor_state` takes it.
-        device: the actor's.
-        tracker: of episodes.
+    The key is consumed; `env_step` `[B]`, from `reset`, stays in host memory.
     """
     num_envs = env_step.reward.shape[0]
 
     def init(networks: Networks, key: jax.Array) -> tuple[ActorState, EpisodeStatistics]:
-        actor_state = agent.init_actor_state(networks, num_envs, key, actor_id)
+        actor_state = agent.init_actor_state(networks, num_envs, key, global_actor_id)
         return actor_state, tracker.init(num_envs)
 
-    # Committed to the device, like everything that later cycles give: otherwise the second cycle
-    # would be compiled again.
+    # Committed to the device, like the carry of later cycles: otherwise the second cycle would
+    # compile again.
     sharding = jax.sharding.SingleDeviceSharding(device)
     key = jax.device_put(key, device)
     actor_state, statistics = jax.jit(init, out_shardings=sharding)(networks, key)
@@ -112,9 +106,9 @@ def act_row(
     *,
     greedy: bool = False,
 ) -> tuple[PyTree, ActorState, Buffer]:
-    """Acts from a row and writes everything of that row into the buffer."""
+    """Select actions from a row, and append the row with the actions to the buffer."""
     buffer = append_env_step(buffer, env_step)
-    actor_state = once_written(buffer, actor_state)
+    actor_state = tree_after(buffer.num_rows, actor_state)
     action, extras, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
     return action, actor_state, append_choice(buffer, action, extras)
 
@@ -126,25 +120,27 @@ def finish_rows(
     last: EnvStep,
     tracker: EpisodeTracker,
 ) -> tuple[EpisodeStatistics, CycleResult]:
-    """Writes row `T` and sums the cycle up.
+    """Write row `T` and return the result of the cycle.
 
     Args:
-        buffer: rows 0 … `T - 1` are written.
+        buffer: holds rows 0 … `T - 1`.
         actor_state: after row `T - 1`.
-        statistics: as of the row before row 0.
+        statistics: `[B]`, up to the row before row 0.
         last: row `T`, `[B]`.
         tracker: of episodes.
 
     Returns:
-        The statistics as of row `T - 1`, and what the cycle gives.
+        The statistics up to row `T - 1`, and the result.
     """
     trajectory = buffer.trajectory
     length = trajectory.env_steps.reward.shape[0] - 1
     env_steps = write_row(trajectory.env_steps, last, length)
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
+    # One scan per trajectory instead of an update in every step, which would add operations to the
+    # loop that is the hot path.
     statistics, episodes = tracker.follow(statistics, trajectory)
     return statistics, CycleResult(
-        # A copy: the next cycle donates `actor_state`.
+        # A copy, since the next cycle donates `actor_state` while the learner still reads this.
         final_state=jax.tree.map(jnp.copy, actor_state),
         trajectory=trajectory,
         episodes=episodes,
@@ -154,7 +150,7 @@ def finish_rows(
 
 
 class BufferAllocator:
-    """Allocates the buffers of act cycles on one device."""
+    """Allocates the trajectory buffers of act cycles on one device."""
 
     def __init__(
         self,
@@ -165,32 +161,24 @@ class BufferAllocator:
         trajectory_length: int,
         device: jax.Device,
     ):
-        def rows(count: int, tree: PyTree) -> PyTree:
-            return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), tree)
-
-        def act(networks: Networks, carry: ActCarry) -> tuple[PyTree, PyTree, ActorState]:
-            return agent.act(networks, carry.actor_state, carry.env_step, greedy=False)
-
-        action, extras, _ = jax.eval_shape(act, networks, carry)
+        act = functools.partial(agent.act, greedy=False)
+        action, extras, _ = jax.eval_shape(act, networks, carry.actor_state, carry.env_step)
         env_step = jax.eval_shape(lambda: carry.env_step)
+        shapes = stack_rows(env_step, action, extras, length=trajectory_length)
 
         def allocate() -> Buffer:
-            trajectory = Trajectory(
-                env_steps=rows(trajectory_length + 1, env_step),
-                action=rows(trajectory_length, action),
-                extras=rows(trajectory_length, extras),
-            )
+            trajectory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
             return Buffer(trajectory=trajectory, num_rows=jnp.int32(0))
 
         self._allocate = jax.jit(allocate, out_shardings=jax.sharding.SingleDeviceSharding(device))
 
     def __call__(self) -> Buffer:
-        """Returns a buffer without rows."""
+        """Return an empty buffer: each cycle needs a new one, since the learner keeps the last."""
         return self._allocate()
 
 
-def guarded(name: str, call: Callable, *args: PyTree) -> Any:
-    """Calls into an environment; what it raises is an environment's fault."""
+def call_environment(name: str, call: Callable, *args: PyTree) -> Any:
+    """Call into an environment; its exceptions become an `EnvironmentFault`."""
     try:
         return call(*args)
     except (ActionError, EnvironmentFault):
@@ -200,9 +188,10 @@ def guarded(name: str, call: Callable, *args: PyTree) -> Any:
 
 
 def check_finite(result: CycleResult) -> None:
-    """Raises `EnvironmentDataError` unless all observations and rewards are finite."""
+    """Raise `EnvironmentDataError` unless all observations and rewards are finite."""
     if result.is_finite:
         return
+    # The flag was computed in the jitted cycle; finding the place copies the trajectory.
     rows = jax.tree.map(np.asarray, result.trajectory.env_steps)
     fault = EnvironmentDataError(describe_non_finite(rows))
     fault.env_steps = int(result.env_steps)

@@ -1,4 +1,4 @@
-"""One actor: its environments, its state, and the loop that turns networks into trajectories."""
+"""One actor: its environments, its state, and the loop that makes trajectories."""
 
 import dataclasses
 import itertools
@@ -33,10 +33,10 @@ from sebulba.types import ActorState, Networks, TrajectoryItem
 
 
 class Actor:
-    """Runs act cycles and places what they give on the learner devices.
+    """Runs act cycles and places their trajectories on the learner devices.
 
-    `reset_policy` says when its environments are recreated: after faults and at fixed cycles. After
-    a fault the rows collected in that cycle are discarded, and the cycle is repeated.
+    Recreates its environments after a fault, up to the allowed number of restarts, and at fixed
+    cycles. A failed cycle is repeated; its env steps are discarded.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Actor:
         live: LiveEnvironment,
         reset_policy: EnvResetPolicy,
         carry: ActCarry,
-        learners: LearnerDevices,
+        learner_devices: LearnerDevices,
         ledger: Ledger,
         clock: WallClock,
     ):
@@ -58,53 +58,56 @@ class Actor:
         self.num_restarts = 0  # after faults, of this process
         self._agent = agent
         self._act_cycle = live.act_cycle
-        self._learners = learners
+        self._learner_devices = learner_devices
         self._ledger = ledger
         self._no_statistics = carry.statistics
-        self._carry: ActCarry  # what the next cycle begins with; its state is donated
-        self.resume_point: ActCarry  # the same, and nothing of it is donated
+        self._carry: ActCarry  # of the next cycle, which donates its actor state
+        self.resume_point: ActCarry  # a copy for checkpoints and repeated cycles, never donated
         self.start_at(carry, num_cycles=0)
 
     @property
     def actor_state(self) -> ActorState:
-        """The state before the next cycle, which donates it."""
+        """The actor state before the next cycle, which donates it."""
         return self._carry.actor_state
 
     def start_at(self, carry: ActCarry, *, num_cycles: int) -> None:
-        """Goes on from where an actor stood after `num_cycles` cycles."""
+        """Continue from the carry of an actor after `num_cycles` cycles."""
         self.num_cycles = num_cycles
         self._set_carry(carry)
-        self._boundary = StreamBoundary()  # not told of yet
+        self._boundary = StreamBoundary()  # not reported yet
         self._restarts_of_cycle = 0
         self._num_restarts_reported = self.num_restarts
         # Whether row 0 of the next trajectory does not follow on the last one that was delivered.
         self._is_stream_ended = self.reset_policy.is_due(num_cycles)
         self._is_reset_due = self._is_stream_ended
         self._initial_state = self._agent.shard_actor_state(
-            self.resume_point.actor_state, self._learners
+            self.resume_point.actor_state, self._learner_devices
         )
 
     def end_stream(self, boundary: StreamBoundary) -> None:
-        """Has the environments made anew before the next cycle.
+        """Have the environments recreated before the next cycle.
 
         Args:
-            boundary: what is left of the episodes; the next trajectory tells of it.
+            boundary: the stream's last episodes; the next trajectory reports them.
         """
         self._boundary = boundary
         self._is_stream_ended = self._is_reset_due = True
 
     def run_cycle(self, networks: Networks, policy_version: int) -> TrajectoryItem:
-        """Acts one trajectory with networks on this actor's device.
+        """Act one trajectory with networks on this actor's device.
 
         Raises:
-            EnvironmentFault: the environment failed, and may not be made anew (again).
+            EnvironmentFault: the environment failed, and no restart is left.
         """
         result = self._act(networks)
         env_steps = int(result.env_steps)
-        final_state = self._agent.shard_actor_state(result.final_state, self._learners)
+        final_state = self._agent.shard_actor_state(result.final_state, self._learner_devices)
+        # Shapes never change, so checking the agent's sharding once is enough.
         if self.num_cycles == 0:
-            validate_sharded_state(self._learners.share_of_host(final_state), result.final_state)
-        self._ledger.act(self.actor_id, env_steps)
+            validate_sharded_state(
+                self._learner_devices.share_of_host(final_state), result.final_state
+            )
+        self._ledger.collect(self.actor_id, env_steps)
         self.resume_point = dataclasses.replace(self._carry, actor_state=result.final_state)
         self._is_stream_ended = False
         before, self._boundary = self._boundary, StreamBoundary()
@@ -113,7 +116,7 @@ class Actor:
         item = TrajectoryItem(
             initial_state=self._initial_state,
             final_state=final_state,
-            trajectory=self._learners.split(result.trajectory, axis=1),
+            trajectory=self._learner_devices.split(result.trajectory, axis=1),
             actor_id=self.actor_id,
             sequence_number=self.num_cycles,
             policy_version=policy_version,
@@ -136,7 +139,7 @@ class Actor:
         return item
 
     def close(self) -> None:
-        """Releases the environments; no cycle may be running."""
+        """Release the environments; no cycle may be running."""
         self.environment.close()
 
     def _act(self, networks: Networks) -> CycleResult:
@@ -147,12 +150,13 @@ class Actor:
                 self._carry, result = self._act_cycle(networks, self._carry)
                 return result
             except EnvironmentFault as fault:
-                self._ledger.act(self.actor_id, fault.env_steps)
+                # The env steps of a failed cycle did happen; the ledger must balance.
+                self._ledger.collect(self.actor_id, fault.env_steps)
                 self._ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
                 if self.num_restarts >= self.reset_policy.max_restarts:
                     if self.num_restarts:
                         fault.add_note(
-                            f"It was restarted {self.num_restarts} times (actor.max_env_restarts)."
+                            f"All {self.num_restarts} restarts are used (actor.max_env_restarts)."
                         )
                     raise
                 self._restart_after(fault)
@@ -161,10 +165,9 @@ class Actor:
         self.num_restarts += 1
         self._restarts_of_cycle += 1
         self.reset_policy.on_warning(
-            f"actor {self.actor_id}, cycle {self.num_cycles}: {type(fault).__name__}: {fault}; its"
-            f" environments are recreated (restart {self.num_restarts} of at most"
-            f" {self.reset_policy.max_restarts}, actor.max_env_restarts), and {fault.env_steps} env"
-            " steps are discarded"
+            f"actor {self.actor_id}, cycle {self.num_cycles}: {type(fault).__name__}: {fault}."
+            f" Discarding {fault.env_steps} env steps and recreating the environments (restart"
+            f" {self.num_restarts} of {self.reset_policy.max_restarts}, actor.max_env_restarts)"
         )
         # The stream ends after the last row that was delivered, and may have ended there already.
         self.end_stream(
@@ -173,7 +176,7 @@ class Actor:
         self._set_carry(self.resume_point)
 
     def _set_carry(self, carry: ActCarry) -> None:
-        # A copy, since the next cycle donates the state.
+        # A copy, since the next cycle donates the state and `resume_point` must outlive it.
         state = jax.tree.map(jnp.copy, carry.actor_state)
         self._carry = dataclasses.replace(carry, actor_state=state)
         self.resume_point = carry
@@ -204,7 +207,7 @@ class Actor:
 def run_actor(
     actor: Actor, *, schedule: Schedule, staging: Staging, trajectories: TrajectoryDeque
 ) -> None:
-    """Acts until the deques are closed.
+    """Run act cycles until the deques are closed.
 
     Raises:
         Closed: the run is stopping.
@@ -212,9 +215,9 @@ def run_actor(
     actor.clock.restart()
     for cycle in itertools.count(actor.num_cycles):
         min_version = schedule.min_policy_version(actor.actor_id, cycle)
-        version, networks = staging.newest(min_version)
-        # Otherwise the first act cycle with networks that are still on their way would hold up the
-        # device's other actors.
+        version, networks = staging.take(min_version)
+        # A program that waits for its networks to arrive would block the programs of the device's
+        # other actors behind it.
         jax.block_until_ready(networks)
         actor.clock.lap(WAIT_FOR_NETWORKS)
         item = actor.run_cycle(networks, version)

@@ -1,4 +1,4 @@
-"""Act cycles as one jitted call, the environment inside it."""
+"""The fused act cycle: one jitted call with the environment inside it."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ from sebulba.acting.act_cycle import (
     BufferAllocator,
     CycleResult,
     act_row,
+    call_environment,
     check_finite,
     finish_rows,
-    guarded,
 )
 from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.whole_episodes import close_episodes, wait_at_the_end
+from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
 from sebulba.agent import Agent
 from sebulba.envs.base import EnvironmentFault, FusedEnvironment
 from sebulba.envs.data_checks import check_structure
@@ -24,7 +24,7 @@ from sebulba.types import Networks
 
 
 class FusedCycle:
-    """An act cycle as one jitted scan; for environments that can be stepped inside `jit`."""
+    """An act cycle in one jitted loop, for environments that can be stepped inside `jit`."""
 
     def __init__(
         self,
@@ -71,23 +71,23 @@ class FusedCycle:
             return env_state, *finish(buffer, actor_state, statistics, env_step)
 
         def act_episodes(networks, actor_state, buffer, env_step, env_state):
-            def goes_on(looped):
+            def is_running(looped):
                 _, env_step, buffer, _ = looped
                 return (buffer.num_rows == 0) | ~jnp.all(env_step.done)
 
             def body(looped):
                 _, before, *_ = looped
                 actor_state, new, buffer, env_state = step(networks, *looped)
-                row = wait_at_the_end(before, new, is_last=buffer.num_rows == trajectory_length - 1)
+                row = hold_final_row(before, new, is_last=buffer.num_rows == trajectory_length - 1)
                 return actor_state, row, buffer, env_state
 
             actor_state, env_step, buffer, env_state = jax.lax.while_loop(
-                goes_on, body, (actor_state, env_step, buffer, env_state)
+                is_running, body, (actor_state, env_step, buffer, env_state)
             )
-            return env_state, actor_state, close_episodes(buffer, env_step)
+            return env_state, actor_state, fill_after_end(buffer, env_step)
 
-        # Networks of a single learner device lie on its mesh, and what is computed from them would
-        # too: the second cycle, which begins with that, would be compiled again.
+        # Networks from a single learner device carry its mesh, and so would all results. The second
+        # cycle, whose arguments are these results, would compile again.
         self._cycle = jax.jit(
             cycle, donate_argnames=("actor_state", "buffer"), out_shardings=sharding
         )
@@ -97,12 +97,12 @@ class FusedCycle:
         self._finish = jax.jit(finish, donate_argnames=("buffer",), out_shardings=sharding)
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        """Acts `T` steps; `carry.actor_state` is donated."""
+        """Act `T` steps; donates `carry.actor_state`."""
         self._clock.begin(self._next_activity)
         self._next_activity = ACT
         if carry.env_state is not None:
             self._env_state = carry.env_state
-        # From the second cycle on the row is there, and `device_put` would take long to find that.
+        # Later rows are already on the device, and even then `device_put` is not free.
         if not isinstance(carry.env_step.reward, jax.Array):
             env_step = jax.device_put(carry.env_step, self._device)
             carry = dataclasses.replace(carry, env_step=env_step)
@@ -110,8 +110,8 @@ class FusedCycle:
         try:
             carry, result = jax.block_until_ready(act(networks, carry))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            # What a callback raises is the only error that comes from inside an environment; how
-            # many steps it had taken is not known.
+            # Environments can only fail in a Python callback. XLA reports no number of steps, so
+            # `env_steps` of the fault stays 0.
             if "Callback error" not in str(error):
                 raise
             raise EnvironmentFault(f"step raised {str(error).strip().splitlines()[-1]}") from error
@@ -135,14 +135,13 @@ class FusedCycle:
     def _act_whole_episodes(
         self, networks: Networks, carry: ActCarry
     ) -> tuple[ActCarry, CycleResult]:
-        # What the environment is, the reset takes hold of: it must have been stepped.
+        # Block: `restart` resets EnvPool's pool in place, so all its steps must have run.
         env_state, actor_state, buffer = jax.block_until_ready(
             self._act_episodes(
                 networks, carry.actor_state, self._allocate(), carry.env_step, self._env_state
             )
         )
         assert self._restart is not None
-        # The reset of all environments is row `T`.
-        reset = guarded("reset", self._restart, env_state)
-        self._env_state, env_step = jax.device_put(reset, self._device)
+        reset = call_environment("reset", self._restart, env_state)
+        self._env_state, env_step = jax.device_put(reset, self._device)  # row `T`
         return self._finish(buffer, actor_state, carry.statistics, env_step)

@@ -1,4 +1,4 @@
-"""Act cycles of one jitted call an env step, for any environment."""
+"""The stepped act cycle: one jitted call per step, for any environment."""
 
 import functools
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from sebulba.acting.act_cycle import (
     BufferAllocator,
     CycleResult,
     act_row,
+    call_environment,
     check_finite,
     finish_rows,
-    guarded,
 )
 from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.acting.trajectory_buffer import Buffer
-from sebulba.acting.whole_episodes import close_episodes, wait_at_the_end
+from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
 from sebulba.agent import Agent
 from sebulba.envs.base import (
     Environment,
@@ -32,7 +32,7 @@ from sebulba.types import EnvStep, Networks
 
 
 class StepFunctions:
-    """The jitted functions of stepped act cycles, shared by all actors of a device."""
+    """The jitted functions of stepped act cycles; actors of a device share the compiled code."""
 
     def __init__(
         self,
@@ -50,17 +50,16 @@ class StepFunctions:
         def finish(buffer, actor_state, statistics, env_step):
             return finish_rows(buffer, actor_state, statistics, env_step, tracker)
 
-        # Networks of a single learner device lie on its mesh, and what is computed from them would
-        # too: the second step, which begins with that, would be compiled again.
+        # Without `out_shardings` the second step would compile again: see `FusedCycle`.
         sharding = jax.sharding.SingleDeviceSharding(device)
         compiled = functools.partial(jax.jit, out_shardings=sharding)
         self.step: Callable = compiled(step, donate_argnames=("actor_state", "buffer"))
         self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
-        self.close_episodes: Callable = compiled(close_episodes, donate_argnames=("buffer",))
+        self.fill_after_end: Callable = compiled(fill_after_end, donate_argnames=("buffer",))
 
 
 class SteppedCycle:
-    """An act cycle with one jitted call an env step; for any environment."""
+    """An act cycle with one jitted call per step, for any environment."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class SteppedCycle:
         self._whole = environment if isinstance(environment, WholeState) else None
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        """Acts `T` steps; `carry.actor_state` is donated."""
+        """Act `T` steps; donates `carry.actor_state`."""
         if self._whole is not None and carry.env_state is not None:
             self._whole.whole_state = carry.env_state
         actor_state, env_step = carry.actor_state, carry.env_step
@@ -96,23 +95,25 @@ class SteppedCycle:
                 action, actor_state, buffer = self._functions.step(
                     networks, actor_state, buffer, env_step
                 )
-                # Waiting for the action also waits for the read of `env_step`, which on a CPU may
-                # be the environment's own memory.
+                # On a CPU, a jitted call reads 64-byte-aligned NumPy arguments in place, and the
+                # environment may write its next step there. The action is a result of that call:
+                # once it has arrived, `env_step` has been read.
                 action = jax.tree.map(np.asarray, action)
                 self._clock.lap(INFERENCE)
                 self._clock.begin(ENVIRONMENT)
-                before, env_step = env_step, guarded("step", self._environment.step, action)
+                before = env_step
+                env_step = call_environment("step", self._environment.step, action)
                 self._clock.lap(ENVIRONMENT)
                 num_steps += 1
                 if self._restart is not None:
                     check_structure(env_step, carry.env_step)
-                    env_step = wait_at_the_end(before, env_step, is_last=row == last_row)
+                    env_step = hold_final_row(before, env_step, is_last=row == last_row)
                     if env_step.done.all():
                         break
             check_structure(env_step, carry.env_step)
             if self._restart is not None:
-                buffer = self._functions.close_episodes(buffer, env_step)
-                env_step = guarded("reset", self._restart)
+                buffer = self._functions.fill_after_end(buffer, env_step)
+                env_step = call_environment("reset", self._restart)
         except Exception as error:
             fault = _find_fault(error, buffer, (env_step, carry.env_step), num_steps)
             if fault is error:
@@ -134,20 +135,17 @@ class SteppedCycle:
 def _find_fault(
     error: Exception, buffer: Buffer, newest: tuple[EnvStep, EnvStep], num_steps: int
 ) -> Exception:
-    """Returns what lies behind an error: bad data may show only in what is made of it.
+    """Return the root cause: bad environment data may raise only in a later call.
 
-    Args:
-        error: what ended the cycle.
-        buffer: the rows that were acted from.
-        newest: the last row that the environment gave, and what it has to be like.
-        num_steps: that the environment had taken; at the end `T`.
+    `newest` is the environment's last row, and one with the expected structure.
     """
+    # Donated to a call that failed: the rows are gone.
     if buffer.num_rows.is_deleted():
         return error
     fault = error
     rows = jax.tree.map(np.asarray, buffer.trajectory.env_steps)
     try:
-        # With another shape or dtype the jitted step is traced anew, which fails.
+        # Another shape or dtype retraces the jitted step, which raises far from the environment.
         check_structure(*newest)
         if (where := describe_non_finite(rows)) is not None:
             fault = EnvironmentDataError(where)

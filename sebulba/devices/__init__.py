@@ -1,6 +1,7 @@
-"""The devices of this process: which of them act and learn, and what lies on them.
+"""The devices of this process: their roles, and how arrays are placed on them.
 
 Begin with `learner_devices.py`: the learner devices as a mesh. `split.py` assigns the roles,
-`mapping.py` maps a per-device function over the learner devices, `memory_plan.py` computes what a
-run will hold before anything is allocated. Imports the contract, `toolkit` and `config`.
+`mapping.py` maps a function of one device over the learner devices, `memory_plan.py` computes the
+memory of a run before it allocates any, `xla_cpu.py` holds the workarounds for XLA on a CPU.
+Imports the contract, `toolkit` and `config`.
 """

@@ -1,4 +1,4 @@
-"""What a run will hold in memory, from shapes alone, before anything is allocated."""
+"""The memory that a run needs, from shapes alone, before any is allocated."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from sebulba.agent_check import env_step_shapes
 from sebulba.errors import ConfigError
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 
-# Keys of the config that make a part of the plan smaller.
+# What to make smaller, by the part of the plan.
 _REMEDIES = {
     "experience": "the agent's replay capacity or batch",
     "trajectories": "actor.num_envs, actor.trajectory_length or learner.queue_slots_per_actor",
@@ -25,13 +25,13 @@ _REMEDIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """Bytes by what they are for. The activations of acting and of the update come on top."""
+    """Bytes on each device, by purpose; activations of acting and of the update excluded."""
 
-    learner_device: dict[str, int]  # on each
-    actor_device: dict[str, int]  # on each
+    learner_device: dict[str, int]
+    actor_device: dict[str, int]
 
     def describe(self) -> str:
-        """Returns the plan in a line: `learner device 1.2 GiB (experience 1.1 GiB, …); …`."""
+        """Return the plan in a line: `learner device 1.2 GiB (experience 1.1 GiB, …); …`."""
         return "; ".join(
             f"{role} {format_bytes(sum(parts.values()))} ("
             + ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
@@ -50,7 +50,7 @@ def plan_memory(
     num_actor_devices: int,
     queue_slots_per_actor: int,
 ) -> MemoryPlan:
-    """Returns the bytes that a run holds on each device, by tracing shapes."""
+    """Return the bytes that a run needs on each device, by tracing shapes."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     networks = jax.eval_shape(agent.init_networks, key)
     opt_state = jax.eval_shape(agent.init_opt_state, networks)
@@ -58,7 +58,7 @@ def plan_memory(
     experience = jax.eval_shape(lambda nets: agent.init_experience(nets, num_envs), networks)
     actor_networks = jax.eval_shape(agent.actor_networks, networks)
     trajectory = num_bytes(trajectory_shapes(agent, run_spec))
-    # Waiting in the deque, one on its way from each actor, and those being learned from.
+    # Those in the deque, one per actor in `put`, and those of the current learner cycle.
     trajectories = run_spec.num_actors * (queue_slots_per_actor + 1)
     trajectories += run_spec.trajectories_per_cycle
     threads = run_spec.num_actors // num_actor_devices
@@ -77,7 +77,7 @@ def plan_memory(
 
 
 def trajectory_shapes(agent: Agent, run_spec: RunSpec) -> Trajectory:
-    """Returns the shapes of one actor's trajectory."""
+    """Return the shapes of one actor's trajectory."""
 
     def act(key: jax.Array, env_step: EnvStep) -> tuple[PyTree, PyTree]:
         networks = agent.actor_networks(agent.init_networks(key))
@@ -85,13 +85,18 @@ def trajectory_shapes(agent: Agent, run_spec: RunSpec) -> Trajectory:
         action, extras, _ = agent.act(networks, actor_state, env_step, greedy=False)
         return action, extras
 
-    def rows(count: int, tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), tree)
-
     env_step = env_step_shapes(run_spec)
     key = jax.eval_shape(lambda: jax.random.key(0))
     action, extras = jax.eval_shape(act, key, env_step)
-    length = run_spec.trajectory_length
+    return stack_rows(env_step, action, extras, length=run_spec.trajectory_length)
+
+
+def stack_rows(env_step: EnvStep, action: PyTree, extras: PyTree, *, length: int) -> Trajectory:
+    """Return the shapes of a trajectory of `length` steps from the shapes of one row."""
+
+    def rows(count: int, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), tree)
+
     return Trajectory(
         env_steps=rows(length + 1, env_step),
         action=rows(length, action),
@@ -105,39 +110,38 @@ def check_memory(
     actor_devices: Sequence[jax.Device],
     learner_devices: Sequence[jax.Device],
 ) -> None:
-    """Checks that every device has room for its part of the plan.
+    """Check that every device has enough memory for its part of the plan.
 
     Raises:
-        ConfigError: with the numbers, and what to make smaller.
+        ConfigError: a device has too little.
     """
     needs: dict[str, int] = {}
-    rooms: dict[str, int] = {}
+    capacities: dict[str, int] = {}
     for devices, parts in (
         (actor_devices, plan.actor_device),
         (learner_devices, plan.learner_device),
     ):
         for device in devices:
-            name, room = _memory_of(device)
+            name, capacity = _memory_of(device)
             needs[name] = needs.get(name, 0) + sum(parts.values())
-            rooms[name] = room
+            capacities[name] = capacity
     for name, need in needs.items():
-        if need > rooms[name]:
+        if need > capacities[name]:
             parts = plan.learner_device | plan.actor_device
             largest = max(parts, key=parts.__getitem__)
             raise ConfigError(
                 f"memory: the run needs {format_bytes(need)} on {name}, which has"
-                f" {format_bytes(rooms[name])}: {plan.describe()}."
-                f" Make {_REMEDIES[largest]} smaller"
+                f" {format_bytes(capacities[name])}: {plan.describe()}. Reduce {_REMEDIES[largest]}"
             )
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Returns the bytes of all leaves, arrays or their shapes."""
+    """Return the bytes of all leaves, which are arrays or their shapes."""
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def format_bytes(size: int) -> str:
-    """Returns `1.5 GiB`."""
+    """Return a size as text, such as `1.5 GiB`."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
@@ -145,7 +149,7 @@ def format_bytes(size: int) -> str:
 
 
 def _memory_of(device: jax.Device) -> tuple[str, int]:
-    """Returns the name and the bytes of the memory that a device uses; CPU devices share one."""
+    """Return the name and the size of a device's memory; CPU devices share that of the host."""
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return str(device), stats["bytes_limit"]

@@ -1,4 +1,4 @@
-"""Which devices act and which learn."""
+"""Assigns the devices to the roles: actor devices and learner devices."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,20 +12,19 @@ from sebulba.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DevicePlan:
-    """The devices of this host, by role; a device may have both."""
+    """The devices of this host by role; a device may have both roles."""
 
     actor: tuple[jax.Device, ...]
     learner: tuple[jax.Device, ...]
 
 
 def plan_devices(config: DevicesConfig, devices: Sequence[jax.Device]) -> DevicePlan:
-    """Returns who acts and who learns.
+    """Return the devices of each role.
 
-    With one device it has both roles; with more, the first acts and the others learn, unless the
-    config says otherwise.
+    Default: one device has both roles; of several, the first acts and the others learn.
 
     Raises:
-        ConfigError: a position that does not exist, or one named twice for a role.
+        ConfigError: a position does not exist, or a role names one twice.
     """
     several = len(devices) > 1
     actor = (0,) if config.actor is None else config.actor
@@ -52,11 +51,11 @@ def _pick(
     return tuple(devices[position] for position in positions)
 
 
-def plan_learners(config: DevicesConfig) -> LearnerDevices:
-    """Returns the learner devices of all hosts, of which each has those that the config says.
+def plan_learner_devices(config: DevicesConfig) -> LearnerDevices:
+    """Return the learner devices of all hosts; the config names the same positions on each.
 
     Raises:
-        ConfigError: as `plan_devices`, for any of the hosts.
+        ConfigError: `plan_devices` fails for a host.
     """
     hosts = [
         plan_devices(config, jax.local_devices(process_index=host)).learner

@@ -1,11 +1,12 @@
-"""The environment suites. A new one is one adapter file here and a line in `SUITES`.
+"""The environment suites: one adapter file each. To add a suite, write one and list it in `SUITES`.
 
 Begin with `base.py`, the protocol of an adapter. Imports the contract and `config`. Importing the
-package itself imports no suite and no jax: `python -m sebulba.envs` lists what is installed.
+package imports no suite and no jax; `python -m sebulba.envs` lists the suites.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 
 from sebulba.config import EnvConfig
@@ -23,7 +24,7 @@ SUITES: dict[str, str] = {
     "gymnax": "sebulba.envs.gymnax:make",
     "jax": "sebulba.envs.jax_suite:make",
 }
-"""`(config, *, num_envs, seed) -> Environment` as `module:function`, by the name of the suite."""
+"""The factory of each suite, as `module:function`: `(config, *, num_envs, seed) -> Environment`."""
 
 PACKAGES: dict[str, str] = {
     "ale": "ale-py",
@@ -31,22 +32,21 @@ PACKAGES: dict[str, str] = {
     "gymnasium": "gymnasium",
     "gymnax": "gymnax",
 }
-"""The installed package that a suite's environments come from; those of others come with ours."""
+"""The package that provides a suite's environments; other suites are part of Sebulba."""
 
 
 def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environment:
-    """Makes a batch of environments; imports its suite.
+    """Create a batch of environments; imports their suite.
 
     Args:
-        config: `suite` is a name in `SUITES`, one that an installed package brings (see
-            `sebulba.config.plugins`), or `module:function` for one's own.
+        config: `suite` is a name in `SUITES`, a plug-in's name (see `sebulba.config.plugins`), or
+            `module:function`.
         num_envs: `B`.
-        seed: in `[0, 2**31)`. Most libraries seed environment `i` with `seed + i`, so batches need
-            seeds that are far apart; see `sebulba.toolkit.prng.environment_seed`.
+        seed: in `[0, 2**31)`. Most libraries seed environment `i` with `seed + i`, so seeds of
+            different batches must be far apart; see `sebulba.toolkit.prng.environment_seed`.
 
     Raises:
-        ConfigError: there is no such suite, environment or option, or the package of an extra that
-            it needs is not installed.
+        ConfigError: the suite, environment or an option does not exist, or a package is missing.
     """
     if num_envs < 1:
         raise ConfigError(f"actor.num_envs: expected at least 1, got {num_envs}")
@@ -58,3 +58,11 @@ def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environm
         if missing is None:
             raise
         raise ConfigError(f"env.suite {config.suite}, env.id {config.id}: {missing}") from error
+
+
+def without_workers(config: EnvConfig) -> EnvConfig:
+    """Return the config of the same environments, stepped without worker processes."""
+    if config.suite != "gymnasium" or config.options.get("vectorization_mode") != "async":
+        return config
+    options = config.options | {"vectorization_mode": "sync", "vector_kwargs": {}}
+    return dataclasses.replace(config, options=options)

@@ -1,4 +1,4 @@
-"""Checks of what environments give: structure, shapes, dtypes, and that numbers are numbers."""
+"""Checks of environment data: pytree structure, shapes, dtypes, finite numbers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,33 +12,33 @@ from sebulba.types import EnvStep, PyTree
 
 
 def check_structure(env_step: EnvStep, expected: EnvStep) -> None:
-    """Checks one row `[B, ...]`, which may be traced.
+    """Check the structure, shapes and dtypes of one row `[B, ...]`, which may be traced.
 
     Args:
-        env_step: what the environments gave.
-        expected: another row, or the `jax.ShapeDtypeStruct`s of one.
+        env_step: the row from the environments.
+        expected: a valid row, or its `jax.ShapeDtypeStruct`s.
 
     Raises:
-        EnvironmentDataError: a leaf is missing, or has another shape or dtype.
+        EnvironmentDataError: a leaf is missing, unexpected, or has a wrong shape or dtype.
     """
     got = {path: _describe(leaf) for path, leaf in _leaves(env_step)}
     wanted = {path: _describe(leaf) for path, leaf in _leaves(expected)}
     for path in dict.fromkeys([*wanted, *got]):
-        here, there = wanted.get(path, "no such leaf"), got.get(path, "no such leaf")
-        if here != there:
-            raise EnvironmentDataError(f"{path} of the environments: expected {here}, got {there}")
+        want, have = wanted.get(path, "no such leaf"), got.get(path, "no such leaf")
+        if want != have:
+            raise EnvironmentDataError(f"{path} of the environments: expected {want}, got {have}")
 
 
 def is_finite(env_steps: EnvStep) -> jax.Array:
-    """Returns `[]` bool: no observation and no reward is NaN or infinite. To be traced."""
+    """Return `[]` bool: whether all observations and rewards are finite. Traceable."""
     leaves = [leaf for _, leaf in _floating(env_steps)]
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()
 
 
 def describe_non_finite(env_steps: EnvStep) -> str | None:
-    """Returns what says where the first NaN or infinity of rows `[T, B, ...]` is, if there is one.
+    """Return where the first NaN or infinity in rows `[T, B, ...]` is; None if all are finite.
 
-    First in time: what comes after it may follow from it.
+    The earliest row counts, since later non-finite values may follow from it.
     """
     found = []
     for path, leaf in _floating(env_steps):

@@ -1,4 +1,4 @@
-"""EnvPool: environments in C++ threads, stepped from Python or from inside `jit`."""
+"""EnvPool: environments in C++ threads, stepped from Python or inside `jit`."""
 
 import sys
 import warnings
@@ -13,20 +13,21 @@ import numpy as np
 from sebulba.config import EnvConfig
 from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment, reset_row
+from sebulba.envs.lookup import first_line, refuse_options
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import EnvironmentSpec, EnvStep, PyTree
+from sebulba.types import EnvStep, PyTree
 
-_SET_ELSEWHERE = {
+_REFUSED_OPTIONS = {
     "num_envs": "set actor.num_envs",
-    "batch_size": "all environments are stepped together; set actor.num_envs",
+    "batch_size": "all environments are stepped together, set actor.num_envs",
     "seed": "set seed",
     "env_seed": "set seed",
-    "gym_reset_return_info": "the adapter needs it as it is",
-    "reward_clip": "rewards in the stream are raw; the agent clips",
+    "gym_reset_return_info": "the adapter requires the default",
+    "reward_clip": "the stream has raw rewards and the agent clips",
 }
 
-_NOT_OF_THE_TASK = {
+_EXECUTION_OPTIONS = {
     "num_envs",
     "batch_size",
     "num_threads",
@@ -40,24 +41,25 @@ _NOT_OF_THE_TASK = {
 
 
 def make(config: EnvConfig, *, num_envs: int, seed: int) -> "EnvPoolEnvironment":
-    """Makes `envpool.make_gymnasium(env.id, **env.options)`, stepped in sync.
+    """Create `envpool.make_gymnasium(env.id, **env.options)`, stepped in sync.
 
     Raises:
-        ConfigError: EnvPool has no such environment or option, or the environment is of
-            a kind that the stream contract does not cover.
+        ConfigError: EnvPool has no such environment or option, or the environment has several
+            players or unsupported spaces.
     """
     _check_names(config)
     try:
         with warnings.catch_warnings():
-            # Gymnasium's, of float64 bounds of EnvPool's own boxes.
+            # Gymnasium warns about the float64 bounds of EnvPool's own boxes.
             warnings.filterwarnings("ignore", message=".*precision lowered by casting")
             pool = envpool.make_gymnasium(config.id, num_envs=num_envs, seed=seed, **config.options)
-            pool.observation_space, pool.action_space  # noqa: B018 - made, and warned of, here
+            pool.observation_space, pool.action_space  # noqa: B018 - lazy, warn when created
     except Exception as error:
         raise ConfigError(_refusal(config, error)) from error
     if pool.config["max_num_players"] != 1:
         raise ConfigError(
-            f"env.id: {config.id!r} has {pool.config['max_num_players']} players, expected one"
+            f"env.id: expected a single-player environment, got {config.id!r} with"
+            f" {pool.config['max_num_players']} players"
         )
     return EnvPoolEnvironment(
         pool, num_envs=num_envs, episodic_life=bool(config.options.get("episodic_life"))
@@ -65,34 +67,30 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "EnvPoolEnvironment"
 
 
 def ids() -> list[str]:
-    """Returns every id of EnvPool."""
+    """Return every EnvPool id."""
     return envpool.list_all_envs()
 
 
 @pytree_dataclass
 class EnvPoolState:
-    """What the traceable step carries."""
+    """The state of the traceable step."""
 
-    handle: jax.Array  # [8] uint8, the address of the pool; orders its steps
-    done: jax.Array  # [B] bool, of the latest row
+    handle: jax.Array  # [8] uint8, the pool's address; a data dependency that orders its steps
+    done: jax.Array  # [B] bool, at the latest row
 
 
 class EnvPoolEnvironment:
     """An EnvPool of single-player environments as an `Environment`.
 
-    With `episodic_life` a lost life terminates the stream's episode, and `episode_over` tells the
+    With `episodic_life` a lost life terminates the stream's episode, and `episode_over` marks the
     end of the game.
     """
 
     def __init__(self, pool: gymnasium.Env, *, num_envs: int, episodic_life: bool):
         self.num_envs = num_envs
         action_space = _with_unset_bounds(pool.action_space)
-        self.spec = EnvironmentSpec(
-            observation=spaces.observation_spec(pool.observation_space),
-            action_space=spaces.agent_action_space(action_space),
-            native_action_space=action_space,
-        )
-        self._to_environment = spaces.action_scaling(action_space)
+        self.spec = spaces.environment_spec(pool.observation_space, action_space)
+        self._to_native = spaces.action_scaling(action_space)
         self._pool = pool
         self._episodic_life = episodic_life
         *_, action = pool.spec.action_array_spec.values()
@@ -100,37 +98,37 @@ class EnvPoolEnvironment:
         self._done: np.ndarray | None = None
 
     def reset(self) -> EnvStep:
-        """Starts all episodes; see `Environment.reset`."""
+        """Start all episodes; see `Environment.reset`."""
         observation, _ = self._pool.reset()
         self._done = np.zeros(self.num_envs, bool)
         return reset_row(
-            self._cast(observation), num_envs=self.num_envs, tells_of_games=self._episodic_life
+            self._cast(observation), num_envs=self.num_envs, reports_game_over=self._episodic_life
         )
 
     def step(self, action: np.ndarray) -> EnvStep:
-        """Steps all environments; see `Environment.step`."""
-        # EnvPool aborts the process on a wrong length and takes any value.
+        """Step all environments; see `Environment.step`."""
+        # EnvPool aborts the process on a wrong length and accepts out-of-range actions silently.
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        action = self._to_environment(action)
+        action = self._to_native(action)
         result = self._pool.step(action.astype(self._action_dtype, copy=False))
         env_step = self._env_step(np, *result, is_first=self._done)
         self._done = env_step.done
         return env_step
 
     def fused(self) -> FusedEnvironment | None:
-        """Returns the traceable step, which cannot check an action's range; None off Linux."""
+        """Return the traceable step, which cannot check an action's range; None except on Linux."""
         if self._done is None:
             raise RuntimeError("expected reset() before fused()")
         if sys.platform != "linux":
             return None
-        # EnvPool declares its 64-bit arrays to XLA as 32-bit where x64 is off, and then writes
-        # past their ends: all that touches them is traced with x64 on.
+        # With x64 off, EnvPool declares its 64-bit arrays to XLA as 32-bit and writes past their
+        # ends (seen with the float64 of MuJoCo), so everything that touches them needs x64.
         with jax.enable_x64(True):
             handle, _, _, pool_step = self._pool.xla()
 
         def step(state: EnvPoolState, action: jax.Array) -> tuple[EnvPoolState, EnvStep]:
             spaces.check_action_structure(action, self.spec.action_space, self.num_envs)
-            action = self._to_environment(action)
+            action = self._to_native(action)
             with jax.enable_x64(True):
                 handle, result = pool_step(state.handle, action.astype(self._action_dtype))
                 env_step = self._env_step(jnp, *result, is_first=state.done)
@@ -139,37 +137,37 @@ class EnvPoolEnvironment:
         state = EnvPoolState(handle=jnp.array(handle), done=jnp.array(self._done))
 
         def restart(state: EnvPoolState) -> tuple[EnvPoolState, EnvStep]:
-            # The same pool, whose traceable steps have all been taken.
-            return EnvPoolState(
-                handle=state.handle, done=jnp.zeros(self.num_envs, bool)
-            ), self.reset()
+            # Safe between cycles only: the pool must have finished all traced steps.
+            env_step = self.reset()
+            return EnvPoolState(handle=state.handle, done=jnp.array(env_step.done)), env_step
 
         return FusedEnvironment(state=state, step=step, restart=restart)
 
     def restart(self) -> EnvStep:
-        """Begins an episode in every environment."""
+        """Start a new episode in every environment."""
         return self.reset()
 
     def settings(self) -> dict[str, Any]:
-        """Returns EnvPool's settings of the environment, defaults included."""
+        """Return EnvPool's settings of the environment, defaults included."""
         config = self._pool.config
-        return {name: config[name] for name in config if name not in _NOT_OF_THE_TASK}
+        return {name: config[name] for name in config if name not in _EXECUTION_OPTIONS}
 
     def render(self) -> np.ndarray:
-        """Returns the first environment's picture; needs `env.options.render_mode: rgb_array`."""
+        """Return the first environment's frame; needs `env.options.render_mode: rgb_array`."""
         return self._pool.render(env_ids=0)[0]
 
     def close(self) -> None:
-        """Drops the pool; its threads end with the last traceable step made from it."""
+        """Release the pool; its threads live as long as a traceable step made from it."""
         self._pool = None
 
     def _env_step(
         self, xp, observation, reward, terminated, truncated, info, *, is_first
     ) -> EnvStep:
+        # EnvPool's `terminated` includes lost lives; the one in `info` is the game's own.
         over = info["terminated"].astype(bool) | truncated if self._episodic_life else None
         return EnvStep(
             observation=self._cast(observation),
-            # dm_control environments pay for their first state.
+            # EnvPool's dm_control environments give a reward on reset.
             reward=xp.where(is_first, xp.zeros_like(reward), reward),
             terminated=terminated,
             truncated=truncated,
@@ -178,23 +176,22 @@ class EnvPoolEnvironment:
         )
 
     def _cast(self, observation: PyTree) -> PyTree:
-        def cast(spec: jax.ShapeDtypeStruct, leaf: np.ndarray | jax.Array):
-            return leaf.astype(spec.dtype, copy=False)
-
-        return jax.tree.map(cast, self.spec.observation, observation)
+        return jax.tree.map(
+            lambda spec, leaf: leaf.astype(spec.dtype, copy=False),
+            self.spec.observation,
+            observation,
+        )
 
 
 def _check_names(config: EnvConfig) -> None:
     valid = envpool.list_all_envs()
     if config.id not in valid:
         raise ConfigError(f"env.id: EnvPool has no {config.id!r}{did_you_mean(config.id, valid)}")
-    for name, advice in _SET_ELSEWHERE.items():
-        if name in config.options:
-            raise ConfigError(f"env.options.{name}: not an option here: {advice}")
+    refuse_options(config.options, _REFUSED_OPTIONS)
 
 
 def _refusal(config: EnvConfig, error: Exception) -> str:
-    reason = (str(error) or type(error).__name__).splitlines()[0]
+    reason = first_line(error)
     message = f"EnvPool refuses env.id {config.id!r} with env.options {config.options}: {reason}"
     if "unexpected keyword argument" not in reason:
         return message
@@ -204,7 +201,10 @@ def _refusal(config: EnvConfig, error: Exception) -> str:
 
 
 def _with_unset_bounds(space: gymnasium.Space) -> gymnasium.Space:
-    """Reads `std::numeric_limits` as EnvPool means it: as no bound."""
+    """Return the space with EnvPool's `std::numeric_limits` replaced by infinities: no bound.
+
+    The lower limit is `tiny`, C++'s `numeric_limits::min`: the smallest positive number.
+    """
     if not isinstance(space, gymnasium.spaces.Box) or space.dtype.kind != "f":
         return space
     limits = np.finfo(space.dtype)

@@ -1,5 +1,6 @@
-"""Gymnasium: any registered environment, in one process or one process each."""
+"""Gymnasium: any registered environment, in this process or in one worker process each."""
 
+import multiprocessing
 from typing import Any
 
 import gymnasium
@@ -11,23 +12,23 @@ from sebulba.config import EnvConfig
 from sebulba.config.plugins import import_module
 from sebulba.envs import gymnasium_workers, spaces
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
-from sebulba.envs.lookup import describe_namespace
+from sebulba.envs.lookup import describe_namespace, refuse_options
 from sebulba.errors import ConfigError, did_you_mean
-from sebulba.types import EnvironmentSpec, EnvStep, PyTree
+from sebulba.types import EnvStep, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
 
 
 def make(config: EnvConfig, *, num_envs: int, seed: int) -> "GymnasiumEnvironment":
-    """Makes `gymnasium.make_vec(env.id, num_envs, **env.options)`.
+    """Create `gymnasium.make_vec(env.id, num_envs, **env.options)`.
 
-    Of the options, `vectorization_mode` is `sync` (default), `async` (a process for each
-    environment) or `vector_entry_point`; `vector_kwargs` go to the vector environment, all others
-    to the environment. `module:Id` imports the module, which registers the id.
+    The option `vectorization_mode` is `sync` (default), `async` (one process per environment) or
+    `vector_entry_point`; `vector_kwargs` go to the vector environment, other options to the
+    environment. An id `module:Id` imports the module, which registers `Id`.
 
     Raises:
-        ConfigError: Gymnasium has no such environment or option, or the environment is
-            of a kind that the stream contract does not cover.
+        ConfigError: Gymnasium has no such environment or option, or the environment has an
+            unsupported autoreset mode or space.
     """
     vector_env = _make_vec(config, num_envs, _vector_options(config.options))
     try:
@@ -39,45 +40,43 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "GymnasiumEnvironmen
 
 
 def ids() -> list[str]:
-    """Returns every id that Gymnasium has registered, those of imported packages included."""
+    """Return every id in Gymnasium's registry, including those of imported packages."""
     return list(gymnasium.registry)
 
 
 class GymnasiumEnvironment:
-    """A Gymnasium vector environment that resets on the next step as an `Environment`."""
+    """A Gymnasium vector environment with autoreset on the next step, as an `Environment`."""
 
     def __init__(self, vector_env: VectorEnv, *, seed: int):
         self.num_envs = vector_env.num_envs
-        self.spec = EnvironmentSpec(
-            observation=spaces.observation_spec(vector_env.single_observation_space),
-            action_space=spaces.agent_action_space(vector_env.single_action_space),
-            native_action_space=vector_env.single_action_space,
+        self.spec = spaces.environment_spec(
+            vector_env.single_observation_space, vector_env.single_action_space
         )
-        self._to_environment = spaces.action_scaling(vector_env.single_action_space)
+        self._to_native = spaces.action_scaling(vector_env.single_action_space)
         self._vector_env = vector_env
         self._seed = seed
         self._done = np.zeros(self.num_envs, bool)
         self.timeout_s: float | None = None  # for a step or a reset of worker processes
 
     def reset(self) -> EnvStep:
-        """Starts all episodes; see `Environment.reset`."""
-        return self._begin(seed=self._seed)
+        """Start all episodes; see `Environment.reset`."""
+        return self._start_episodes(seed=self._seed)
 
     def restart(self) -> EnvStep:
-        """Begins an episode in every environment, by the random state that it has come to."""
-        return self._begin()
+        """Start a new episode in every environment, drawn from its current random state."""
+        return self._start_episodes()
 
-    def _begin(self, **kwargs: Any) -> EnvStep:
-        observation, _ = self._guarded("reset", **kwargs)
+    def _start_episodes(self, **kwargs: Any) -> EnvStep:
+        observation, _ = self._call("reset", **kwargs)
         self._done = np.zeros(self.num_envs, bool)
         return reset_row(self._copy(observation), num_envs=self.num_envs)
 
     def step(self, action: np.ndarray) -> EnvStep:
-        """Steps all environments; see `Environment.step`."""
+        """Step all environments; see `Environment.step`."""
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        action = self._to_environment(action)
+        action = self._to_native(action)
         action = action.astype(self._vector_env.single_action_space.dtype, copy=False)
-        observation, reward, terminated, truncated, _ = self._guarded("step", action)
+        observation, reward, terminated, truncated, _ = self._call("step", action)
         env_step = EnvStep(
             observation=self._copy(observation),
             reward=np.where(self._done, 0.0, reward).astype(np.float32),
@@ -89,57 +88,58 @@ class GymnasiumEnvironment:
         return env_step
 
     def fused(self) -> None:
-        """Returns None: Python runs the environments."""
+        """Return None: Gymnasium environments run in Python."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns what Gymnasium made the environment with."""
+        """Return the episode limit and the arguments of the environment's constructor."""
         spec = self._vector_env.spec
         if spec is None:
             return {}
         return {"max_episode_steps": spec.max_episode_steps, **spec.kwargs}
 
     def render(self) -> np.ndarray:
-        """Returns the first environment's picture; needs `env.options.render_mode: rgb_array`."""
+        """Return the first environment's frame; needs `env.options.render_mode: rgb_array`."""
         envs = getattr(self._vector_env, "envs", None)
         return envs[0].render() if envs else self._vector_env.render()[0]
 
     def close(self) -> None:
-        """Ends the worker processes, if any; may be called twice."""
+        """End the worker processes, if any; may be called twice."""
         self._vector_env.close()
 
-    def _guarded(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of the vector environment, within the time that worker processes have.
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of the vector environment, with the timeout for worker processes.
 
         Raises:
-            EnvironmentTimeout: a worker process did not answer; all of them are killed.
-            EnvironmentFault: which environment failed, where that is known.
+            EnvironmentTimeout: a worker process did not answer in time; all of them are killed.
+            EnvironmentFault: the call failed.
         """
         env = self._vector_env
         try:
             if not isinstance(env, AsyncVectorEnv):
                 return getattr(env, name)(*args, **kwargs)
+            # `AsyncVectorEnv.step()` itself takes no timeout; only its two halves do.
             getattr(env, f"{name}_async")(*args, **kwargs)
             return getattr(env, f"{name}_wait")(timeout=self.timeout_s)
         except Exception as error:
-            raise _explained(error, env, name) from error
+            raise _to_fault(error, env, name) from error
 
     def _copy(self, observation: PyTree) -> PyTree:
-        # Vector environments may write every observation into the same memory.
-        def copy(spec: jax.ShapeDtypeStruct, leaf: np.ndarray) -> np.ndarray:
-            return np.array(leaf, spec.dtype)
+        # With `copy=False` a vector environment writes every observation into the same memory.
+        return jax.tree.map(
+            lambda spec, leaf: np.array(leaf, spec.dtype), self.spec.observation, observation
+        )
 
-        return jax.tree.map(copy, self.spec.observation, observation)
 
-
-def _explained(error: Exception, vector_env: VectorEnv, name: str) -> EnvironmentFault:
+def _to_fault(error: Exception, vector_env: VectorEnv, name: str) -> EnvironmentFault:
+    """Return the fault that names the failed environment; kill the worker processes, if any."""
     raised = f"{name} raised {type(error).__name__}: {error}"
     if not isinstance(vector_env, AsyncVectorEnv):
         where = gymnasium_workers.describe_environment(error, vector_env)
         return EnvironmentFault(raised if where is None else f"{where}: {raised}")
     fault: EnvironmentFault
-    if isinstance(error, gymnasium_workers.TimedOut):
-        silent = gymnasium_workers.describe_silent(vector_env)
-        fault = EnvironmentTimeout(f"{silent}: {error} (actor.env_timeout_s)")
+    if isinstance(error, multiprocessing.TimeoutError):
+        where = gymnasium_workers.describe_unresponsive(vector_env)
+        fault = EnvironmentTimeout(f"{where}: {error} (actor.env_timeout_s)")
     else:
         where = gymnasium_workers.describe_worker(vector_env)
         fault = EnvironmentFault(raised if where is None else f"{where}: {raised}")
@@ -149,8 +149,7 @@ def _explained(error: Exception, vector_env: VectorEnv, name: str) -> Environmen
 
 def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
     options = dict(options)
-    if "num_envs" in options:
-        raise ConfigError("env.options.num_envs: not an option here: set actor.num_envs")
+    refuse_options(options, {"num_envs": "set actor.num_envs"})
     mode = options.setdefault("vectorization_mode", "sync")
     if mode not in _VECTORIZATION_MODES:
         raise ConfigError(
@@ -159,7 +158,8 @@ def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
         )
     defaults = {
         "sync": {"copy": False},
-        "async": {"copy": False, "context": "spawn"},  # A fork copies the locks of JAX's threads.
+        # A fork would copy the held locks of JAX's threads, and deadlock.
+        "async": {"copy": False, "context": "spawn"},
         "vector_entry_point": {},
     }[mode]
     if mode == "async":
@@ -193,8 +193,8 @@ def _check_autoreset(config: EnvConfig, vector_env: VectorEnv) -> None:
     mode = vector_env.metadata.get("autoreset_mode")
     if mode != AutoresetMode.NEXT_STEP:
         raise ConfigError(
-            f"env.id: the vector environment of {config.id!r} has the autoreset mode {mode}, "
-            f"expected {AutoresetMode.NEXT_STEP}: leave autoreset_mode out of "
-            "env.options.vector_kwargs, and if the environment brings its own vector environment, "
-            "set env.options.vectorization_mode to sync or async"
+            f"env.id: expected {AutoresetMode.NEXT_STEP}, got autoreset_mode {mode} of"
+            f" {config.id!r}; remove autoreset_mode from env.options.vector_kwargs, or, if the"
+            " environment has its own vector environment, set env.options.vectorization_mode to"
+            " sync or async"
         )

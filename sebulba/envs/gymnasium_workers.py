@@ -1,9 +1,8 @@
-"""The worker processes of Gymnasium's asynchronous vector environments: waiting, failing, ending.
+"""Failures of Gymnasium's vector environments: which environment failed, and killing its workers.
 
-Imported by the workers too, so it imports no jax.
+The worker processes import this module, so it must not import jax.
 """
 
-import multiprocessing
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -12,36 +11,26 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
-_DEATH_S = 1.0  # for the system to tell of a process whose pipe has broken
+_EXIT_WAIT_S = 1.0  # the exit code of a dead worker may arrive after its pipe has broken
 
 
-class CheckedObservations(gymnasium.Wrapper):
-    """Raises where an observation is not of its space's shape and dtype.
+class CheckedObservations(gymnasium.ObservationWrapper):
+    """A wrapper that raises if an observation does not have its space's shape and dtype.
 
-    The workers' shared memory would take it, and repeat or cast its numbers.
+    Without it, writing to the workers' shared memory silently broadcasts or casts the observation.
     """
 
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Resets the environment."""
-        observation, info = self.env.reset(**kwargs)
-        self._check(observation)
-        return observation, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Steps the environment."""
-        result = self.env.step(action)
-        self._check(result[0])
-        return result
-
-    def _check(self, observation: Any) -> None:
-        for mismatch in mismatches(observation, self.observation_space):
+    def observation(self, observation: Any) -> Any:
+        """Check and return an observation of a reset or a step."""
+        for mismatch in find_mismatches(observation, self.observation_space):
             raise TypeError(mismatch)
+        return observation
 
 
-def mismatches(
+def find_mismatches(
     observation: Any, space: gymnasium.Space, path: str = "observation"
 ) -> Iterator[str]:
-    """Yields what is wrong with the structure of one environment's observation."""
+    """Yield a line for each leaf of an observation that does not fit its space."""
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         children = space.items() if isinstance(space, gymnasium.spaces.Dict) else enumerate(space)
         for name, child in children:
@@ -50,11 +39,11 @@ def mismatches(
             except (LookupError, TypeError):
                 yield f"{path}.{name}: expected {child}, got no such leaf"
                 continue
-            yield from mismatches(part, child, f"{path}.{name}")
+            yield from find_mismatches(part, child, f"{path}.{name}")
         return
     array = np.asarray(observation)
-    is_narrower = np.can_cast(array.dtype, space.dtype, "same_kind")
-    if array.shape != space.shape or not is_narrower:
+    can_cast = np.can_cast(array.dtype, space.dtype, "same_kind")
+    if array.shape != space.shape or not can_cast:
         yield (
             f"{path}: expected {space.dtype}{list(space.shape)}, got"
             f" {array.dtype}{list(array.shape)}"
@@ -62,28 +51,28 @@ def mismatches(
 
 
 def describe_worker(vector_env: AsyncVectorEnv) -> str | None:
-    """Returns which worker has failed, and how, if one has."""
+    """Return which worker failed and how; None if it is not known."""
     for env, pipe in enumerate(vector_env.parent_pipes):
-        if pipe is None:  # Gymnasium shuts a worker's pipe that has told of an error.
+        if pipe is None:  # Gymnasium closes the pipe of a worker that has reported an error.
             return f"env {env}"
     for process in vector_env.processes:
-        process.join(_DEATH_S / len(vector_env.processes))
+        process.join(_EXIT_WAIT_S / len(vector_env.processes))
     for env, process in enumerate(vector_env.processes):
         if process.exitcode is not None:
             return f"env {env}: its worker process ended with code {process.exitcode}"
     return None
 
 
-def describe_silent(vector_env: AsyncVectorEnv) -> str:
-    """Returns which workers have not answered."""
-    silent = [
+def describe_unresponsive(vector_env: AsyncVectorEnv) -> str:
+    """Return which workers have not answered."""
+    envs = [
         env for env, pipe in enumerate(vector_env.parent_pipes) if pipe is None or not pipe.poll(0)
     ]
-    return f"env {', '.join(map(str, silent))}"
+    return f"env {', '.join(map(str, envs))}"
 
 
 def kill(vector_env: AsyncVectorEnv) -> None:
-    """Ends all workers at once; Gymnasium's own way waits for one that has died."""
+    """Kill all workers at once; Gymnasium's `close` would wait for the answer of a dead one."""
     for process in vector_env.processes:
         process.kill()
     for process in vector_env.processes:
@@ -95,16 +84,13 @@ def kill(vector_env: AsyncVectorEnv) -> None:
 
 
 def describe_environment(error: Exception, vector_env: VectorEnv) -> str | None:
-    """Returns which environment of a vector environment in this process failed, if it is known."""
+    """Return which environment of an in-process vector environment failed; None if not known."""
     for env, observation in enumerate(getattr(vector_env, "_env_obs", ())):
         if observation is not None:
-            for mismatch in mismatches(observation, vector_env.single_observation_space):
+            for mismatch in find_mismatches(observation, vector_env.single_observation_space):
                 return f"env {env}: {mismatch}"
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        # Of Gymnasium's loop over its environments.
+        # Gymnasium's exceptions do not name the environment, but the frame of its loop does: `i`.
         if frame.f_locals.get("self") is vector_env and "i" in frame.f_locals:
             return f"env {frame.f_locals['i']}"
     return None
-
-
-TimedOut = multiprocessing.TimeoutError

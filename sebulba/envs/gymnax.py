@@ -1,6 +1,7 @@
-"""gymnax: environments written in JAX, in `jax_suite`'s batches; they run inside the act cycle.
+"""gymnax: pure-JAX environments, batched by `jax_suite`.
 
-gymnax 1.0.1 tells terminations from time limits, and has functions without its own autoreset.
+Uses gymnax 1.0.1's `step_env` and `is_truncated`: no autoreset, and truncation apart from
+termination.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from sebulba.types import PyTree
 
 
 def make(config: EnvConfig, *, num_envs: int, seed: int) -> JaxEnvironment:
-    """Makes `gymnax.make(env.id)`; `env.options` are fields of its parameters.
+    """Create `gymnax.make(env.id)`; `env.options` are fields of its parameters.
 
     Raises:
         ConfigError: gymnax has no such environment or parameter.
@@ -40,7 +41,7 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> JaxEnvironment:
 
 
 def ids() -> list[str]:
-    """Returns the names of gymnax's environments."""
+    """Return the ids of gymnax's environments."""
     return list(gymnax.registered_envs)
 
 
@@ -58,19 +59,20 @@ class GymnaxTask:
         self.action_space = _gymnasium_space(environment.action_space(params))
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """Starts an episode."""
+        """Start an episode."""
         observation, state = self._environment.reset_env(key, self._params)
         return _as_arrays(state), _as_arrays(observation)
 
     def step(
         self, state: PyTree, action: jax.Array, key: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """Steps without gymnax's own autoreset, which would hide the final observation."""
+        """Step without gymnax's autoreset, which would replace the final observation."""
         observation, next_state, reward, terminated, _ = self._environment.step_env(
             key, state, action, self._params
         )
         terminated = jnp.asarray(terminated, bool)
         truncated = jnp.asarray(self._environment.is_truncated(next_state, self._params), bool)
+        # Some environments change a leaf's dtype, which `lax.scan` refuses.
         next_state = jax.tree.map(lambda new, old: new.astype(old.dtype), next_state, state)
         return (
             next_state,
@@ -94,4 +96,4 @@ def _gymnasium_space(space: Any) -> gymnasium.Space:
             for bound in (space.low, space.high)
         )
         return gymnasium.spaces.Box(low, high, dtype=np.float32)
-    raise ConfigError(f"env.id: expected Discrete or Box actions, got {space!r}")
+    raise ConfigError(f"env.id: expected Discrete or Box actions, got {space!r}; use another one")

@@ -1,4 +1,4 @@
-"""A room to walk about in, in pure JAX; nothing in it is paid."""
+"""A gridworld room without rewards, in pure JAX."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.errors import ConfigError
+from sebulba.envs.jax_tasks import TaskStep, require_option
 from sebulba.pytree import pytree_dataclass
 
 _MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
@@ -15,7 +15,7 @@ _MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
 
 @pytree_dataclass
 class RoomState:
-    """Where one stands, and since when."""
+    """The agent's cell and the steps of the episode."""
 
     position: jax.Array  # [2] int32, row and column
     elapsed: jax.Array  # [] int32
@@ -23,23 +23,22 @@ class RoomState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Room:
-    """A square room, entered in the middle; for agents that need no reward.
+    """A square room that the agent enters in the middle; for agents that need no reward.
 
-    Actions: 0 up, 1 down, 2 left, 3 right; a step against a wall stays. The reward is 0, and the
-    episode is truncated after `steps` steps.
+    Actions: 0 up, 1 down, 2 left, 3 right; walls block. The reward is always 0, and the episode is
+    truncated after `steps` steps.
     """
 
     size: int = 9
     steps: int = 16
 
     def __post_init__(self):
-        for name, value in (("size", self.size), ("steps", self.steps)):
-            if value < 1:
-                raise ConfigError(f"env.options.{name}: expected at least 1, got {value}")
+        require_option(self.size >= 1, "size", "at least 1", self.size)
+        require_option(self.steps >= 1, "steps", "at least 1", self.steps)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """The room, flat: 1 where one stands, else 0."""
+        """Flattened room: 1 at the agent's cell, else 0."""
         return jax.ShapeDtypeStruct((self.size * self.size,), np.float32)
 
     @property
@@ -48,16 +47,14 @@ class Room:
         return gymnasium.spaces.Discrete(len(_MOVES))
 
     def reset(self, key: jax.Array) -> tuple[RoomState, jax.Array]:
-        """Begins in the middle, always."""
+        """Start in the middle."""
         del key
         middle = jnp.full(2, self.size // 2, jnp.int32)
         state = RoomState(position=middle, elapsed=jnp.zeros((), jnp.int32))
         return state, self._observe(state)
 
-    def step(
-        self, state: RoomState, action: jax.Array, key: jax.Array
-    ) -> tuple[RoomState, jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Takes a step."""
+    def step(self, state: RoomState, action: jax.Array, key: jax.Array) -> TaskStep:
+        """Take one step; walls block."""
         del key
         position = jnp.clip(state.position + jnp.asarray(_MOVES)[action], 0, self.size - 1)
         state = RoomState(position=position, elapsed=state.elapsed + 1)
@@ -65,5 +62,5 @@ class Room:
         return state, self._observe(state), reward, terminated, state.elapsed >= self.steps
 
     def _observe(self, state: RoomState) -> jax.Array:
-        place = state.position[0] * self.size + state.position[1]
-        return jax.nn.one_hot(place, self.size * self.size, dtype=jnp.float32)
+        cell = state.position[0] * self.size + state.position[1]
+        return jax.nn.one_hot(cell, self.size * self.size, dtype=jnp.float32)

@@ -1,4 +1,4 @@
-"""Environments written in JAX: a pure task for one environment, batched and reset here."""
+"""Environments written in JAX: tasks as pure functions, batched and autoreset here."""
 
 import dataclasses
 import functools
@@ -25,52 +25,52 @@ TASKS: dict[str, str] = {
     "Bandit-v0": "sebulba.envs.jax_tasks:Bandit",
     "ContinuousBandit-v0": "sebulba.envs.jax_tasks:ContinuousBandit",
 }
-"""Dataclasses that are a `JaxTask`, as `module:Name`, by the name of the environment."""
+"""The `JaxTask` dataclass of each built-in environment id, as `module:Name`."""
 
 
 class JaxTask(Protocol):
-    """One environment as pure functions, without batch or autoreset. Keys are consumed by it.
+    """One environment as pure functions, without batch axis or autoreset. It consumes its keys.
 
-    The task's state is any pytree of arrays whose shapes and dtypes never change.
+    Its state is any pytree of arrays with fixed shapes and dtypes.
     """
 
     observation: PyTree  # of jax.ShapeDtypeStruct
     action_space: gymnasium.Space  # Discrete, MultiDiscrete or Box
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """Starts an episode: returns the state and the first observation."""
+        """Return the state and first observation of a new episode."""
         ...
 
     def step(
         self, state: PyTree, action: jax.Array, key: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """Returns the state, observation, reward (float32 `[]`), terminated and truncated (bool).
+        """Return the state, observation, reward (float32 `[]`), terminated and truncated (bool).
 
         Args:
-            state: of an episode that has not ended.
-            action: one action of the task's own action space, as int32 or float32.
-            key: for this step alone.
+            state: the state of an episode that has not ended.
+            action: one action in the task's native action space, as int32 or float32.
+            key: a fresh key for this step.
         """
         ...
 
 
 @pytree_dataclass
 class JaxEnvState:
-    """`B` environments between two steps."""
+    """The complete state of `B` environments."""
 
     task_state: PyTree  # [B, ...]
     key: jax.Array  # [B] keys
-    elapsed: jax.Array  # [B] int32, steps of the episode so far
-    done: jax.Array  # [B] bool, of the latest row
+    elapsed: jax.Array  # [B] int32, steps in the current episode
+    done: jax.Array  # [B] bool, at the latest row
 
 
 def make(config: EnvConfig, *, num_envs: int, seed: int) -> "JaxEnvironment":
-    """Makes the task that `env.id` names, of `TASKS` or `module:Name`, with `env.options`.
+    """Create the task `env.id`, an id in `TASKS` or `module:Name`, with `env.options`.
 
-    Of the options, `max_episode_steps` truncates episodes; all others go to the task.
+    The option `max_episode_steps` truncates episodes; the others go to the task.
 
     Raises:
-        ConfigError: there is no such task or option.
+        ConfigError: the task or an option does not exist, or a value is invalid.
     """
     options = dict(config.options)
     max_episode_steps = options.pop("max_episode_steps", None)
@@ -85,12 +85,12 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "JaxEnvironment":
 
 
 def ids() -> list[str]:
-    """Returns the names of the tasks that come with this package."""
+    """Return the ids of the built-in tasks."""
     return list(TASKS)
 
 
 class JaxEnvironment:
-    """`B` copies of a `JaxTask` as an `Environment`; stepped and fused run the same function."""
+    """`B` copies of a `JaxTask` as an `Environment`; `step` and `fused` use the same function."""
 
     def __init__(
         self, task: JaxTask, *, num_envs: int, seed: int, max_episode_steps: int | None = None
@@ -107,25 +107,25 @@ class JaxEnvironment:
         keys = functools.partial(jax.random.fold_in, jax.random.key(seed))
         self._keys = jax.vmap(keys)(jnp.arange(num_envs))
         self._reset = jax.jit(jax.vmap(functools.partial(_reset_one, task)))
-        to_environment = spaces.action_scaling(task.action_space)
+        to_native = spaces.action_scaling(task.action_space)
         step = jax.vmap(functools.partial(_step_one, task, max_episode_steps))
-        self._step_batch = lambda state, action: step(state, to_environment(action))
+        self._step_batch = lambda state, action: step(state, to_native(action))
         self._step = jax.jit(self._step_batch)
         self.whole_state: JaxEnvState | None = None
 
     def reset(self) -> EnvStep:
-        """Starts all episodes; see `Environment.reset`."""
+        """Start all episodes; see `Environment.reset`."""
         self.whole_state, env_step = self._reset(self._keys)
         return jax.tree.map(np.array, env_step)
 
     def step(self, action: np.ndarray) -> EnvStep:
-        """Steps all environments; see `Environment.step`."""
+        """Step all environments; see `Environment.step`."""
         spaces.check_action(action, self.spec.action_space, self.num_envs)
         self.whole_state, env_step = self._step(self.whole_state, action)
         return jax.tree.map(np.array, env_step)
 
     def fused(self) -> FusedEnvironment:
-        """Returns the traceable step, which cannot check an action's range."""
+        """Return the traceable step, which cannot check an action's range."""
         if self.whole_state is None:
             raise RuntimeError("expected reset() before fused()")
 
@@ -141,49 +141,51 @@ class JaxEnvironment:
         )
 
     def restart(self) -> EnvStep:
-        """Begins an episode in every environment, by the keys that they have come to."""
+        """Start a new episode in every environment, drawn from its current key."""
         if self.whole_state is None:
             raise RuntimeError("expected reset() before restart()")
         self.whole_state, env_step = self._reset(self.whole_state.key)
         return jax.tree.map(np.array, env_step)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the task's options, defaults included."""
+        """Return the task's options, defaults included."""
         options: dict[str, Any] = vars(self._task) if dataclasses.is_dataclass(self._task) else {}
         return {**options, "max_episode_steps": self._max_episode_steps}
 
     def render(self) -> np.ndarray:
-        """Returns the first environment's picture.
+        """Return the first environment's frame.
 
         Raises:
-            ConfigError: the task draws none.
+            ConfigError: the task has no `render` method.
         """
         if self.whole_state is None:
             raise RuntimeError("expected reset() before render()")
         render = getattr(self._task, "render", None)
         if render is None:
             raise ConfigError(
-                f"env.id: {type(self._task).__name__} has no picture: expected a method"
+                f"env.id: {type(self._task).__name__} cannot be rendered; add a method"
                 " `render(task_state) -> uint8 [H, W, 3]`"
             )
         state = jax.tree.map(lambda leaf: leaf[0], self.whole_state.task_state)
         return np.asarray(render(state))
 
     def close(self) -> None:
-        """Does nothing: there is nothing to release."""
+        """Do nothing: there are no resources to release."""
 
 
 def _reset_one(task: JaxTask, key: jax.Array) -> tuple[JaxEnvState, EnvStep]:
     key, reset_key = jax.random.split(key)
     task_state, observation = task.reset(reset_key)
-    no = jnp.zeros((), bool)
-    state = JaxEnvState(task_state=task_state, key=key, elapsed=jnp.zeros((), jnp.int32), done=no)
+    false = jnp.zeros((), bool)
+    state = JaxEnvState(
+        task_state=task_state, key=key, elapsed=jnp.zeros((), jnp.int32), done=false
+    )
     env_step = EnvStep(
         observation=observation,
         reward=jnp.zeros((), jnp.float32),
-        terminated=no,
-        truncated=no,
-        is_first=jnp.ones((), bool),
+        terminated=false,
+        truncated=false,
+        is_first=~false,
     )
     return state, env_step
 
@@ -191,6 +193,8 @@ def _reset_one(task: JaxTask, key: jax.Array) -> tuple[JaxEnvState, EnvStep]:
 def _step_one(
     task: JaxTask, max_episode_steps: int | None, state: JaxEnvState, action: jax.Array
 ) -> tuple[JaxEnvState, EnvStep]:
+    # Under `vmap` a branch costs as much as both sides: compute reset and step, then choose. Both
+    # advance the key in the same way, so an episode's length does not change later random draws.
     reset_state, reset_step = _reset_one(task, state.key)
     _, step_key = jax.random.split(state.key)
     task_state, observation, reward, terminated, truncated = task.step(
@@ -235,7 +239,7 @@ def _make_task(name: str, options: dict[str, Any]) -> JaxTask:
 
 
 def _check_task(task: JaxTask, spec: EnvironmentSpec) -> None:
-    """Raises unless `reset` and `step` give what the task declares, by tracing them."""
+    """Trace `reset` and `step`, and compare their outputs with the task's declarations."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     action = jax.ShapeDtypeStruct(spec.action_space.shape, spec.action_space.dtype)
     state, first = jax.eval_shape(task.reset, key)
@@ -248,15 +252,13 @@ def _check_task(task: JaxTask, spec: EnvironmentSpec) -> None:
         ("step's state", next_state, state),
         ("step's [reward, terminated, truncated]", rest, scalars),
     ):
-        if not _same(got, expected):
+        if _signature(got) != _signature(expected):
             raise ConfigError(
-                f"env.id: {type(task).__name__}: expected {what} to be {expected}, got {got}"
+                f"env.id: {type(task).__name__}: expected {what} to be {expected}, got {got};"
+                " correct the task"
             )
 
 
-def _same(got: PyTree, expected: PyTree) -> bool:
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (got, expected)]
-    if structures[0] != structures[1]:
-        return False
-    same = jax.tree.map(lambda a, b: a.shape == b.shape and a.dtype == b.dtype, got, expected)
-    return all(jax.tree.leaves(same))
+def _signature(tree: PyTree) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]

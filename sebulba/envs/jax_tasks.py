@@ -1,4 +1,4 @@
-"""Small tasks in pure JAX that show in seconds whether an agent learns."""
+"""Small diagnostic tasks in pure JAX that an agent learns in seconds."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ _ORANGE = np.array([255, 140, 0], np.uint8)
 
 @pytree_dataclass
 class CatchState:
-    """Where ball and paddle are."""
+    """The positions of ball and paddle."""
 
     ball_row: jax.Array  # [] int32
     ball_column: jax.Array  # [] int32
@@ -29,24 +29,24 @@ class CatchState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Catch:
-    """A ball falls a row a step from a random column; the paddle in the last row meets it or not.
+    """A ball falls one cell per step from a random column; the paddle must catch it.
 
-    Actions: 0 left, 1 stay, 2 right. The reward is 0 until the ball is in the last row, then 1 if
-    the paddle is there and -1 if not, and the episode terminates: after `rows - 1` steps. The
-    environment of Mnih et al. 2014 (arXiv 1406.6247, section 4.2) in the form of bsuite's (Osband
-    et al. 2020, arXiv 1908.03568).
+    Actions: 0 left, 1 stay, 2 right. The reward is 0 until the ball reaches the paddle's row, then
+    1 for a catch and -1 for a miss, and the episode terminates after `rows - 1` steps. Proposed by
+    Mnih et al. 2014 (arXiv 1406.6247, section 4.2); this is the version of bsuite (Osband et al.
+    2020, arXiv 1908.03568).
     """
 
     rows: int = 10
     columns: int = 5
 
     def __post_init__(self):
-        _require(self.rows >= 2, "rows", "at least 2", self.rows)
-        _require(self.columns >= 1, "columns", "at least 1", self.columns)
+        require_option(self.rows >= 2, "rows", "at least 2", self.rows)
+        require_option(self.columns >= 1, "columns", "at least 1", self.columns)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """The board, flat: 1 at the ball and at the paddle, else 0."""
+        """Flattened board: 1 at the ball and at the paddle, else 0."""
         return jax.ShapeDtypeStruct((self.rows * self.columns,), np.float32)
 
     @property
@@ -55,7 +55,7 @@ class Catch:
         return gymnasium.spaces.Discrete(3)
 
     def reset(self, key: jax.Array) -> tuple[CatchState, jax.Array]:
-        """Puts the ball in a random column of the first row, the paddle in the middle."""
+        """Place the ball in a random column at the top and the paddle in the middle."""
         state = CatchState(
             ball_row=jnp.zeros((), jnp.int32),
             ball_column=jax.random.randint(key, (), 0, self.columns, jnp.int32),
@@ -64,7 +64,7 @@ class Catch:
         return state, self._board(state)
 
     def step(self, state: CatchState, action: jax.Array, key: jax.Array) -> TaskStep:
-        """Moves paddle and ball."""
+        """Move the paddle and the ball."""
         del key
         state = CatchState(
             ball_row=state.ball_row + 1,
@@ -77,10 +77,10 @@ class Catch:
         return state, self._board(state), reward, terminated, jnp.zeros((), bool)
 
     def render(self, state: CatchState) -> jax.Array:
-        """Returns uint8 `[rows, columns, 3]`, a pixel a cell: the ball orange, the paddle white."""
-        picture = jnp.zeros((self.rows, self.columns, 3), jnp.uint8)
-        picture = picture.at[self.rows - 1, state.paddle_column].set(_WHITE)
-        return picture.at[state.ball_row, state.ball_column].set(_ORANGE)
+        """Return uint8 `[rows, columns, 3]`, one pixel per cell: ball orange, paddle white."""
+        frame = jnp.zeros((self.rows, self.columns, 3), jnp.uint8)
+        frame = frame.at[self.rows - 1, state.paddle_column].set(_WHITE)
+        return frame.at[state.ball_row, state.ball_column].set(_ORANGE)
 
     def _board(self, state: CatchState) -> jax.Array:
         board = jnp.zeros((self.rows, self.columns), jnp.float32)
@@ -90,7 +90,7 @@ class Catch:
 
 @pytree_dataclass
 class RecallState:
-    """The cue, and how long ago it was."""
+    """The cue and the steps since it was shown."""
 
     cue: jax.Array  # [] int32
     elapsed: jax.Array  # [] int32
@@ -98,38 +98,38 @@ class RecallState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recall:
-    """A cue is shown once; `delay` steps later it is asked for. Needs memory.
+    """The agent must recall a cue that it saw `delay` steps ago. Needs memory.
 
-    The first observation shows the cue, the next `delay - 1` show nothing, the one after shows the
-    query flag; the action chosen from it is rewarded with 1 if it is the cue, -1 if not, and the
-    episode terminates, after `delay + 1` steps. Without memory the best return is `2 / cues - 1`.
+    The first observation shows the cue, the next `delay - 1` are zeros, and the next one sets the
+    query flag. The action selected there receives 1 if it equals the cue, else -1, and the episode
+    terminates after `delay + 1` steps. Without memory the best mean return is `2 / cues - 1`.
     """
 
     cues: int = 4
     delay: int = 10
 
     def __post_init__(self):
-        _require(self.cues >= 2, "cues", "at least 2", self.cues)
-        _require(self.delay >= 1, "delay", "at least 1", self.delay)
+        require_option(self.cues >= 2, "cues", "at least 2", self.cues)
+        require_option(self.delay >= 1, "delay", "at least 1", self.delay)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """The cue as one-hot, or zeros; and the query flag."""
+        """One-hot cue or zeros, then the query flag."""
         return jax.ShapeDtypeStruct((self.cues + 1,), np.float32)
 
     @property
     def action_space(self) -> gymnasium.Space:
-        """The answer; ignored but for the query."""
+        """The answer; used only at the query."""
         return gymnasium.spaces.Discrete(self.cues)
 
     def reset(self, key: jax.Array) -> tuple[RecallState, jax.Array]:
-        """Shows a random cue."""
+        """Show a random cue."""
         cue = jax.random.randint(key, (), 0, self.cues, jnp.int32)
         state = RecallState(cue=cue, elapsed=jnp.zeros((), jnp.int32))
         return state, jax.nn.one_hot(cue, self.cues + 1, dtype=jnp.float32)
 
     def step(self, state: RecallState, action: jax.Array, key: jax.Array) -> TaskStep:
-        """Waits, asks, or takes the answer."""
+        """Wait, query, or score the answer."""
         del key
         terminated = state.elapsed == self.delay
         answer = _plus_or_minus_one(action == state.cue)
@@ -140,50 +140,50 @@ class Recall:
         return state, observation, reward, terminated, jnp.zeros((), bool)
 
     def render(self, state: RecallState) -> jax.Array:
-        """Returns uint8 `[3, cues, 3]`, a pixel a cell.
+        """Return uint8 `[3, cues, 3]`, one pixel per cell.
 
-        Above, the cue while it is shown, in orange; in the middle, the query in white; below, how
-        much of the delay has passed.
+        Top: the cue while it is shown, orange. Middle: the query, white. Bottom: a progress bar of
+        the delay, grey.
         """
-        picture = jnp.zeros((3, self.cues, 3), jnp.uint8)
+        frame = jnp.zeros((3, self.cues, 3), jnp.uint8)
         cue = jnp.where(state.elapsed == 0, _ORANGE, 0).astype(jnp.uint8)
         query = jnp.where(state.elapsed == self.delay, _WHITE, 0).astype(jnp.uint8)
         passed = jnp.arange(self.cues) * self.delay < state.elapsed * self.cues
         bar = jnp.where(passed[:, None], _GREY[None], 0).astype(jnp.uint8)
-        return picture.at[0, state.cue].set(cue).at[1].set(query).at[2].set(bar)
+        return frame.at[0, state.cue].set(cue).at[1].set(query).at[2].set(bar)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bandit:
-    """A contextual bandit: the action `context % actions` gives 1, any other 0. One step long.
+    """A contextual bandit with episodes of one step: action `context % actions` receives 1, else 0.
 
-    Every second row of its stream is a reset: an agent that pairs rewards with the wrong action, or
-    trains on the reset transition, cannot learn it.
+    Every second row of its stream is a reset, so an agent that pairs rewards with the wrong action
+    or trains on reset transitions cannot learn it.
     """
 
     contexts: int = 8
     actions: int = 4
 
     def __post_init__(self):
-        _require(self.contexts >= 1, "contexts", "at least 1", self.contexts)
-        _require(self.actions >= 1, "actions", "at least 1", self.actions)
+        require_option(self.contexts >= 1, "contexts", "at least 1", self.contexts)
+        require_option(self.actions >= 1, "actions", "at least 1", self.actions)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """The context as one-hot; zeros at the end."""
+        """One-hot context; zeros at the end."""
         return jax.ShapeDtypeStruct((self.contexts,), np.float32)
 
     @property
     def action_space(self) -> gymnasium.Space:
-        """The arms."""
+        """One choice per arm."""
         return gymnasium.spaces.Discrete(self.actions)
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Draws a context, which is the state."""
+        """Draw a context, which is the state."""
         return _draw_context(key, self.contexts)
 
     def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> TaskStep:
-        """Pays."""
+        """Score the action and terminate."""
         del key
         reward = (action == state % self.actions).astype(jnp.float32)
         observation = jnp.zeros(self.contexts, jnp.float32)
@@ -192,33 +192,33 @@ class Bandit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContinuousBandit:
-    """A contextual bandit with a continuous action: pays `1 − (action − target)²`. One step long.
+    """A continuous contextual bandit with episodes of one step: reward `1 − (action − target)²`.
 
-    Actions are in [0, 4], and the contexts' targets lie evenly in [0.5, 3.5]. The best return is 1;
-    always the middle gets about 0, a uniformly random action about -1.
+    Actions are in [0, 4]; the targets of the contexts are evenly spaced in [0.5, 3.5]. The best
+    return is 1; a constant 2 receives about 0, a uniformly random action about -1.
     """
 
     contexts: int = 8
 
     def __post_init__(self):
-        _require(self.contexts >= 2, "contexts", "at least 2", self.contexts)
+        require_option(self.contexts >= 2, "contexts", "at least 2", self.contexts)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """The context as one-hot; zeros at the end."""
+        """One-hot context; zeros at the end."""
         return jax.ShapeDtypeStruct((self.contexts,), np.float32)
 
     @property
     def action_space(self) -> gymnasium.Space:
-        """Neither centred on 0 nor of range 1, so that a missing scaling shows."""
+        """Not centred on 0 and wider than [-1, 1], so that missing scaling shows."""
         return gymnasium.spaces.Box(0.0, 4.0, (1,), np.float32)
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Draws a context, which is the state."""
+        """Draw a context, which is the state."""
         return _draw_context(key, self.contexts)
 
     def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> TaskStep:
-        """Pays."""
+        """Score the action and terminate."""
         del key
         target = jnp.linspace(0.5, 3.5, self.contexts)[state]
         reward = 1.0 - jnp.square(action[0] - target)
@@ -235,6 +235,6 @@ def _plus_or_minus_one(condition: jax.Array) -> jax.Array:
     return jnp.where(condition, jnp.float32(1.0), jnp.float32(-1.0))
 
 
-def _require(condition: bool, name: str, expected: str, got: object) -> None:
+def require_option(condition: bool, name: str, expected: str, got: object) -> None:
     if not condition:
         raise ConfigError(f"env.options.{name}: expected {expected}, got {got!r}")

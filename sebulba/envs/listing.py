@@ -1,4 +1,4 @@
-"""Which suites there are, which of them are installed, and the ids that each has."""
+"""The list of environment suites: installed versions and environment ids."""
 
 import dataclasses
 import importlib
@@ -11,22 +11,22 @@ from sebulba.envs import PACKAGES, SUITES
 from sebulba.envs.lookup import missing_package
 from sebulba.errors import nearest_names
 
-_MOST_NEAREST = 5
+_MAX_SUGGESTIONS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SuiteListing:
-    """One suite, as far as it is installed."""
+    """One suite and what is installed of it."""
 
     name: str
     package: str
     version: str | None  # None: not installed
-    ids: tuple[str, ...] | None  # None: not installed, or its adapter has no `ids`
-    trouble: str | None = None  # why it cannot be used, with the command that helps
+    ids: tuple[str, ...] | None  # None: not installed, or the adapter has no `ids`
+    problem: str | None = None  # why the suite cannot be used, with the command that fixes it
 
 
 def list_suites() -> Iterator[SuiteListing]:
-    """Yields every suite, those that other packages bring after our own."""
+    """Yield every suite: the built-in ones, then those of other installed packages."""
     for name, reference in SUITES.items():
         package = PACKAGES.get(name, "sebulba")
         yield _list_suite(name, reference, package, _version(package))
@@ -37,23 +37,23 @@ def list_suites() -> Iterator[SuiteListing]:
 
 
 def matching_ids(ids: tuple[str, ...], text: str) -> list[str]:
-    """Returns the ids that contain `text`, in any case; if none does, the nearest ones."""
+    """Return the ids that contain `text`, ignoring case; without a match, the most similar ids."""
     containing = [each for each in ids if text.lower() in each.lower()]
     if containing:
         return containing
-    return nearest_names(text, ids, most=_MOST_NEAREST)
+    return nearest_names(text, ids, most=_MAX_SUGGESTIONS)
 
 
 def _list_suite(name: str, reference: str, package: str, version: str | None) -> SuiteListing:
-    """Imports the adapter: an installed package that cannot be imported is of no use."""
+    """Import the adapter, so that a package that is installed but broken is reported."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of third parties, about themselves.
+            warnings.simplefilter("ignore")  # third-party deprecations
             module = importlib.import_module(reference.partition(":")[0])
             ids = tuple(sorted(module.ids())) if hasattr(module, "ids") else None
     except Exception as error:
-        trouble = missing_package(error) or f"{type(error).__name__}: {error}"
-        return SuiteListing(name=name, package=package, version=version, ids=None, trouble=trouble)
+        problem = missing_package(error) or f"{type(error).__name__}: {error}"
+        return SuiteListing(name=name, package=package, version=version, ids=None, problem=problem)
     return SuiteListing(name=name, package=package, version=version, ids=ids)
 
 

@@ -1,46 +1,55 @@
-"""Finding things by the names that a config gives, with errors that help."""
+"""Look-up of modules and options that a config names, with errors that suggest a fix."""
 
 import importlib.util
+from collections.abc import Iterable, Mapping
+
+from sebulba.errors import ConfigError
 
 EXTRAS: dict[str, str] = {
     "ale_py": "atari",
     "gymnax": "gymnax",
     "mujoco": "mujoco",
 }
-"""The extra of this package that installs a module, for the modules that not everybody needs."""
+"""The extra of this package that installs each optional module."""
 
 _NAMESPACES: dict[str, str] = {"ALE": "ale_py"}
-"""The module that registers a Gymnasium namespace; Gymnasium itself does not import it."""
+"""The module that registers each Gymnasium namespace; Gymnasium does not import it by itself."""
+
+
+def refuse_options(options: Iterable[str], advice: Mapping[str, str]) -> None:
+    """Raise a ConfigError for an option that has an entry in `advice`: what to do instead."""
+    for name in options:
+        if name in advice:
+            raise ConfigError(f"env.options.{name}: not supported here; {advice[name]}")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message; the name of its type if there is no message."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def missing_package(error: BaseException) -> str | None:
-    """Returns which package to install, if an error comes of a missing one that an extra brings."""
+    """Return what to install if a missing module of `EXTRAS` caused the error, else None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ModuleNotFoundError) and cause.name is not None:
             module = cause.name.partition(".")[0]
             if module in EXTRAS:
-                return describe_missing(module)
+                return f"the package {module} is not installed; run {_install_command(module)}"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return None
 
 
 def describe_namespace(name: str) -> str:
-    """Returns `"; ..."`, how to come by a Gymnasium id of a known namespace, or nothing."""
+    """Return `"; ..."` on how to register a Gymnasium id of a known namespace, else `""`."""
     module = _NAMESPACES.get(name.partition("/")[0])
     if module is None or "/" not in name:
         return ""
-    registers = f"{module}:{name} would import what registers it"
+    advice = f"use {module}:{name}, which imports the module that registers it"
     if importlib.util.find_spec(module) is None:
-        return f"; {registers}, after {install_command(module)}"
-    return f"; {registers}"
+        return f"; {advice}, after {_install_command(module)}"
+    return f"; {advice}"
 
 
-def describe_missing(module: str) -> str:
-    """Returns what to do about a missing module of `EXTRAS`."""
-    return f"expected the package {module}, which is not installed: {install_command(module)}"
-
-
-def install_command(module: str) -> str:
-    """Returns the command that installs a module of `EXTRAS`."""
+def _install_command(module: str) -> str:
     return f"pip install 'sebulba[{EXTRAS[module]}]'"

@@ -1,6 +1,6 @@
-"""Spaces as an agent sees them, and the way of an agent's action back to the environment's.
+"""Conversion between an environment's native spaces and those of the agent.
 
-An agent sees 32 bits, and continuous actions in [-1, 1] wherever the environment bounds them.
+Agents see 32-bit dtypes, and continuous actions in [-1, 1] where the environment bounds them.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 
 from sebulba.envs.base import ActionError
 from sebulba.errors import ConfigError
-from sebulba.types import Array, PyTree
+from sebulba.types import Array, EnvironmentSpec, PyTree
 
 Action = Array
 
@@ -32,10 +32,10 @@ _ARRAY_SPACES = (
 
 
 def observation_spec(space: gymnasium.Space) -> PyTree:
-    """Returns one observation's `jax.ShapeDtypeStruct`s; `Dict` and `Tuple` become pytrees.
+    """Return one observation's `jax.ShapeDtypeStruct`s; `Dict` and `Tuple` become pytrees.
 
     Raises:
-        ConfigError: a leaf is no array of a fixed shape.
+        ConfigError: a leaf is not an array of a fixed shape.
     """
     if isinstance(space, gymnasium.spaces.Dict):
         return {name: observation_spec(child) for name, child in space.items()}
@@ -44,18 +44,18 @@ def observation_spec(space: gymnasium.Space) -> PyTree:
     if isinstance(space, _ARRAY_SPACES):
         return jax.ShapeDtypeStruct(space.shape, _narrow(space.dtype))
     raise ConfigError(
-        f"expected observations of Box, Discrete, MultiDiscrete or MultiBinary, also in Dict and "
-        f"Tuple, got {space}: wrap the environment that env.id names so that it gives arrays"
+        f"expected observations of Box, Discrete, MultiDiscrete or MultiBinary, also in Dict and"
+        f" Tuple, got {space}; set env.id to a wrapped environment with array observations"
     )
 
 
 def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
-    """Returns the space that agents act in: Discrete or MultiDiscrete of int32, Box of float32.
+    """Return the agent's action space: Discrete or MultiDiscrete of int32, or Box of float32.
 
-    Where a Box has both bounds the agent's are -1 and 1; see `ActionScaling`.
+    Components of a Box with both bounds get the bounds -1 and 1; see `ActionScaling`.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the native space is not Discrete, MultiDiscrete or Box.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return gymnasium.spaces.Discrete(int(space.n), start=int(space.start), dtype=np.int32)
@@ -73,38 +73,47 @@ def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
             dtype=np.float32,
         )
     raise ConfigError(
-        f"expected actions of Discrete, MultiDiscrete or Box, got {space}: wrap the environment "
-        "that env.id names so that its action is one array"
+        f"expected actions of Discrete, MultiDiscrete or Box, got {space}; set env.id to a wrapped"
+        " environment whose action is one array"
+    )
+
+
+def environment_spec(observation: gymnasium.Space, action: gymnasium.Space) -> EnvironmentSpec:
+    """Return the spec of an environment with these native spaces, or raise a ConfigError."""
+    return EnvironmentSpec(
+        observation=observation_spec(observation),
+        action_space=agent_action_space(action),
+        native_action_space=action,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ActionScaling:
-    """Takes actions of `agent_action_space` to the environment's own units.
+    """Scale actions of `agent_action_space` to the environment's native units.
 
-    A component of a Box that is bounded on both sides goes from [-1, 1] to [low, high], linearly;
-    all others stay as they are. What is beyond a bound is clipped to it, here and not in the agent:
-    the density of a Gaussian is that of the action which it drew.
+    Components with two bounds are mapped linearly from [-1, 1] to [low, high]; others are
+    unchanged. Actions are clipped to the bounds here and not in the agent, whose Gaussian density
+    belongs to the action as sampled.
     """
 
-    low: np.ndarray  # [1, ...], -inf where there is no bound
+    low: np.ndarray  # [1, ...], -inf: unbounded
     high: np.ndarray  # [1, ...]
     centre: np.ndarray  # [1, ...]
     half_range: np.ndarray  # [1, ...]
 
     def __call__(self, action: Action) -> Action:
-        """Returns `[B, ...]` of an action `[B, ...]`, NumPy for NumPy, traced for traced."""
-        numpy = np if isinstance(action, np.ndarray) else jnp
-        return numpy.clip(self.centre + action * self.half_range, self.low, self.high)
+        """Return the native action `[B, ...]`; NumPy stays NumPy."""
+        xp = np if isinstance(action, np.ndarray) else jnp
+        return xp.clip(self.centre + action * self.half_range, self.low, self.high)
 
 
 def action_scaling(space: gymnasium.Space) -> Callable[[Action], Action]:
-    """Returns what takes an agent's actions to the space of the environment."""
+    """Return the function from the agent's actions to those of the native `space`."""
     if not isinstance(space, gymnasium.spaces.Box) or np.issubdtype(space.dtype, np.integer):
         return lambda action: action
     low, high = _float32_bounds(space)
     bounded = np.isfinite(low) & np.isfinite(high)
-    # In halves: the sum of two bounds may be beyond float32.
+    # Halve first: high - low can overflow float32.
     half_low, half_high = (
         0.5 * np.where(bounded, bound, np.float32(unit)) for bound, unit in ((low, -1), (high, 1))
     )
@@ -117,13 +126,13 @@ def action_scaling(space: gymnasium.Space) -> Callable[[Action], Action]:
 
 
 def check_action(action: np.ndarray, space: gymnasium.Space, num_envs: int) -> None:
-    """Raises unless `action` is a NumPy `[B, ...]` of the space's dtype that can be acted.
+    """Check that `action` is a valid NumPy `[B, ...]` of the space's dtype.
 
-    Discrete actions have to be in the space; continuous ones have to be finite, since
+    Discrete actions must be in the space. Continuous actions must only be finite, since
     `ActionScaling` clips them.
 
     Raises:
-        ActionError: it is not.
+        ActionError: the action is invalid.
     """
     if not isinstance(action, np.ndarray):
         raise ActionError(f"expected a NumPy action, got {type(action).__name__}")
@@ -141,10 +150,10 @@ def check_action(action: np.ndarray, space: gymnasium.Space, num_envs: int) -> N
 def check_action_structure(
     action: np.ndarray | jax.Array, space: gymnasium.Space, num_envs: int
 ) -> None:
-    """Raises unless `action`, which may be traced, is a `[B, ...]` of the space's dtype.
+    """Check that `action`, which may be traced, is a `[B, ...]` of the space's dtype.
 
     Raises:
-        ActionError: it is not.
+        ActionError: the shape or dtype is wrong.
     """
     expected = (num_envs, *space.shape)
     shape, dtype = getattr(action, "shape", None), getattr(action, "dtype", None)
@@ -156,7 +165,7 @@ def check_action_structure(
 
 
 def _float32_bounds(space: gymnasium.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    with np.errstate(over="ignore"):  # A bound beyond float32 is none.
+    with np.errstate(over="ignore"):  # A bound outside float32 becomes infinite: no bound.
         return space.low.astype(np.float32), space.high.astype(np.float32)
 
 

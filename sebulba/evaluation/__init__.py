@@ -1,5 +1,5 @@
-"""Playing a stored policy: episodes, their statistics, and videos of them.
+"""Evaluation of a stored policy: episodes, statistics and videos.
 
-Begin with `episodes.py`. `stored.py` loads a policy from a run directory, and `policy.py` wraps it
-as a function for loops of one's own. Imports everything up to `acting`.
+Begin with `episodes.py`. `stored.py` loads a policy from a run directory; `policy.py` wraps it as a
+function for custom loops. Imports everything up to `acting`.
 """

@@ -1,8 +1,7 @@
-"""Plays a fixed number of episodes with fixed networks, a slice at a time.
+"""Evaluate fixed networks on a fixed number of episodes, one slice of env steps at a time.
 
-Which episodes count is settled before the first is played: environment `b` plays the first
-`quota[b]` of its own. Taking the first so many that end, over all environments, would count short
-episodes too often.
+Environment `b` contributes exactly its first `quota[b]` episodes. Counting the first N episodes to
+end over all environments instead would be biased towards short ones.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from sebulba.ring.timing import WallClock
 from sebulba.toolkit.prng import environment_seed, stream
 from sebulba.types import EpisodeRecord, Networks
 
-_SLICE_LENGTH = 16  # env steps of each environment between two looks at the clock
+_SLICE_LENGTH = 16  # env steps per environment and call of `advance`; callers check time between
 _STREAM = "evaluation"
 
 
@@ -33,14 +32,14 @@ class EvaluationPlan:
 
     env: EnvConfig
     episodes: int
-    num_envs: int  # at most; never more than episodes
-    max_episode_steps: int  # env steps that an environment is given for each of its episodes
+    num_envs: int  # upper limit; `episodes` is another
+    max_episode_steps: int  # budget per episode, pooled per environment; guarantees termination
     greedy: bool
     seed: int
 
     @property
     def quota(self) -> np.ndarray:
-        """`[B]` int, the episodes of each environment; they differ by one at most."""
+        """`[B]` int, the number of episodes of each environment; they differ by at most one."""
         num_envs = min(self.num_envs, self.episodes)
         share, rest = divmod(self.episodes, num_envs)
         return np.array([share + (b < rest) for b in range(num_envs)])
@@ -48,19 +47,19 @@ class EvaluationPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlayedEpisodes:
-    """What an evaluation gave; the episodes of each environment in the order of its playing."""
+    """The result of an evaluation: each environment's episodes, in order."""
 
     episodes: tuple[tuple[EpisodeRecord, ...], ...]  # [B][quota]
-    unfinished: int  # episodes of the plan that were not over within the steps allowed
+    unfinished: int  # planned episodes that did not end within the step budget
 
     @property
     def records(self) -> list[EpisodeRecord]:
-        """All episodes, environment by environment."""
-        return [record for of_one in self.episodes for record in of_one]
+        """All finished episodes, environment by environment."""
+        return [record for records in self.episodes for record in records]
 
 
 class Evaluator:
-    """Starts evaluations of one agent; what they compute is compiled for the first alone."""
+    """Starts evaluations of one agent; later evaluations reuse the first one's compilation."""
 
     def __init__(
         self,
@@ -70,14 +69,14 @@ class Evaluator:
         device: jax.Device,
         env_timeout_s: float | None = None,
     ):
-        """Compiles nothing yet.
+        """Prepare evaluations; compilation happens in the first one.
 
         Args:
-            agent: whose policy is played.
-            plan: of every evaluation.
-            device: that acts.
-            env_timeout_s: for a step or a reset of environments that can give up waiting; None: as
-                long as it takes.
+            agent: the agent to evaluate.
+            plan: the plan of every evaluation.
+            device: the device that selects actions.
+            env_timeout_s: timeout per step and reset of `Interruptible` environments; None: no
+                limit.
         """
         self.plan = plan
         self._env_timeout_s = env_timeout_s
@@ -91,14 +90,14 @@ class Evaluator:
         *,
         wrap: Callable[[Environment], Environment] = lambda environment: environment,
     ) -> "Evaluation":
-        """Makes new environments, so that every evaluation plays from the same seeds.
+        """Start an evaluation in new environments, so that each evaluation uses the same seeds.
 
         Args:
-            networks: as `Agent.actor_networks` gives them, on the device; never donated.
-            wrap: is given the environment, and gives the one to play in: to record it, say.
+            networks: the result of `Agent.actor_networks`, on the device; never donated.
+            wrap: returns the environment to play in, such as a recording one.
 
         Raises:
-            ConfigError: the environment cannot be made.
+            ConfigError: the environment cannot be created.
         """
         environment = make_environment(
             self.plan.env,
@@ -120,15 +119,15 @@ class Evaluator:
             networks,
             environment.reset(),
             key=stream(jax.random.key(self.plan.seed), _STREAM),
-            actor_id=0,
+            global_actor_id=0,
             device=self._device,
             tracker=EpisodeTracker(),
         )
         allocate = BufferAllocator(
             self._agent, networks, carry, trajectory_length=_SLICE_LENGTH, device=self._device
         )
-        # Stepped, also where the environment could be stepped inside `jit`: a fused cycle of
-        # EnvPool is compiled anew for each pool, and every evaluation needs a new pool.
+        # Always stepped: every evaluation needs a new EnvPool pool, and since each pool is its own
+        # custom call, a fused cycle would compile again for each.
         cycle = SteppedCycle(
             self._functions,
             environment,
@@ -142,7 +141,7 @@ class Evaluator:
 
 
 class Evaluation:
-    """An evaluation under way."""
+    """An evaluation in progress."""
 
     def __init__(
         self,
@@ -155,45 +154,46 @@ class Evaluation:
     ):
         self._plan = plan
         self._networks = networks
-        self._environment = environment
+        self.environment = environment
         self._cycle = cycle
         self._carry = carry
         self._quota = plan.quota
         self._episodes: list[list[EpisodeRecord]] = [[] for _ in self._quota]
-        # What the environment was made with; what the config says where it cannot tell.
+        # The effective settings if the environment reports them, else the configured options.
         self.settings = (
             environment.settings()
             if isinstance(environment, DescribedEnvironment)
             else dict(plan.env.options)
         )
+        # Each episode takes one more row than env steps: its reset.
         self._rows_left = int(self._quota.max()) * (plan.max_episode_steps + 1)
 
     @property
-    def is_over(self) -> bool:
-        """Whether every environment has played its quota, or there are no steps left."""
+    def is_done(self) -> bool:
+        """Whether every environment has played its quota or the step budget is used up."""
         return self._rows_left <= 0 or all(
             len(episodes) >= quota
             for episodes, quota in zip(self._episodes, self._quota, strict=True)
         )
 
     def advance(self) -> None:
-        """Plays some steps of every environment."""
+        """Play one slice: `_SLICE_LENGTH` rows of every environment."""
         self._carry, result = self._cycle(self._networks, self._carry)
-        self._take(jax.tree.map(np.asarray, result.episodes))
+        self._record(jax.tree.map(np.asarray, result.episodes))
         self._rows_left -= _SLICE_LENGTH
 
     def result(self) -> PlayedEpisodes:
-        """Returns the episodes that are over."""
-        episodes = tuple(tuple(of_one) for of_one in self._episodes)
-        finished = sum(len(of_one) for of_one in episodes)
-        return PlayedEpisodes(episodes=episodes, unfinished=self._plan.episodes - finished)
+        """Return the finished episodes."""
+        episodes = tuple(map(tuple, self._episodes))
+        unfinished = self._plan.episodes - sum(map(len, episodes))
+        return PlayedEpisodes(episodes=episodes, unfinished=unfinished)
 
     def close(self) -> None:
-        """Releases the environments; may be called twice."""
-        self._environment.close()
+        """Release the environments; may be called twice."""
+        self.environment.close()
 
-    def _take(self, rows: EpisodeStatistics) -> None:
-        """Takes the rows of a slice in, `[T, B]`; what an environment plays on top is ignored."""
+    def _record(self, rows: EpisodeStatistics) -> None:
+        """Record the episodes that end in the rows `[T, B]`, up to each environment's quota."""
         for t, b in np.argwhere(rows.is_over):
             if len(self._episodes[b]) < self._quota[b]:
                 record = EpisodeRecord(

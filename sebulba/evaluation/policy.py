@@ -1,4 +1,4 @@
-"""A trained policy as a function, for loops of one's own."""
+"""A trained policy as a function, for custom loops."""
 
 import os
 from typing import Any
@@ -16,10 +16,10 @@ from sebulba.types import ActorState, EnvStep, PyTree
 
 @pytree_dataclass
 class PolicyState:
-    """What a policy remembers between two observations of `B` environments."""
+    """The state of a policy between two observations of `B` environments."""
 
     actor_state: ActorState
-    is_first: jax.Array  # [B] bool, the next observation begins an episode
+    is_first: jax.Array  # [B] bool, whether the next observation starts an episode
 
 
 def load_policy(
@@ -29,19 +29,19 @@ def load_policy(
     greedy: bool = True,
     seed: int = 0,
 ) -> "Policy":
-    """Returns the policy of a run, from its run directory alone.
+    """Load the policy of a run from its run directory.
 
-    No actor, learner or thread is started; an environment is made once, to read its spaces.
+    Starts no actor, learner or thread; creates an environment once to read its spaces.
 
     Args:
-        run_dir: of a run, which may still be going on.
+        run_dir: the directory of a finished or running run.
         checkpoint: `latest`, `best`, or the number of a learner cycle.
-        greedy: the mode of the policy instead of samples.
-        seed: of the samples.
+        greedy: whether to take the mode of the policy instead of samples.
+        seed: seed of the samples.
 
     Raises:
-        ConfigError: the directory holds no run, or its environment or agent cannot be made.
-        CheckpointError: there is no such checkpoint, or it is damaged.
+        ConfigError: not a run directory, or its environment or agent cannot be created.
+        CheckpointError: the checkpoint does not exist or is damaged.
     """
     stored = load_stored_policy(run_dir, parse_which(str(checkpoint)))
     return Policy(stored, greedy=greedy, seed=seed)
@@ -50,7 +50,7 @@ def load_policy(
 class Policy:
     """`policy(observation, state) -> (action, state)`, for one observation or a batch.
 
-    Actions are the environment's own: in its units, of its dtype.
+    Actions are in the environment's native units and dtype.
     """
 
     def __init__(self, stored: StoredPolicy, *, greedy: bool, seed: int):
@@ -69,11 +69,11 @@ class Policy:
         self._init = jax.jit(init, static_argnames="num_envs")
         self._act = jax.jit(act)
         space = stored.environment.native_action_space or stored.environment.action_space
-        self._to_environment = action_scaling(space)
+        self._to_native = action_scaling(space)
         self._action_dtype = space.dtype
 
     def initial_state(self, num_envs: int = 1) -> PolicyState:
-        """Returns the state before the first observations of `num_envs` environments."""
+        """Return the state before the first observations of `num_envs` environments."""
         return PolicyState(
             actor_state=self._init(self.stored.networks, num_envs=num_envs),
             is_first=jnp.ones(num_envs, bool),
@@ -87,17 +87,17 @@ class Policy:
         reward: Any = None,
         is_first: Any = None,
     ) -> tuple[np.ndarray, PolicyState]:
-        """Chooses an action.
+        """Select an action.
 
         Args:
-            observation: as the environment gives it, or `[B, ...]` of `B` environments.
-            state: as the call before gave it; None: every environment begins an episode.
-            reward: `[]` or `[B]`, what came with the observation, for agents that see it; None: 0.
-            is_first: `[]` or `[B]` bool, which environments begin an episode with this observation;
-                None: those that the state says, which after a call are none.
+            observation: one environment's observation, or `[B, ...]` for `B` environments.
+            state: the state that the previous call returned; None: all episodes start here.
+            reward: `[]` or `[B]`, received with the observation, for agents that use it; None: 0.
+            is_first: `[]` or `[B]` bool, whether an episode starts with this observation; None:
+                as `state` says, which is True only before the first call.
 
         Returns:
-            The action, `[B, ...]` for a batch, in the environment's own units; and the state.
+            The action in the environment's native units, `[B, ...]` for a batch; and the state.
 
         Raises:
             ValueError: an argument does not fit the environment or the state.
@@ -107,9 +107,8 @@ class Policy:
         state = self.initial_state(num_envs) if state is None else state
         if state.is_first.shape != (num_envs,):
             raise ValueError(
-                f"expected a state of {num_envs} environments, as many as there are observations,"
-                f" got one of {state.is_first.shape[0]}; begin with"
-                f" policy.initial_state({num_envs})"
+                f"expected a state of {num_envs} environments, got one of"
+                f" {state.is_first.shape[0]}; start with policy.initial_state({num_envs})"
             )
         flags = np.zeros(num_envs, bool)
         env_step = EnvStep(
@@ -120,12 +119,12 @@ class Policy:
             is_first=_per_env(is_first, state.is_first, num_envs, bool, "is_first"),
         )
         action, actor_state = self._act(self.stored.networks, state.actor_state, env_step)
-        native = np.asarray(self._to_environment(np.array(action)), self._action_dtype)
+        native = np.asarray(self._to_native(np.array(action)), self._action_dtype)
         state = PolicyState(actor_state=actor_state, is_first=jnp.zeros(num_envs, bool))
         return (native[0] if is_single else native), state
 
     def _as_batch(self, observation: PyTree) -> tuple[PyTree, bool]:
-        """Returns the observation as `[B, ...]`, and whether it was a single one."""
+        """Return the observation as `[B, ...]`, and whether it was a single one."""
         spec = self.stored.environment.observation
         got, expected = jax.tree.structure(observation), jax.tree.structure(spec)
         if str(got) != str(expected):
@@ -144,8 +143,8 @@ class Policy:
                 [list(leaf.shape) for leaf in jax.tree.leaves(tree)] for tree in (spec, leaves)
             )
             raise ValueError(
-                f"expected one observation of shapes {shapes}, or a batch of them with an axis of"
-                f" environments before each, got {got_shapes}"
+                f"expected one observation of shapes {shapes}, or a batch with a leading axis of"
+                f" environments, got {got_shapes}"
             )
         return batch, is_single
 
@@ -154,7 +153,8 @@ def _as_leaf(spec: jax.ShapeDtypeStruct, value: Any) -> np.ndarray:
     array = np.asarray(value)
     if not np.can_cast(array.dtype, spec.dtype, casting="same_kind"):
         raise ValueError(f"expected an observation of {spec.dtype}, got {array.dtype}")
-    # Its own memory: JAX on a CPU may read the environment's later, when that has written to it.
+    # Copy: JAX on CPU aliases NumPy memory and may read it after the environment has overwritten
+    # it.
     return np.array(array, spec.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The stamp of an evaluation: everything that its figures depend on."""
+"""The evaluation protocol: every setting that the results depend on."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from sebulba.evaluation.episodes import EvaluationPlan
 
 _LABELS = {
     "repeat_action_probability": "sticky actions",
-    "noop_max": "no-ops at the start, at most",
-    "episodic_life": "a lost life ends the stream's episode",
-    "frame_skip": "frames a step",
-    "frameskip": "frames a step",
-    "max_episode_steps": "steps an episode, at most",
+    "noop_max": "max no-ops at reset",
+    "episodic_life": "episodic life",
+    "frame_skip": "frames per step",
+    "frameskip": "frames per step",
+    "max_episode_steps": "max steps per episode",
 }
 
 
@@ -22,14 +22,14 @@ def describe_protocol(
     env_steps: int,
     updates: int,
 ) -> dict[str, Any]:
-    """Returns the stamp, as JSON values.
+    """Return the protocol as JSON values.
 
     Args:
-        plan: what was played.
-        settings: what the environment was made with, defaults included.
-        learner_cycle: of the networks.
-        env_steps: learned from until then.
-        updates: taken until then.
+        plan: the plan of the evaluation.
+        settings: the environment's settings, defaults included.
+        learner_cycle: the learner cycle of the networks.
+        env_steps: env steps learned from up to that cycle.
+        updates: updates up to that cycle.
     """
     return {
         "suite": plan.env.suite,
@@ -38,8 +38,8 @@ def describe_protocol(
         "greedy": plan.greedy,
         "episodes": plan.episodes,
         "num_envs": len(plan.quota),
-        "episodes_chosen": "the first of each environment, a number fixed beforehand",
-        "episode_ends": "with the game, also where a lost life ends the stream's episode",
+        "episodes_chosen": "the first of each environment, their number fixed in advance",
+        "episode_ends": "at the end of the game, also with episodic life",
         "max_episode_steps_of_the_evaluation": plan.max_episode_steps,
         "seed": plan.seed,
         "learner_cycle": learner_cycle,
@@ -49,12 +49,12 @@ def describe_protocol(
 
 
 def notable_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings that papers differ in, by what they mean; those that there are."""
+    """Return the settings present that commonly differ between papers, by readable label."""
     notable = {
         label: settings[name] for name, label in _LABELS.items() if settings.get(name) is not None
     }
     frames = settings.get("frame_skip", settings.get("frameskip"))
     steps = settings.get("max_episode_steps")
     if isinstance(frames, int) and isinstance(steps, int):
-        notable["frames an episode, at most"] = frames * steps
+        notable["max frames per episode"] = frames * steps
     return notable

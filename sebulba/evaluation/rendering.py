@@ -1,4 +1,4 @@
-"""Environments that draw themselves: how they are asked to, and whether they can here."""
+"""Enabling an environment's rendering, and checking that it works on this machine."""
 
 import ctypes
 import dataclasses
@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 from sebulba.config import EnvConfig
+from sebulba.envs import without_workers
 from sebulba.errors import ConfigError
 
 _RENDER_OPTIONS = {
@@ -15,7 +16,7 @@ _RENDER_OPTIONS = {
     "gymnasium": {"render_mode": "rgb_array"},
 }
 _OPENGL = "libEGL.so.1"
-_DRAW = """
+_RENDER_SCRIPT = """
 import contextlib, ctypes, json, sys
 with contextlib.suppress(OSError):
     ctypes.CDLL(sys.argv[3], mode=ctypes.RTLD_GLOBAL)
@@ -27,21 +28,19 @@ pool.render(env_ids=0)
 
 
 def with_rendering(config: EnvConfig) -> EnvConfig:
-    """Returns the config of the same environment with pictures.
+    """Return the config of the same environment with rendering enabled, without worker processes.
 
-    It is played in processes of this one: other processes would send every picture.
+    A worker process would have to send every frame.
     """
     options = config.options | _RENDER_OPTIONS.get(config.suite, {})
-    if config.suite == "gymnasium" and options.get("vectorization_mode") == "async":
-        options = options | {"vectorization_mode": "sync", "vector_kwargs": {}}
-    return dataclasses.replace(config, options=options)
+    return without_workers(dataclasses.replace(config, options=options))
 
 
 def load_opengl() -> bool:
-    """Loads what EnvPool's MuJoCo draws with, before EnvPool, which only looks when it is loaded.
+    """Load the OpenGL library of EnvPool's MuJoCo; call before importing EnvPool, which needs it.
 
     Returns:
-        Whether it is there.
+        Whether the library exists.
     """
     try:
         ctypes.CDLL(_OPENGL, mode=ctypes.RTLD_GLOBAL)
@@ -51,24 +50,23 @@ def load_opengl() -> bool:
 
 
 def check_rendering(config: EnvConfig) -> None:
-    """Checks that EnvPool can draw the environment here.
+    """Check that EnvPool can render the environment on this machine.
 
-    In a process of its own: without an OpenGL context its MuJoCo ends the process instead of
-    raising.
+    Runs in a subprocess, since EnvPool's MuJoCo exits the process if it has no OpenGL context.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: EnvPool cannot render it.
     """
     if config.suite != "envpool":
         return
     options = json.dumps(with_rendering(config).options)
-    command = [sys.executable, "-c", _DRAW, config.id, options, _OPENGL]
+    command = [sys.executable, "-c", _RENDER_SCRIPT, config.id, options, _OPENGL]
     with tempfile.TemporaryDirectory() as directory:
-        drawn = subprocess.run(
+        result = subprocess.run(
             command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-    if drawn.returncode:
-        reason = (drawn.stdout.strip().splitlines() or [f"exit code {drawn.returncode}"])[-1]
+    if result.returncode:
+        reason = (result.stdout.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
         is_missing = "OpenGL" in reason and not load_opengl()
-        advice = f"; it needs {_OPENGL}: on Debian, apt-get install libegl1" if is_missing else ""
-        raise ConfigError(f"video: EnvPool cannot draw {config.id} here: {reason}{advice}")
+        advice = f"; install {_OPENGL} (Debian: apt-get install libegl1)" if is_missing else ""
+        raise ConfigError(f"video: EnvPool cannot render {config.id}: {reason}{advice}")

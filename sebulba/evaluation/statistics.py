@@ -1,4 +1,4 @@
-"""What a number of episodes says about a policy."""
+"""Statistics of evaluation episodes."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ Statistics = dict[str, float | int | None]
 
 
 def summarize(records: Sequence[EpisodeRecord], *, seed: int) -> Statistics:
-    """Returns the statistics of finished episodes; None where there are too few.
+    """Return the statistics of finished episodes; None where there are too few.
 
-    The interval is that of the episodes: it says how well the return of this policy is known, and
-    nothing about how another training seed would do.
+    The interval covers the randomness of episodes only: it tells how precisely this policy's return
+    is known, not how much training seeds differ.
 
     Args:
         records: the episodes.
-        seed: of the bootstrap's resampling.
+        seed: seed of the bootstrap.
     """
     returns = np.array([record.episode_return for record in records], np.float64)
     lengths = np.array([record.episode_length for record in records], np.float64)
@@ -42,22 +42,23 @@ def summarize(records: Sequence[EpisodeRecord], *, seed: int) -> Statistics:
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """Returns the mean of the middle half: without the lowest and the highest quarter.
+    """Return the mean without the lowest and highest quarter of the values.
 
-    Of `n` values `⌊n / 4⌋` are left out at each end, as by Agarwal et al. 2021, "Deep Reinforcement
-    Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264, section 4.3).
+    Discards `⌊n / 4⌋` of `n` values at each end: Agarwal et al. 2021, "Deep Reinforcement Learning
+    at the Edge of the Statistical Precipice" (arXiv 2108.13264, section 4.3).
 
     Args:
         values: `[..., n]`.
     """
-    cut = values.shape[-1] // 4
-    return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)
+    num_dropped = values.shape[-1] // 4
+    kept = slice(num_dropped, values.shape[-1] - num_dropped)
+    return np.sort(values, axis=-1)[..., kept].mean(axis=-1)
 
 
 def bootstrap_interval(values: np.ndarray, *, seed: int) -> tuple[float, float]:
-    """Returns the percentile bootstrap's 95 % interval of the interquartile mean of `[n]` values.
+    """Return the 95 % percentile bootstrap interval of the interquartile mean of `[n]` values.
 
-    As by Agarwal et al. 2021 (arXiv 2108.13264, section 4.1), over episodes instead of runs.
+    The method of Agarwal et al. 2021 (arXiv 2108.13264, section 4.1), over episodes, not runs.
     """
     rng = np.random.default_rng(seed)
     resampled = rng.choice(values, size=(_RESAMPLES, len(values)))

@@ -1,5 +1,6 @@
-"""What was trained, from its run directory alone: the config, the agent, and its networks."""
+"""Loading a trained policy from its run directory: config, agent and networks."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -11,7 +12,7 @@ from sebulba.config import Config, EnvConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.config.run_spec import make_run_spec
-from sebulba.envs import make_environment
+from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
 from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
@@ -20,38 +21,38 @@ from sebulba.types import EnvironmentSpec, Networks
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class StoredPolicy:
-    """What a checkpoint says about acting."""
+    """The policy of a checkpoint."""
 
     config: Config
     agent: Agent
     environment: EnvironmentSpec
-    networks: Networks  # as `Agent.actor_networks` gives them, on `device`
+    networks: Networks  # the result of `Agent.actor_networks`, on `device`
     device: jax.Device
     learner_cycle: int  # of the checkpoint
-    env_steps: int  # learned from until then
+    env_steps: int  # learned from up to that cycle
     updates: int
 
 
 def read_config(run_dir: str | os.PathLike[str]) -> Config:
-    """Returns the config that a run was started with.
+    """Return the config that a run was started with.
 
     Raises:
-        ConfigError: the directory holds no run.
+        ConfigError: not a run directory.
     """
     path = pathlib.Path(run_dir) / CONFIG
     if not path.is_file():
         raise ConfigError(
-            f"expected a run directory, which has a {CONFIG}, got {run_dir}; make one with"
+            f"expected a run directory with a {CONFIG}, got {run_dir}; create one with"
             " python -m sebulba.train CONFIG --run-dir RUN_DIR"
         )
     return load_config(str(path))
 
 
 def parse_which(text: str) -> Which:
-    """Returns `latest`, `best` or the number of a learner cycle.
+    """Parse `latest`, `best` or the number of a learner cycle.
 
     Raises:
-        ConfigError: the text is none of these.
+        ConfigError: the text is something else.
     """
     if text == "latest":
         return "latest"
@@ -59,29 +60,29 @@ def parse_which(text: str) -> Which:
         return "best"
     if text.isascii() and text.isdecimal():
         return int(text)
-    raise ConfigError(f"checkpoint: expected latest, best or the number of one, got {text!r}")
+    raise ConfigError(f"checkpoint: expected latest, best or a learner cycle, got {text!r}")
 
 
 def load_stored_policy(
     run_dir: str | os.PathLike[str], which: Which, *, device: jax.Device | None = None
 ) -> StoredPolicy:
-    """Reads the networks of a checkpoint, and nothing else of it.
+    """Load the networks of a checkpoint, without the rest of it.
 
-    The devices need not be those of the training: a policy has no part that depends on them.
+    The devices of training are not needed, since no part of a policy depends on them.
 
     Args:
-        run_dir: of a run, which may still be going on.
-        which: a learner cycle, or the last or best one that was saved.
-        device: to act on; default: the first local one.
+        run_dir: the directory of a finished or running run.
+        which: a learner cycle, or the latest or best checkpoint.
+        device: the device to act on; None: the first local one.
 
     Raises:
-        ConfigError: the directory holds no run, or its environment or agent cannot be made.
-        CheckpointError: there is no such checkpoint, or it is damaged, or of other networks.
+        ConfigError: not a run directory, or its environment or agent cannot be created.
+        CheckpointError: the checkpoint does not exist, is damaged, or has other networks.
     """
     config = read_config(run_dir)
     device = device or jax.local_devices()[0]
     environment = read_environment_spec(config.env)
-    # As on one learner device: everything that a run on more could be divided into divides that.
+    # One learner device is always valid: batch sizes that divide over more devices divide over one.
     actor_devices = config.devices.actor or (0,)
     run_spec = make_run_spec(
         config,
@@ -114,18 +115,13 @@ def load_stored_policy(
 
 
 def read_environment_spec(config: EnvConfig) -> EnvironmentSpec:
-    """Returns the spaces of an environment, by making one and closing it again.
+    """Return the spaces of an environment by creating and closing one.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: the environment cannot be created.
     """
-    options = dict(config.options)
-    if config.suite == "gymnasium" and options.get("vectorization_mode") == "async":
-        # No process for a look at the spaces; scripts without a main guard could not start one.
-        del options["vectorization_mode"]
-        options.pop("vector_kwargs", None)
-    one = make_environment(dataclasses.replace(config, options=options), num_envs=1, seed=0)
-    try:
-        return one.spec
-    finally:
-        one.close()
+    # A user's script without a main guard cannot start worker processes.
+    with contextlib.closing(
+        make_environment(without_workers(config), num_envs=1, seed=0)
+    ) as environment:
+        return environment.spec

@@ -1,4 +1,4 @@
-"""Pictures as a file: GIF or mp4."""
+"""Writing frames to a GIF or mp4 file."""
 
 import contextlib
 import importlib
@@ -12,23 +12,23 @@ import numpy as np
 from sebulba.errors import ConfigError
 
 FORMATS = {".gif": ("PIL", "pillow"), ".mp4": ("imageio_ffmpeg", "imageio-ffmpeg")}
-"""The module that writes a format, and the package that it comes from."""
+"""The module that writes each format, and its package."""
 
 INSTALL = "pip install 'sebulba[video]'"
-"""What brings the packages of all formats."""
+"""The command that installs the packages of all formats."""
 
-_LEAST_WIDTH = 240  # pixels; pictures of a pixel a cell are enlarged
+_MIN_WIDTH = 240  # pixels; gridworld frames with one pixel per cell are enlarged
 
 
 def check_format(path: str | pathlib.Path) -> None:
-    """Checks that a video can be written to `path`, before anything is played.
+    """Check that a video can be written to `path`.
 
     Raises:
-        ConfigError: no such format, or what writes it is not installed.
+        ConfigError: the format is not supported, or its package is not installed.
     """
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in FORMATS:
-        raise ConfigError(f"video: expected a file that ends in .gif or .mp4, got {path}")
+        raise ConfigError(f"video: expected a file name that ends in .gif or .mp4, got {path}")
     module, package = FORMATS[suffix]
     try:
         importlib.import_module(module)
@@ -37,12 +37,12 @@ def check_format(path: str | pathlib.Path) -> None:
 
 
 def write_video(path: str | pathlib.Path, frames: Iterator[np.ndarray], *, fps: float) -> int:
-    """Writes pictures of one size, and returns how many.
+    """Write frames of one size to a file, and return their number.
 
     Args:
-        path: ends in `.gif` or `.mp4`; replaced if it is there.
-        frames: uint8 `[H, W, 3]`, at least one; small ones are enlarged by a whole number.
-        fps: pictures a second; a GIF holds them in hundredths of a second.
+        path: a name that ends in `.gif` or `.mp4`; an existing file is replaced.
+        frames: uint8 `[H, W, 3]`, at least one; small frames are enlarged by an integer factor.
+        fps: frames per second; a GIF rounds a frame's duration to 1/100 s.
 
     Raises:
         OSError: the file could not be written.
@@ -54,7 +54,7 @@ def write_video(path: str | pathlib.Path, frames: Iterator[np.ndarray], *, fps: 
 
 
 def _enlarge(frame: np.ndarray) -> np.ndarray:
-    factor = -(-_LEAST_WIDTH // frame.shape[1]) if frame.shape[1] < _LEAST_WIDTH // 2 else 1
+    factor = -(-_MIN_WIDTH // frame.shape[1]) if frame.shape[1] < _MIN_WIDTH // 2 else 1
     return frame.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
@@ -71,7 +71,7 @@ def _write_gif(path: str, frames: Iterator[np.ndarray], fps: float) -> int:
 
     sequence = images()
     first = next(sequence)
-    # Pillow merges equal pictures that follow each other, and adds their durations up.
+    # Pillow merges equal consecutive frames and adds up their durations.
     first.save(
         path,
         format="GIF",
@@ -88,18 +88,18 @@ def _write_mp4(path: str, frames: Iterator[np.ndarray], fps: float) -> int:
 
     first = next(frames)
     height, width, _ = first.shape
-    # Not by `imageio_ffmpeg.write_frames`, which forks: JAX has threads, and warns.
+    # `imageio_ffmpeg.write_frames` would fork, and forking with JAX's threads can deadlock.
     command = [
         *[imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error"],
         *["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"],
         *["-r", str(fps), "-i", "-"],
-        # H.264 takes even sizes only.
+        # H.264 with yuv420p requires an even width and height.
         *["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p", path],
     ]
     count = 0
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as ffmpeg:
         assert ffmpeg.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # It ended, and says why.
+        with contextlib.suppress(BrokenPipeError):  # ffmpeg has failed; its stderr says why.
             for frame in itertools.chain([first], frames):
                 ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
                 count += 1

@@ -1,4 +1,4 @@
-"""What all hosts do after a learner cycle: each tells the others, and all decide the same."""
+"""The decisions that all hosts make together after each learner cycle."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,51 +18,51 @@ _NUM_COUNTS = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrajectoryReport:
-    """What the hosts tell each other about a trajectory that was learned from."""
+    """A learned trajectory, as hosts report it to each other."""
 
     env_steps: int
     policy_lag: int
     num_episodes: int  # that finished in it
-    episodes: tuple[EpisodeRecord, ...]  # the last of them
+    episodes: tuple[EpisodeRecord, ...]  # the last of these
 
 
 class Agreement:
-    """Gathers what the hosts report and ask for, by one small collective a learner cycle.
+    """Gathers the reports and votes of all hosts, in one small collective per learner cycle.
 
-    Every decision is a function of all reports and votes, and therefore the same on every host at
-    the same cycle: they stop when one was told to, and save when all are ready to. A host alone
-    gathers nothing; it is stopped by its supervisor, and may always save.
+    Every decision is a function of all reports and votes, and so equal on all hosts at the same
+    cycle; a host that stopped or saved alone would leave the others in a collective for ever. The
+    hosts stop when one votes to stop, and save when all vote to save. A single host gathers
+    nothing: its supervisor stops it, and it may always save.
     """
 
     def __init__(
         self,
-        learners: LearnerDevices,
+        learner_devices: LearnerDevices,
         *,
         run_end: RunEnd,
         max_episodes: int,
         reducers: Sequence[str] = (),
     ):
-        """Begins without any decision.
+        """Start without any decision.
 
         Args:
-            learners: of all hosts.
+            learner_devices: of all hosts.
             run_end: gives the signal that this host received, and is given the one agreed on.
-            max_episodes: the last episodes of a trajectory that are told of: as many as the return
-                window has, since no others stay in it.
-            reducers: names of the numbers that every episode is reduced to.
+            max_episodes: the last episodes of a trajectory that are reported: the return window
+                holds no more.
+            reducers: names of the custom per-episode metrics.
         """
-        self.allows_checkpoint = learners.num_hosts == 1
+        self.allows_checkpoint = learner_devices.num_hosts == 1
         self.run_end = run_end
         self.wants_checkpoint: Callable[[], bool] = lambda: False
         self._max_episodes = max_episodes
         self._reducers = tuple(reducers)
-        self._gather = None if learners.num_hosts == 1 else _Gather(learners)
+        self._gather = None if learner_devices.num_hosts == 1 else _Gather(learner_devices)
 
     def decide(self, reports: Sequence[TrajectoryReport]) -> list[TrajectoryReport]:
-        """Returns all hosts' reports of a learner cycle, in the order of the hosts.
+        """Return the reports of all hosts for a learner cycle, in the order of the hosts.
 
-        Args:
-            reports: of this host's trajectories; every host has as many.
+        Every host has the same number of trajectories.
         """
         if self._gather is None:
             return list(reports)
@@ -83,8 +83,10 @@ class Agreement:
 def pack(
     report: TrajectoryReport, *, max_episodes: int, reducers: Sequence[str] = ()
 ) -> np.ndarray:
-    """Returns a report as int32, of a length that depends on nothing that happens."""
+    """Return a report as an int32 array of constant length."""
     kept = report.episodes[-max_episodes:]
+    # Constant, since a collective needs equal shapes on all hosts and compiles once. NaN marks a
+    # metric that an episode does not have.
     numbers = np.full((1 + len(reducers), max_episodes), np.nan, np.float32)
     for i, record in enumerate(kept):
         numbers[0, i] = record.episode_return
@@ -96,7 +98,7 @@ def pack(
 
 
 def unpack(row: np.ndarray, *, reducers: Sequence[str] = ()) -> TrajectoryReport:
-    """Returns what `pack` was given, without the episodes that it had no room for."""
+    """Return a packed report; episodes before the last `max_episodes` are lost."""
     env_steps, policy_lag, num_episodes, num_kept = map(int, row[:_NUM_COUNTS])
     lengths, *rest = np.split(row[_NUM_COUNTS:], 2 + len(reducers))
     returns, *reduced = (numbers.view(np.float32) for numbers in rest)
@@ -120,18 +122,18 @@ def unpack(row: np.ndarray, *, reducers: Sequence[str] = ()) -> TrajectoryReport
 
 
 class _Gather:
-    """Hands every host's row to all, over the first learner device of each."""
+    """Gathers an array of every host on all hosts, over the first learner device of each."""
 
-    def __init__(self, learners: LearnerDevices):
-        firsts = learners.mesh.devices[:: len(learners.devices)]
-        self._num_hosts = learners.num_hosts
-        self._device = learners.devices[0]
+    def __init__(self, learner_devices: LearnerDevices):
+        firsts = learner_devices.mesh.devices[:: len(learner_devices.devices)]
+        self._num_hosts = learner_devices.num_hosts
+        self._device = learner_devices.devices[0]
         self._sharding = NamedSharding(Mesh(firsts, (_HOST_AXIS,)), PartitionSpec(_HOST_AXIS))
-        whole = NamedSharding(self._sharding.mesh, PartitionSpec())
-        self._gather = jax.jit(lambda rows: rows, out_shardings=whole)
+        replicated = NamedSharding(self._sharding.mesh, PartitionSpec())
+        self._gather = jax.jit(lambda rows: rows, out_shardings=replicated)
 
     def __call__(self, row: np.ndarray) -> np.ndarray:
-        """Returns `[hosts, n]` for this host's `[n]`."""
+        """Return `[hosts, n]` for this host's `[n]`."""
         own = jax.device_put(row[None], self._device)
         rows = jax.make_array_from_single_device_arrays(
             (self._num_hosts, row.size), self._sharding, [own]

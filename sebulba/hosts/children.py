@@ -1,4 +1,4 @@
-"""Training runs that this process starts: they are told what it is told, and end with it."""
+"""Training runs that this process starts: they get its signals and end with it."""
 
 import ctypes
 import os
@@ -17,12 +17,12 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Children:
-    """Starts runs, and hands the signals that this process gets on to them."""
+    """Starts runs and forwards signals to them."""
 
     def __init__(self) -> None:
-        self.signal_number: int | None = None  # the last that has come
+        self.signal_number: int | None = None  # the last one received
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._num_told = 0  # of them, when it came
+        self._num_signalled = 0  # processes that existed when it arrived
 
     def start(
         self,
@@ -31,61 +31,62 @@ class Children:
         variables: Mapping[str, str] | None = None,
         output: int | IO[bytes] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Starts `python -m sebulba.train`.
+        """Start `python -m sebulba.train`.
 
         Args:
             argv: its command line.
-            variables: of its environment, besides those of this process.
-            output: where both of its streams go; None: where those of this process go.
+            variables: environment variables, in addition to those of this process.
+            output: file for stdout and stderr; None: inherited.
         """
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "sebulba.train", *argv],
             env={**os.environ, **(variables or {}), _PARENT_VARIABLE: str(os.getpid())},
-            # In a process group of its own: Ctrl-C would reach it twice, which ends it unsaved.
+            # The terminal sends Ctrl-C to the whole process group. With the forwarded one the child
+            # would get two, and the second signal ends a run without saving.
             process_group=0,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
         )
         self._processes.append(process)
-        # A signal that came while it started has not reached it.
-        if self.signal_number is not None and self._num_told < len(self._processes):
+        # A signal that arrived during `Popen` was not forwarded to this process.
+        if self.signal_number is not None and self._num_signalled < len(self._processes):
             process.send_signal(self.signal_number)
         return process
 
     @contextmanager
-    def told_of_signals(self) -> Iterator["Children"]:
-        """Listens for SIGINT and SIGTERM."""
-        with handled(self._receive):
+    def forwarding_signals(self) -> Iterator["Children"]:
+        """Forward SIGINT and SIGTERM."""
+        with handled(self._forward):
             yield self
 
-    def _receive(self, number: int, frame: Any) -> None:
-        self.signal_number, self._num_told = number, len(self._processes)
+    def _forward(self, number: int, frame: Any) -> None:
+        self.signal_number, self._num_signalled = number, len(self._processes)
         for process in self._processes:
             process.send_signal(number)
 
 
 def exit_code_of(returncode: int) -> int:
-    """Returns the exit code of a process that has ended, by itself or by a signal."""
+    """Return a process's exit code as a shell would: 128 + the number of a signal that ended it."""
     return returncode if returncode >= 0 else EXIT_SIGNAL_BASE - returncode
 
 
 def end_with_parent() -> None:
-    """Makes a process that `Children` started end when the one that started it is gone.
+    """Make a process that `Children` started save and end when its parent dies, even by SIGKILL.
 
-    However that one ended, this one gets a SIGTERM from itself, and is saved. Linux only: elsewhere
-    a killed parent leaves its children running.
+    Linux only: elsewhere a killed parent leaves its children running.
     """
     parent = os.environ.pop(_PARENT_VARIABLE, None)
     if parent is None or sys.platform != "linux":
         return
 
-    # The kernel sends one signal for each thread, but a second SIGTERM ends a run unsaved.
+    # The kernel sends the signal once per thread, and a second SIGTERM would end the run without
+    # saving. So it sends SIGHUP, and the first one raises a single SIGTERM.
     def end(number: int, frame: Any) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.raise_signal(signal.SIGTERM)
 
     signal.signal(signal.SIGHUP, end)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGHUP))
-    if os.getppid() != int(parent):  # It was gone before the kernel was asked.
+    if os.getppid() != int(parent):  # The parent died before `prctl`.
         signal.raise_signal(signal.SIGTERM)

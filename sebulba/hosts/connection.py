@@ -1,7 +1,7 @@
-"""How the processes of a run find, compare and outlive each other.
+"""Connects the hosts of a run, compares them, and ends them when one is lost.
 
-`jax.distributed` connects them. Nothing but gradients, and the few numbers of
-`sebulba.hosts.agreement`, crosses between hosts while a run goes.
+`jax.distributed` connects them. During a run only gradients and the few numbers of
+`sebulba.hosts.agreement` cross between hosts.
 """
 
 import ctypes
@@ -18,21 +18,21 @@ from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
 
 _LOCAL_DEVICES_VARIABLE = "JAX_LOCAL_DEVICE_IDS"
-# Kept for as long as the process lives: C calls it.
+# C holds a pointer to the handler, so Python must never free it.
 _abort_handlers: list[Callable[[int], None]] = []
 
 
 def connect(config: DistributedConfig) -> None:
-    """Connects this process with the others; called before any device is used.
+    """Connect this process with the others; call before any device is used.
 
-    Handlers of signals are installed after it.
+    Install signal handlers afterwards, since `jax.distributed` may replace that of SIGTERM.
 
     Raises:
-        ConfigError: no cluster was recognised, or the processes did not find each other.
+        ConfigError: no cluster was detected, or the processes did not find each other.
     """
     if config.effective_mode == "off":
         return
-    # JAX's own handling of SIGTERM swallows the signal; hosts agree on stopping by themselves.
+    # With its preemption service JAX swallows SIGTERM. `Agreement` stops the hosts together.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -45,8 +45,8 @@ def connect(config: DistributedConfig) -> None:
         )
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"distributed.mode: {config.effective_mode}: {str(error).splitlines()[0]}; auto expects"
-            " Slurm, Open MPI, Kubernetes or a TPU pod, and manual expects distributed.coordinator,"
+            f"distributed.mode: {config.effective_mode}: {str(error).splitlines()[0]}. auto expects"
+            " Slurm, Open MPI, Kubernetes or a TPU pod; manual expects distributed.coordinator,"
             " distributed.num_processes and distributed.process_id"
         ) from error
 
@@ -54,26 +54,27 @@ def connect(config: DistributedConfig) -> None:
 def _local_device_ids(config: DistributedConfig) -> list[int] | None:
     if config.local_devices is not None:
         return list(config.local_devices)
-    # Without a list, JAX takes the one GPU of the process's number under Slurm and Open MPI; an
-    # empty one stands for all that the process sees.
+    # Under Slurm and Open MPI, JAX takes only the GPU with the process's local rank unless it gets
+    # a list; an empty list means every visible device.
     return None if _LOCAL_DEVICES_VARIABLE in os.environ else []
 
 
 def is_first() -> bool:
-    """Whether this host writes what is the whole run's: metrics, the summary, the config."""
+    """Return whether this host writes the files of the whole run: metrics, config, summary."""
     return jax.process_index() == 0
 
 
 def are_several() -> bool:
-    """Whether the run is on more hosts than this one."""
+    """Return whether the run has more than one host."""
     return jax.process_count() > 1
 
 
 def gather_texts(text: str) -> list[str]:
-    """Returns every host's text, in their order; each of them calls it, in the same order."""
+    """Return the texts of all hosts, in their order; a collective that every host must call."""
     if not are_several():
         return [text]
     data = np.frombuffer(text.encode(), np.uint8)
+    # Lengths first: an all-gather needs the same shape on every host.
     lengths = np.reshape(multihost_utils.process_allgather(np.int32(data.size)), -1)
     padded = np.zeros(int(lengths.max()), np.uint8)
     padded[: data.size] = data
@@ -82,10 +83,10 @@ def gather_texts(text: str) -> list[str]:
 
 
 def check_equal(what: Mapping[str, str]) -> None:
-    """Checks that all hosts have the same configs and versions.
+    """Check that all hosts have the same values, such as configs and versions.
 
     Raises:
-        ConfigError: on every host, naming the first host that differs from host 0 and in what.
+        ConfigError: a host differs from host 0; on every host.
     """
     lines = "\n".join(f"{name}\0{value}" for name, value in what.items())
     first, *others = (
@@ -95,25 +96,19 @@ def check_equal(what: Mapping[str, str]) -> None:
         for name in {**first, **other}:
             if first.get(name) != other.get(name):
                 raise ConfigError(
-                    f"hosts: expected {name} to be the same on all, got {first.get(name)} on host 0"
+                    f"hosts: expected {name} to be equal on all, got {first.get(name)} on host 0"
                     f" and {other.get(name)} on host {number}"
                 )
 
 
 def exit_when_lost(code: int, describe: Callable[[], str]) -> None:
-    """Makes the process exit with `code`, and a last line of its own, when the others are lost.
-
-    When a host is dead or silent for the heartbeat's time, or the coordinator is gone, XLA's client
-    aborts the process in a thread of its own. There is no other hook than the signal, and Python's
-    own handlers of it never get to run.
-
-    Args:
-        code: of the exit.
-        describe: gives the last line.
-    """
+    """Make the process print `describe()` and exit with `code` when it loses the other hosts."""
     if not are_several():
         return
 
+    # When a host misses its heartbeats or the coordinator is gone, a C++ thread of XLA's client
+    # aborts this process. SIGABRT is the only hook. Python's `signal` would merely queue a handler
+    # for the main thread, and `abort` does not wait for that.
     def on_abort(number: int) -> None:
         try:
             sys.stderr.write(f"\n{describe()}\n")
@@ -127,5 +122,5 @@ def exit_when_lost(code: int, describe: Callable[[], str]) -> None:
 
 
 def disconnect() -> None:
-    """Waits until all hosts have come here, so that none takes the end of another for a failure."""
+    """Wait for all hosts, so that none takes the exit of another for a failure; then disconnect."""
     jax.distributed.shutdown()

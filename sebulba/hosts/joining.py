@@ -1,4 +1,4 @@
-"""What the hosts of a run settle before its first learner cycle."""
+"""The decisions of the hosts before the first learner cycle: run directory and checkpoint."""
 
 import pathlib
 
@@ -10,10 +10,10 @@ from sebulba.storage.run_dir import describe_host, directory_of_host, open_run_d
 
 
 def open_run_dir_together(config: Config) -> pathlib.Path:
-    """Opens the run's directory; of several hosts the first one does, and tells the others.
+    """Open the run directory on the first host, and return it on all.
 
     Raises:
-        ConfigError: as `open_run_dir`, on every host; or configs, versions or devices differ.
+        ConfigError: `open_run_dir` failed, or configs, versions or devices differ; on every host.
     """
     if not hosts.are_several():
         return open_run_dir(config)
@@ -24,6 +24,7 @@ def open_run_dir_together(config: Config) -> pathlib.Path:
             path = str(open_run_dir(config))
         except ConfigError as error:
             problem = str(error)
+    # Gather the failure as well: a host that raised alone would leave the others waiting.
     if problem := hosts.gather_texts(problem)[0]:
         raise ConfigError(problem)
     shared = pathlib.Path(hosts.gather_texts(path)[0])
@@ -32,14 +33,12 @@ def open_run_dir_together(config: Config) -> pathlib.Path:
 
 
 def choose_step(directory: pathlib.Path, which: Which) -> Which:
-    """Returns the checkpoint to resume from: of several hosts one that they all have.
+    """Return the checkpoint to resume from, which every host has.
 
-    Args:
-        directory: of this host's checkpoints.
-        which: the newest that all have, the first host's best, or one by its step.
+    `latest` is the newest common checkpoint, `best` that of the first host.
 
     Raises:
-        CheckpointError: on every host: they have none in common, or not that one.
+        CheckpointError: a host lacks the checkpoint; on every host.
     """
     if not hosts.are_several():
         return which
@@ -64,10 +63,10 @@ def choose_step(directory: pathlib.Path, which: Which) -> Which:
 
 
 def check_networks(networks_crc32: str | None) -> None:
-    """Checks that all hosts start from the same networks.
+    """Check that all hosts start from the same networks.
 
     Raises:
-        ConfigError: naming the first host that differs.
+        ConfigError: a host has other networks than host 0; on every host.
     """
     if hosts.are_several():
         hosts.check_equal({"the networks' CRC32": str(networks_crc32)})

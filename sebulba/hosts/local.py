@@ -1,4 +1,4 @@
-"""Several training processes on this machine, as the hosts of one run. Imports no jax."""
+"""Runs the hosts of one run as processes on this machine. Imports no jax."""
 
 import os
 import selectors
@@ -22,29 +22,25 @@ def run_together(
     num_devices: int | None,
     grace_s: float = _GRACE_S,
 ) -> int:
-    """Runs `python -m sebulba.train` in each process, and returns the exit code of them all.
-
-    SIGINT and SIGTERM are handed on to all.
+    """Run `python -m sebulba.train` in several processes, and forward signals to them.
 
     Args:
         argv: the command line of the run.
-        num_processes: of the run.
-        num_devices: virtual CPU devices of each; None: the machine's own devices.
-        grace_s: seconds that the others have to end by themselves when one has failed; then they
-            are killed.
+        num_processes: number of hosts.
+        num_devices: virtual CPU devices of each process; None: the devices of the machine.
+        grace_s: seconds from the first failure until the other processes are killed.
 
     Returns:
-        0 if all ended with 0, else the code of the one that failed first; 128 + the number of the
-        signal that ended it.
+        0 if all ended with 0, else the exit code of the first failure (128 + signal number).
     """
-    own_flags = _connection(num_processes)
+    connection = _connection_flags(num_processes)
     variables = {}
     if num_devices is not None:
         variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
-    with Children().told_of_signals() as children:
+    with Children().forwarding_signals() as children:
         processes = [
             children.start(
-                [*argv, *own_flags, "--distributed.process-id", str(number)],
+                [*argv, *connection, "--distributed.process-id", str(number)],
                 variables=variables,
                 output=subprocess.PIPE,
             )
@@ -54,7 +50,8 @@ def run_together(
             return _wait(processes, output, grace_s)
 
 
-def _connection(num_processes: int) -> list[str]:
+def _connection_flags(num_processes: int) -> list[str]:
+    # The port is free again before the first host binds it; another process could take it.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -66,7 +63,7 @@ def _connection(num_processes: int) -> list[str]:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], output: "_Output", grace_s: float) -> int:
-    """Waits for all processes; kills those that are left when one has failed and time is up."""
+    """Wait for all processes; `grace_s` after the first failure, kill the others."""
     first_failure: int | None = None
     deadline = float("inf")
     while any(process.poll() is None for process in processes):
@@ -83,11 +80,11 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], output: "_Output", grace
 
 
 class _Output:
-    """Copies what processes print to stderr, line by line, each behind its process's number."""
+    """Copies the processes' output to stderr, each line prefixed with the number of its host."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]):
         self._selector = selectors.DefaultSelector()
-        self._started: dict[int, bytes] = {}  # of each process, the line that has no end yet
+        self._incomplete: dict[int, bytes] = {}  # the unfinished last line of each process
         self._pipes = [process.stdout for process in processes if process.stdout is not None]
         for number, pipe in enumerate(self._pipes):
             self._selector.register(pipe, selectors.EVENT_READ, number)
@@ -101,22 +98,22 @@ class _Output:
             pipe.close()
 
     def copy(self, timeout_s: float) -> bool:
-        """Copies what there is; waits for it, but no longer than `timeout_s`."""
+        """Copy the available output; wait at most `timeout_s` for any."""
         events = self._selector.select(timeout_s)
         for key, _ in events:
             data = os.read(key.fd, 1 << 16)
             if not data:
                 self._selector.unregister(key.fileobj)
-            *lines, rest = (self._started.get(key.data, b"") + data).split(b"\n")
-            self._started[key.data] = rest
+            *lines, rest = (self._incomplete.get(key.data, b"") + data).split(b"\n")
+            self._incomplete[key.data] = rest
             if not data and rest:
-                lines.append(self._started.pop(key.data))
+                lines.append(self._incomplete.pop(key.data))
             for line in lines:
                 text = line.decode(errors="replace")
                 print(f"[{key.data}] {text}", file=sys.stderr, flush=True)
         return bool(events)
 
     def copy_rest(self) -> None:
-        """Copies what is left after the end of all processes."""
+        """Copy the remaining output after all processes have ended."""
         while self._selector.get_map() and self.copy(0.0):
             pass

@@ -1,6 +1,6 @@
-"""One config with several seeds: a training run for each, one after another. Imports no jax.
+"""Runs a config with several seeds, one after another. Imports no jax.
 
-Each run is a process of its own, so that none can take the others down; they share the compilation
+Each run is a separate process, so that a crash ends one seed only. The runs share the compilation
 cache on disk.
 """
 
@@ -11,40 +11,39 @@ from collections.abc import Sequence
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_SIGNAL_BASE
 from sebulba.hosts.children import Children, exit_code_of
-from sebulba.hosts.own_flags import take_flag
+from sebulba.hosts.command_line import take_flag
 
 FLAG = "--seeds"
-EXPECTED = "expected seeds as 0..4 (the first to the last) or 0,3,7"
+EXPECTED = "expected seeds as 0..4 (both ends included) or 0,3,7"
 
-_MOST_SEEDS = 1000
+_MAX_SEEDS = 1000
 
 
 def take_seeds(argv: Sequence[str]) -> tuple[list[int] | None, list[str]]:
-    """Takes `--seeds` out of a command line.
+    """Take `--seeds` out of a command line.
 
     Returns:
-        The seeds, or None if the command line names none, and the rest of the command line.
+        The seeds (None without the flag) and the other arguments.
 
     Raises:
-        ConfigError: the flag has no value or one that does not say seeds, is there twice, or
-            beside `--seed`.
+        ConfigError: the value is no list of seeds, the flag comes twice, or together with `--seed`.
     """
     text, rest = take_flag(argv, FLAG)
     if text is not None and any(argument.partition("=")[0] == "--seed" for argument in rest):
-        raise ConfigError(f"{FLAG}: expected no --seed beside it")
+        raise ConfigError(f"{FLAG}: cannot be combined with --seed")
     return (None if text is None else parse_seeds(text)), rest
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Returns the seeds of `0..4`, both ends included, or of `0,3,7`, in that order.
+    """Return the seeds of `0..4` (both ends included) or of `0,3,7`, in that order.
 
     Raises:
-        ConfigError: the text says no seeds, or one twice.
+        ConfigError: the text is no list of seeds, or has one twice.
     """
     if span := re.fullmatch(r"(\d+)\.\.(\d+)", text):
         first, last = map(int, span.groups())
-        if last - first >= _MOST_SEEDS:
-            raise ConfigError(f"{FLAG}: expected at most {_MOST_SEEDS} seeds, got {text}")
+        if last - first >= _MAX_SEEDS:
+            raise ConfigError(f"{FLAG}: expected at most {_MAX_SEEDS} seeds, got {text}")
         seeds = list(range(first, last + 1))
     elif re.fullmatch(r"\d+(,\d+)*", text):
         seeds = [int(each) for each in text.split(",")]
@@ -58,28 +57,23 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def train_seeds(argv: Sequence[str], seeds: Sequence[int], *, run_dir: str) -> int:
-    """Trains with each seed in `run_dir/seed-N`, and returns the exit code of them all.
+    """Train with each seed in `run_dir/seed-N`.
 
-    A run that fails does not keep the next from starting; a signal ends the run under way, which
-    saves itself, and starts no other.
-
-    Args:
-        argv: the command line of one run; of equal flags the last wins, so its `--run-dir` gives
-            way to the seed's.
-        seeds: in the order of the runs.
-        run_dir: the directory above those of the runs.
+    The next run starts even if one fails. A signal ends the current run, which saves, and no other
+    run starts.
 
     Returns:
-        0 if all ended with 0, else the first other exit code; 128 + its number after a signal that
-        kept a run from starting.
+        0 if all ended with 0, else the first other exit code; 128 + the number of a signal that
+        prevented runs although none failed.
     """
     codes: dict[int, int] = {}
-    with Children().told_of_signals() as children:
+    with Children().forwarding_signals() as children:
         for seed in seeds:
             if children.signal_number is not None:
                 break
             directory = f"{run_dir}/seed-{seed}"
             print(f"seed {seed}: {directory}", file=sys.stderr)
+            # The last of equal flags wins.
             own = ["--seed", str(seed), "--run-dir", directory]
             codes[seed] = exit_code_of(children.start([*argv, *own]).wait())
     _report(codes, seeds)

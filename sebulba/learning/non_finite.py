@@ -1,8 +1,9 @@
-"""What becomes of an update whose loss or gradients are not finite: it is not applied.
+"""Discards updates whose loss or gradients are not finite.
 
-Everything is decided on the learner devices, all of which see the same averaged gradients. After
-`limit` such updates in a row the state is frozen: no later update of the cycle changes anything, so
-the host, which looks once a cycle, finds the state as the last of them saw it.
+The learner devices decide, from averaged gradients that are equal on all of them: asking the host
+would stall every update. The host looks once a learner cycle, so after `limit` such updates in a
+row the devices freeze the state. It then still holds the inputs of the last of them, and a
+checkpoint of it can rerun that update.
 """
 
 from typing import TypeVar
@@ -17,10 +18,10 @@ Tree = TypeVar("Tree", bound=PyTree)
 
 
 class NonFiniteError(FloatingPointError):
-    """As many updates in a row as are allowed had a loss or gradients that are not finite.
+    """The loss or gradients of too many updates in a row were not finite.
 
     Attributes:
-        update: number of the last of them, counted from 0 over the whole run.
+        update: number of the last of these updates, from 0 over the whole run.
         cycle: number of its learner cycle.
     """
 
@@ -30,36 +31,36 @@ class NonFiniteError(FloatingPointError):
         before = f", the last of {in_a_row} in a row" if in_a_row > 1 else ""
         super().__init__(
             f"the loss or the gradients of update {update} (learner cycle {cycle}){before}, are not"
-            " finite; it was not applied"
+            " finite; the update was discarded"
         )
 
 
 @pytree_dataclass
 class NonFiniteCounts:
-    """Updates that were not applied."""
+    """Numbers of discarded updates."""
 
     total: jax.Array  # [] int32
-    in_a_row: jax.Array  # [] int32, up to the last update taken
+    in_a_row: jax.Array  # [] int32, directly before the next update
 
 
 def init_counts() -> NonFiniteCounts:
-    """Returns the counts of a run before its first update."""
+    """Return the counts before the first update."""
     return NonFiniteCounts(total=jnp.int32(0), in_a_row=jnp.int32(0))
 
 
 def count(
     counts: NonFiniteCounts, is_finite: jax.Array, limit: int
 ) -> tuple[jax.Array, jax.Array, NonFiniteCounts]:
-    """Counts an update.
+    """Count an update and decide what it changes.
 
     Args:
-        counts: before it.
-        is_finite: bool `[]`, its loss and gradients are.
-        limit: updates in a row from which on nothing is applied any more.
+        counts: before the update.
+        is_finite: bool `[]`, of its loss and gradients.
+        limit: discarded updates in a row that freeze the state.
 
     Returns:
-        Whether it is to be applied, whether anything at all is to change (the number of the update
-        and the experience, too), and the counts.
+        Whether to apply the update, whether to count it as a step (False once the state is frozen),
+        and the new counts.
     """
     is_alive = counts.in_a_row < limit
     in_a_row = jnp.where(is_finite, 0, counts.in_a_row + 1)
@@ -71,8 +72,8 @@ def count(
 
 
 def select(use_new: jax.Array, new: Tree, old: Tree) -> Tree:
-    """Returns `new` where the scalar `use_new` holds, else `old`.
+    """Return `new` if the scalar `use_new` is True, else `old`.
 
-    Leaves that were passed through untouched cost nothing, be they as large as a replay.
+    A leaf that is the same array in both, such as an unchanged replay buffer, costs nothing.
     """
     return jax.tree.map(lambda x, y: x if x is y else jax.lax.select(use_new, x, y), new, old)

@@ -1,4 +1,4 @@
-"""How far the run is: counts, episode statistics, rows of metrics, and when it is done."""
+"""The progress of a run: counts, episode statistics, rows of metrics, and the goal."""
 
 import collections
 import time
@@ -19,10 +19,10 @@ from sebulba.types import TrajectoryItem
 
 
 class Progress:
-    """Follows the run from the learner's side; env steps count once they are learned from.
+    """Counts what the learner has learned from, and writes rows of metrics.
 
-    Rates leave start-up and compilation out: their clock starts after the first learner cycle by
-    which every actor has delivered a trajectory and an update has been taken.
+    Rates exclude start-up and compilation: they start after the first learner cycle at which every
+    actor has delivered a trajectory and an update has run.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Progress:
         num_non_finite_updates: Callable[[], int] = lambda: 0,
         now: Callable[[], float] = time.perf_counter,
     ):
-        self.env_steps = 0  # of all hosts, as the episodes and the policy lags are
+        self.env_steps = 0  # of all hosts, like episodes and policy lags
         self.updates = 0
-        self.env_restarts = 0  # of this host, as the next
+        self.env_restarts = 0  # of this host, like `episodes_cut`
         self.episodes_cut = 0
         self.agreement = agreement
         self._run_end = agreement.run_end
@@ -54,7 +54,7 @@ class Progress:
         self._now = now
         self._started_at = now()
         self._earlier_wall_time_s = 0.0
-        self._actors_to_come = set(range(num_actors))
+        self._pending_actors = set(range(num_actors))
         self._steady_since: tuple[int, float] | None = None
         self._row_since: tuple[int, float] | None = None
         self._metrics = MetricMeans()
@@ -63,28 +63,28 @@ class Progress:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Env steps learned from a second, start-up and compilation excluded."""
+        """Env steps learned from per second, without start-up and compilation."""
         return self._rate(self._steady_since)
 
     @property
     def wall_time_s(self) -> float:
-        """Seconds since the run was set up, and before that until it was interrupted."""
+        """Seconds since this process set the run up, plus those of the runs that it resumes."""
         return self._earlier_wall_time_s + self._now() - self._started_at
 
     def record(
         self, items: Sequence[TrajectoryItem], metrics: Sequence[Metrics], *, queue_depth: int
     ) -> None:
-        """Takes one learner cycle in; writes a row when one is due, or the run is done.
+        """Record a learner cycle; write a row if one is due or the run is done.
 
         Args:
             items: the trajectories of the cycle.
-            metrics: of each of its updates, still on the devices.
+            metrics: of each update, on the devices.
             queue_depth: trajectories left in the deque.
         """
         rows_before = self.env_steps // self._config.log_interval_env_steps
         for item in items:
             self._ledger.move(item.actor_id, item.env_steps, "in_flight", "learned")
-            self._actors_to_come.discard(item.actor_id)
+            self._pending_actors.discard(item.actor_id)
             self.env_restarts += item.env_restarts
             self.episodes_cut += item.episodes_cut
         for report in self.agreement.decide([self._report(item) for item in items]):
@@ -94,7 +94,7 @@ class Progress:
         self._cycles += 1
         self.updates += len(metrics)
         self._metrics.add(metrics)
-        if self._steady_since is None and not self._actors_to_come and self.updates:
+        if self._steady_since is None and not self._pending_actors and self.updates:
             self._start_rates()
         self._look_for_goal()
         due = self.env_steps // self._config.log_interval_env_steps > rows_before
@@ -102,7 +102,7 @@ class Progress:
             self._write_row(self._row(queue_depth))
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint stores, as plain JSON values."""
+        """Return the state for a checkpoint, as JSON values."""
         return {
             "env_steps": self.env_steps,
             "updates": self.updates,
@@ -115,7 +115,7 @@ class Progress:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a `state`, also with the row that was under way; rates start anew."""
+        """Resume from a `state`, including the unfinished row; rates start again."""
         self.env_steps = state["env_steps"]
         self.updates = state["updates"]
         self._cycles = state["cycles"]
@@ -184,7 +184,7 @@ class Progress:
 
 
 def _histogram(lags: Sequence[int]) -> dict[str, int]:
-    """Returns how many trajectories of the row had each lag, in learner cycles."""
+    """Return the number of trajectories with each policy lag, in learner cycles."""
     return {f"policy_lag/{lag}": count for lag, count in sorted(collections.Counter(lags).items())}
 
 

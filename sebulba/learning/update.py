@@ -1,4 +1,4 @@
-"""An update as each learner device computes it, on its blocks of the arguments."""
+"""The update, written for one learner device and its blocks of the arguments."""
 
 import dataclasses
 
@@ -17,24 +17,24 @@ from sebulba.types import ActorState, Array, Experience, Networks, PyTree, Traje
 
 @pytree_dataclass
 class LearnerState:
-    """Everything that learning changes; donated from update to update."""
+    """Everything that an update changes; donated from update to update."""
 
     networks: Networks  # replicated
     opt_state: PyTree  # replicated
     experience: Experience  # per learner device, with a leading axis of devices
     step: Array  # [] int32, optimisation steps taken
-    key: Array  # never changes: each step's key is folded from it
+    key: Array  # constant: the key of a step is folded from it
     non_finite: PyTree  # `NonFiniteCounts`, replicated
 
 
 @pytree_dataclass
 class Share:
-    """One trajectory's share of one learner device."""
+    """One learner device's share of a trajectory: some of its environments."""
 
     initial_state: ActorState
     final_state: ActorState
     trajectory: Trajectory
-    actor_id: jax.Array  # [] int32
+    actor_id: jax.Array  # [] int32, of this host
 
 
 STATE_SPECS = LearnerState(
@@ -49,19 +49,19 @@ STATE_SPECS = LearnerState(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update:
-    """An agent's update, to be mapped over the learner devices."""
+    """The functions of an agent that are mapped over the learner devices."""
 
     agent: Agent
     max_non_finite_updates: int
 
     def ingest(self, state: LearnerState, shares: tuple[Share, ...]) -> tuple[LearnerState]:
-        """Takes trajectories in."""
+        """Add trajectories to the experience."""
         return (_with_experience(state, self._updated_experience(state, shares)),)
 
     def ingest_and_step(
         self, state: LearnerState, shares: tuple[Share, ...]
     ) -> tuple[LearnerState, Networks, Metrics]:
-        """Takes trajectories in, and the first optimisation step of a cycle."""
+        """Add trajectories and take a cycle's first optimisation step, in one program."""
         return self.step(_with_experience(state, self._updated_experience(state, shares)))
 
     def _updated_experience(self, state: LearnerState, shares: tuple[Share, ...]) -> Experience:
@@ -78,11 +78,12 @@ class Update:
         return experience
 
     def step(self, state: LearnerState) -> tuple[LearnerState, Networks, Metrics]:
-        """Takes an optimisation step; returns the actors' networks and the metrics too."""
+        """Take an optimisation step; return the state, the actors' networks and the metrics."""
         before = experience_of(state)
         value, metrics, grads, experience = loss_and_gradients(self.agent, state, before)
         metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
-        # The norm is finite if all gradients are, and do not overflow when they are squared.
+        # One test for all gradients: the norm is finite only if each of them is (an overflow of
+        # the squares counts as not finite, too).
         is_finite = jnp.isfinite(value) & jnp.isfinite(metrics["grad_norm"])
         is_applied, is_taken, counts = count(
             state.non_finite, is_finite, self.max_non_finite_updates
@@ -106,10 +107,11 @@ class Update:
 def loss_and_gradients(
     agent: Agent, state: LearnerState, experience: Experience
 ) -> tuple[jax.Array, Metrics, Networks, Experience]:
-    """Returns one update's loss, metrics and gradients, averaged, and the experience after it.
+    """Return an update's loss, metrics and gradients, averaged over devices, and its experience.
 
-    Runs on each learner device; `experience` is that device's, `experience_of(state)`.
+    Runs on each learner device, with the `experience_of(state)` of that device.
     """
+    # Folded from the number of the step, so that a resumed run draws the same numbers.
     key = jax.random.fold_in(state.key, state.step)
     key = jax.random.fold_in(key, jax.lax.axis_index(LEARNER_AXIS))
     loss = jax.value_and_grad(agent.loss, has_aux=True)
@@ -119,7 +121,7 @@ def loss_and_gradients(
 
 
 def experience_of(state: LearnerState) -> Experience:
-    """Returns one device's experience: its block has a leading axis of one device."""
+    """Return one device's experience: its block without the leading axis of devices."""
     return jax.tree.map(lambda x: x[0], state.experience)
 
 
@@ -132,9 +134,9 @@ def _with_experience(state: LearnerState, experience: Experience) -> LearnerStat
 
 
 def init_state(
-    agent: Agent, learners: LearnerDevices, num_envs_per_device: int, key: jax.Array
+    agent: Agent, learner_devices: LearnerDevices, num_envs_per_device: int, key: jax.Array
 ) -> LearnerState:
-    """Returns the state before the first update, on the learner devices."""
+    """Return the state before the first update, on the learner devices."""
 
     def init(key: jax.Array) -> LearnerState:
         networks = agent.init_networks(stream(key, "networks"))
@@ -143,13 +145,14 @@ def init_state(
             networks=networks,
             opt_state=agent.init_opt_state(networks),
             experience=jax.tree.map(
-                lambda x: jnp.broadcast_to(x, (len(learners), *x.shape)), experience
+                lambda x: jnp.broadcast_to(x, (len(learner_devices), *x.shape)), experience
             ),
             step=jnp.int32(0),
             key=stream(key, "updates"),
             non_finite=init_counts(),
         )
 
-    # Each device allocates its own share, so a replay buffer never exists twice.
-    shardings = jax.tree.map(learners.sharding, STATE_SPECS)
-    return jax.jit(init, out_shardings=shardings)(learners.replicate(key))
+    # Jitted with shardings, each device allocates its own share: a large replay buffer is never
+    # built on one device and copied.
+    shardings = jax.tree.map(learner_devices.sharding, STATE_SPECS)
+    return jax.jit(init, out_shardings=shardings)(learner_devices.replicate(key))

@@ -1,7 +1,7 @@
-"""The two deques between actors and learner.
+"""The deque of trajectories to the learner, and the staging deques of networks to the actors.
 
-Both are closed by whoever supervises the run: every waiting and every later call then raises
-`Closed`, so no thread is left waiting for one that has died.
+The supervisor closes them when the run stops. Every waiting and every later call then raises
+`Closed`, so no thread waits for one that has died.
 """
 
 import collections
@@ -12,24 +12,25 @@ from typing import Protocol
 from sebulba.ring.ledger import Ledger
 from sebulba.types import Networks, TrajectoryItem
 
-# Closing notifies every waiter; the timeout is a second line of defence against a lost wake-up.
-_WAKE_UP_S = 0.5
+# Every change notifies all waiters. Without a timeout, though, a missed notification would hang the
+# thread for ever; with one it costs half a second.
+_MAX_WAIT_S = 0.5
 
 
 class Closed(Exception):
-    """The deque was closed; the run is stopping."""
+    """The deque is closed because the run is stopping."""
 
 
 class SequenceError(RuntimeError):
-    """A trajectory was lost, or came twice."""
+    """A trajectory was lost or came twice."""
 
 
 class TrajectoryDeque:
-    """The bounded deque of trajectories from all actors to the learner; nothing is ever dropped.
+    """The bounded deque of trajectories from all actors to the learner; it drops none.
 
-    An actor with `slots_per_actor` trajectories waiting has to wait itself. The bound is each
-    actor's own: with a shared one, actors that are ahead could fill the deque while the learner
-    waits for another.
+    `put` blocks an actor that has `slots_per_actor` trajectories in the deque. The bound is per
+    actor: with a shared one, fast actors could fill the deque while the learner, which takes
+    trajectories in actor order, waits for a slow one.
     """
 
     def __init__(self, *, num_actors: int, slots_per_actor: int, ledger: Ledger):
@@ -37,7 +38,7 @@ class TrajectoryDeque:
         self._ledger = ledger
         self._changed = threading.Condition()
         self._items: collections.deque[TrajectoryItem] = collections.deque()
-        self._waiting = [0] * num_actors
+        self._num_queued = [0] * num_actors
         self._next_sequence_number = [0] * num_actors
         self._closed = False
 
@@ -45,28 +46,28 @@ class TrajectoryDeque:
         return len(self._items)
 
     def restore(self, next_sequence_numbers: Sequence[int]) -> None:
-        """Expects each actor's items from here on; called before the first of them."""
+        """Set the sequence number that each actor's next item must have."""
         self._next_sequence_number = list(next_sequence_numbers)
 
     def put(self, item: TrajectoryItem) -> None:
-        """Appends an item, waiting while its actor has no free slot.
+        """Append an item; wait while its actor has no free slot.
 
         Raises:
-            Closed: the run is stopping; the item's env steps are booked as discarded.
+            Closed: the run is stopping; the item's env steps count as discarded.
         """
         with self._changed:
-            while self._waiting[item.actor_id] >= self._slots_per_actor and not self._closed:
-                self._changed.wait(_WAKE_UP_S)
+            while self._num_queued[item.actor_id] >= self._slots_per_actor and not self._closed:
+                self._changed.wait(_MAX_WAIT_S)
             if self._closed:
                 self._ledger.move(item.actor_id, item.env_steps, "in_flight", "discarded")
                 raise Closed
             self._items.append(item)
-            self._waiting[item.actor_id] += 1
+            self._num_queued[item.actor_id] += 1
             self._ledger.move(item.actor_id, item.env_steps, "in_flight", "queued")
             self._changed.notify_all()
 
     def get(self, actor_id: int | None = None) -> TrajectoryItem:
-        """Takes the oldest item, or the oldest of one actor, waiting until there is one.
+        """Take the oldest item, of one actor if `actor_id` is given; wait until there is one.
 
         Raises:
             Closed: the run is stopping.
@@ -74,18 +75,18 @@ class TrajectoryDeque:
         """
         with self._changed:
             while (item := self._oldest(actor_id)) is None and not self._closed:
-                self._changed.wait(_WAKE_UP_S)
+                self._changed.wait(_MAX_WAIT_S)
             if item is None or self._closed:
                 raise Closed
             self._items.remove(item)
-            self._waiting[item.actor_id] -= 1
+            self._num_queued[item.actor_id] -= 1
             self._check_sequence(item)
             self._ledger.move(item.actor_id, item.env_steps, "queued", "in_flight")
             self._changed.notify_all()
             return item
 
     def close(self) -> None:
-        """Ends every wait; what still lies in the deque is booked as discarded. Idempotent."""
+        """End every wait and discard all items. Idempotent."""
         with self._changed:
             self._closed = True
             for item in self._items:
@@ -107,25 +108,34 @@ class TrajectoryDeque:
 
 
 class Staging(Protocol):
-    """What the learner hands networks to, and the actors of one device take them from."""
+    """A staging deque: the learner appends networks, the actors of one device take them.
+
+    A version counts the learner cycles that made the networks.
+    """
 
     def append(self, version: int, networks: Networks) -> None:
-        """Stages networks on the device, of `version` learner cycles; versions ascend."""
+        """Stage networks that are on the device; versions ascend."""
         ...
 
-    def newest(self, min_version: int) -> tuple[int, Networks]:
-        """Returns a version and its networks, waiting while they are too old."""
+    def take(self, version: int) -> tuple[int, Networks]:
+        """Return a version and its networks; wait until they are staged.
+
+        The class decides whether the result is of *at least* or of *exactly* this version.
+
+        Raises:
+            Closed: the run is stopping.
+        """
         ...
 
     def close(self) -> None:
-        """Ends every wait. Idempotent."""
+        """End every wait. Idempotent."""
         ...
 
 
 class NetworksDeque:
-    """The staging deque of one actor device: the newest networks, and nothing else (maxlen 1).
+    """The staging deque of one actor device, which keeps only the newest networks (maxlen 1).
 
-    What lies in it is a copy that the learner never donates.
+    It holds a copy that the learner never donates.
     """
 
     def __init__(self) -> None:
@@ -135,12 +145,7 @@ class NetworksDeque:
         self._closed = False
 
     def append(self, version: int, networks: Networks) -> None:
-        """Stages networks in the place of any that no actor took.
-
-        Args:
-            version: learner cycles that the networks have seen; greater than the last one's.
-            networks: on this actor device.
-        """
+        """Replace the staged networks, taken or not."""
         with self._changed:
             if version <= self._version:
                 raise ValueError(
@@ -150,23 +155,20 @@ class NetworksDeque:
             self._staged.append((version, networks))
             self._changed.notify_all()
 
-    def newest(self, min_version: int) -> tuple[int, Networks]:
-        """Returns the newest version and its networks, waiting only while they are too old.
+    def take(self, version: int) -> tuple[int, Networks]:
+        """Return the newest version, waiting until it is *at least* `version`.
 
-        They stay, for the device's other actors.
-
-        Raises:
-            Closed: the run is stopping.
+        The networks stay for the device's other actors.
         """
         with self._changed:
-            while self._version < min_version and not self._closed:
-                self._changed.wait(_WAKE_UP_S)
+            while self._version < version and not self._closed:
+                self._changed.wait(_MAX_WAIT_S)
             if self._closed:
                 raise Closed
             return self._staged[0]
 
     def close(self) -> None:
-        """Ends every wait. Idempotent."""
+        """End every wait. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -175,47 +177,43 @@ class NetworksDeque:
 class ReplayedNetworksDeque:
     """The staging deque of one actor device in a replayed schedule.
 
-    It hands out exactly the version that is asked for, and holds each until all who are to act with
-    it have taken it: as many at once as the recorded run's policy lag.
+    It keeps each version until all its takers have it: as many versions as the recorded run's
+    largest policy lag, plus one.
     """
 
-    def __init__(self, takers: Mapping[int, int]):
-        """Starts empty.
+    def __init__(self, num_takers: Mapping[int, int]):
+        """Start empty.
 
         Args:
-            takers: how many act cycles of the device's actors take each version.
+            num_takers: act cycles of the device's actors that use each version.
         """
         self._changed = threading.Condition()
-        self._takers = dict(takers)
+        self._num_takers = dict(num_takers)
         self._staged: dict[int, Networks] = {}
         self._closed = False
 
     def append(self, version: int, networks: Networks) -> None:
-        """Stages networks for those who are to act with them; called with ascending versions."""
+        """Stage networks if an actor will take this version."""
         with self._changed:
-            if self._takers.get(version, 0) > 0:
+            if self._num_takers.get(version, 0) > 0:
                 self._staged[version] = networks
                 self._changed.notify_all()
 
-    def newest(self, version: int) -> tuple[int, Networks]:
-        """Returns this version and its networks, waiting until they are there.
-
-        Raises:
-            Closed: the run is stopping.
-        """
+    def take(self, version: int) -> tuple[int, Networks]:
+        """Return *exactly* `version`, waiting until it is staged; its last taker removes it."""
         with self._changed:
             while version not in self._staged and not self._closed:
-                self._changed.wait(_WAKE_UP_S)
+                self._changed.wait(_MAX_WAIT_S)
             if self._closed:
                 raise Closed
             networks = self._staged[version]
-            self._takers[version] -= 1
-            if self._takers[version] == 0:
+            self._num_takers[version] -= 1
+            if self._num_takers[version] == 0:
                 del self._staged[version]
             return version, networks
 
     def close(self) -> None:
-        """Ends every wait. Idempotent."""
+        """End every wait. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

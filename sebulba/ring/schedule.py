@@ -1,4 +1,4 @@
-"""Which trajectory is learned from in which learner cycle, and how old its policy may be."""
+"""Which trajectories each learner cycle takes, and how old their networks may be."""
 
 import collections
 import dataclasses
@@ -9,31 +9,32 @@ _NEVER = 2**62  # a version that no run reaches
 
 
 class Schedule(Protocol):
-    """Says whose trajectories the learner takes when, and what actors act with."""
+    """Decides which trajectories a learner cycle takes, and which networks actors use."""
 
     def min_policy_version(self, actor_id: int, actor_cycle: int) -> int:
-        """Returns the version of the networks to ask for, for an actor's next trajectory."""
+        """Return the version to take from the staging deque for an actor's next act cycle."""
         ...
 
     def actors_in_turn(self, learner_cycle: int) -> list[int]:
-        """Returns whose trajectories a learner cycle takes, where that is known before."""
+        """Return the actors of a learner cycle's trajectories in a fixed order (serial mode)."""
         ...
 
     def actors_to_take(self, learner_cycle: int) -> list[int | None]:
-        """Returns whose trajectories to wait for; None: whichever comes first."""
+        """Return the actors whose trajectories to wait for; None stands for any actor."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LagSchedule:
-    """The order of trajectories, and the policy-lag dial.
+    """The schedule of `learner.max_policy_lag`.
 
-    With a bound on the policy lag, trajectories are taken in actor order: the `s`-th trajectory of
-    actor `a` is number `g = s · num_actors + a` and is learned from in learner cycle
-    `g // trajectories_per_cycle`. Networks of version `v` have seen `v` learner cycles, so acting
-    with at least version `g // trajectories_per_cycle - max_policy_lag` keeps the bound; with 0
-    the version is exact, and the run is in lock-step. Without a bound (None) trajectories are taken
-    as they arrive, and actors use the newest networks.
+    With a bound, the learner takes trajectories in actor order: the `s`-th trajectory of actor `a`
+    is number `g = s · num_actors + a` overall, and learner cycle `g // trajectories_per_cycle`
+    takes it. Networks of version `v` have seen `v` learner cycles, so networks of version
+    `g // trajectories_per_cycle - max_policy_lag` or newer keep the bound. At that moment no newer
+    version than `g // trajectories_per_cycle` can exist, since the learner waits for this very
+    trajectory: a bound of 0 is lock-step. None: the learner takes trajectories as they arrive, and
+    actors use the newest networks.
     """
 
     num_actors: int
@@ -41,27 +42,27 @@ class LagSchedule:
     max_policy_lag: int | None
 
     def min_policy_version(self, actor_id: int, actor_cycle: int) -> int:
-        """Returns the oldest networks that an actor may use for its `actor_cycle`-th trajectory."""
+        """Return the oldest version that an actor may use for its `actor_cycle`-th trajectory."""
         if self.max_policy_lag is None:
             return 0
         number = actor_cycle * self.num_actors + actor_id
         return max(0, number // self.trajectories_per_cycle - self.max_policy_lag)
 
     def actors_in_turn(self, learner_cycle: int) -> list[int]:
-        """Returns whose trajectories learner cycle `learner_cycle` takes, in actor order."""
+        """Return the actors of a learner cycle's trajectories, in actor order."""
         first = learner_cycle * self.trajectories_per_cycle
         numbers = range(first, first + self.trajectories_per_cycle)
         return [number % self.num_actors for number in numbers]
 
     def actors_to_take(self, learner_cycle: int) -> list[int | None]:
-        """Returns whose trajectories to wait for; None: whichever comes first."""
+        """Return the actors whose trajectories to wait for; None stands for any actor."""
         if self.max_policy_lag is None:
             return [None] * self.trajectories_per_cycle
         return list(self.actors_in_turn(learner_cycle))
 
 
 class ScheduleError(RuntimeError):
-    """A recorded schedule has come to its end before the run has."""
+    """A recorded schedule has ended before the run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,15 +75,13 @@ class Taken:
 
 
 class RecordedSchedule:
-    """The schedule of an earlier run, step by step.
+    """The schedule of an earlier run, cycle by cycle.
 
-    Actors ask for exactly the version that they acted with then, which only a
-    `ReplayedNetworksDeque` still has. What they acted then and was never learned from is not
-    repeated: they wait in its place until the run ends.
+    Actors ask for exactly the version of the recorded trajectory, so they need a
+    `ReplayedNetworksDeque`: when they ask, the learner may be ahead.
     """
 
     def __init__(self, cycles: Sequence[Sequence[Taken]]):
-        """Takes what each learner cycle took, from cycle 0."""
         self._cycles = cycles
         self._versions = {
             (taken.actor_id, taken.sequence_number): taken.policy_version
@@ -91,28 +90,30 @@ class RecordedSchedule:
         }
 
     def min_policy_version(self, actor_id: int, actor_cycle: int) -> int:
-        """Returns the version that an actor's `actor_cycle`-th trajectory was acted with."""
+        """Return the version that the recorded run used for this trajectory."""
+        # The recorded run discarded a trajectory that is missing here: its actor waits for a
+        # version that never comes, until the run closes the deques.
         return self._versions.get((actor_id, actor_cycle), _NEVER)
 
     def actors_in_turn(self, learner_cycle: int) -> list[int]:
-        """Returns whose trajectories learner cycle `learner_cycle` took, in its order.
+        """Return the actors of a learner cycle's trajectories, in the recorded order.
 
         Raises:
-            ScheduleError: none such was recorded.
+            ScheduleError: the record has no such cycle.
         """
         if learner_cycle >= len(self._cycles):
             raise ScheduleError(
                 f"run.replay_schedule: the schedule ends after {len(self._cycles)} learner cycles,"
-                " and the run goes on: expected run.total_env_steps as in the recorded run"
+                " before this run. Set run.total_env_steps as in the recorded run"
             )
         return [taken.actor_id for taken in self._cycles[learner_cycle]]
 
     def actors_to_take(self, learner_cycle: int) -> list[int | None]:
-        """Returns whose trajectories to wait for."""
+        """Return the actors whose trajectories to wait for."""
         return list(self.actors_in_turn(learner_cycle))
 
-    def takers(self, actor_ids: Iterable[int]) -> Mapping[int, int]:
-        """Returns how many trajectories of these actors were acted with each version."""
+    def num_takers(self, actor_ids: Iterable[int]) -> Mapping[int, int]:
+        """Return the number of these actors' trajectories that use each version."""
         actors = set(actor_ids)
         return collections.Counter(
             version for (actor_id, _), version in self._versions.items() if actor_id in actors

@@ -1,7 +1,7 @@
-"""`schedule.jsonl`: in which order a run went, and how a later one repeats it.
+"""`schedule.jsonl`: the recorded schedule of a run, which a later run can replay.
 
-The first line says what the order depends on; every other one is a learner cycle. A run that is
-resumed goes on in the same file after the cycles that its checkpoint knows of.
+The first line holds the sizes that a schedule depends on; every other line is a learner cycle. A
+resumed run continues the file after the last learner cycle of its checkpoint.
 """
 
 import json
@@ -18,9 +18,9 @@ SCHEDULE = "schedule.jsonl"
 
 
 class ScheduleRecorder:
-    """Writes what each learner cycle took; used by the learner's thread.
+    """Records the trajectories of each learner cycle, in the learner's thread.
 
-    A line that cannot be written is told and ends the record, never the run.
+    A failed write ends the record with a warning; training continues.
     """
 
     def __init__(
@@ -31,18 +31,18 @@ class ScheduleRecorder:
         trajectories_per_cycle: int,
         on_warning: Callable[[str], None],
     ):
-        """Begins a record, or goes on with the one that `resume_schedule` has prepared."""
+        """Start a record, or continue the one that `resume_schedule` has prepared."""
         self._on_warning = on_warning
         self._file: LineFile | None = LineFile(path)
         if path.stat().st_size == 0:
             self._append(_header(num_actors, trajectories_per_cycle))
 
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
-        """Takes a learner cycle in."""
+        """Record the trajectories of a learner cycle."""
         self._append([[item.actor_id, item.sequence_number, item.policy_version] for item in items])
 
     def close(self) -> None:
-        """Closes the file; may be called twice."""
+        """Close the file. Idempotent."""
         if self._file is not None:
             self._file.close()
 
@@ -54,26 +54,25 @@ class ScheduleRecorder:
         except OSError as error:
             self._file.close()
             self._file = None
-            self._on_warning(f"schedule: {error}; training goes on, and its record ends here")
+            self._on_warning(f"schedule: {error}. Training continues without recording")
 
 
 def resume_schedule(path: pathlib.Path, *, num_cycles: int, is_exact: bool) -> None:
-    """Prepares a record for a run that goes on after `num_cycles` learner cycles.
+    """Cut the record off after the `num_cycles` learner cycles of a checkpoint.
 
     Raises:
-        ConfigError: the record has no line for some of them.
+        ConfigError: the record has fewer cycles, or the resume is not exact.
     """
     if not is_exact:
         raise ConfigError(
-            "run.record_schedule: expected a run that resumes with its environments as they were,"
-            " got one whose environments start anew, which no schedule repeats; resume is possible"
-            " with a run that records none"
+            "run.record_schedule: expected an exact resume, got environments that are recreated,"
+            " which no schedule replays. Set run.record_schedule false to resume"
         )
     try:
         cut_torn_line(path)
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except OSError as error:
-        raise ConfigError(f"run.record_schedule: expected the record so far: {error}") from error
+        raise ConfigError(f"run.record_schedule: cannot read the record: {error}") from error
     if len(lines) <= num_cycles:
         raise ConfigError(
             f"run.record_schedule: expected {num_cycles} learner cycles in {path}, got"
@@ -83,10 +82,10 @@ def resume_schedule(path: pathlib.Path, *, num_cycles: int, is_exact: bool) -> N
 
 
 def read_schedule(path: str, *, num_actors: int, trajectories_per_cycle: int) -> RecordedSchedule:
-    """Reads a record to be repeated.
+    """Read a record for a replay.
 
     Raises:
-        ConfigError: it is none, or of a run with another number of actors or of trajectories.
+        ConfigError: the file is not a record, or the sizes of its run differ.
     """
     try:
         lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
@@ -94,13 +93,12 @@ def read_schedule(path: str, *, num_actors: int, trajectories_per_cycle: int) ->
         taken = [[Taken(**dict(zip(_FIELDS, x, strict=True))) for x in cycle] for cycle in cycles]
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"run.replay_schedule: expected a schedule.jsonl of an earlier run, got {path}: {error}"
+            f"run.replay_schedule: expected a schedule.jsonl, got {path}: {error}"
         ) from error
     expected = _header(num_actors, trajectories_per_cycle)
     if header != expected:
         raise ConfigError(
-            f"run.replay_schedule: expected a record of a run with {expected}, got {header} in"
-            f" {path}"
+            f"run.replay_schedule: expected a run with {expected}, got {header} in {path}"
         )
     return RecordedSchedule(taken)
 

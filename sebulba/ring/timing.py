@@ -1,4 +1,4 @@
-"""Accounting for the threads' wall time, and what it says about the run."""
+"""Wall-time accounting of the threads, and the bottleneck that it shows."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,67 +12,63 @@ WAIT_FOR_NETWORKS = "wait for networks"
 WAIT_FOR_QUEUE = "wait for queue"
 # Activities of the learner.
 UPDATE = "update"
-COMPILE = "compile"  # announced, of actors too; what it takes is booked with what it was for
+COMPILE = "compile"  # only begun, also by actors; its time counts for the lap that follows
 PUBLISH = "publish"
 METRICS = "metrics"
-AGREEMENT = "agreement of the hosts"  # announced only; booked with the metrics
+AGREEMENT = "agreement of the hosts"  # only begun; its time counts as metrics
 CHECKPOINT = "checkpoint"
 WAIT_FOR_TRAJECTORIES = "wait for trajectories"
 
 Shares = dict[str, dict[str, float]]
-"""Of each kind of thread, the share of its time by activity; each kind's shares add up to 1."""
+"""`{kind of thread: {activity: share of its time}}`; the shares of a kind add up to 1."""
 
 _NOTABLE_WAIT = 0.2
 
 
 class WallClock:
-    """Divides one thread's wall time among activities, with nothing left over.
+    """Divides one thread's wall time among activities, without gaps.
 
-    `lap(activity)` books the time since the previous lap, so activities need no nesting and their
-    shares add up to 1. What may never come back is announced with `begin` besides, for the
-    watchdog. Either costs well under a microsecond.
+    `lap(activity)` records the time since the previous lap, so activities never nest and their
+    shares add up to 1. `begin(activity)` tells the watchdog that a call has started which may hang.
+    Both cost well under a microsecond, so the clock is always on.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.current: tuple[str, float] | None = None  # announced, and the moment it began
+        self.current: tuple[str, float] | None = None  # begun activity and its start
         self._last = time.perf_counter()
 
     def begin(self, activity: str) -> None:
-        """Announces an activity; it is over at the next lap."""
+        """Start an activity, which ends at the next lap."""
         self.current = (activity, time.perf_counter())
 
     def lap(self, activity: str) -> None:
-        """Books the time since the last lap."""
+        """Record the time since the last lap for an activity."""
         now = time.perf_counter()
         self.seconds[activity] = self.seconds.get(activity, 0.0) + now - self._last
         self._last = now
         self.current = None
 
     def restart(self) -> None:
-        """Begins here: what came before belongs to no activity."""
+        """Drop the time since the last lap."""
         self._last = time.perf_counter()
         self.current = None
 
 
 class TimeShares:
-    """The shares of all threads' time since a moment. Reads clocks that other threads write."""
+    """Shares of the threads' time since the last restart; reads clocks that other threads write."""
 
     def __init__(self, clocks: Mapping[str, Sequence[WallClock]]):
-        """Starts now.
-
-        Args:
-            clocks: of each kind of thread.
-        """
+        """Start now, with the clocks of each kind of thread."""
         self._clocks = clocks
         self._start = self._seconds()
 
     def restart(self) -> None:
-        """Forgets what was booked before now."""
+        """Drop the time before now."""
         self._start = self._seconds()
 
     def shares(self) -> Shares:
-        """Returns the shares since the start; a kind of thread that booked nothing is left out."""
+        """Return the shares since the start, of the kinds of threads that recorded any time."""
         shares = {}
         for kind, now in self._seconds().items():
             spent = {key: now[key] - self._start[kind].get(key, 0.0) for key in now}
@@ -90,30 +86,30 @@ class TimeShares:
         return totals
 
 
-def describe_binding(shares: Shares) -> str:
-    """Returns which part of a run binds its speed, and what to change."""
+def describe_bottleneck(shares: Shares) -> str:
+    """Return the bottleneck of a run in one line, with the config keys to change."""
     actor, learner = shares.get("actor", {}), shares.get("learner", {})
     if not actor or not learner:
-        return "too short to say what binds"
+        return "too short to find the bottleneck"
     learner_waits = learner.get(WAIT_FOR_TRAJECTORIES, 0.0)
     queue_waits = actor.get(WAIT_FOR_QUEUE, 0.0)
     networks_waits = actor.get(WAIT_FOR_NETWORKS, 0.0)
     if networks_waits > max(queue_waits, _NOTABLE_WAIT) and learner_waits > _NOTABLE_WAIT:
         return (
             f"actors and learner wait for each other ({networks_waits:.0%} and"
-            f" {learner_waits:.0%} of their time): allow more learner.max_policy_lag"
+            f" {learner_waits:.0%} of their time): increase learner.max_policy_lag"
         )
     if learner_waits >= queue_waits + networks_waits and learner_waits > _NOTABLE_WAIT:
         busiest = max((ACT, ENVIRONMENT, INFERENCE, TRANSFER), key=lambda key: actor.get(key, 0.0))
         return (
-            f"the actors bind ({busiest}: {actor[busiest]:.0%} of their time; the learner waits"
-            f" {learner_waits:.0%} of its own): more actor.threads_per_device, actor.num_envs or"
-            " devices.actor"
+            f"actor-bound ({busiest}: {actor[busiest]:.0%} of the actors' time; the learner waits"
+            f" {learner_waits:.0%} of its time): increase actor.threads_per_device, actor.num_envs"
+            " or devices.actor"
         )
     if queue_waits + networks_waits > _NOTABLE_WAIT:
         return (
-            f"the learner binds (update: {learner.get(UPDATE, 0.0):.0%} of its time; the actors"
-            f" wait {queue_waits + networks_waits:.0%} of theirs): more devices.learner, or larger"
-            " batches (actor.num_envs, learner.trajectories_per_cycle)"
+            f"learner-bound (update: {learner.get(UPDATE, 0.0):.0%} of the learner's time; the"
+            f" actors wait {queue_waits + networks_waits:.0%} of their time): add devices.learner,"
+            " or increase actor.num_envs or learner.trajectories_per_cycle"
         )
-    return "actors and learner are balanced: faster or more devices for both"
+    return "actors and learner are balanced: add devices for both"

@@ -1,7 +1,7 @@
-"""Notices a thread that is stuck in something that may never come back.
+"""Detects a thread that hangs in an environment, an update or a collective.
 
-Threads announce what they are about to do on their `WallClock`; waiting for a deque is never
-announced, since it ends with the run. Nor is there a limit to compilation.
+Threads `begin` such calls on their `WallClock`. They do not begin waits for a deque, which end with
+the run, and compilation has no limit.
 """
 
 import dataclasses
@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sebulba.ring.timing import ACT, AGREEMENT, ENVIRONMENT, UPDATE, WallClock
 
-# An adapter that keeps the limit itself knows more of what hangs, and is to be heard first.
+# Some adapters enforce the same limit; their error names the worker, so they get to raise first.
 _GRACE_S = 1.0
 
 
 class WatchdogError(RuntimeError):
-    """A thread did not come back from what it was doing."""
+    """A thread exceeded the limit of its activity."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limit:
-    """How long an activity may take."""
+    """The longest time that an activity may take."""
 
     seconds: float
     config_key: str
@@ -28,7 +28,7 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Watched:
-    """A thread, as the watchdog sees it."""
+    """A thread that the watchdog checks."""
 
     name: str
     place: Callable[[], str]  # where it is now
@@ -37,25 +37,20 @@ class Watched:
 
 
 class Watchdog:
-    """Compares what threads announce with their limits, whenever it is asked."""
+    """Compares the current activity of every thread with its limit; has no thread of its own."""
 
     def __init__(
         self, watched: Sequence[Watched], *, now: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Takes the threads to watch.
-
-        Args:
-            watched: one for each thread.
-            now: seconds, on the clock of `WallClock.begin`.
-        """
+        """Take the threads to watch; `now` gives seconds on the clock of `WallClock.begin`."""
         self._watched = watched
         self._now = now
 
     def check(self) -> None:
-        """Returns at once if every thread is within its limits.
+        """Check every thread; returns at once.
 
         Raises:
-            WatchdogError: which thread is not, in what, for how long, and what to change.
+            WatchdogError: a thread exceeded its limit.
         """
         now = self._now()
         for thread in self._watched:
@@ -66,24 +61,24 @@ class Watchdog:
             limit = thread.limits.get(activity)
             if limit is not None and now - since > limit.seconds + _GRACE_S:
                 error = WatchdogError(
-                    f"{thread.name} has been in one {activity} for {now - since:.1f} s;"
-                    f" {limit.config_key} allows {limit.seconds:g} s"
+                    f"{thread.name}: {activity} still running after {now - since:.1f} s; the limit"
+                    f" is {limit.seconds:g} s ({limit.config_key})"
                 )
                 error.add_note(f"This happened in {thread.place()}.")
                 raise error
 
 
 def actor_limits(env_timeout_s: float | None) -> dict[str, Limit]:
-    """Returns an actor's limits; None: there are none."""
-    if env_timeout_s is None:
-        return {}
-    limit = Limit(seconds=env_timeout_s, config_key="actor.env_timeout_s")
-    return {ACT: limit, ENVIRONMENT: limit}
+    """Return the limits of an actor; None: no limits."""
+    return _limits("actor.env_timeout_s", env_timeout_s, ACT, ENVIRONMENT)
 
 
 def learner_limits(update_timeout_s: float | None) -> dict[str, Limit]:
-    """Returns the learner's limits; None: there are none."""
-    if update_timeout_s is None:
+    """Return the limits of the learner; None: no limits."""
+    return _limits("learner.update_timeout_s", update_timeout_s, UPDATE, AGREEMENT)
+
+
+def _limits(config_key: str, seconds: float | None, *activities: str) -> dict[str, Limit]:
+    if seconds is None:
         return {}
-    limit = Limit(seconds=update_timeout_s, config_key="learner.update_timeout_s")
-    return {UPDATE: limit, AGREEMENT: limit}
+    return dict.fromkeys(activities, Limit(seconds=seconds, config_key=config_key))

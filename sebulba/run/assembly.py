@@ -25,7 +25,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory_plan import MemoryPlan, check_memory, plan_memory
-from sebulba.devices.split import DevicePlan, plan_devices, plan_learners
+from sebulba.devices.split import DevicePlan, plan_devices, plan_learner_devices
 from sebulba.envs.base import Environment
 from sebulba.errors import ConfigError
 from sebulba.hosts.agreement import Agreement
@@ -130,7 +130,9 @@ def _plan_devices(config: Config, devices: Sequence[jax.Device] | None) -> _Devi
             f"actor.num_envs: expected a multiple of the {len(plan.learner)} learner devices"
             f" (devices.learner), got {config.actor.num_envs}"
         )
-    learners = plan_learners(config.devices) if devices is None else LearnerDevices(plan.learner)
+    learners = (
+        plan_learner_devices(config.devices) if devices is None else LearnerDevices(plan.learner)
+    )
     if learners.num_hosts > 1 and config.learner.mapping != "shard_map":
         raise ConfigError(
             f"learner.mapping: expected shard_map on {learners.num_hosts} hosts, got"
@@ -197,7 +199,7 @@ def _join(
     """Put learner, actors and deques together."""
     learner = Learner(
         agent=subject.agent,
-        learners=devices.learner_devices,
+        learner_devices=devices.learner_devices,
         num_envs_per_device=subject.run_spec.num_envs_per_learner_device,
         key=stream(jax.random.key(config.seed), "learner"),
         clock=WallClock(),
@@ -266,7 +268,7 @@ def _make_actors(
             networks,
             env_step,
             key=stream(jax.random.key(config.seed), "actor", global_actor_id),
-            actor_id=global_actor_id,
+            global_actor_id=global_actor_id,
             device=device,
             tracker=tracker,
         )
@@ -298,7 +300,7 @@ def _make_actors(
                 on_warning=on_warning,
             ),
             carry=dataclasses.replace(carry, env_state=live.env_state),
-            learners=devices.learner_devices,
+            learner_devices=devices.learner_devices,
             ledger=ledger,
             clock=parts.clock,
         )
@@ -325,6 +327,6 @@ def _make_schedule(
     for actor_id, device in enumerate(actor_devices):
         actors_of.setdefault(device, []).append(actor_id)
     return recorded, {
-        device: ReplayedNetworksDeque(recorded.takers(actor_ids))
+        device: ReplayedNetworksDeque(recorded.num_takers(actor_ids))
         for device, actor_ids in actors_of.items()
     }

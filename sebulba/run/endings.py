@@ -23,7 +23,7 @@ from sebulba.exit_codes import (
 from sebulba.learning.learner import Learner
 from sebulba.learning.non_finite import NonFiniteError
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import describe_binding
+from sebulba.ring.timing import describe_bottleneck
 from sebulba.ring.watchdog import WatchdogError
 from sebulba.run.assembly import Ring
 from sebulba.run.supervision import StuckError
@@ -114,7 +114,7 @@ def summarize(ring: Ring, *, resume_command: str | None) -> dict[str, Any]:
         "final_episode_return_mean": progress.window.return_mean,
         "episode_return_last": progress.window.last_return,
         "time_shares": progress.time_shares.shares(),
-        "bound_by": describe_binding(progress.time_shares.shares()),
+        "bound_by": describe_bottleneck(progress.time_shares.shares()),
         "ledger": ring.ledger.balance(),
         "networks_crc32": networks_crc32(ring.learner),
         "resume_command": resume_command,

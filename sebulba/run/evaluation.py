@@ -96,7 +96,7 @@ class PeriodicEvaluation:
         try:
             self._play(self._candidate, until=started + _SLICE_S)
             self._seconds += self._now() - started
-            if self._evaluation is not None and self._evaluation.is_over:
+            if self._evaluation is not None and self._evaluation.is_done:
                 self._report(self._candidate, self._evaluation)
                 self._end()
                 self._has_warned = False
@@ -151,7 +151,7 @@ class PeriodicEvaluation:
             self._last_cycle = candidate.learner_cycle
             self._evaluation = self._evaluator.start(candidate.networks)
         is_out_of_time = False
-        while not self._evaluation.is_over and not is_out_of_time:
+        while not self._evaluation.is_done and not is_out_of_time:
             self._evaluation.advance()
             is_out_of_time = self._now() >= until
 

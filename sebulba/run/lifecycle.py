@@ -13,7 +13,7 @@ import jax
 
 from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
-from sebulba.devices.host_memory import keep_large_blocks
+from sebulba.devices.xla_cpu import keep_freed_memory
 from sebulba.errors import ConfigError, escaped
 from sebulba.exit_codes import (
     EXIT_CHECKPOINT,
@@ -199,7 +199,7 @@ def prepare_process(config: Config) -> None:
     """Set process-wide options; call it before JAX starts its threads."""
     use_compilation_cache()
     if config.run.keep_memory:
-        keep_large_blocks()
+        keep_freed_memory()
 
 
 def use_compilation_cache() -> None:

@@ -276,7 +276,7 @@ def _act_serially(ring: Ring, actor_id: int) -> TrajectoryItem:
     actor = ring.actors[actor_id]
     actor.clock.restart()
     with _noting(lambda: _place_of_actor(actor)):
-        version, networks = ring.stagings[ring.actor_devices[actor_id]].newest(0)
+        version, networks = ring.stagings[ring.actor_devices[actor_id]].take(0)
         ring.trajectories.put(actor.run_cycle(networks, version))
         return ring.trajectories.get(actor_id)
 

@@ -1,4 +1,4 @@
-"""An evaluation of a stored policy from the command line to its exit code."""
+"""The evaluation of a stored policy, from parsed command line to exit code."""
 
 import argparse
 import sys
@@ -35,9 +35,9 @@ _PIPE_WIDTH = 120
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Evaluates as the command line says, and returns the process's exit code.
+    """Evaluate as the command line requests, and return the process's exit code.
 
-    Results go to stdout and to the files asked for, errors to stderr, the cause in the last line.
+    Results go to stdout and the requested files, errors to stderr, with the cause on the last line.
     """
     try:
         with RunEnd().listening() as run_end:
@@ -53,35 +53,33 @@ def evaluate(options: argparse.Namespace) -> int:
         print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_FAILED
     if run_end.signal is not None:
-        print("sebulba: stopped; nothing was written", file=sys.stderr)
+        print("sebulba: stopped by a signal; no results were written", file=sys.stderr)
         return EXIT_SIGNAL_BASE + run_end.signal
     if not played_any:
         print(
-            "sebulba: no episode was over in time; give --max-episode-steps more", file=sys.stderr
+            "sebulba: no episode ended within the step budget; increase --max-episode-steps",
+            file=sys.stderr,
         )
         return EXIT_FAILED
     return EXIT_DONE
 
 
 def _evaluate(options: argparse.Namespace, run_end: RunEnd) -> bool:
-    """Plays, shows and writes; returns whether any episode ended."""
+    """Play the episodes, print and write the results; return whether any episode ended."""
     which = parse_which(options.checkpoint)
     if options.video is not None:
         check_format(options.video)
-        load_opengl()
+        load_opengl()  # EnvPool looks for OpenGL only when it is imported.
     use_compilation_cache()
     stored = load_stored_policy(options.run_dir, which)
     if options.video is not None:
         check_rendering(stored.config.env)
     plan = _plan(options, stored.config)
-    recording: Recording | None = None
 
     def wrap(environment: Environment) -> Environment:
-        nonlocal recording
         if options.video is None:
             return environment
-        recording = Recording(environment, episodes=options.video_episodes)
-        return recording
+        return Recording(environment, episodes=options.video_episodes)
 
     evaluator = Evaluator(
         stored.agent,
@@ -91,7 +89,7 @@ def _evaluate(options: argparse.Namespace, run_end: RunEnd) -> bool:
     )
     evaluation = evaluator.start(stored.networks, wrap=wrap)
     try:
-        while not evaluation.is_over and not run_end.is_interrupted:
+        while not evaluation.is_done and not run_end.is_interrupted:
             evaluation.advance()
     finally:
         evaluation.close()
@@ -109,10 +107,10 @@ def _evaluate(options: argparse.Namespace, run_end: RunEnd) -> bool:
     _show(statistics, protocol, played)
     if options.json is not None:
         write_json(options.json, _to_json(statistics, protocol, played))
-    if recording is not None:
+    if isinstance(recording := evaluation.environment, Recording):
         count = write_video(options.video, recording.frames(), fps=options.fps)
-        cut = f"; cut after {count:,}" if recording.is_cut else ""
-        print(f"{options.video}: {count:,} pictures{cut}")
+        limit = " (recording stopped at the frame limit)" if recording.is_truncated else ""
+        print(f"{options.video}: {count:,} frames{limit}")
     return bool(played.records)
 
 
@@ -142,45 +140,45 @@ def _to_json(statistics: Statistics, protocol: Row, played: PlayedEpisodes) -> d
 
 
 def _show(statistics: Statistics, protocol: Row, played: PlayedEpisodes) -> None:
-    """Prints the figures, and below them what they depend on."""
+    """Print the statistics, and below them the settings that they depend on."""
     table = rich.table.Table(show_header=False, title=f"{protocol['suite']} {protocol['id']}")
-    for name, value in _lines(statistics, played).items():
+    for name, value in _statistics_rows(statistics, played).items():
         table.add_row(name, value)
     table.add_section()
-    for name, value in _stamp(protocol).items():
+    for name, value in _protocol_rows(protocol).items():
         table.add_row(name, str(value))
-    # A pipe has no width: a long line is better there than a cut one.
+    # A pipe has no width, and rich would wrap at 80 columns.
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     rich.console.Console(width=width, highlight=False, markup=False).print(table)
 
 
-def _lines(statistics: Statistics, played: PlayedEpisodes) -> dict[str, str]:
+def _statistics_rows(statistics: Statistics, played: PlayedEpisodes) -> dict[str, str]:
     def number(key: str) -> str:
         value = statistics[key]
         return "unknown" if value is None else f"{value:,.2f}"
 
-    lines = {
+    rows = {
         "return: mean ± standard deviation": f"{number('return_mean')} ± {number('return_std')}",
-        "interquartile mean [95 % of the bootstrap]": (
+        "interquartile mean [95 % bootstrap interval]": (
             f"{number('return_iqm')} [{number('return_iqm_low')}, {number('return_iqm_high')}]"
         ),
-        "least, greatest": f"{number('return_min')}, {number('return_max')}",
+        "minimum, maximum": f"{number('return_min')}, {number('return_max')}",
         "mean length": f"{number('length_mean')} env steps",
         "episodes": f"{statistics['episodes']:,}",
     }
     if played.unfinished:
-        lines["not over in time, left out"] = (
-            f"{played.unfinished:,}: the long ones are missing above; give --max-episode-steps more"
+        rows["unfinished, excluded"] = (
+            f"{played.unfinished:,}, so long episodes are missing; increase --max-episode-steps"
         )
-    return lines
+    return rows
 
 
-def _stamp(protocol: Row) -> Row:
+def _protocol_rows(protocol: Row) -> Row:
     return {
         "policy": "greedy" if protocol["greedy"] else "sampled",
         "trained for": f"{protocol['env_steps_trained']:,} env steps,"
         f" {protocol['updates_trained']:,} updates (learner cycle {protocol['learner_cycle']:,})",
-        "environments": f"{protocol['num_envs']}, each plays a number of episodes fixed beforehand",
+        "environments": f"{protocol['num_envs']}, episodes per environment fixed in advance",
         "seed": protocol["seed"],
         **notable_settings(protocol["settings"]),
     }

@@ -77,7 +77,7 @@ def examine(agent: Agent, learners: LearnerDevices, state: LearnerState) -> list
         value, metrics, grads, _ = loss_and_gradients(agent, state, experience_of(state))
         return {"loss": value, **metrics}, grads
 
-    taken = mapping.map_over_learners(update, learners, out_specs=(REPLICATED, REPLICATED))
+    taken = mapping.map_over_learner_devices(update, learners, out_specs=(REPLICATED, REPLICATED))
     metrics, grads = taken(state)
     inputs = {
         "networks": state.networks,

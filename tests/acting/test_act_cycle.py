@@ -1,5 +1,6 @@
 """Act cycles: fused and stepped give the same rows, in place, compiled once."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,6 @@ from sebulba.envs import make_environment
 from sebulba.ring.timing import WallClock
 from sebulba.types import EnvironmentSpec, Trajectory
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
-from tests.trees import assert_trees_equal
 
 NUM_ENVS, LENGTH = 3, 7
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
@@ -37,7 +37,7 @@ class Cycles:
             self.networks,
             self.environment.reset(),
             key=jax.random.key(3),
-            actor_id=0,
+            global_actor_id=0,
             device=device,
             tracker=EpisodeTracker(),
         )
@@ -69,18 +69,20 @@ class Cycles:
 def test_fused_and_stepped_cycles_give_the_same_trajectories(env_config):
     fused, stepped = Cycles(env_config, "fused"), Cycles(env_config, "stepped")
     for _ in range(4):
-        assert_trees_equal(fused.run(), stepped.run())
+        chex.assert_trees_all_equal(fused.run(), stepped.run())
 
 
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
 def test_the_last_row_is_the_next_trajectorys_first(kind):
     cycles = Cycles(CARTPOLE, kind)
     first, second = cycles.run().trajectory.env_steps, cycles.run().trajectory.env_steps
-    assert_trees_equal(jax.tree.map(lambda x: x[-1], first), jax.tree.map(lambda x: x[0], second))
+    chex.assert_trees_all_equal(
+        jax.tree.map(lambda x: x[-1], first), jax.tree.map(lambda x: x[0], second)
+    )
 
 
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
-def test_rows_hold_what_arrived_together_and_what_was_chosen_from_it(kind):
+def test_a_row_holds_an_env_step_and_the_action_selected_from_it(kind):
     """Every row's logits are the network's on that row's observation, resets included."""
     cycles = Cycles(CARTPOLE, kind)
     trajectories = [cycles.run().trajectory for _ in range(4)]
@@ -91,7 +93,7 @@ def test_rows_hold_what_arrived_together_and_what_was_chosen_from_it(kind):
     np.testing.assert_allclose(logits, observation @ cycles.networks["weights"], rtol=1e-4)
     is_first = np.concatenate([row.is_first[:-1] for row in rows])
     assert is_first[1:].any(), "episodes of at most 11 steps end within 28 rows"
-    assert (count[is_first] == 1).all(), "recurrent state starts anew at a reset"
+    assert (count[is_first] == 1).all(), "the recurrent state is zeroed at a reset"
     continued = ~is_first[1:]
     np.testing.assert_array_equal(count[1:][continued], count[:-1][continued] + 1)
 
@@ -140,10 +142,10 @@ def test_everything_stays_on_the_actors_device(env_config, kind):
     cycles = Cycles(env_config, kind, device=device)
     cycles.run()
     result = cycles.run()
-    assert {d for leaf in jax.tree.leaves(result) for d in leaf.devices()} == {device}
+    chex.assert_tree_is_on_device(result, device=device)
 
 
-def test_env_steps_leave_out_reset_steps():
+def test_env_steps_exclude_reset_steps():
     cycles = Cycles(CATCH, "fused")  # Catch's episodes are 9 steps, and 1 to reset
     results = [cycles.run() for _ in range(10)]
     done = np.concatenate([result.trajectory.env_steps.done[:-1] for result in results])
@@ -160,7 +162,7 @@ def test_dtypes_of_rows_are_those_of_the_contract():
     assert env_steps.observation.shape == (LENGTH + 1, NUM_ENVS, 4)
 
 
-def test_leaves_without_elements_and_keys_are_written_like_all_others():
+def test_empty_leaves_and_keys_are_written_like_any_other():
     keys = jax.random.split(jax.random.key(0), (2, 3))
     extras = {"key": jax.random.split(jax.random.key(1), 3), "nothing": jnp.ones((3, 0))}
     rows = {"key": keys, "nothing": jnp.zeros((2, 3, 0))}

@@ -1,4 +1,4 @@
-"""Reducers of episodes see every row, inside the act cycle, and end in the rows of metrics."""
+"""Custom per-episode metrics: computed in the act cycle, written to the rows of metrics."""
 
 import json
 
@@ -18,19 +18,19 @@ from tests.streams import random_env_steps
 
 
 class FirstValueError:
-    """The agent's value at an episode's start less what was paid after it."""
+    """The agent's value at an episode's start minus the episode's return."""
 
     def init(self, num_envs):
-        return {"value": jnp.zeros(num_envs), "paid": jnp.zeros(num_envs)}
+        return {"value": jnp.zeros(num_envs), "episode_return": jnp.zeros(num_envs)}
 
     def update(self, state, env_step, action, extras):
         value = jnp.where(env_step.is_first, extras["value"], state["value"])
-        paid = state["paid"] + env_step.reward
-        return {"value": value, "paid": paid}, value - paid
+        episode_return = state["episode_return"] + env_step.reward
+        return {"value": value, "episode_return": episode_return}, value - episode_return
 
 
 class NumLeft:
-    """How often action 0 was chosen; the action of an episode's last row counts for nothing."""
+    """The number of times that action 0 was selected; the last row's action is ignored."""
 
     def init(self, num_envs):
         return jnp.zeros(num_envs)
@@ -98,7 +98,7 @@ class NumChosen:
         return state, state
 
 
-def test_hosts_tell_each_other_what_episodes_were_reduced_to():
+def test_hosts_report_reduced_episodes_to_each_other():
     episodes = (
         EpisodeRecord(episode_return=1.0, episode_length=3, reduced={"a": 0.5, "b": 2.0}),
         EpisodeRecord(episode_return=2.0, episode_length=4, reduced={}),

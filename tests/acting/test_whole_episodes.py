@@ -1,8 +1,9 @@
-"""Whole episodes: one of each environment a trajectory, and the stream contract as it is."""
+"""Rollouts of complete episodes: one per environment and trajectory, under the stream contract."""
 
 import dataclasses
 import itertools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.run.assembly import assemble
 from tests.acting.test_act_cycle import NUM_ENVS, Cycles
-from tests.trees import assert_trees_equal
 
 LENGTH = 40
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
@@ -52,7 +52,7 @@ def test_a_trajectory_is_one_episode_of_each_environment(cycles_and_results):
     assert [function._cache_size() for function in cycles.jitted] == [1] * len(cycles.jitted)
 
 
-def test_an_environment_waits_at_its_final_row_unpaid(cycles_and_results):
+def test_a_final_row_is_repeated_with_reward_0(cycles_and_results):
     _, results = cycles_and_results
     for result in results:
         rows = result.trajectory.env_steps
@@ -67,7 +67,7 @@ def test_the_last_row_is_the_next_trajectorys_first(cycles_and_results):
     _, results = cycles_and_results
     for before, after in itertools.pairwise(results):
         last = jax.tree.map(lambda x: x[-1], before.trajectory.env_steps)
-        assert_trees_equal(last, jax.tree.map(lambda x: x[0], after.trajectory.env_steps))
+        chex.assert_trees_all_equal(last, jax.tree.map(lambda x: x[0], after.trajectory.env_steps))
 
 
 def test_every_trajectory_has_other_episodes(cycles_and_results):
@@ -83,11 +83,11 @@ def test_fused_and_stepped_cycles_give_the_same_episodes(env_config):
         for kind in ("fused", "stepped")
     )
     for _ in range(3):
-        assert_trees_equal(fused.run(), stepped.run())
+        chex.assert_trees_all_equal(fused.run(), stepped.run())
 
 
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
-def test_an_episode_of_more_steps_than_there_is_room_for_is_truncated(kind):
+def test_an_episode_longer_than_the_trajectory_is_truncated(kind):
     _, results = run(CARTPOLE, kind, length=6)
     for result in results:
         rows = result.trajectory.env_steps
@@ -110,14 +110,14 @@ def test_acting_stops_with_the_longest_episode():
         (["--env.id", "Pong-v5", "--env.options", "{episodic_life: true}"], "but not the game"),
     ],
 )
-def test_environments_that_cannot_act_whole_episodes_are_refused(env, message):
+def test_environments_that_cannot_reset_together_are_refused(env, message):
     flags = ["--actor.rollout", "episodes", "--actor.num-envs", "2", "--actor.cycle", "stepped"]
     config = load_config("configs/random_cartpole.yaml", [*flags, *env])
     with pytest.raises(ConfigError, match=f"actor.rollout: .*{message}"):
         assemble(config, write_row=print, devices=jax.devices()[:1])
 
 
-def test_room_for_no_step_is_refused():
+def test_a_trajectory_too_short_for_a_step_is_refused():
     flags = ["--actor.rollout", "episodes", "--actor.trajectory-length", "1"]
     with pytest.raises(ConfigError, match=r"trajectory.length: expected at least 2"):
         load_config("configs/random_cartpole.yaml", flags)

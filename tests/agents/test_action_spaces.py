@@ -155,7 +155,7 @@ def one_update_on(num_devices):
     learners = LearnerDevices(jax.devices()[:num_devices])
     learner = Learner(
         agent=agent,
-        learners=learners,
+        learner_devices=learners,
         num_envs_per_device=NUM_ENVS // num_devices,
         key=jax.random.key(0),
         clock=WallClock(),

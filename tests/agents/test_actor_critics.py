@@ -193,7 +193,7 @@ def one_update_on(name, num_devices, **changes):
     agent = make_agent(name, run_spec, optimizer="rmsprop", rmsprop_epsilon=0.01, **changes)
     learner = Learner(
         agent=agent,
-        learners=learners,
+        learner_devices=learners,
         num_envs_per_device=NUM_ENVS // num_devices,
         key=jax.random.key(0),
         clock=WallClock(),

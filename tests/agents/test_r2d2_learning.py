@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
-from sebulba.devices.mapping import map_over_learners
+from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.toolkit import replay
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.toolkit.replay import SequenceIds
@@ -191,7 +191,7 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
         return step(four, networks, opt_state, sample, lambda g: jax.lax.pmean(g, LEARNER_AXIS))
 
     learners = LearnerDevices(jax.devices()[:4])
-    mapped = map_over_learners(on_device, learners, out_specs=(REPLICATED,) * 3)
+    mapped = map_over_learner_devices(on_device, learners, out_specs=(REPLICATED,) * 3)
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *samples)
     results = mapped(
         learners.replicate(networks), learners.replicate(opt_state), learners.split(stacked)

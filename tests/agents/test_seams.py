@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,6 @@ from sebulba_agents.r2d2 import R2D2
 from sebulba_agents.sac import SAC
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
-from tests.trees import assert_trees_equal
 
 LENGTH, NUM_ENVS, NUM_TRAJECTORIES = 4, 4, 6
 SEAM = 3 * LENGTH  # the row of the reset
@@ -125,7 +125,7 @@ def test_seam_is_learned_from_as_a_truncation_at_the_row_before_it(name):
     )
     lived_as_told = [*lived]
     lived_as_told[SEAM // LENGTH - 1] = (initial, final, told)
-    assert_trees_equal(learned, learn(agent, networks, lived_as_told))
+    chex.assert_trees_all_equal(learned, learn(agent, networks, lived_as_told))
 
 
 @pytest.mark.parametrize("name", ["ddqn", "sac"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import PER_DEVICE, LearnerDevices
-from sebulba.devices.mapping import map_over_learners
+from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
@@ -180,7 +180,7 @@ def test_devices_with_fewer_valid_transitions_weigh_less():
         return batch.weight[None], batch.num_transitions[None]
 
     learners = LearnerDevices(jax.devices()[:2])
-    mapped = map_over_learners(weights, learners, out_specs=(PER_DEVICE, PER_DEVICE))
+    mapped = map_over_learner_devices(weights, learners, out_specs=(PER_DEVICE, PER_DEVICE))
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
     weight, counts = mapped(
         learners.split(stacked), learners.split(jax.random.split(jax.random.key(0)))

@@ -1,4 +1,4 @@
-"""Device plans, and the placing of arrays."""
+"""Device roles, and placing arrays on the learner devices."""
 
 import jax
 import numpy as np
@@ -21,12 +21,12 @@ def test_the_only_device_has_both_roles():
     assert positions(plan_devices(DevicesConfig(), devices), devices) == ([0], [0])
 
 
-def test_of_several_devices_the_first_acts_and_the_others_learn():
+def test_the_first_of_several_devices_acts_and_the_others_learn():
     devices = jax.devices()[:4]
     assert positions(plan_devices(DevicesConfig(), devices), devices) == ([0], [1, 2, 3])
 
 
-def test_any_split_can_be_asked_for():
+def test_the_config_can_assign_any_roles():
     devices = jax.devices()[:4]
     config = DevicesConfig(actor=(0, 1, 2), learner=(2, 3))
     assert positions(plan_devices(config, devices), devices) == ([0, 1, 2], [2, 3])
@@ -40,14 +40,14 @@ def test_any_split_can_be_asked_for():
         (DevicesConfig(learner=()), "devices.learner: expected at least one device"),
     ],
 )
-def test_devices_that_are_not_there_are_named(config, message):
+def test_missing_and_repeated_devices_are_named(config, message):
     with pytest.raises(ConfigError, match=message):
         plan_devices(config, jax.devices()[:4])
 
 
 def test_split_gives_each_device_its_environments():
-    learners = LearnerDevices(jax.devices()[:4])
-    placed = learners.split(np.arange(16).reshape(2, 8), axis=1)
+    learner_devices = LearnerDevices(jax.devices()[:4])
+    placed = learner_devices.split(np.arange(16).reshape(2, 8), axis=1)
     for index, shard in enumerate(placed.addressable_shards):
         np.testing.assert_array_equal(
             shard.data, np.arange(16).reshape(2, 8)[:, 2 * index : 2 * index + 2]
@@ -55,8 +55,8 @@ def test_split_gives_each_device_its_environments():
 
 
 def test_fetch_replicated_takes_the_devices_own_copy():
-    learners = LearnerDevices(jax.devices()[:2])
-    placed = learners.replicate(np.arange(3.0, dtype=np.float32))
+    learner_devices = LearnerDevices(jax.devices()[:2])
+    placed = learner_devices.replicate(np.arange(3.0, dtype=np.float32))
     own, other = jax.devices()[1], jax.devices()[3]
     fetched = fetch_replicated(placed, own)
     assert fetched.devices() == {own}

@@ -1,4 +1,4 @@
-"""Memory is planned from shapes, and a config that cannot fit is refused with the numbers."""
+"""Memory is planned from shapes, and a config that does not fit is refused."""
 
 import jax
 import pytest
@@ -36,7 +36,7 @@ def test_plan_counts_each_devices_share():
     per_env = 2 * 2 * 4  # initial_count and final_count of 2 environments, int32
     assert plan.learner_device == {
         "experience": trajectory // 2 + counts + per_env,
-        # Of each of 2 actors one waits and one is on its way; one is learned from.
+        # For each of 2 actors one in the deque and one in `put`; one in the learner cycle.
         "trajectories": 5 * trajectory // 2,
         "networks and gradients": 3 * weights,
         "optimizer": 0,
@@ -47,7 +47,7 @@ def test_plan_counts_each_devices_share():
     }
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers_and_what_to_change(monkeypatch):
+def test_a_plan_that_does_not_fit_is_refused_with_the_numbers_and_a_remedy(monkeypatch):
     monkeypatch.setattr(memory_plan, "_memory_of", lambda device: ("the host", 1000))
     with pytest.raises(ConfigError, match=r"needs .* on the host, which has 1000 B: learner.*"):
         check_memory(
@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers_and_what_to_change(monkey
         )
 
 
-def test_a_run_that_cannot_fit_is_refused_before_anything_is_allocated():
+def test_a_run_that_does_not_fit_is_refused_before_it_allocates():
     config = Config(
         env=EnvConfig(suite="jax", id="Catch-v0"),
         devices=DevicesConfig(actor=(0,), learner=(0,)),

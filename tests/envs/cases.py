@@ -1,4 +1,4 @@
-"""What conforms: every adapter, and how it is stepped. A new adapter adds one line to `CASES`."""
+"""The cases of the conformance tests: every adapter, stepped and fused. A new one adds a case."""
 
 import dataclasses
 import functools
@@ -15,30 +15,30 @@ from sebulba.types import EnvStep
 
 NUM_ENVS = 3
 NUM_STEPS = 60  # several episodes of every case
-LIMIT = 5  # shorter than any episode that ends by itself, but of the bandit
+LIMIT = 5  # shorter than every natural episode except the bandit's
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """An environment, and how it is stepped."""
+    """An environment and how it is stepped."""
 
     suite: str
     id: str
     fused: bool = False
     always_one_step: bool = False
-    options: tuple[tuple[str, int], ...] = ()  # where an episode would not end by itself
+    options: tuple[tuple[str, int], ...] = ()
     terminates: bool = True
 
     @property
     def limit(self):
         """The options that truncate episodes after `LIMIT` steps."""
-        if self.suite == "ale":  # Which counts frames, those before the first row included.
+        if self.suite == "ale":  # ALE counts frames, including those before the first row.
             frames = 4 * LIMIT
             return {"max_num_frames_per_episode": frames, "noop_max": 0, "use_fire_reset": False}
         return {"max_episode_steps": LIMIT}
 
     def make(self, *, seed=7, num_envs=NUM_ENVS, **options):
-        """Makes the environments."""
+        """Create the environments."""
         options = dict(self.options) | options
         config = EnvConfig(suite=self.suite, id=self.id, options=options)
         return make_environment(config, num_envs=num_envs, seed=seed)
@@ -50,7 +50,7 @@ CASES = {
             suite="ale",
             id="breakout",
             fused=name.endswith("fused"),
-            # Or no episode would end within so few steps.
+            # Without episodic life no episode would end within NUM_STEPS.
             options=(("episodic_life", True), ("img_height", 42), ("img_width", 42)),
         )
         for name in ("ale", "ale-fused")
@@ -90,7 +90,7 @@ needs_ale = pytest.mark.skipif(
 
 
 def over(condition=lambda case: True):
-    """Parametrizes a test over the cases that fulfil the condition."""
+    """Parametrize a test over the cases that satisfy the condition."""
     return pytest.mark.parametrize(
         "case",
         [
@@ -122,23 +122,24 @@ def num_choices(space):
 
 
 def other_actions(space, actions):
-    """Returns actions that differ everywhere."""
+    """Return actions that all differ from `actions`."""
     if isinstance(space, gymnasium.spaces.Box):
         return -actions
     return ((actions + 1) % num_choices(space)).astype(space.dtype)
 
 
 def choose(condition, actions, others):
-    """Returns `actions` `[T, B, ...]` where `condition` `[T, B]`, else `others`."""
+    """Return `actions` `[T, B, ...]` where `condition` `[T, B]`, else `others`."""
     return np.where(condition.reshape(*condition.shape, *[1] * (actions.ndim - 2)), actions, others)
 
 
 def play(environment, actions, *, fused=False) -> EnvStep:
-    """Returns the stream `[T + 1, B, ...]` of `actions` `[T, B]`, as NumPy."""
+    """Return the stream `[T + 1, B, ...]` of `actions` `[T, B]`, as NumPy."""
     first = environment.reset()
     if fused:
-        scan = jax.jit(lambda state: jax.lax.scan(environment.fused().step, state, actions)[1])
-        rest = jax.tree.map(np.asarray, scan(environment.fused().state))
+        traceable = environment.fused()
+        scan = jax.jit(lambda state: jax.lax.scan(traceable.step, state, actions)[1])
+        rest = jax.tree.map(np.asarray, scan(traceable.state))
         return jax.tree.map(lambda x, xs: np.concatenate([x[None], xs]), first, rest)
     rows = [first, *(environment.step(action) for action in actions)]
     return jax.tree.map(lambda *xs: np.stack(xs), *rows)
@@ -146,7 +147,7 @@ def play(environment, actions, *, fused=False) -> EnvStep:
 
 @functools.cache
 def random_stream(case: Case, *, seed=7, **options) -> tuple[EnvStep, np.ndarray]:
-    """Returns the stream of random actions, and the actions."""
+    """Return the stream of random actions, and the actions."""
     environment = case.make(seed=seed, **options)
     actions = random_actions(environment.spec.action_space)
     stream = play(environment, actions, fused=case.fused)

@@ -1,6 +1,6 @@
-"""A small task with a dictionary of observations and several choices at once, in JAX and NumPy.
+"""A small task with dict observations and a MultiDiscrete action, in JAX and NumPy.
 
-Each choice has one right answer, which the observation tells; an episode lasts 6 to 11 steps.
+The observation determines the right choice of each component. Episodes take 6 to 11 steps.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from sebulba.pytree import pytree_dataclass
 
 NUM_CELLS = 5
 CHOICES = (2, 3)
-LEAST_STEPS, MOST_STEPS = 6, 12
+MIN_STEPS, MAX_STEPS = 6, 12  # the upper bound is exclusive
 
 
 @pytree_dataclass
 class CompositeState:
-    """What is asked now, and the steps that are left."""
+    """The current question and the remaining steps."""
 
     cell: jax.Array  # [] int32
     joints: jax.Array  # [2]
@@ -28,11 +28,11 @@ class CompositeState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompositeTask:
-    """Pays ½ for telling whether `joints[0]` is positive, ½ for `cell // 2`."""
+    """Reward ½ for choosing whether `joints[0]` is positive, ½ for choosing `cell // 2`."""
 
     @property
     def observation(self):
-        """A count and a vector."""
+        """An integer and a vector."""
         return {
             "cell": jax.ShapeDtypeStruct((), np.int32),
             "joints": jax.ShapeDtypeStruct((2,), np.float32),
@@ -40,17 +40,17 @@ class CompositeTask:
 
     @property
     def action_space(self):
-        """Two choices."""
+        """One choice per question."""
         return gymnasium.spaces.MultiDiscrete(CHOICES)
 
     def reset(self, key):
-        """Asks the first question."""
+        """Ask the first question."""
         key, length_key = jax.random.split(key)
-        remaining = jax.random.randint(length_key, (), LEAST_STEPS, MOST_STEPS, jnp.int32)
+        remaining = jax.random.randint(length_key, (), MIN_STEPS, MAX_STEPS, jnp.int32)
         return _ask(key, remaining)
 
     def step(self, state, action, key):
-        """Pays and asks anew."""
+        """Score the answer and ask the next question."""
         right = jnp.stack([(state.joints[0] > 0.0).astype(jnp.int32), state.cell // 2])
         reward = jnp.mean((action == right).astype(jnp.float32))
         state, observation = _ask(key, state.remaining - 1)
@@ -66,7 +66,7 @@ def _ask(key, remaining):
 
 
 class CompositeEnv(gymnasium.Env):
-    """The same for Gymnasium."""
+    """The same task for Gymnasium."""
 
     observation_space = gymnasium.spaces.Dict(
         {
@@ -78,7 +78,7 @@ class CompositeEnv(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self._remaining = self.np_random.integers(LEAST_STEPS, MOST_STEPS)
+        self._remaining = self.np_random.integers(MIN_STEPS, MAX_STEPS)
         return self._ask(), {}
 
     def step(self, action):

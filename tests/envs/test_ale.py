@@ -1,6 +1,4 @@
-"""ALE: raw rewards, lives, and errors that help."""
-
-import dataclasses
+"""ALE: raw rewards, lives, and error messages."""
 
 import jax
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
+from tests.envs.cases import assert_same, play, random_actions
 
 ale = pytest.importorskip("sebulba.envs.ale", reason="needs the extra atari")
 
@@ -20,24 +19,19 @@ def make(name="breakout", **options):
     return make_environment(config, num_envs=NUM_ENVS, seed=3)
 
 
-def play(environment, num_steps):
-    rng = np.random.default_rng(0)
-    size = (num_steps, NUM_ENVS)
-    actions = rng.integers(environment.spec.action_space.n, size=size).astype(np.int32)
-    rows = [environment.reset(), *(environment.step(action) for action in actions)]
-    return jax.tree.map(lambda *xs: np.stack(xs), *rows)
+def play_random(environment, num_steps):
+    space = environment.spec.action_space
+    return play(environment, random_actions(space, num_envs=NUM_ENVS, num_steps=num_steps))
 
 
 @pytest.fixture(scope="module")
-def lives_stream():
+def stream():
     environment = make(episodic_life=True)
-    stream = play(environment, 300)
+    yield play_random(environment, 300)
     environment.close()
-    return stream
 
 
-def test_ale_episodic_life_ends_the_stream_at_a_life_and_the_episode_at_the_game(lives_stream):
-    stream = lives_stream
+def test_ale_episodic_life_ends_the_stream_at_a_life_and_the_episode_at_the_game(stream):
     games = stream.episode_over.sum(axis=0)
     assert (games >= 1).all()
     assert (stream.terminated.sum(axis=0) >= 5 * games).all()  # Breakout has five lives.
@@ -45,9 +39,8 @@ def test_ale_episodic_life_ends_the_stream_at_a_life_and_the_episode_at_the_game
     assert not stream.episode_over[stream.is_first].any()
 
 
-def test_ale_episodic_life_goes_on_with_the_game_after_a_life(lives_stream):
-    """The wall of bricks stays as it is, and stands again after the game."""
-    stream = lives_stream
+def test_ale_episodic_life_continues_the_game_after_a_life(stream):
+    """The wall of bricks keeps its gaps after a life, and is complete again after the game."""
     newest = stream.observation[:, :, -1].astype(np.int32)
     bricks = newest[:, :, 10:18].sum(axis=(-2, -1))
     (env,) = stream.reward[:, :].sum(axis=0).argmax(keepdims=True)
@@ -59,7 +52,7 @@ def test_ale_episodic_life_goes_on_with_the_game_after_a_life(lives_stream):
     np.testing.assert_array_equal(after_game, full)
 
 
-def test_ale_without_episodic_life_leaves_the_episode_to_the_stream():
+def test_ale_without_episodic_life_has_no_episode_over():
     environment = make()
     assert environment.reset().episode_over is None
     assert environment.step(np.zeros(NUM_ENVS, np.int32)).episode_over is None
@@ -67,15 +60,15 @@ def test_ale_without_episodic_life_leaves_the_episode_to_the_stream():
 
 
 def test_ale_rewards_are_raw():
-    """The lowest bricks of Space Invaders pay 5, which ALE itself would clip to 1."""
+    """The lowest invaders of Space Invaders give 5, which ALE by default clips to 1."""
     environment = make("space_invaders")
-    rewards = play(environment, 150).reward
+    rewards = play_random(environment, 150).reward
     assert rewards.dtype == np.float32
     assert rewards.max() >= 5
     environment.close()
 
 
-def test_ale_settings_have_defaults_and_options():
+def test_ale_settings_include_defaults_and_options():
     environment = make(noop_max=7)
     settings = environment.settings()
     assert (settings["noop_max"], settings["frameskip"]) == (7, 4)
@@ -87,7 +80,7 @@ def test_ale_settings_have_defaults_and_options():
     environment.close()
 
 
-def test_ale_continuous_actions_are_scaled_and_can_do_nothing():
+def test_ale_continuous_actions_are_scaled_and_include_a_no_op():
     environment = make(continuous=True, episodic_life=True)
     space = environment.spec.action_space
     assert space.shape == (3,) and space.low.tolist() == [-1, -1, -1]
@@ -112,20 +105,20 @@ def test_ale_continuous_actions_are_scaled_and_can_do_nothing():
         ("backgammon", {"episodic_life": True}, "full_action_space"),
     ],
 )
-def test_ale_refusals_say_what_to_change(name, options, message):
+def test_ale_errors_name_what_to_change(name, options, message):
     with pytest.raises(ConfigError, match=message):
         make_environment(
             EnvConfig(suite="ale", id=name, options=options), num_envs=NUM_ENVS, seed=3
         )
 
 
-def test_ale_ids_are_games_for_one_player():
+def test_ale_ids_are_single_player_games():
     assert {"pong", "breakout", "ms_pacman"} <= set(ale.ids())
     assert "combat" not in ale.ids()
 
 
-def test_ale_fused_pools_keep_apart_in_one_program():
-    """One compiled step serves two pools: the handle says which."""
+def test_ale_compiled_step_serves_two_pools():
+    """The handle in the state selects the pool."""
     pools = [make(), make()]
     rows = [pool.reset() for pool in pools]
     fused = [pool.fused() for pool in pools]
@@ -134,10 +127,8 @@ def test_ale_fused_pools_keep_apart_in_one_program():
     action = np.ones(NUM_ENVS, np.int32)
     for _ in range(4):
         states[0], rows[0] = step(states[0], action)
-    alone = rows[0]
     for _ in range(4):
         states[1], rows[1] = step(states[1], action)
-    jax.tree.map(np.testing.assert_array_equal, rows[1], alone)
-    assert dataclasses.is_dataclass(states[1])
+    assert_same(rows[1], rows[0])
     for pool in pools:
         pool.close()

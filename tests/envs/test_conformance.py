@@ -1,4 +1,4 @@
-"""The stream contract, for every adapter in `CASES`."""
+"""Tests of the stream contract for every adapter in `CASES`."""
 
 import gymnasium
 import jax
@@ -40,7 +40,7 @@ def test_stream_matches_the_spec(case):
 
 
 @all_cases
-def test_stream_resets_on_the_row_after_an_end(case):
+def test_stream_resets_on_the_row_after_an_episode_end(case):
     stream, _ = random_stream(case)
     assert stream.is_first[0].all()
     np.testing.assert_array_equal(stream.is_first[1:], stream.done[:-1])
@@ -48,7 +48,7 @@ def test_stream_resets_on_the_row_after_an_end(case):
 
 
 @all_cases
-def test_stream_reset_rows_pay_nothing_and_end_nothing(case):
+def test_stream_reset_rows_have_no_reward_and_end_no_episode(case):
     stream, _ = random_stream(case)
     assert np.count_nonzero(stream.reward) > 0
     assert not stream.reward[stream.is_first].any()
@@ -101,7 +101,7 @@ def test_stream_differs_between_environments_and_episodes(case):
 
 
 @all_cases
-def test_stream_is_a_function_of_the_seed(case):
+def test_stream_depends_only_on_seed_and_actions(case):
     stream, actions = random_stream(case)
     again, other = case.make(), case.make(seed=8)
     assert_same(play(again, actions, fused=case.fused), stream)
@@ -111,15 +111,15 @@ def test_stream_is_a_function_of_the_seed(case):
 
 
 @stepped_cases
-def test_step_hands_out_arrays_that_are_the_callers(case):
+def test_step_returns_arrays_that_it_never_uses_again(case):
     stream, actions = random_stream(case)
     environment = case.make()
     rows = [environment.reset()]
     for t, action in enumerate(actions):
         rows.append(environment.step(action))
-        if t >= 3:  # not written to by three steps ...
+        if t >= 3:  # Three steps have not written to a returned row ...
             assert_same(rows[t - 3], jax.tree.map(lambda x, t=t: x[t - 3], stream))
-        if t >= 4:  # ... and writing to them changes nothing.
+        if t >= 4:  # ... and writing to an older one does not change the stream.
             jax.tree.map(lambda x: x.fill(1), rows[t - 4])
         assert_same(rows[-1], jax.tree.map(lambda x, t=t: x[t + 1], stream))
     environment.close()

@@ -6,6 +6,7 @@ from gymnasium.spaces import Box
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.envpool import _with_unset_bounds
+from tests.envs.cases import assert_same, play, random_actions
 
 
 def make(name, *, num_envs=2, **options):
@@ -13,53 +14,35 @@ def make(name, *, num_envs=2, **options):
     return make_environment(config, num_envs=num_envs, seed=1)
 
 
-def stepped(environment, actions):
-    rows = [environment.reset(), *(environment.step(action) for action in actions)]
-    return jax.tree.map(lambda *xs: np.stack(xs), *rows)
-
-
-def fused(environment, actions):
-    first = environment.reset()
-    fused = environment.fused()
-    rest = jax.jit(lambda state: jax.lax.scan(fused.step, state, actions)[1])(fused.state)
-    return jax.tree.map(lambda x, xs: np.concatenate([x[None], xs]), first, rest)
-
-
-def discrete_actions(environment, num_steps):
-    rng = np.random.default_rng(0)
-    size = (num_steps, environment.num_envs)
-    return rng.integers(environment.spec.action_space.n, size=size).astype(np.int32)
-
-
 @pytest.mark.parametrize("name", ["HalfCheetah-v5", "WalkerWalk-v1"])
 def test_envpool_narrows_64_bit_environments_also_when_fused(name):
-    # Fused, EnvPool writes 64-bit arrays (infos, too): a buffer of half the size would be overrun.
+    # Inside jit EnvPool writes 64-bit arrays, infos included, past the end of 32-bit buffers.
     actions = np.random.default_rng(0).uniform(-1, 1, (12, 2, 6)).astype(np.float32)
     environment = make(name, max_episode_steps=5)
     assert environment.spec.action_space.dtype == np.float32
-    stream = stepped(environment, actions)
+    stream = play(environment, actions)
     specs, leaves = map(jax.tree.leaves, (environment.spec.observation, stream.observation))
     for spec, leaf in zip(specs, leaves, strict=True):
         assert spec.dtype == leaf.dtype == np.float32
         assert leaf.shape == (13, 2, *spec.shape)
     again = make(name, max_episode_steps=5)
-    jax.tree.map(np.testing.assert_array_equal, fused(again, actions), stream)
+    assert_same(play(again, actions, fused=True), stream)
     np.testing.assert_array_equal(stream.truncated[:, 0].nonzero()[0], [5, 11])
     environment.close()
     again.close()
 
 
-@pytest.mark.parametrize("run", [stepped, fused])
-def test_envpool_reset_rows_of_dm_control_pay_nothing(run):
+@pytest.mark.parametrize("fused", [False, True])
+def test_envpool_reset_rows_of_dm_control_have_no_reward(fused):
     environment = make("CartpoleBalance-v1", max_episode_steps=3)
-    stream = run(environment, np.zeros((9, 2, 1), np.float32))
+    stream = play(environment, np.zeros((9, 2, 1), np.float32), fused=fused)
     assert stream.is_first[4].all()
     assert stream.reward.dtype == np.float32
     np.testing.assert_array_equal(stream.reward > 0.0, ~stream.is_first)
     environment.close()
 
 
-def test_envpool_gives_dict_observations_as_dicts():
+def test_envpool_dict_observations_stay_dicts():
     environment = make("WalkerWalk-v1")
     assert set(environment.spec.observation) == {"orientations", "height", "velocity"}
     shape = environment.spec.observation["orientations"].shape
@@ -77,28 +60,29 @@ def test_envpool_turns_integer_boxes_into_multi_discrete():
 
 def test_envpool_episodic_life_ends_the_stream_at_a_life_and_the_episode_at_the_game():
     environment = make("Breakout-v5", episodic_life=True, noop_max=1)
-    actions = discrete_actions(environment, 400)
-    stream = stepped(environment, actions)
+    actions = random_actions(environment.spec.action_space, num_envs=2, num_steps=400)
+    stream = play(environment, actions)
     games = stream.episode_over.sum()
     assert games >= 1
     assert stream.terminated.sum() >= 5 * games  # Breakout has five lives.
     assert (stream.terminated | stream.truncated)[stream.episode_over].all()
     assert not stream.episode_over[stream.is_first].any()
     again = make("Breakout-v5", episodic_life=True, noop_max=1)
-    jax.tree.map(np.testing.assert_array_equal, fused(again, actions), stream)
+    assert_same(play(again, actions, fused=True), stream)
     environment.close()
     again.close()
 
 
 def test_envpool_episodic_life_ends_the_episode_at_a_truncation():
     environment = make("Breakout-v5", episodic_life=True, noop_max=1, max_episode_steps=3)
-    stream = stepped(environment, discrete_actions(environment, 8))
+    space = environment.spec.action_space
+    stream = play(environment, random_actions(space, num_envs=2, num_steps=8))
     np.testing.assert_array_equal(stream.truncated[:, 0].nonzero()[0], [3, 7])
     np.testing.assert_array_equal(stream.episode_over, stream.truncated)
     environment.close()
 
 
-def test_envpool_without_episodic_life_leaves_the_episode_to_the_stream():
+def test_envpool_without_episodic_life_has_no_episode_over():
     environment = make("Breakout-v5")
     assert environment.reset().episode_over is None
     assert environment.step(np.zeros(2, np.int32)).episode_over is None

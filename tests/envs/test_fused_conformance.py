@@ -1,4 +1,4 @@
-"""Environments inside jitted code: the streams are those of the stepped ones."""
+"""Fused environments: their streams equal those of the stepped ones."""
 
 import dataclasses
 
@@ -21,29 +21,29 @@ def test_fused_stream_equals_the_stepped_one(case):
 
 
 @fused_cases
-def test_fused_stream_goes_on_where_the_stepped_one_stands(case):
+def test_fused_stream_continues_a_stepped_one(case):
     stream, actions = random_stream(case)
     environment = case.make()
     environment.reset()
-    # An end at the border: the traceable step has to know of it.
-    border = int(np.argmax(stream.done.any(axis=1)))
-    for action in actions[:border]:
+    # Switch right after an episode's end, so that the traceable step must know that it ended.
+    switch = int(np.argmax(stream.done.any(axis=1)))
+    for action in actions[:switch]:
         environment.step(action)
     fused = environment.fused()
     step = jax.jit(fused.step)
     state, rows = fused.state, []
-    for action in actions[border : border + 5]:
+    for action in actions[switch : switch + 5]:
         state, row = step(state, action)
         rows.append(row)
     assert_same(
         jax.tree.map(lambda *xs: np.stack(xs), *rows),
-        jax.tree.map(lambda x: x[border + 1 : border + 6], stream),
+        jax.tree.map(lambda x: x[switch + 1 : switch + 6], stream),
     )
     environment.close()
 
 
 @fused_cases
-def test_fused_step_keeps_types_and_may_be_donated_its_state(case):
+def test_fused_step_keeps_types_and_its_state_can_be_donated(case):
     environment = case.make()
     row = environment.reset()
     fused = environment.fused()
@@ -73,7 +73,7 @@ def test_fused_step_refuses_wrong_actions_when_traced(case):
 
 
 @fused_cases
-def test_fused_before_reset_says_so(case):
+def test_fused_before_reset_is_refused(case):
     environment = case.make()
     with pytest.raises(RuntimeError, match="reset"):
         environment.fused()

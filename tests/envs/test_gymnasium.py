@@ -10,7 +10,7 @@ from sebulba.errors import ConfigError
 
 
 class Doubles(gymnasium.Env):
-    """Observations and actions of float64, and integers; ends after two steps."""
+    """Has float64 observations and actions, and integers; terminates after two steps."""
 
     observation_space = Dict({"x": Box(-10.0, 10.0, (2,), np.float64), "t": Discrete(3)})
     action_space = Box(-0.1, 0.1, (2,), np.float64)
@@ -30,7 +30,7 @@ class Doubles(gymnasium.Env):
 
 
 class SameStep(gymnasium.vector.VectorEnv):
-    """A vector environment that resets in the step that ends an episode."""
+    """A vector environment with same-step autoreset."""
 
     metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012
     closed_by_adapter = False
@@ -51,7 +51,7 @@ def make(name, *, num_envs=2, **options):
     return make_environment(config, num_envs=num_envs, seed=1)
 
 
-def test_gymnasium_narrows_doubles_and_widens_actions():
+def test_gymnasium_narrows_observations_and_widens_actions():
     environment = make("Doubles-v0")
     assert environment.spec.observation == {
         "x": jax.ShapeDtypeStruct((2,), np.float32),
@@ -59,7 +59,7 @@ def test_gymnasium_narrows_doubles_and_widens_actions():
     }
     assert environment.spec.action_space.dtype == np.float32
     environment.reset()
-    # The bounds as float32 are farther out than as float64; they count as inside.
+    # As float32, 0.1 is larger than the native bound; it still counts as inside.
     row = environment.step(environment.spec.action_space.high[None].repeat(2, 0))
     assert row.observation["x"].dtype == np.float32
     np.testing.assert_allclose(row.observation["x"], 0.1)
@@ -81,7 +81,7 @@ def test_gymnasium_imports_the_module_of_an_id():
     environment.close()
 
 
-def test_gymnasium_takes_vector_environments_of_their_own():
+def test_gymnasium_supports_vector_entry_points():
     environment = make("CartPole-v1", vectorization_mode="vector_entry_point")
     first = environment.reset()
     kept = first.observation.copy()
@@ -96,22 +96,23 @@ def test_gymnasium_refuses_other_autoreset_modes(mode):
         make("CartPole-v1", vector_kwargs={"autoreset_mode": mode})
 
 
-def test_gymnasium_closes_what_it_refuses_and_says_what_to_set():
+def test_gymnasium_closes_a_refused_environment_and_says_what_to_set():
     with pytest.raises(ConfigError, match="vectorization_mode to sync or async"):
         make("SameStep-v0", vectorization_mode="vector_entry_point")
     assert SameStep.closed_by_adapter
     make("SameStep-v0").close()
 
 
-def test_gymnasium_async_gives_the_stream_of_sync():
+def test_gymnasium_async_stream_equals_sync():
     actions = np.random.default_rng(0).integers(2, size=(30, 2)).astype(np.int32)
     synchronous, asynchronous = (
         make("CartPole-v1", vectorization_mode=mode, max_episode_steps=12)
         for mode in ("sync", "async")
     )
     expected = [synchronous.reset(), *map(synchronous.step, actions)]
-    got = [asynchronous.reset(), *map(asynchronous.step, actions)]  # compared only after the end:
-    jax.tree.map(np.testing.assert_array_equal, got, expected)  # all rows have their own memory
+    got = [asynchronous.reset(), *map(asynchronous.step, actions)]
+    # Compared only at the end: each row must have its own memory.
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
     assert sum(row.truncated.sum() for row in got) >= 2
     with pytest.raises(ValueError, match="expected an action"):
         asynchronous.step(np.zeros(3, np.int32))
@@ -120,8 +121,8 @@ def test_gymnasium_async_gives_the_stream_of_sync():
     asynchronous.close()
 
 
-def test_gymnasium_steps_mujoco_and_clips_what_it_is_not_bounded_for():
-    for module in ("mujoco", "imageio"):  # of the extra `mujoco`
+def test_gymnasium_steps_mujoco_and_clips_actions_to_its_bounds():
+    for module in ("mujoco", "imageio"):  # both from the extra `mujoco`
         pytest.importorskip(module)
     rows = []
     for action in (1.0, 3.0):

@@ -1,4 +1,4 @@
-"""gymnax in the stream contract; skipped where the extra is not installed."""
+"""gymnax under the stream contract; skipped if the extra is not installed."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ gymnax = pytest.importorskip("gymnax")
 
 from sebulba.envs.gymnax import ids, make  # noqa: E402
 
-# Its 64-bit requests, and shapes that it broadcasts, are its own.
+# gymnax itself requests 64-bit dtypes and broadcasts ranks.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*dtype.*:UserWarning"),
@@ -24,7 +24,7 @@ def make_env(name, **options):
 
 @pytest.fixture(autouse=True)
 def _lenient_jax():
-    """gymnax is not written for strict promotion."""
+    """Allow gymnax's implicit promotion, which the test suite otherwise forbids."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -38,7 +38,7 @@ def test_time_limit_truncates_and_the_next_row_is_a_reset():
     assert not np.allclose(rows[4].observation, rows[5].observation)
 
 
-def test_a_fallen_pole_terminates():
+def test_a_fallen_pole_terminates_without_truncating():
     environment = make_env("CartPole-v1")
     environment.reset()
     rows = [environment.step(np.ones(3, np.int32)) for _ in range(12)]
@@ -46,7 +46,7 @@ def test_a_fallen_pole_terminates():
     assert not any(row.truncated.any() for row in rows)
 
 
-def test_fused_and_stepped_are_the_same_stream():
+def test_fused_stream_equals_the_stepped_one():
     stepped, fused = make_env("MountainCarContinuous-v0"), make_env("MountainCarContinuous-v0")
     stepped.reset(), fused.reset()
     traceable = fused.fused()
@@ -60,7 +60,7 @@ def test_fused_and_stepped_are_the_same_stream():
 
 
 @pytest.mark.parametrize("name", ["Breakout-MinAtar", "Pendulum-v1", "DeepSea-bsuite"])
-def test_others_step(name):
+def test_other_environments_step(name):
     environment = make_env(name)
     environment.reset()
     shape = (3, *environment.spec.action_space.shape)
@@ -69,7 +69,7 @@ def test_others_step(name):
     assert not row.is_first.any()
 
 
-def test_unknown_names_offer_the_nearest():
+def test_unknown_names_suggest_similar_ones():
     assert "CartPole-v1" in ids()
     with pytest.raises(ConfigError, match="did you mean CartPole-v1"):
         make_env("CartPole-v2")

@@ -13,7 +13,7 @@ from sebulba.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Countdown:
-    """Counts down from `start`, and terminates at 0; the action is taken off. Pays what is left."""
+    """Subtracts the action from a counter, which is the reward; terminates at 0."""
 
     start: int = 3
     truncates: bool = False
@@ -56,7 +56,7 @@ def play(environment, actions):
     ]
 
 
-def test_jax_suite_takes_a_task_of_ones_own_and_resets_on_the_next_step():
+def test_jax_suite_accepts_a_custom_task_and_resets_on_the_next_step():
     environment = make(f"{__name__}:Countdown", start=2)
     assert play(environment, [1, 0, 1, 1, 1]) == [
         (2.0, 0.0, "f"),
@@ -68,7 +68,7 @@ def test_jax_suite_takes_a_task_of_ones_own_and_resets_on_the_next_step():
     ]
 
 
-def test_jax_suite_keeps_the_tasks_own_truncation():
+def test_jax_suite_keeps_a_truncation_by_the_task():
     environment = make(f"{__name__}:Countdown", start=1, truncates=True)
     assert play(environment, [1, 0]) == [(1.0, 0.0, "f"), (0.0, 0.0, "t"), (1.0, 0.0, "f")]
 
@@ -82,12 +82,12 @@ def test_jax_suite_limit_counts_the_steps_of_each_episode():
     ]
 
 
-def test_jax_suite_calls_a_termination_at_the_limit_a_termination():
+def test_jax_suite_termination_at_the_limit_is_not_a_truncation():
     environment = make(f"{__name__}:Countdown", start=2, max_episode_steps=2)
     assert [flags for _, _, flags in play(environment, [1, 1, 0])] == ["f", "", "T", "f"]
 
 
-def test_jax_suite_names_what_a_task_gives_wrong():
+def test_jax_suite_names_a_wrong_output_of_a_task():
     with pytest.raises(ConfigError, match=r"Countdown.*reward.*float32.*got.*int32"):
         make(f"{__name__}:Countdown", reward_dtype=np.int32)
 

@@ -8,7 +8,7 @@ NO_KEY = jax.random.key(0)
 
 
 def play(task, actions, *, seed=0):
-    """Returns the observations, rewards and terminations of one episode, as NumPy."""
+    """Return the observations, rewards and terminations of one episode, as NumPy."""
     state, observation = task.reset(jax.random.key(seed))
     rows = [(observation, 0.0, False)]
     for action in actions:
@@ -21,9 +21,9 @@ def play(task, actions, *, seed=0):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_catch_pays_at_the_bottom_by_where_the_paddle_is(seed):
+def test_catch_rewards_a_catch_and_penalises_a_miss(seed):
     task = Catch(rows=4, columns=3)
-    boards, rewards, terminations = play(task, [0, 0, 1], seed=seed)  # to the left wall, and stay
+    boards, rewards, terminations = play(task, [0, 0, 1], seed=seed)  # left to the wall, then stay
     boards = boards.reshape(4, 4, 3)
     ball = int(boards[0, 0].argmax())
     expected = np.zeros((4, 4, 3))
@@ -49,7 +49,7 @@ def test_catch_drops_the_ball_in_every_column():
 def test_recall_shows_the_cue_once_then_asks(seed):
     task = Recall(cues=3, delay=2)
     for answer in range(3):
-        other = (answer + 1) % 3  # given too early: ignored
+        other = (answer + 1) % 3  # before the query: ignored
         observations, rewards, terminations = play(task, [other, other, answer], seed=seed)
         cue = int(observations[0, :3].argmax())
         expected = np.zeros((4, 4))
@@ -59,7 +59,7 @@ def test_recall_shows_the_cue_once_then_asks(seed):
         assert terminations == [False, False, False, True]
 
 
-def test_recall_of_chance_returns_minus_a_half():
+def test_recall_by_chance_returns_minus_a_half():
     keys = jax.random.split(jax.random.key(0), 400)
     states, _ = jax.vmap(Recall().reset)(keys)
     returns = np.where(np.asarray(states.cue) == 0, 1.0, -1.0)
@@ -67,7 +67,7 @@ def test_recall_of_chance_returns_minus_a_half():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_bandit_pays_for_the_context_modulo_the_actions(seed):
+def test_bandit_rewards_the_context_modulo_the_actions(seed):
     for action in range(4):
         observations, rewards, terminations = play(Bandit(), [action], seed=seed)
         context = int(observations[0].argmax())
@@ -77,7 +77,7 @@ def test_bandit_pays_for_the_context_modulo_the_actions(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_continuous_bandit_pays_by_the_distance_to_the_contexts_target(seed):
+def test_continuous_bandit_rewards_proximity_to_the_target(seed):
     for action in (0.0, 1.7, 4.0):
         observations, rewards, terminations = play(ContinuousBandit(), [[action]], seed=seed)
         context = int(observations[0].argmax())

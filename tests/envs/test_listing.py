@@ -1,4 +1,4 @@
-"""Which suites there are: ours, those of other packages, and what to do about missing ones."""
+"""The list of suites: built-in ones, plug-ins, and advice on missing packages."""
 
 import importlib.util
 import pathlib
@@ -27,7 +27,7 @@ def ids():
 
 @pytest.fixture
 def plugged(install):
-    """Installs a package with the suite `plugged`."""
+    """Install a package with the suite `plugged`."""
     install(
         "plugged-envs",
         modules={"plugged_envs": MODULE},
@@ -37,7 +37,7 @@ def plugged(install):
 
 @pytest.fixture
 def without(monkeypatch):
-    """Makes a module one that is not installed."""
+    """Make a module appear as not installed."""
 
     def remove(name):
         find_spec = importlib.util.find_spec
@@ -61,7 +61,7 @@ def make(suite, env_id):
     return make_environment(EnvConfig(suite=suite, id=env_id), num_envs=2, seed=3)
 
 
-def test_every_suite_of_ours_is_listed():
+def test_every_built_in_suite_is_listed():
     assert [suite.name for suite in list_suites()] == list(SUITES)
 
 
@@ -73,14 +73,14 @@ def test_installed_suites_have_a_version_and_their_ids():
     assert all(suites[name].version for name in ("envpool", "gymnasium", "jax"))
 
 
-def test_a_suite_of_another_package_is_made_and_listed(plugged):
+def test_a_suite_of_another_package_is_created_and_listed(plugged):
     assert make("plugged", "Mine") == ("Mine", 2, 3)
     *_, suite = list_suites()
     assert (suite.name, suite.package, suite.version) == ("plugged", "plugged-envs", "1.5")
     assert suite.ids == ("Another-v3", "Plugged-v0")
 
 
-def test_an_unknown_suite_is_answered_with_the_nearest_of_all_packages(plugged):
+def test_an_unknown_suite_suggests_similar_ones_of_all_packages(plugged):
     with pytest.raises(ConfigError, match=r"did you mean plugged\? \(known: .*, jax, plugged"):
         make("pluged", "Mine")
 
@@ -93,23 +93,23 @@ def test_a_suite_that_cannot_be_imported_is_listed_with_the_reason(install):
     )
     *_, suite = list_suites()
     assert suite.ids is None
-    assert suite.trouble.endswith("pip install 'sebulba[mujoco]'")
+    assert suite.problem.endswith("pip install 'sebulba[mujoco]'")
 
 
-def test_an_environment_without_its_package_says_the_install_command(without):
+def test_a_missing_package_is_reported_with_the_install_command(without):
     without("mujoco")
     with pytest.raises(ConfigError, match=r"HalfCheetah-v5: .*pip install 'sebulba\[mujoco\]'"):
         make("gymnasium", "HalfCheetah-v5")
 
 
-def test_a_gymnasium_id_that_another_module_registers_says_which(without):
-    assert describe_namespace("ALE/Pong-v5").startswith("; ale_py:ALE/Pong-v5 would import")
+def test_describe_namespace_names_the_module_that_registers_an_id(without):
+    assert describe_namespace("ALE/Pong-v5").startswith("; use ale_py:ALE/Pong-v5, which imports")
     without("ale_py")
     assert describe_namespace("ALE/Pong-v5").endswith("pip install 'sebulba[atari]'")
     assert describe_namespace("CartPole-v1") == describe_namespace("mine/Pong") == ""
 
 
-def test_every_extra_to_be_installed_is_one_of_the_package():
+def test_every_suggested_extra_exists():
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS.values()) <= set(extras)
 
@@ -118,7 +118,7 @@ def test_every_extra_to_be_installed_is_one_of_the_package():
     ("text", "expected"),
     [("CART", ["CartPole-v1", "Cartwheel"]), ("pnog-v5", ["Pong-v5"]), ("xyz", [])],
 )
-def test_matching_ids_contain_the_word_or_are_near_it(text, expected):
+def test_matching_ids_contain_the_word_or_are_similar(text, expected):
     assert matching_ids(("CartPole-v1", "Pong-v5", "Cartwheel"), text) == expected
 
 
@@ -132,4 +132,4 @@ def test_command_line_finds_ids(monkeypatch, capsys, plugged):
     lines = print_listing(monkeypatch, capsys, "another")
     assert lines[-2:] == ["plugged: 1 ids", "  Another-v3"]
     lines = print_listing(monkeypatch, capsys, "Plugged-v1")
-    assert lines[-2:] == ["plugged: nearest", "  Plugged-v0"]
+    assert lines[-2:] == ["plugged: most similar", "  Plugged-v0"]

@@ -6,7 +6,7 @@ from sebulba.errors import ConfigError
 from tests.subprocesses import run_python
 
 
-def make_own_suite(config, *, num_envs, seed):
+def make_custom_suite(config, *, num_envs, seed):
     return (config.id, num_envs, seed)
 
 
@@ -14,8 +14,8 @@ def make(*, num_envs=2, **config):
     return make_environment(EnvConfig(**config), num_envs=num_envs, seed=3)
 
 
-def test_make_environment_takes_a_suite_of_ones_own():
-    assert make(suite=f"{__name__}:make_own_suite", id="Mine") == ("Mine", 2, 3)
+def test_make_environment_accepts_a_custom_suite():
+    assert make(suite=f"{__name__}:make_custom_suite", id="Mine") == ("Mine", 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,10 @@ def test_make_environment_takes_a_suite_of_ones_own():
     [
         ({"suite": "envpol"}, r"env\.suite: .*did you mean envpool\?"),
         ({"suite": "no_such_module:make"}, r"env\.suite: there is no module 'no_such_module'"),
-        ({"suite": f"{__name__}:make_own_suit"}, r"env\.suite: .*did you mean make_own_suite"),
+        (
+            {"suite": f"{__name__}:make_custom_suit"},
+            r"env\.suite: .*did you mean make_custom_suite",
+        ),
         ({"num_envs": 0}, r"actor\.num_envs: expected at least 1, got 0"),
         ({"id": "CartPol-v1"}, r"env\.id: .*did you mean CartPole-v1"),
         (
@@ -61,7 +64,7 @@ def test_make_environment_takes_a_suite_of_ones_own():
         ),
     ],
 )
-def test_make_environment_error_names_the_key_and_the_nearest_value(config, message):
+def test_make_environment_error_names_the_key_and_similar_values(config, message):
     with pytest.raises(ConfigError, match=message):
         make(**config)
 

@@ -1,4 +1,4 @@
-"""What is simulated, against a single environment of Gymnasium that is put into each state."""
+"""The simulated physics, against a single Gymnasium environment set to each state."""
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,7 @@ from tests.envs.cases import (
 
 
 @cartpole_cases
-def test_cartpole_rows_are_those_of_a_single_environment(case):
+def test_cartpole_rows_match_a_single_environment(case):
     stream, actions = random_stream(case)
     single = gymnasium.make("CartPole-v1").unwrapped
     single.reset()
@@ -35,7 +35,7 @@ def test_cartpole_final_observations_are_out_of_bounds_and_first_ones_are_not(ca
     assert (angle[stream.is_first] <= 0.05).all()
 
 
-def test_envpool_and_gymnasium_give_the_same_flags():
+def test_envpool_and_gymnasium_have_the_same_flags():
     flags = [
         (stream.is_first, stream.terminated, stream.truncated, stream.reward)
         for name in ("envpool", "gymnasium")
@@ -46,7 +46,7 @@ def test_envpool_and_gymnasium_give_the_same_flags():
 
 @over(lambda case: case.id == "Pendulum-v1")
 def test_continuous_actions_are_scaled_to_the_bounds_of_the_environment(case):
-    """Torque goes from -2 to 2: the reward charges for it, and the pendulum feels it."""
+    """Torque ranges from -2 to 2 and affects both the reward and the state."""
     stream, actions = random_stream(case)
     single = gymnasium.make("Pendulum-v1").unwrapped
     single.reset()

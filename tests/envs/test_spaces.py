@@ -23,7 +23,7 @@ def test_observation_spec_is_a_pytree_of_32_bit_arrays():
     }
 
 
-def test_observation_spec_refuses_what_is_no_array():
+def test_observation_spec_refuses_text():
     with pytest.raises(ConfigError, match=r"Text.*env\.id"):
         spaces.observation_spec(Dict({"mission": Text(10)}))
 
@@ -57,7 +57,7 @@ def test_agent_action_space_refuses_dicts():
         spaces.agent_action_space(Dict({"a": Discrete(2)}))
 
 
-def test_action_scaling_takes_bounded_components_to_their_range():
+def test_action_scaling_maps_bounded_components_to_their_range():
     space = Box(np.array([-2.0, 0.0, -np.inf, 0.0]), np.array([2.0, 4.0, np.inf, np.inf]))
     scale = spaces.action_scaling(space)
     actions = np.array([[-1, -1, -7, 3], [0, 0, 0, 0], [0.5, 0.5, 8, 9], [1, 1, 1, 1]], np.float32)
@@ -79,7 +79,7 @@ def test_action_scaling_never_leaves_the_bounds():
         np.testing.assert_allclose(scaled[0], low if end < 0 else high, rtol=1e-5, atol=1e-6)
 
 
-def test_action_scaling_clips_what_is_beyond_a_bound():
+def test_action_scaling_clips_to_the_bounds():
     space = Box(np.array([-2.0, 0.0, 0.0, -np.inf]), np.array([2.0, 4.0, np.inf, np.inf]))
     action = np.array([[-1.5, 7.0, -1.0, -9.0]], np.float32)
     np.testing.assert_array_equal(spaces.action_scaling(space)(action), [[-2.0, 4.0, 0.0, -9.0]])
@@ -91,7 +91,7 @@ def test_action_scaling_of_the_widest_box_is_finite():
     np.testing.assert_array_equal(scale(np.array([[0.0], [1.0]], np.float32)), [[0.0], [limit]])
 
 
-def test_action_scaling_leaves_discrete_actions_alone():
+def test_action_scaling_does_not_change_discrete_actions():
     for space in (Discrete(3), Box(0, 4, (2,), np.int16)):
         action = np.array([0, 2], np.int32)
         assert spaces.action_scaling(space)(action) is action
@@ -106,9 +106,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize(("space", "good", "outside"), SPACES)
-def test_check_action_takes_what_can_be_acted_and_nothing_else(
-    space: gymnasium.Space, good: list, outside: list
-):
+def test_check_action_accepts_valid_actions_only(space: gymnasium.Space, good: list, outside: list):
     good = np.array(good, space.dtype)
     spaces.check_action(good, space, 2)
     for bad in outside:
@@ -117,7 +115,7 @@ def test_check_action_takes_what_can_be_acted_and_nothing_else(
             spaces.check_action(bad, space, 2)
 
 
-def test_check_action_names_what_it_expected_and_got():
+def test_check_action_names_the_expected_and_actual_structure():
     with pytest.raises(ValueError, match=r"int32\[2\].*got int64\[3\]"):
         spaces.check_action(np.zeros(3, np.int64), Discrete(2, dtype=np.int32), 2)
     with pytest.raises(ValueError, match="expected a NumPy action, got list"):

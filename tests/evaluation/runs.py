@@ -1,4 +1,4 @@
-"""Small runs to evaluate, trained for a moment."""
+"""Configs of small, briefly trained runs to evaluate."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ _REPLAY = {
     "hidden_sizes": (8,),
     "batch_size": 4,
     "replay_capacity": 2000,
-    "min_replay_rows": 400,  # More than there will be: an update takes seconds to compile.
+    "min_replay_rows": 400,  # more than the run collects, since compiling an update takes seconds
 }
 
 CONFIGS = {
@@ -61,7 +61,7 @@ CONFIGS = {
 
 
 def tiny_config(name, run_dir, *, evaluation=None, **changes):
-    """Returns the config of a small run in lock-step, on one device."""
+    """Return the config of a small run in lock-step, on one device."""
     config = dataclasses.replace(
         CONFIGS[name],
         devices=DevicesConfig(actor=(0,), learner=(0,)),

@@ -1,4 +1,4 @@
-"""Environments whose episodes are known beforehand: environment `b` plays `b + 1` steps."""
+"""Environments with known episodes: those of environment `b` take `b + 1` steps."""
 
 import gymnasium
 import jax
@@ -9,9 +9,9 @@ from sebulba.types import EnvironmentSpec, EnvStep
 
 
 class ScriptedEnvironment:
-    """Pays 1 a step. With `lives` an episode of the stream is a life, and a game has that many.
+    """Reward 1 per step. With `lives`, a game has that many, and each is an episode of the stream.
 
-    With `hangs` no step is answered in time.
+    With `hangs`, every step times out.
     """
 
     def __init__(self, *, num_envs, lives, never_ends, hangs):
@@ -59,7 +59,7 @@ class ScriptedEnvironment:
 
 
 def make(config, *, num_envs, seed):
-    """Makes the environments; `lives`, `never_ends` and `hangs` are options."""
+    """Create the environments; options: `lives`, `never_ends` and `hangs`."""
     return ScriptedEnvironment(
         num_envs=num_envs,
         lives=config.options.get("lives"),

@@ -1,4 +1,4 @@
-"""Which episodes are played, and that they are the same each time."""
+"""The choice of evaluation episodes, and their reproducibility."""
 
 import jax
 import pytest
@@ -24,7 +24,7 @@ def make_plan(**changes):
 
 
 def play(evaluation):
-    while not evaluation.is_over:
+    while not evaluation.is_done:
         evaluation.advance()
     evaluation.close()
     return evaluation.result()
@@ -43,9 +43,9 @@ def play_stored(stored, *, times=1, **changes):
 
 
 def test_short_episodes_do_not_crowd_out_long_ones():
-    # Environment b's episodes take b + 1 steps: the first six to end would be of length 1 and 2.
+    # Environment b's episodes take b + 1 steps; the first six to end would have length 1 or 2.
     played = play_toy(make_plan())
-    assert [[record.episode_length for record in of_one] for of_one in played.episodes] == [
+    assert [[record.episode_length for record in records] for records in played.episodes] == [
         [1, 1],
         [2, 2],
         [3, 3],
@@ -54,7 +54,7 @@ def test_short_episodes_do_not_crowd_out_long_ones():
 
 
 @pytest.mark.parametrize(("episodes", "quota"), [(6, [2, 2, 2]), (7, [3, 2, 2]), (2, [1, 1])])
-def test_quota_divides_exactly_the_episodes_asked_for(episodes, quota):
+def test_quota_adds_up_to_the_requested_episodes(episodes, quota):
     assert make_plan(episodes=episodes).quota.tolist() == quota
 
 
@@ -64,14 +64,14 @@ def test_a_lost_life_does_not_end_an_episode():
     assert [record.episode_return for record in played.episodes[1]] == [6.0, 6.0]
 
 
-def test_an_environment_that_never_ends_an_episode_does_not_hold_the_evaluation_up():
+def test_endless_episodes_do_not_block_the_evaluation():
     plan = make_plan(env=EnvConfig(suite=SCRIPTED, id="Scripted", options={"never_ends": True}))
     played = play_toy(plan)
     assert played.records == []
     assert played.unfinished == 6
 
 
-def test_an_environment_that_does_not_answer_in_time_ends_the_evaluation():
+def test_a_timeout_of_an_environment_ends_the_evaluation():
     plan = make_plan(env=EnvConfig(suite=SCRIPTED, id="Scripted", options={"hangs": True}))
     with pytest.raises(EnvironmentTimeout, match=r"no answer within 2\.5 s"):
         play_toy(plan, env_timeout_s=2.5)
@@ -86,12 +86,12 @@ def test_an_environment_that_does_not_answer_in_time_ends_the_evaluation():
         ("cartpole", False),
     ],
 )
-def test_one_seed_plays_bitwise_the_same_episodes_twice(policy_of, name, greedy):
+def test_the_same_seed_plays_bitwise_the_same_episodes(policy_of, name, greedy):
     first, second = play_stored(policy_of(name).stored, times=2, greedy=greedy)
     assert first == second
     assert len(first.records) == 6
 
 
-def test_another_seed_plays_other_episodes(policy_of):
+def test_another_seed_plays_different_episodes(policy_of):
     stored = policy_of("sac").stored
     assert play_stored(stored, seed=1) != play_stored(stored, seed=2)

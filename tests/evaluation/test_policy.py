@@ -38,7 +38,7 @@ def test_policy_acts_as_the_agent_does(policy_of, name):
     act = jax.jit(lambda *args: agent.act(*args, greedy=True))
     for t, observation in enumerate(sequence):
         reward = np.full(3, t, np.float32)
-        # The second environment begins an episode at the fourth observation.
+        # The second environment starts an episode at the fourth observation.
         is_first = np.array([t == 0, t in (0, 3), t == 0])
         action, state = policy(observation, state, reward=reward, is_first=is_first)
         expected, _, actor_state = act(networks, actor_state, row(observation, reward, is_first))
@@ -54,7 +54,7 @@ def _data(tree):
     return jax.tree.map(data, tree)
 
 
-def test_one_observation_gives_what_a_batch_of_one_gives(policy_of):
+def test_one_observation_equals_a_batch_of_one(policy_of):
     policy = policy_of("r2d2")
     state = single_state = None
     for observation in observations(policy, 4):
@@ -65,21 +65,21 @@ def test_one_observation_gives_what_a_batch_of_one_gives(policy_of):
         assert single == action[0]
 
 
-def test_a_state_of_none_begins_an_episode(policy_of):
+def test_a_state_of_none_starts_an_episode(policy_of):
     policy = policy_of("r2d2")
     first, second = observations(policy, 2)
     _, after_first = policy(first)
-    _, begun = policy(second)
-    _, gone_on = policy(second, after_first)
-    _, begun_again = policy(second, after_first, is_first=True)
-    lstm = [state.actor_state.memory.lstm for state in (begun, begun_again, gone_on)]
+    _, started = policy(second)
+    _, continued = policy(second, after_first)
+    _, restarted = policy(second, after_first, is_first=True)
+    lstm = [state.actor_state.memory.lstm for state in (started, restarted, continued)]
     leaves = [jax.tree.leaves(each)[0] for each in lstm]
     np.testing.assert_array_equal(leaves[0], leaves[1])
     assert not np.array_equal(leaves[0], leaves[2])
 
 
 @pytest.mark.slow
-def test_actions_are_in_the_environment_s_own_units(policy_of):
+def test_actions_are_in_native_units(policy_of):
     policy = policy_of("sac")
     batch = observations(policy, 5)
     agent, networks = policy.stored.agent, policy.stored.networks
@@ -91,7 +91,7 @@ def test_actions_are_in_the_environment_s_own_units(policy_of):
     np.testing.assert_allclose(action, 2 + 2 * np.asarray(expected), rtol=1e-6)
 
 
-def test_samples_are_the_seed_s(run_of):
+def test_samples_depend_on_the_seed(run_of):
     path = run_of("sac")
     policies = [sebulba.load_policy(path, greedy=False, seed=seed) for seed in (1, 1, 2)]
     batch = observations(policies[0], 5)
@@ -100,7 +100,7 @@ def test_samples_are_the_seed_s(run_of):
     assert not np.array_equal(first, other)
 
 
-def test_what_does_not_fit_is_refused_by_name(policy_of):
+def test_arguments_that_do_not_fit_are_refused_by_name(policy_of):
     policy = policy_of("impala")
     batch = observations(policy, 3)
     with pytest.raises(ValueError, match=r"one observation of shapes \[\[50\]\]"):

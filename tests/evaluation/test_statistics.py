@@ -1,4 +1,4 @@
-"""The interquartile mean and its interval, against numbers worked out by hand and by SciPy."""
+"""The interquartile mean and its bootstrap interval, against hand-computed numbers and SciPy."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def records(*returns):
     [
         ([70.0, 0.0, 0.0, 60.0, 2.0, 5.0, 3.0, 4.0], 3.5),  # of 2, 3, 4, 5
         ([1.0, 2.0, 3.0, 4.0, 100.0], 3.0),  # of 2, 3, 4
-        ([1.0, 2.0, 6.0], 3.0),  # of all: a quarter of three is none
+        ([1.0, 2.0, 6.0], 3.0),  # of all: a quarter of 3 values rounds down to 0
         ([5.0], 5.0),
     ],
 )
@@ -35,20 +35,20 @@ def test_interquartile_mean_is_the_trimmed_mean_of_scipy(n):
 
 
 def test_bootstrap_interval_has_the_width_of_the_normal_approximation():
-    # Of n normal values the middle half's mean has about the variance 1.19 / n.
+    # The 25 % trimmed mean of n standard normal values has a variance of about 1.19 / n.
     values = np.random.default_rng(0).normal(size=400)
     low, high = bootstrap_interval(values, seed=1)
     assert low < interquartile_mean(values) < high
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(1.19 / 400), rel=0.15)
 
 
-def test_bootstrap_interval_is_the_seed_s():
+def test_bootstrap_interval_depends_only_on_values_and_seed():
     values = np.random.default_rng(0).normal(size=20)
     assert bootstrap_interval(values, seed=1) == bootstrap_interval(values, seed=1)
     assert bootstrap_interval(values, seed=1) != bootstrap_interval(values, seed=2)
 
 
-def test_summary_of_episodes_has_the_hand_computed_figures():
+def test_summary_has_the_hand_computed_statistics():
     summary = summarize(records(1.0, 2.0, 3.0, 4.0, 100.0), seed=0)
     assert summary["episodes"] == 5
     assert summary["return_mean"] == 22.0
@@ -59,7 +59,7 @@ def test_summary_of_episodes_has_the_hand_computed_figures():
     assert summary["length_mean"] == 20.0
 
 
-def test_summary_of_too_few_episodes_says_what_is_not_known():
+def test_summary_of_too_few_episodes_has_none_values():
     assert summarize(records(2.0), seed=0)["return_std"] is None
     none = summarize([], seed=0)
     assert none["episodes"] == 0

@@ -1,4 +1,4 @@
-"""What is read of a run directory."""
+"""Loading a policy from a run directory."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from sebulba.storage.checkpoints.restore import CheckpointError, restore, steps_
 
 
 @pytest.mark.parametrize("name", ["impala", "r2d2", "sac"])
-def test_networks_are_those_that_the_checkpoint_holds(run_of, policy_of, name):
+def test_loaded_networks_equal_those_of_the_checkpoint(run_of, policy_of, name):
     path, stored = run_of(name), policy_of(name).stored
     shapes = jax.eval_shape(stored.agent.init_networks, jax.random.key(0))
     whole, meta = restore(
@@ -23,28 +23,28 @@ def test_networks_are_those_that_the_checkpoint_holds(run_of, policy_of, name):
     assert stored.env_steps == meta["progress"]["env_steps"] >= 200
 
 
-def test_only_the_networks_that_act_are_kept(policy_of):
+def test_only_actor_networks_are_kept(policy_of):
     stored = policy_of("r2d2").stored
     whole = jax.eval_shape(stored.agent.init_networks, jax.random.key(0))
     assert len(jax.tree.leaves(stored.networks)) < len(jax.tree.leaves(whole))
 
 
-def test_a_directory_without_a_run_is_refused(tmp_path):
+def test_a_directory_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected a run directory"):
         load_stored_policy(tmp_path, "latest")
 
 
-def test_a_checkpoint_that_is_not_there_is_never_replaced_by_another(run_of):
+def test_a_missing_checkpoint_is_never_replaced_by_another(run_of):
     with pytest.raises(CheckpointError, match="expected checkpoint 12345"):
         load_stored_policy(run_of("impala"), 12345)
 
 
-def test_which_checkpoint_is_latest_best_or_a_number():
+def test_parse_which_takes_latest_best_or_a_number():
     assert [parse_which(text) for text in ("latest", "best", "12")] == ["latest", "best", 12]
     with pytest.raises(ConfigError, match="got 'newest'"):
         parse_which("newest")
 
 
-def test_spaces_of_asynchronous_environments_are_read_without_a_process():
+def test_spaces_of_asynchronous_environments_need_no_worker_process():
     config = EnvConfig(suite="gymnasium", id="CartPole-v1", options={"vectorization_mode": "async"})
     assert read_environment_spec(config).observation.shape == (4,)

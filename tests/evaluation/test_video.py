@@ -1,4 +1,4 @@
-"""Videos that open, and show what was played."""
+"""Recorded videos: they open, and show the episodes that were played."""
 
 import importlib.util
 import re
@@ -43,7 +43,7 @@ def record(env, *, episodes, steps, num_envs=2):
     ],
 )
 @pytest.mark.parametrize("episodes", [1, 2])
-def test_an_episode_of_n_steps_has_n_plus_one_pictures(env, shape, episodes):
+def test_an_episode_of_n_steps_has_n_plus_one_frames(env, shape, episodes):
     frames, lengths = record(env, episodes=episodes, steps=40)
     assert len(lengths) > 2
     assert len(frames) == sum(lengths[:episodes]) + episodes
@@ -73,16 +73,16 @@ def test_recall_shows_the_cue_first_and_the_query_last():
         EnvConfig(suite="jax", id="Recall-v0", options={"delay": 2}), num_envs=1, seed=3
     )
     cue = environment.reset().observation[0].argmax()
-    pictures = [environment.render()]
+    frames = [environment.render()]
     for _ in range(2):
         environment.step(np.array([0], np.int32))
-        pictures.append(environment.render())
-    assert pictures[0][0].any(axis=-1).nonzero()[0].tolist() == [cue]
-    assert [bool(picture[0].any()) for picture in pictures] == [True, False, False]
-    assert [bool(picture[1].any()) for picture in pictures] == [False, False, True]
+        frames.append(environment.render())
+    assert frames[0][0].any(axis=-1).nonzero()[0].tolist() == [cue]
+    assert [bool(frame[0].any()) for frame in frames] == [True, False, False]
+    assert [bool(frame[1].any()) for frame in frames] == [False, False, True]
 
 
-def test_a_gif_holds_every_picture(tmp_path):
+def test_a_gif_has_every_frame(tmp_path):
     frames = [np.full((8, 6, 3), 20 * i, np.uint8) for i in range(7)]
     assert write_video(tmp_path / "x.gif", iter(frames), fps=20) == 7
     with Image.open(tmp_path / "x.gif") as image:
@@ -92,7 +92,7 @@ def test_a_gif_holds_every_picture(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("imageio_ffmpeg") is None, reason="needs ffmpeg")
-def test_an_mp4_holds_every_picture(tmp_path):
+def test_an_mp4_has_every_frame(tmp_path):
     import imageio_ffmpeg
 
     frames = [np.full((161, 215, 3), 20 * i, np.uint8) for i in range(7)]
@@ -109,7 +109,7 @@ def test_an_mp4_that_cannot_be_written_is_an_os_error(tmp_path):
         write_video(tmp_path / "missing" / "x.mp4", iter([frame]), fps=20)
 
 
-def test_another_format_is_refused():
+def test_an_unsupported_format_is_refused():
     with pytest.raises(ConfigError, match=r"ends in \.gif or \.mp4"):
         check_format("x.avi")
 
@@ -121,22 +121,20 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 @pytest.mark.slow
-def test_an_environment_that_envpool_cannot_draw_is_refused_before_it_ends_the_process():
-    with pytest.raises(ConfigError, match="EnvPool cannot draw NoSuch-v0 here"):
+def test_a_rendering_failure_of_envpool_is_found_in_a_subprocess():
+    with pytest.raises(ConfigError, match="EnvPool cannot render NoSuch-v0"):
         check_rendering(EnvConfig(suite="envpool", id="NoSuch-v0"))
 
 
 @pytest.mark.slow
-def test_without_opengl_mujoco_is_refused_with_what_to_install(monkeypatch):
+def test_missing_opengl_is_refused_with_the_install_command(monkeypatch):
     monkeypatch.setattr(rendering, "_OPENGL", "libMissing.so.1")
-    with pytest.raises(
-        ConfigError, match=r"OpenGL.* it needs libMissing\.so\.1: on Debian, apt-get"
-    ):
+    with pytest.raises(ConfigError, match=r"OpenGL.*install libMissing\.so\.1 \(Debian: apt-get"):
         check_rendering(EnvConfig(suite="envpool", id="HalfCheetah-v4"))
 
 
 @pytest.mark.parametrize("grayscale", [True, False])
-def test_ale_shows_the_newest_frame_that_the_agent_sees(grayscale):
+def test_ale_renders_the_newest_frame_of_the_observation(grayscale):
     pytest.importorskip("ale_py", reason="needs the extra atari")
     options = {"img_height": 42, "img_width": 40, "stack_num": 2, "grayscale": grayscale}
     env = EnvConfig(suite="ale", id="pong", options=options)
@@ -149,13 +147,13 @@ def test_ale_shows_the_newest_frame_that_the_agent_sees(grayscale):
     assert (got[1:] != got[:-1]).any()
 
 
-def test_a_task_without_a_picture_is_refused():
+def test_a_task_without_render_is_refused():
     environment = make_environment(EnvConfig(suite="jax", id="Bandit-v0"), num_envs=1, seed=0)
-    with pytest.raises(ConfigError, match="Bandit has no picture"):
+    with pytest.raises(ConfigError, match="Bandit cannot be rendered"):
         Recording(environment, episodes=1).reset()
 
 
-def test_an_adapter_without_pictures_is_refused():
+def test_an_adapter_without_render_is_refused():
     environment = make_environment(
         EnvConfig(suite="tests.evaluation.scripted:make", id="Scripted"), num_envs=1, seed=0
     )
@@ -163,7 +161,7 @@ def test_an_adapter_without_pictures_is_refused():
         Recording(environment, episodes=1)
 
 
-def test_recording_changes_nothing_that_is_played():
+def test_recording_does_not_change_the_stream():
     env = EnvConfig(suite="envpool", id="CartPole-v1")
     plain = make_environment(env, num_envs=2, seed=5)
     recorded = Recording(make_environment(with_rendering(env), num_envs=2, seed=5), episodes=1)

@@ -148,14 +148,14 @@ def test_restart_goes_on_with_other_episodes_and_counts_what_is_lost(mode, tmp_p
     config = make_config(faulty("step", mode=mode), tmp_path, on_env_error="restart")
     assert lifecycle.train(config) == 0
     error = capsys.readouterr().err
-    (warning,) = [line for line in error.splitlines() if "are recreated" in line]
+    (warning,) = [line for line in error.splitlines() if "recreating" in line]
     assert "actor 1, cycle 4: EnvironmentFault: env 2: step raised ArithmeticError" in warning
     assert "restart 1 of at most 3, actor.max_env_restarts" in warning
     summary = summary_of(tmp_path)
     assert summary["env_restarts"] == 1
     # The row before the cycle is each environment's 20th; its third episode ends with the 24th.
     assert summary["episodes_cut"] == NUM_ENVS
-    discarded = int(warning.rpartition(", and ")[2].split()[0])
+    discarded = int(warning.partition("Discarding ")[2].split()[0])
     assert 0 < discarded < LENGTH * NUM_ENVS
     assert summary["ledger"][1]["discarded"] >= discarded
     assert [row["env_restarts"] for row in rows_in(tmp_path)] == sorted(
@@ -179,9 +179,9 @@ def test_the_last_fault_of_the_budget_ends_the_run(tmp_path, capsys):
     config = make_config(env, tmp_path, on_env_error="restart", max_env_restarts=2)
     assert lifecycle.train(config) == 3
     error = capsys.readouterr().err
-    assert error.count("are recreated (restart 2 of at most 2") >= 1
+    assert error.count("recreating the environments (restart 2 of 2") >= 1
     assert "restart 3" not in error
-    assert "It was restarted 2 times (actor.max_env_restarts)." in error
+    assert "All 2 restarts are used (actor.max_env_restarts)." in error
     assert "EnvironmentDataError" in error.splitlines()[-1]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +26,6 @@ from tests.faults.runs import BREAKING, last_line, make_config, summary_of
 from tests.learning.test_learner import NUM_ENVS, make_item
 from tests.run.resuming import rows_in
 from tests.toys import ToyConfig, toy_run_spec
-from tests.trees import assert_trees_equal
 
 NAN_AGENT = f"{BREAKING}:NanAgent"
 
@@ -37,7 +37,7 @@ def make_learner(bad_steps, *, limit=1, num_devices=1, updates_per_cycle=1, agen
     agent.bad_steps = bad_steps
     learner = Learner(
         agent=agent,
-        learners=learners,
+        learner_devices=learners,
         num_envs_per_device=NUM_ENVS // num_devices,
         key=jax.random.key(1),
         clock=WallClock(),
@@ -79,9 +79,9 @@ def test_updates_of_a_cycle_after_the_last_straw_change_nothing():
     metrics = learner.run_cycle([make_item(learners, 0)])
     with pytest.raises(NonFiniteError, match=r"update 2 \(learner cycle 0\), are not finite"):
         learner.check_finite()
-    assert_trees_equal(learner.state.networks, whole.state.networks)
-    assert_trees_equal(learner.state.opt_state, whole.state.opt_state)
-    assert_trees_equal(learner.state.experience, whole.state.experience)
+    chex.assert_trees_all_equal(learner.state.networks, whole.state.networks)
+    chex.assert_trees_all_equal(learner.state.opt_state, whole.state.opt_state)
+    chex.assert_trees_all_equal(learner.state.experience, whole.state.experience)
     assert len(metrics) == learner.num_updates == int(learner.state.step) == 2
 
 

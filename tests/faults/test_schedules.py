@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 
+import chex
 import pytest
 
 from sebulba.run import lifecycle
@@ -13,7 +14,6 @@ from sebulba_agents.config import ImpalaConfig
 from tests.faults.runs import last_line, make_config
 from tests.run.resuming import comparable, rows_in
 from tests.toys import ToyConfig
-from tests.trees import assert_trees_equal
 
 TOY = ToyConfig()
 IMPALA = ImpalaConfig(hidden_sizes=(8,), lstm_size=8)
@@ -71,7 +71,7 @@ def test_replayed_schedule_repeats_the_run_bitwise(recorded, tmp_path):
         replay_schedule=f"{config.run_dir}/schedule.jsonl",
     )
     assert lifecycle.train(replay) == 0
-    assert_trees_equal(learner_state(replay), state)
+    chex.assert_trees_all_equal(learner_state(replay), state)
     assert lines_of(replay) == lines_of(config)
     rows = [comparable(rows_in(pathlib.Path(each.run_dir))) for each in (config, replay)]
     assert rows[0] == rows[1]
@@ -86,7 +86,7 @@ def test_resumed_run_goes_on_with_its_record_and_the_whole_can_be_replayed(tmp_p
     assert len(lines_of(config)) > 1 + 400 // 20
     replay = make_run(tmp_path / "replay", replay_schedule=str(tmp_path / "run/schedule.jsonl"))
     assert lifecycle.train(replay) == 0
-    assert_trees_equal(learner_state(replay), learner_state(resumed))
+    chex.assert_trees_all_equal(learner_state(replay), learner_state(resumed))
 
 
 def test_run_longer_than_its_schedule_ends_with_code_3(recorded, tmp_path, capsys):
@@ -95,7 +95,7 @@ def test_run_longer_than_its_schedule_ends_with_code_3(recorded, tmp_path, capsy
     assert lifecycle.train(make_run(tmp_path, replay_schedule=path, total_env_steps=800)) == 3
     last = last_line(capsys)
     assert "ScheduleError: run.replay_schedule: the schedule ends after" in last
-    assert "expected run.total_env_steps as in the recorded run" in last
+    assert "Set run.total_env_steps as in the recorded run" in last
 
 
 @pytest.mark.parametrize(

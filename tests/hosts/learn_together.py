@@ -1,4 +1,4 @@
-"""One host of a learner over two: `PORT PROCESS_ID OUT` learns from its half of fixed data."""
+"""One of two hosts: `PORT PROCESS_ID OUT` learns from its half of fixed data."""
 
 import sys
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from sebulba.config import DevicesConfig
 from sebulba.config.schema import DistributedConfig
-from sebulba.devices.split import plan_learners
+from sebulba.devices.split import plan_learner_devices
 from sebulba.hosts import connection as hosts
 from tests.hosts.test_learner_over_hosts import NUM_HOSTS, learn
 
@@ -19,7 +19,7 @@ hosts.connect(
         process_id=int(process_id),
     )
 )
-learner, metrics = learn(plan_learners(DevicesConfig(learner=(0, 1))), host=int(process_id))
+learner, metrics = learn(plan_learner_devices(DevicesConfig(learner=(0, 1))), host=int(process_id))
 experience = learner.state_of_host.experience
 np.savez(
     out,

@@ -1,4 +1,4 @@
-"""Runs whose hosts are processes of this machine, each with two virtual devices."""
+"""Runs with two hosts, as processes on this machine with two virtual devices each."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ run: {log_interval_env_steps: 400, total_env_steps: 1600}
 
 
 def environment(num_devices=NUM_DEVICES):
-    """Returns the environment variables of a process with virtual devices."""
+    """Return the environment variables of a process with virtual devices."""
     return subprocesses.environment(JAX_NUM_CPU_DEVICES=str(num_devices))
 
 
@@ -36,13 +36,13 @@ def free_port():
 
 
 def start(command, num_devices=NUM_DEVICES):
-    """Starts Python with virtual devices, to be used in a `with`."""
+    """Start Python with virtual devices, for use in a `with`."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocesses.started(*command, variables=environment(num_devices), **pipes)
 
 
 def launch(config, run_dir, *arguments):
-    """Runs a config on two hosts by the launcher; returns its exit code and what it printed."""
+    """Run a config on two hosts with the launcher; return its exit code and output."""
     command = ["-m", "sebulba.launch", "--local", 2, "--virtual-devices", NUM_DEVICES, config]
     with start([*command, "--run-dir", run_dir, *arguments]) as process:
         return end_of(process)
@@ -50,10 +50,10 @@ def launch(config, run_dir, *arguments):
 
 @contextlib.contextmanager
 def hosts(config, run_dir, *arguments, by_host=None):
-    """Starts two hosts without the launcher, which would end them all; gives their processes.
+    """Start two hosts without the launcher, which would end both if one fails; yield them.
 
     Args:
-        by_host: further arguments of single hosts.
+        by_host: additional arguments by host.
     """
     port = free_port()
     place = ["--distributed.mode", "manual", "--distributed.coordinator", f"127.0.0.1:{port}"]
@@ -68,18 +68,18 @@ def hosts(config, run_dir, *arguments, by_host=None):
 
 
 def end_of(process):
-    """Returns a process's exit code and its output, once it has ended by itself."""
+    """Wait for a process; return its exit code and output."""
     output, _ = process.communicate(timeout=DEADLINE_S)
     return process.returncode, output
 
 
 def directories(run_dir):
-    """Returns the directories of both hosts."""
+    """Return the directories of both hosts."""
     return run_dir, run_dir / "hosts" / "1"
 
 
 def checkpoints(run_dir):
-    """Returns the steps that both hosts have."""
+    """Return the steps of the checkpoints that both hosts have."""
     steps = [
         {int(path.name) for path in (directory / "checkpoints").glob("*") if path.name.isdecimal()}
         for directory in directories(run_dir)

@@ -1,4 +1,4 @@
-"""An agent that fails on the second host, in an actor's thread, after some cycles."""
+"""An agent that raises on the second host, in an actor thread, after some cycles."""
 
 import itertools
 
@@ -10,7 +10,7 @@ FAILING_CALL = 20
 
 
 class RaisingAgent:
-    """The toy agent, but for placing the actor state."""
+    """The toy agent, which fails when it shards the actor state."""
 
     Config = ToyConfig
 

@@ -1,4 +1,4 @@
-"""An agent that stops its whole process on the second host, as a learner's cycle begins."""
+"""An agent that stops its process (SIGSTOP) on the second host, at the start of a learner cycle."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ STOPPING_CYCLE = 20
 
 
 class StoppingAgent:
-    """The toy agent, but for the number of updates."""
+    """The toy agent, which stops when it returns the number of updates."""
 
     Config = ToyConfig
 

@@ -1,4 +1,4 @@
-"""What hosts tell each other after a learner cycle."""
+"""The reports and decisions of hosts after a learner cycle."""
 
 import dataclasses
 import types
@@ -26,30 +26,30 @@ def make_report(num_episodes=3):
 
 
 @pytest.mark.parametrize("num_episodes", [0, 3, 5])
-def test_a_report_is_read_as_it_was_packed(num_episodes):
+def test_unpack_inverts_pack(num_episodes):
     report = make_report(num_episodes)
     assert unpack(pack(report, max_episodes=5)) == report
 
 
-def test_a_packed_report_keeps_the_last_episodes_and_the_number_of_all():
+def test_a_packed_report_keeps_the_last_episodes_and_the_number_of_all_episodes():
     report = make_report(num_episodes=4)
     expected = dataclasses.replace(report, episodes=report.episodes[-2:])
     assert unpack(pack(report, max_episodes=2)) == expected
 
 
-def test_the_length_of_a_packed_report_depends_on_nothing_that_happened():
+def test_packed_reports_have_constant_length():
     sizes = {pack(make_report(number), max_episodes=4).shape for number in range(8)}
     assert len(sizes) == 1
     assert pack(make_report(), max_episodes=4).dtype == np.int32
 
 
-def test_the_learner_announces_that_it_may_wait_for_other_hosts():
-    clock, announced, run_end = WallClock(), [], RunEnd()
+def test_the_watchdog_sees_the_learner_wait_for_other_hosts():
+    clock, activities, run_end = WallClock(), [], RunEnd()
 
     class Progress:
         def record(self, items, metrics, *, queue_depth):
-            announced.append(clock.current[0])
-            run_end.goal = len(announced) == 3
+            activities.append(clock.current[0])
+            run_end.goal = len(activities) == 3
 
     learner = types.SimpleNamespace(
         clock=clock,
@@ -67,10 +67,10 @@ def test_the_learner_announces_that_it_may_wait_for_other_hosts():
         progress=Progress(),
         run_end=run_end,
     )
-    assert announced == [COMPILE, AGREEMENT, AGREEMENT]
+    assert activities == [COMPILE, AGREEMENT, AGREEMENT]
 
 
-def test_a_host_alone_decides_nothing_and_may_always_save():
+def test_a_single_host_decides_nothing_and_may_always_save():
     run_end = RunEnd()
     agreement = Agreement(LearnerDevices(jax.devices()[:2]), run_end=run_end, max_episodes=5)
     run_end.received = 15

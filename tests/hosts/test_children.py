@@ -1,4 +1,4 @@
-"""Processes that this one starts, when it is told something and when it is killed."""
+"""Child processes, when their parent gets a signal or is killed."""
 
 import json
 import pathlib
@@ -12,34 +12,34 @@ from sebulba.hosts.children import exit_code_of
 from tests.hosts.processes import CONFIG, ENDLESS, checkpoints, summaries
 from tests.subprocesses import DEADLINE_S, ROOT, environment, run_python, started, wait_for
 
-# In the place of training: begins as a run does, and notes how often it is told to end.
+# A stand-in for training: starts like a run, and counts the SIGTERMs that it receives.
 CHILD = """
 import pathlib, signal, sys, threading, time
 from sebulba.hosts.children import end_with_parent
 
-told = []
-signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+received = []
+signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
 {before}
 end_with_parent()
 for _ in range(20):
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 pathlib.Path({directory!r}, "started").touch()
-while not told:
+while not received:
     time.sleep(0.01)
 time.sleep(0.2)
-pathlib.Path({directory!r}, "ended").write_text("told " + str(len(told)))
+pathlib.Path({directory!r}, "ended").write_text("received " + str(len(received)))
 """
 PARENT = """
 import sys
 from sebulba.hosts.children import Children
 sys.executable = {interpreter!r}
-with Children().told_of_signals() as children:
+with Children().forwarding_signals() as children:
     children.start([]).wait()
 """
 
 
 def parent_in(directory, *, before=""):
-    """Starts a process that starts a child, which writes `started` and `ended`."""
+    """Start a process that starts a child, which writes `started` and `ended`."""
     script, interpreter = directory / "child.py", directory / "python"
     script.write_text(CHILD.format(directory=str(directory), before=before))
     interpreter.write_text(f"#!/bin/sh\nexec {sys.executable} {script}\n")
@@ -51,26 +51,26 @@ def parent_in(directory, *, before=""):
     )
 
 
-def has_been_told(directory):
-    """Whether the child has ended; of however many signals, it was to hear of one."""
+def has_ended(directory):
+    """Return whether the child has ended; checks that it received one signal."""
     if not (directory / "ended").exists() or not (text := (directory / "ended").read_text()):
         return False
-    assert text == "told 1"
+    assert text == "received 1"
     return True
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)]
 )
-def test_a_child_is_told_once_when_its_parent_is_told_to_end_or_killed(number, code, tmp_path):
+def test_a_child_gets_one_signal_when_its_parent_is_terminated_or_killed(number, code, tmp_path):
     with parent_in(tmp_path) as parent:
         wait_for((tmp_path / "started").exists, parent)
         parent.send_signal(number)
         assert parent.wait(DEADLINE_S) == code
-        wait_for(lambda: has_been_told(tmp_path))
+        wait_for(lambda: has_ended(tmp_path))
 
 
-def test_a_child_ends_when_its_parent_was_gone_before_it_began(tmp_path):
+def test_a_child_ends_when_its_parent_died_before_it_started(tmp_path):
     orphaned = (
         f"pathlib.Path({str(tmp_path)!r}, 'waits').touch()\n"
         "import os\nparent = os.getppid()\n"
@@ -80,15 +80,15 @@ def test_a_child_ends_when_its_parent_was_gone_before_it_began(tmp_path):
         wait_for((tmp_path / "waits").exists, parent)
         parent.kill()
         parent.wait(DEADLINE_S)
-        wait_for(lambda: has_been_told(tmp_path))
+        wait_for(lambda: has_ended(tmp_path))
 
 
-def test_a_process_that_no_run_started_outlives_its_parent(tmp_path):
-    script = "import sebulba.hosts.children as c; c.end_with_parent(); print('goes on')"
-    assert run_python("-c", script).stdout == "goes on\n"
+def test_a_process_without_a_parent_variable_outlives_its_parent(tmp_path):
+    script = "import sebulba.hosts.children as c; c.end_with_parent(); print('continues')"
+    assert run_python("-c", script).stdout == "continues\n"
 
 
-def test_an_exit_code_is_as_a_shell_gives_it():
+def test_exit_codes_are_those_of_a_shell():
     assert [exit_code_of(code) for code in (0, 3, -signal.SIGKILL)] == [0, 3, 137]
 
 
@@ -104,7 +104,7 @@ def has_checkpoint(run_dir):
 
 
 def is_running(pid):
-    """Whether a process is there, and is not only waiting to be asked for its exit code."""
+    """Return whether a process exists and is not a zombie."""
     try:
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -119,7 +119,7 @@ def children_of(pid):
 
 
 @pytest.mark.slow
-def test_hosts_end_saved_when_their_launcher_is_killed(config, tmp_path):
+def test_hosts_save_and_end_when_their_launcher_is_killed(config, tmp_path):
     run_dir = tmp_path / "run"
     flags = ("--local", 2, "--virtual-devices", 2, config, "--run-dir", run_dir, *ENDLESS)
     with started("-m", "sebulba.launch", *flags, stderr=subprocess.DEVNULL) as launcher:
@@ -134,7 +134,7 @@ def test_hosts_end_saved_when_their_launcher_is_killed(config, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_run_of_a_seed_ends_saved_when_the_one_that_trains_them_is_killed(config, tmp_path):
+def test_the_run_of_a_seed_saves_and_ends_when_its_parent_is_killed(config, tmp_path):
     run_dir, output = tmp_path / "run", tmp_path / "output"
     flags = (config, "--seeds", "0..1", "--run-dir", run_dir, *ENDLESS)
     with output.open("w") as file, started("-m", "sebulba.train", *flags, stderr=file) as trainer:

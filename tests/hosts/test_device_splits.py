@@ -17,7 +17,7 @@ run: {{log_interval_env_steps: 1, total_env_steps: {env_steps}}}
 
 
 def run(tmp_path, *, actor, learner, cycles=12, updates=2):
-    """Trains in a process of its own; returns its last row and what it printed."""
+    """Train in a separate process; return its last row of metrics and its output."""
     num_envs = 2 * len(learner)
     config = CONFIG.format(
         actor=actor,
@@ -56,7 +56,7 @@ def test_devices_that_both_act_and_learn_train(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_thousand_updates_beside_busy_actors_finish(tmp_path):
+def test_a_thousand_updates_finish_while_actors_are_busy(tmp_path):
     devices = list(range(NUM_DEVICES))
     row, output = run(tmp_path, actor=devices, learner=devices, cycles=300, updates=4)
     assert row["updates"] >= 1000

@@ -1,4 +1,4 @@
-"""What a config says of hosts, and what a host alone does."""
+"""The hosts of a config, and the functions of hosts on a single one."""
 
 import re
 
@@ -9,7 +9,7 @@ from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
 from sebulba.hosts import connection as hosts
 
-PLACE = (
+MANUAL = (
     "--distributed.mode=manual",
     "--distributed.coordinator=127.0.0.1:1234",
     "--distributed.num-processes=2",
@@ -17,23 +17,26 @@ PLACE = (
 )
 
 
-def test_a_place_said_by_hand_is_read():
-    distributed = load_config(None, PLACE).distributed
+def test_a_manual_configuration_is_read():
+    distributed = load_config(None, MANUAL).distributed
     assert (distributed.coordinator, distributed.process_id) == ("127.0.0.1:1234", 1)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (PLACE[:3], "distributed.process_id: expected a value"),
-        (("--distributed.mode=off", *PLACE[1:]), "expected null unless distributed.mode is manual"),
-        ((*PLACE, "--distributed.process-id=2"), "expected less than the 2"),
-        ((*PLACE, "--distributed.coordinator=here"), "expected host:port, got 'here'"),
-        ((*PLACE, "--distributed.heartbeat-timeout-s=0"), "expected at least 1"),
+        (MANUAL[:3], "distributed.process_id: expected a value"),
+        (
+            ("--distributed.mode=off", *MANUAL[1:]),
+            "expected null unless distributed.mode is manual",
+        ),
+        ((*MANUAL, "--distributed.process-id=2"), "expected less than the 2"),
+        ((*MANUAL, "--distributed.coordinator=here"), "expected host:port, got 'here'"),
+        ((*MANUAL, "--distributed.heartbeat-timeout-s=0"), "expected at least 1"),
         (("--distributed.mode=on",), "expected 'off' | auto | manual"),
     ],
 )
-def test_a_place_that_cannot_be_is_an_error(flags, message):
+def test_an_impossible_configuration_is_an_error(flags, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(None, flags)
 
@@ -45,17 +48,17 @@ def test_auto_without_a_cluster_is_an_error(monkeypatch):
         hosts.connect(DistributedConfig(mode="auto"))
 
 
-def test_all_devices_that_a_process_sees_are_its_own(monkeypatch):
-    told = {}
-    monkeypatch.setattr("jax.distributed.initialize", lambda **kwargs: told.update(kwargs))
+def test_a_process_takes_every_visible_device(monkeypatch):
+    arguments = {}
+    monkeypatch.setattr("jax.distributed.initialize", lambda **kwargs: arguments.update(kwargs))
     monkeypatch.delenv("JAX_LOCAL_DEVICE_IDS", raising=False)
     hosts.connect(DistributedConfig(mode="auto"))
-    assert told["local_device_ids"] == []
+    assert arguments["local_device_ids"] == []
     hosts.connect(DistributedConfig(mode="auto", local_devices=(0, 2)))
-    assert told["local_device_ids"] == [0, 2]
+    assert arguments["local_device_ids"] == [0, 2]
 
 
-def test_a_host_alone_agrees_with_itself():
+def test_a_single_host_gathers_only_its_own_text():
     assert not hosts.are_several()
     assert hosts.is_first()
     assert hosts.gather_texts("a") == ["a"]

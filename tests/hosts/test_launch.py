@@ -6,8 +6,8 @@ import pytest
 
 from sebulba import launch
 from sebulba.errors import ConfigError
+from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
-from sebulba.hosts.own_flags import take_count
 
 
 def test_a_flag_is_taken_out_of_a_command_line():
@@ -19,7 +19,7 @@ def test_a_flag_is_taken_out_of_a_command_line():
 
 @pytest.mark.parametrize("argv", [["--local"], ["--local", "0"], ["--local=x"], ["--local", "-1"]])
 def test_a_flag_without_a_number_is_an_error(argv):
-    with pytest.raises(ConfigError, match="--local: expected a number from 1"):
+    with pytest.raises(ConfigError, match="--local: expected an integer of at least 1"):
         take_count(argv, "--local")
 
 
@@ -36,9 +36,7 @@ def test_a_flag_given_twice_is_an_error():
         (["--local", "2"], "expected one config file"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2_before_anything_starts(
-    argv, message, monkeypatch, capsys
-):
+def test_a_wrong_command_line_exits_2_before_a_process_starts(argv, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["launch", *argv])
     with pytest.raises(SystemExit) as caught:
         launch.main()
@@ -46,7 +44,7 @@ def test_a_wrong_command_line_ends_with_2_before_anything_starts(
     assert message in capsys.readouterr().err
 
 
-# In the place of training: says who it is, and fails, hangs or ends.
+# A stand-in for training: prints its number, and fails, hangs or ends.
 FAKE = """
 import signal, sys, time
 place = dict(zip(sys.argv[1::2], sys.argv[2::2]))
@@ -80,7 +78,7 @@ def test_the_first_failure_is_the_exit_code_and_the_others_are_killed(fake):
     assert run_together([], num_processes=2, num_devices=None, grace_s=0.1) == 6
 
 
-def test_every_line_stands_behind_its_processs_number(fake, capsys):
+def test_every_line_is_prefixed_with_the_number_of_its_process(fake, capsys):
     fake("")
     assert run_together([], num_processes=2, num_devices=None) == 0
     lines = sorted(capsys.readouterr().err.splitlines())

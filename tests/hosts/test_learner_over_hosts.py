@@ -1,4 +1,4 @@
-"""The learner over two hosts of two devices each takes the update of one host with four."""
+"""A learner on two hosts with two devices each equals one on a host with four."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ NUM_CYCLES = 3
 
 
 def share_of(tree, host, axis):
-    """Returns a host's half of the environments, or all of them."""
+    """Return a host's half of the environments, or all of them."""
     if host is None:
         return tree
     half = NUM_ENVS // NUM_HOSTS
@@ -27,15 +27,15 @@ def share_of(tree, host, axis):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def learn(learners, *, host=None):
-    """Takes three cycles of fixed data, or one host's half of it."""
-    num_devices = len(learners.devices)
+def learn(learner_devices, *, host=None):
+    """Run three learner cycles on fixed data, or on one host's half of it."""
+    num_devices = len(learner_devices.devices)
     num_envs = NUM_ENVS if host is None else NUM_ENVS // NUM_HOSTS
     run_spec = toy_run_spec(num_envs=num_envs, num_learner_devices=num_devices)
     agent = ToyAgent(ToyConfig(updates_per_cycle=2), run_spec)
     learner = Learner(
         agent=agent,
-        learners=learners,
+        learner_devices=learner_devices,
         num_envs_per_device=num_envs // num_devices,
         key=jax.random.key(1),
         clock=WallClock(),
@@ -46,9 +46,9 @@ def learn(learners, *, host=None):
         count = np.arange(NUM_ENVS, dtype=np.int32)
         state = ToyState(key=jax.random.key(0), count=share_of(count, host, 0))
         item = TrajectoryItem(
-            initial_state=agent.shard_actor_state(state, learners),
-            final_state=agent.shard_actor_state(state, learners),
-            trajectory=learners.split(share_of(trajectory, host, 1), axis=1),
+            initial_state=agent.shard_actor_state(state, learner_devices),
+            final_state=agent.shard_actor_state(state, learner_devices),
+            trajectory=learner_devices.split(share_of(trajectory, host, 1), axis=1),
             actor_id=0,
             sequence_number=cycle,
             policy_version=cycle,
@@ -60,8 +60,8 @@ def learn(learners, *, host=None):
 
 
 @pytest.fixture(scope="module")
-def of_hosts(tmp_path_factory):
-    """What each of two processes learned."""
+def results_of_hosts(tmp_path_factory):
+    """The results of two processes."""
     port, directory = processes.free_port(), tmp_path_factory.mktemp("learners")
     with contextlib.ExitStack() as stack:
         started = []
@@ -76,14 +76,16 @@ def of_hosts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone():
-    """What one process with as many devices learned from the same data."""
+def result_of_one_process():
+    """The result of one process with as many devices and the same data."""
     return learn(LearnerDevices(jax.devices()[:4]))
 
 
-def test_two_hosts_take_the_update_of_one_with_as_many_devices(of_hosts, alone):
-    learner, metrics = alone
-    for result in of_hosts:
+def test_two_hosts_compute_the_update_of_one_with_as_many_devices(
+    results_of_hosts, result_of_one_process
+):
+    learner, metrics = result_of_one_process
+    for result in results_of_hosts:
         np.testing.assert_allclose(
             result["weights"], learner.published["weights"], rtol=1e-5, atol=1e-6
         )
@@ -92,12 +94,12 @@ def test_two_hosts_take_the_update_of_one_with_as_many_devices(of_hosts, alone):
             np.testing.assert_allclose(result[name], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_all_hosts_have_the_same_bits(of_hosts):
-    first, second = of_hosts
+def test_all_hosts_have_the_same_bits(results_of_hosts):
+    first, second = results_of_hosts
     np.testing.assert_array_equal(first["weights"], second["weights"])
     np.testing.assert_array_equal(first["loss"], second["loss"])
 
 
-def test_each_hosts_experience_is_its_own(of_hosts):
-    counts = [result["final_count"].reshape(-1).tolist() for result in of_hosts]
+def test_each_hosts_experience_is_its_own(results_of_hosts):
+    counts = [result["final_count"].reshape(-1).tolist() for result in results_of_hosts]
     assert counts == [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -14,10 +14,10 @@ DEADLINE_S = 1800.0
 
 
 def learn(name, flags, run_dir):
-    """Runs a shipped config on two hosts; returns both summaries."""
+    """Run a shipped config on two hosts; return both summaries."""
     command = ["-m", "sebulba.launch", "--local", "2", "--virtual-devices", "1"]
     variables = environment(1)
-    # Minutes of computing: here it is the compiled code's speed that counts.
+    # The run takes minutes, so optimised code is worth its compilation.
     for variable in HASTE:
         variables.pop(variable, None)
     subprocess.run(

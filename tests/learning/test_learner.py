@@ -1,5 +1,6 @@
 """The learner: the same update on any number of devices, however it is mapped."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,27 +16,27 @@ NUM_ENVS = 8
 
 
 def make_learner(num_devices=1, mapping_name="shard_map", updates_per_cycle=1):
-    learners = LearnerDevices(jax.devices()[:num_devices])
+    learner_devices = LearnerDevices(jax.devices()[:num_devices])
     run_spec = toy_run_spec(num_envs=NUM_ENVS, num_learner_devices=num_devices)
     learner = Learner(
         agent=ToyAgent(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec),
-        learners=learners,
+        learner_devices=learner_devices,
         num_envs_per_device=NUM_ENVS // num_devices,
         key=jax.random.key(1),
         clock=WallClock(),
         mapping_name=mapping_name,
     )
-    return learner, learners
+    return learner, learner_devices
 
 
-def make_item(learners, sequence_number=0, actor_id=0):
+def make_item(learner_devices, sequence_number=0, actor_id=0):
     trajectory = toy_trajectory(toy_run_spec(), NUM_ENVS, seed=sequence_number)
     state = ToyState(key=jax.random.key(0), count=jnp.arange(NUM_ENVS, dtype=jnp.int32))
     agent = ToyAgent(ToyConfig(), toy_run_spec())
     return TrajectoryItem(
-        initial_state=agent.shard_actor_state(state, learners),
-        final_state=agent.shard_actor_state(state, learners),
-        trajectory=learners.split(trajectory, axis=1),
+        initial_state=agent.shard_actor_state(state, learner_devices),
+        final_state=agent.shard_actor_state(state, learner_devices),
+        trajectory=learner_devices.split(trajectory, axis=1),
         actor_id=actor_id,
         sequence_number=sequence_number,
         policy_version=0,
@@ -45,10 +46,10 @@ def make_item(learners, sequence_number=0, actor_id=0):
 
 
 def run_cycles(num_cycles=3, **kwargs):
-    learner, learners = make_learner(**kwargs)
+    learner, learner_devices = make_learner(**kwargs)
     metrics = []
     for cycle in range(num_cycles):
-        metrics += learner.run_cycle([make_item(learners, cycle)])
+        metrics += learner.run_cycle([make_item(learner_devices, cycle)])
     return learner, jax.device_get(metrics)
 
 
@@ -72,20 +73,16 @@ def test_learner_devices_and_mapping_never_change_the_update(
 ):
     expected, expected_metrics = on_one_device
     learner, metrics = run_cycles(num_devices=num_devices, mapping_name=mapping_name)
-    np.testing.assert_allclose(
-        learner.published["weights"], expected.published["weights"], rtol=1e-5, atol=1e-6
-    )
-    for got, wanted in zip(metrics, expected_metrics, strict=True):
-        assert got.keys() == wanted.keys() == {"loss", "grad_norm", "reward_sum"}
-        for key in got:
-            np.testing.assert_allclose(got[key], wanted[key], rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(learner.published, expected.published, rtol=1e-5, atol=1e-6)
+    assert metrics[0].keys() == {"loss", "grad_norm", "reward_sum"}
+    chex.assert_trees_all_close(metrics, expected_metrics, rtol=1e-4, atol=1e-5)
 
 
 def test_update_equals_plain_gradient_descent():
-    learner, learners = make_learner(num_devices=2)
+    learner, learner_devices = make_learner(num_devices=2)
     agent = ToyAgent(ToyConfig(), toy_run_spec(num_envs=NUM_ENVS))
     networks = jax.device_get(learner.published)
-    item = make_item(learners)
+    item = make_item(learner_devices)
     local = jax.tree.map(jnp.asarray, jax.device_get(item.trajectory))
     experience = agent.init_experience(networks, NUM_ENVS)
     state = ToyState(key=jax.random.key(0), count=jnp.zeros(NUM_ENVS, jnp.int32))
@@ -97,9 +94,9 @@ def test_update_equals_plain_gradient_descent():
 
 
 def test_each_devices_experience_is_its_own_share():
-    learner, learners = make_learner(num_devices=4)
-    item = make_item(learners)
-    learner.run_cycle([item, make_item(learners, 1, actor_id=1)])
+    learner, learner_devices = make_learner(num_devices=4)
+    item = make_item(learner_devices)
+    learner.run_cycle([item, make_item(learner_devices, 1, actor_id=1)])
     experience = learner.state.experience
     assert experience.trajectory.action.shape == (4, 5, NUM_ENVS // 4)
     np.testing.assert_array_equal(
@@ -108,27 +105,27 @@ def test_each_devices_experience_is_its_own_share():
     np.testing.assert_array_equal(experience.trajectories_of, np.ones((4, 2), np.int32))
 
 
-def test_state_is_donated_and_what_was_published_is_not():
-    learner, learners = make_learner(num_devices=2)
+def test_state_is_donated_and_published_networks_are_not():
+    learner, learner_devices = make_learner(num_devices=2)
     state, published = learner.state, learner.published
     staged = fetch_replicated(published, jax.devices()[0])
-    learner.run_cycle([make_item(learners)])
+    learner.run_cycle([make_item(learner_devices)])
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.networks))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.opt_state))
     assert state.experience.trajectories_of.is_deleted()
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((published, staged)))
     second = learner.published
-    learner.run_cycle([make_item(learners, 1)])
+    learner.run_cycle([make_item(learner_devices, 1)])
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(second))
 
 
-def test_several_updates_a_cycle_equal_the_metrics_and_counts_of_each():
+def test_each_of_several_updates_a_cycle_is_counted_and_has_metrics():
     learner, metrics = run_cycles(num_cycles=2, updates_per_cycle=3)
     assert learner.num_updates == len(metrics) == 6
     assert int(learner.state.step) == 6
 
 
-def test_a_cycle_without_updates_only_takes_experience_in():
+def test_a_cycle_without_updates_only_adds_experience():
     learner, metrics = run_cycles(num_cycles=2, updates_per_cycle=0)
     assert metrics == [] and learner.num_updates == 0
     np.testing.assert_array_equal(learner.state.experience.trajectories_of, [[2, 0]])

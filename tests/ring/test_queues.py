@@ -5,7 +5,13 @@ import threading
 import pytest
 
 from sebulba.ring.ledger import Ledger, LedgerError
-from sebulba.ring.queues import Closed, NetworksDeque, SequenceError, TrajectoryDeque
+from sebulba.ring.queues import (
+    Closed,
+    NetworksDeque,
+    ReplayedNetworksDeque,
+    SequenceError,
+    TrajectoryDeque,
+)
 from sebulba.types import TrajectoryItem
 
 
@@ -28,8 +34,8 @@ def make_deque(num_actors=2, slots_per_actor=1):
     return deque, ledger
 
 
-def act_and_put(deque, ledger, item):
-    ledger.act(item.actor_id, item.env_steps)
+def collect_and_put(deque, ledger, item):
+    ledger.collect(item.actor_id, item.env_steps)
     deque.put(item)
 
 
@@ -39,38 +45,38 @@ def start(target):
     return thread
 
 
-def test_get_gives_items_in_order_of_arrival():
+def test_get_returns_items_in_order_of_arrival():
     deque, ledger = make_deque()
     first, second = make_item(1, 0), make_item(0, 0)
-    act_and_put(deque, ledger, first)
-    act_and_put(deque, ledger, second)
+    collect_and_put(deque, ledger, first)
+    collect_and_put(deque, ledger, second)
     assert deque.get() is first
     assert deque.get() is second
 
 
-def test_get_of_one_actor_passes_over_the_others():
+def test_get_of_one_actor_skips_the_others():
     deque, ledger = make_deque()
     other, wanted = make_item(1, 0), make_item(0, 0)
-    act_and_put(deque, ledger, other)
-    act_and_put(deque, ledger, wanted)
+    collect_and_put(deque, ledger, other)
+    collect_and_put(deque, ledger, wanted)
     assert deque.get(0) is wanted
     assert len(deque) == 1
 
 
-def test_put_waits_for_its_actors_slot_and_for_no_other():
+def test_put_waits_only_for_a_slot_of_its_own_actor():
     deque, ledger = make_deque()
-    act_and_put(deque, ledger, make_item(0, 0))
+    collect_and_put(deque, ledger, make_item(0, 0))
     entered = threading.Event()
 
     def put_second():
-        ledger.act(0, 10)
+        ledger.collect(0, 10)
         entered.set()
         deque.put(make_item(0, 1))
 
     blocked = start(put_second)
     entered.wait()
-    act_and_put(deque, ledger, make_item(1, 0))
-    # Whatever the timing, actor 0's second item cannot be there before its first is taken.
+    collect_and_put(deque, ledger, make_item(1, 0))
+    # Under any timing, actor 0's second item cannot enter before its first is taken.
     assert [item.sequence_number for item in deque._items if item.actor_id == 0] == [0]
     deque.get(0)
     blocked.join(60)
@@ -80,7 +86,7 @@ def test_put_waits_for_its_actors_slot_and_for_no_other():
 
 def test_get_raises_when_a_trajectory_of_an_actor_is_missing():
     deque, ledger = make_deque()
-    act_and_put(deque, ledger, make_item(0, 1))
+    collect_and_put(deque, ledger, make_item(0, 1))
     with pytest.raises(SequenceError, match="expected trajectory 0, got 1"):
         deque.get()
 
@@ -89,13 +95,13 @@ def test_get_raises_when_a_trajectory_of_an_actor_is_missing():
 def test_close_ends_a_wait(blocked_call):
     deque, ledger = make_deque(num_actors=1)
     if blocked_call == "put":
-        act_and_put(deque, ledger, make_item(0, 0))
+        collect_and_put(deque, ledger, make_item(0, 0))
     outcome = []
 
     def blocked():
         try:
             if blocked_call == "put":
-                act_and_put(deque, ledger, make_item(0, 1))
+                collect_and_put(deque, ledger, make_item(0, 1))
             else:
                 deque.get()
         except Closed:
@@ -109,11 +115,11 @@ def test_close_ends_a_wait(blocked_call):
 
 def test_ledger_balances_through_a_run_and_its_stop():
     deque, ledger = make_deque(num_actors=2, slots_per_actor=2)
-    act_and_put(deque, ledger, make_item(0, 0, env_steps=7))
-    act_and_put(deque, ledger, make_item(1, 0, env_steps=5))
+    collect_and_put(deque, ledger, make_item(0, 0, env_steps=7))
+    collect_and_put(deque, ledger, make_item(1, 0, env_steps=5))
     item = deque.get(0)
     ledger.move(0, item.env_steps, "in_flight", "learned")
-    ledger.act(0, 6)
+    ledger.collect(0, 6)
     assert ledger.balance() == [
         {"acted": 13, "in_flight": 6, "queued": 0, "learned": 7, "discarded": 0},
         {"acted": 5, "in_flight": 0, "queued": 5, "learned": 0, "discarded": 0},
@@ -130,28 +136,37 @@ def test_ledger_balances_through_a_run_and_its_stop():
 
 def test_ledger_refuses_to_move_env_steps_that_are_not_there():
     ledger = Ledger(1)
-    ledger.act(0, 5)
-    with pytest.raises(LedgerError, match="queued holds 0"):
+    ledger.collect(0, 5)
+    with pytest.raises(LedgerError, match="in queued to move to learned, got 0"):
         ledger.move(0, 5, "queued", "learned")
 
 
-def test_staging_replaces_what_no_actor_took():
+def test_staging_replaces_networks_that_no_actor_took():
     staging = NetworksDeque()
     staging.append(0, "old")
     staging.append(1, "new")
-    assert staging.newest(0) == (1, "new")
-    assert staging.newest(1) == (1, "new"), "the device's other actors get it too"
+    assert staging.take(0) == (1, "new")
+    assert staging.take(1) == (1, "new"), "the device's other actors get it too"
 
 
-def test_staging_waits_for_the_version_asked_for():
+def test_staging_waits_for_at_least_the_version():
     staging = NetworksDeque()
     staging.append(0, "old")
     got = []
-    thread = start(lambda: got.append(staging.newest(2)))
+    thread = start(lambda: got.append(staging.take(2)))
     staging.append(1, "too old")
     staging.append(2, "new")
     thread.join(60)
     assert got == [(2, "new")]
+
+
+def test_replayed_staging_returns_exactly_the_version_until_its_last_taker():
+    staging = ReplayedNetworksDeque({0: 2, 2: 1})
+    for version in range(3):
+        staging.append(version, f"networks {version}")
+    assert staging.take(2) == (2, "networks 2")
+    assert [staging.take(0), staging.take(0)] == [(0, "networks 0")] * 2
+    assert not staging._staged, "version 1 has no taker, the others have had all theirs"
 
 
 def test_staging_refuses_a_version_that_is_not_newer():
@@ -167,7 +182,7 @@ def test_closing_staging_ends_a_wait():
 
     def blocked():
         try:
-            staging.newest(0)
+            staging.take(0)
         except Closed:
             outcome.append("closed")
 

@@ -14,14 +14,14 @@ def test_lock_step_asks_for_exactly_the_version_being_updated():
     assert schedule.actors_to_take(5) == [0, 1]
 
 
-def test_actors_take_turns_when_a_cycle_takes_fewer_trajectories_than_there_are():
+def test_actors_take_turns_when_there_are_more_of_them_than_trajectories_in_a_cycle():
     schedule = LagSchedule(num_actors=3, trajectories_per_cycle=2, max_policy_lag=0)
     assert [schedule.actors_to_take(cycle) for cycle in range(3)] == [[0, 1], [2, 0], [1, 2]]
     assert schedule.min_policy_version(0, 1) == 1  # trajectory 3 of cycle 1
     assert schedule.min_policy_version(2, 1) == 2  # trajectory 5 of cycle 2
 
 
-def test_without_a_bound_nothing_waits():
+def test_without_a_bound_any_version_and_any_actor_will_do():
     schedule = LagSchedule(num_actors=2, trajectories_per_cycle=3, max_policy_lag=None)
     assert schedule.min_policy_version(1, 1000) == 0
     assert schedule.actors_to_take(7) == [None, None, None]

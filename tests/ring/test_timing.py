@@ -1,9 +1,9 @@
-"""Where the threads' time goes, and what that says."""
+"""Wall-time accounting and the bottleneck that it shows."""
 
 import pytest
 
 from sebulba.ring import timing
-from sebulba.ring.timing import TimeShares, WallClock, describe_binding
+from sebulba.ring.timing import TimeShares, WallClock, describe_bottleneck
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def clock_time(monkeypatch):
     return Now
 
 
-def test_laps_book_all_time_once(clock_time):
+def test_laps_record_all_time_once(clock_time):
     clock = WallClock()
     for activity, at in [("act", 2.0), ("transfer", 2.5), ("act", 5.0)]:
         clock_time.seconds = at
@@ -23,7 +23,7 @@ def test_laps_book_all_time_once(clock_time):
     assert clock.seconds == {"act": 4.5, "transfer": 0.5}
 
 
-def test_shares_are_those_since_the_restart_over_all_clocks_of_a_kind(clock_time):
+def test_shares_cover_the_time_since_the_restart_over_all_clocks_of_a_kind(clock_time):
     actors, learner = [WallClock(), WallClock()], WallClock()
     clock_time.seconds = 100.0
     for clock in (*actors, learner):
@@ -45,9 +45,9 @@ def test_shares_are_those_since_the_restart_over_all_clocks_of_a_kind(clock_time
         (
             {"act": 0.9, "transfer": 0.1},
             {"wait for trajectories": 0.7, "update": 0.3},
-            "actors bind",
+            "actor-bound",
         ),
-        ({"act": 0.3, "wait for queue": 0.7}, {"update": 1.0}, "learner binds"),
+        ({"act": 0.3, "wait for queue": 0.7}, {"update": 1.0}, "learner-bound"),
         (
             {"act": 0.5, "wait for networks": 0.5},
             {"wait for trajectories": 0.5, "update": 0.5},
@@ -57,5 +57,5 @@ def test_shares_are_those_since_the_restart_over_all_clocks_of_a_kind(clock_time
         ({}, {}, "too short"),
     ],
 )
-def test_the_binding_part_is_named_with_what_to_change(actor, learner, expected):
-    assert expected in describe_binding({"actor": actor, "learner": learner})
+def test_the_bottleneck_is_named_with_the_keys_to_change(actor, learner, expected):
+    assert expected in describe_bottleneck({"actor": actor, "learner": learner})

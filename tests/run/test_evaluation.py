@@ -43,7 +43,7 @@ def test_the_last_networks_are_evaluated_as_they_are_afterwards(run_of):
     assert (row["learner_cycle"], row["env_steps"]) == (stored.learner_cycle, stored.env_steps)
     plan = make_plan(seed=stored.config.seed)
     evaluation = Evaluator(stored.agent, plan, device=stored.device).start(stored.networks)
-    while not evaluation.is_over:
+    while not evaluation.is_done:
         evaluation.advance()
     evaluation.close()
     expected = summarize(evaluation.result().records, seed=plan.seed)

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 
+import chex
 import pytest
 
 from sebulba.acting.actor import Actor
@@ -26,7 +27,6 @@ from sebulba.storage.checkpoints.restore import steps_in
 from sebulba_agents.config import ImpalaConfig, R2D2Config
 from tests.run.resuming import comparable, rows_in, run_ring
 from tests.toys import ToyConfig
-from tests.trees import assert_trees_equal
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -140,8 +140,8 @@ def learned(ring):
 def test_lock_step_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles, tmp_path):
     expected, expected_rows, _ = run_ring(config)
     ring, rows = run_in_parts(config, tmp_path, cycles)
-    assert_trees_equal(ring.learner.state, expected.learner.state)
-    assert_trees_equal(ring.learner.published, expected.learner.published)
+    chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
+    chex.assert_trees_all_equal(ring.learner.published, expected.learner.published)
     assert comparable(rows) == comparable(expected_rows)
     assert learned(ring) == learned(expected)
     assert ring.learner.num_updates == expected.learner.num_updates > 0
@@ -197,7 +197,7 @@ def test_copies_taken_at_work_are_as_good_as_those_taken_at_the_end(
         ring, _, _ = run_ring(
             config, shutil.copytree(tmp_path, tmp_path / f"of {step}"), which=step
         )
-        assert_trees_equal(ring.learner.state, expected.learner.state)
+        chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
 
 
 def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatch, capsys):

@@ -7,6 +7,7 @@ import shlex
 import time
 from signal import SIGINT, SIGTERM
 
+import chex
 import pytest
 
 from sebulba.config.loading import load_config
@@ -16,7 +17,6 @@ from sebulba.run.state import resume
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.run.resuming import comparable, rows_in, training
 from tests.subprocesses import DEADLINE_S, run_python, wait_for
-from tests.trees import assert_trees_equal
 
 LONGEST_WAIT_S = 0.2  # Another moment each time, for what the run is at.
 ENDLESS = ("--run.total-env-steps", "1000000000")
@@ -59,7 +59,9 @@ def assert_ends_as_the_uninterrupted_run(config, run_dir, whole_dir):
     whole = load_config(str(config), [*flags, "--run-dir", str(whole_dir)])
     assert train(whole) == 0
     assert comparable(rows_in(run_dir)) == comparable(rows_in(whole_dir))
-    assert_trees_equal(last_learner_state(resumed, run_dir), last_learner_state(whole, whole_dir))
+    chex.assert_trees_all_equal(
+        last_learner_state(resumed, run_dir), last_learner_state(whole, whole_dir)
+    )
 
 
 def last_learner_state(config, run_dir):

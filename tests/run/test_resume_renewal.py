@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import numpy as np
 import pytest
 
@@ -23,7 +24,6 @@ from sebulba.storage.checkpoints.restore import steps_in
 from sebulba_agents.config import ImpalaConfig
 from tests.run.resuming import comparable, rows_in, run_ring
 from tests.toys import ToyConfig
-from tests.trees import assert_trees_equal
 
 ENVPOOL = EnvConfig(suite="envpool", id="CartPole-v1")
 GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
@@ -79,7 +79,7 @@ def test_lock_step_run_with_renewals_in_parts_is_bitwise_the_uninterrupted_run(
     assert first.learner.num_cycles == stop_at
     ring, rows, resumed = run_ring(config, tmp_path, which="latest")
     assert (resumed.level, resumed.num_cycles) == ("exact-reset", resumed_at)
-    assert_trees_equal(ring.learner.state, expected.learner.state)
+    chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
     kept = [row for row in first_rows if row["env_steps"] <= resumed.env_steps]
     assert comparable(kept + rows) == comparable(expected_rows)
     assert ring.progress.window.state() == expected.progress.window.state()
@@ -174,7 +174,7 @@ def test_jax_environments_that_are_stepped_resume_exactly(tmp_path):
     _, first_rows, _ = run_ring(config, tmp_path, stop_at_cycle=7)
     ring, rows, resumed = run_ring(config, tmp_path, which="latest")
     assert (resumed.level, resumed.num_cycles) == ("exact", 7)
-    assert_trees_equal(ring.learner.state, expected.learner.state)
+    chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
     assert comparable(first_rows + rows) == comparable(expected_rows)
 
 

@@ -2,6 +2,7 @@
 
 import signal
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from sebulba.errors import ConfigError
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import run
 from tests.toys import ToyConfig, ToyState
-from tests.trees import assert_trees_equal
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -84,8 +84,8 @@ def test_lock_step_twice_and_serial_once_give_bitwise_the_same_run(env, threads)
     config = make_config(env, threads=threads)
     (first, first_rows), (second, second_rows) = run_ring(config), run_ring(config)
     serial, serial_rows = run_ring(config, mode="serial")
-    assert_trees_equal(first.learner.state, second.learner.state)
-    assert_trees_equal(first.learner.state, serial.learner.state)
+    chex.assert_trees_all_equal(first.learner.state, second.learner.state)
+    chex.assert_trees_all_equal(first.learner.state, serial.learner.state)
     assert first.learner.num_cycles > 50
     for rows in (second_rows, serial_rows):
         assert [row | {"queue_depth": 0} for row in without_times(rows)] == [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
-from sebulba.devices.mapping import map_over_learners
+from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.toolkit.running_moments import init_moments, merge
 
 LENGTH, NUM_ENVS = 5, 8
@@ -50,7 +50,7 @@ def test_the_number_of_learner_devices_never_changes_the_moments(num_devices):
     start = merge(init_moments((2,)), x[0], mask[0])
     expected = merge(start, x[2], mask[2])
     learners = LearnerDevices(jax.devices()[:num_devices])
-    merged = map_over_learners(
+    merged = map_over_learner_devices(
         lambda moments, x, mask: (merge(moments, x, mask),), learners, out_specs=(REPLICATED,)
     )
     (got,) = merged(

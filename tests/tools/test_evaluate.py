@@ -1,4 +1,4 @@
-"""`python -m sebulba.evaluate`: figures, files and exit codes."""
+"""`python -m sebulba.evaluate`: statistics, files and exit codes."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ def run_command(*arguments):
 
 
 @pytest.mark.parametrize("name", ["impala", "r2d2", "sac"])
-def test_a_run_is_evaluated_from_its_directory_alone(run_of, tmp_path, capsys, name):
+def test_evaluation_needs_only_the_run_directory(run_of, tmp_path, capsys, name):
     file = tmp_path / "figures.json"
     assert run_command(run_of(name), "--episodes", 5, "--parallel-envs", 2, "--json", file) == 0
     shown = capsys.readouterr().out
@@ -37,17 +37,17 @@ def test_a_run_is_evaluated_from_its_directory_alone(run_of, tmp_path, capsys, n
     assert (protocol["seed"], protocol["num_envs"]) == (0, 2)
 
 
-def test_settings_that_papers_differ_in_are_named():
+def test_settings_that_papers_differ_in_have_readable_labels():
     settings = {"repeat_action_probability": 0.25, "frame_skip": 4, "max_episode_steps": 100}
     assert notable_settings(settings | {"img_height": 84, "noop_max": None}) == {
         "sticky actions": 0.25,
-        "frames a step": 4,
-        "steps an episode, at most": 100,
-        "frames an episode, at most": 400,
+        "frames per step": 4,
+        "max steps per episode": 100,
+        "max frames per episode": 400,
     }
 
 
-def test_figures_are_the_same_when_evaluated_twice(run_of, tmp_path):
+def test_two_evaluations_write_the_same_file(run_of, tmp_path):
     files = [tmp_path / f"{i}.json" for i in range(2)]
     for file in files:
         assert run_command(run_of("cartpole"), "--episodes", 4, "--seed", 7, "--json", file) == 0
@@ -64,37 +64,37 @@ def test_a_video_shows_the_first_episode_that_was_evaluated(run_of, tmp_path, ca
     first = json.loads(file.read_text())["episodes"][0]
     with Image.open(video) as image:
         assert image.n_frames == first["length"] + 1 == 10
-    assert "10 pictures" in capsys.readouterr().out
+    assert "10 frames" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not load_opengl(), reason="needs libEGL.so.1")
 def test_a_video_of_envpool_s_mujoco_shows_every_step_of_the_episode(run_of, tmp_path):
     video = tmp_path / "video.gif"
-    # EnvPool looks for OpenGL when it is loaded, and here it is: a user's process is a new one.
+    # In a subprocess: EnvPool looks for OpenGL when it is imported, which has happened here.
     command = [sys.executable, "-m", "sebulba.evaluate", str(run_of("half_cheetah"))]
     subprocess.run([*command, "--episodes", "2", "--video", str(video)], check=True, timeout=120)
     with Image.open(video) as image:
         assert image.size == (480, 480)
-        assert image.n_frames == 21, "each is different from the one before"
+        assert image.n_frames == 21, "GIFs merge equal frames, so all of these differ"
 
 
-def test_episodes_that_are_not_over_in_time_are_told(run_of, capsys):
-    # Catch takes 9 steps, and a slice is 16 rows: the first of two episodes is over.
+def test_unfinished_episodes_are_reported(run_of, capsys):
+    # Catch takes 9 steps and a slice has 16 rows, so only the first of two episodes ends.
     arguments = ("--episodes", 2, "--parallel-envs", 1, "--max-episode-steps", 2)
     assert run_command(run_of("impala"), *arguments) == 0
-    assert "give --max-episode-steps more" in capsys.readouterr().out
+    assert "increase --max-episode-steps" in capsys.readouterr().out
 
 
-def test_an_evaluation_in_which_no_episode_ends_is_a_failure(run_of, capsys):
+def test_an_evaluation_in_which_no_episode_ends_fails(run_of, capsys):
     arguments = ("--episodes", 1, "--max-episode-steps", 1)
     assert run_command(run_of("never_ending"), *arguments) == 3
     captured = capsys.readouterr()
     assert "unknown" in captured.out
-    assert "no episode was over" in captured.err
+    assert "no episode ended" in captured.err
 
 
-def test_environments_have_the_time_limit_of_the_run(run_of, monkeypatch):
+def test_environments_have_the_timeout_of_the_run(run_of, monkeypatch):
     made = []
 
     def make(*args, **kwargs):
@@ -114,7 +114,7 @@ def test_environments_have_the_time_limit_of_the_run(run_of, monkeypatch):
         (["--video", "video.avi"], 2, "ends in .gif or .mp4"),
     ],
 )
-def test_what_cannot_be_evaluated_has_its_exit_code(run_of, capsys, arguments, code, message):
+def test_invalid_arguments_have_their_exit_code(run_of, capsys, arguments, code, message):
     assert run_command(run_of("impala"), *arguments) == code
     assert message in capsys.readouterr().err
 
@@ -124,7 +124,7 @@ def test_a_directory_without_a_run_is_a_usage_error(tmp_path, capsys):
     assert "expected a run directory" in capsys.readouterr().err
 
 
-def test_the_command_line_is_read_without_jax_and_refuses_nonsense():
+def test_usage_errors_are_reported_without_importing_jax():
     command = [sys.executable, "-X", "importtime", "-m", "sebulba.evaluate", "x", "--episodes", "0"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2

@@ -180,7 +180,7 @@ class _Updates:
         per_cycle = subject.run_spec.trajectories_per_cycle
         self._learner = Learner(
             agent=_GradientsOnly(agent),
-            learners=learners,
+            learner_devices=learners,
             num_envs_per_device=subject.run_spec.num_envs // len(devices),
             key=jax.random.key(subject.config.seed),
             clock=WallClock(),

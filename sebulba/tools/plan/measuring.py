@@ -11,7 +11,7 @@ import numpy as np
 
 from sebulba.config import Config
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.devices.split import plan_learners
+from sebulba.devices.split import plan_learner_devices
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
 from sebulba.run.assembly import Ring, assemble
@@ -36,7 +36,7 @@ def measure_parts(config: Config, *, seconds: float) -> Parts:
     try:
         act = _cost(_acting(ring), seconds)
         update = _cost(learner_cycle(ring, config), seconds)
-        transfer = _cost(_placing(ring, plan_learners(config.devices)), seconds / 4)
+        transfer = _cost(_placing(ring, plan_learner_devices(config.devices)), seconds / 4)
     finally:
         ring.close_environments()
     environment = _cost(_stepping(config), seconds)

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import time
 
+import chex
 import numpy as np
 import pytest
 
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.checkpoints.restore import restore, steps_in
 from tests.subprocesses import DEADLINE_S, run_python, started
-from tests.trees import assert_trees_equal
 
 FULL_DISK = """
 import resource, signal, sys, time
@@ -57,7 +57,7 @@ def test_full_disk_is_told_and_costs_no_older_checkpoint(tmp_path, then):
     step = {"recovers": 4, "ends": 1}[then]
     expected = {name: np.random.default_rng(step).normal(size=20_000) for name in "abcd"}
     restored, _ = restore(tmp_path, "latest", expected)
-    assert_trees_equal(restored, expected)
+    chex.assert_trees_all_equal(restored, expected)
     assert steps_in(tmp_path) == [step]
 
 
@@ -123,6 +123,6 @@ def check_what_a_kill_left(process, directory):
         assert newest in (printed, printed + 1)
     expected = {name: np.random.default_rng(newest).normal(size=50_000) for name in "abcd"}
     restored, meta = restore(directory, "latest", expected)
-    assert_trees_equal(restored, expected)
+    chex.assert_trees_all_equal(restored, expected)
     assert meta == {"step": newest}
     return newest

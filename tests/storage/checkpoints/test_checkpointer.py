@@ -4,6 +4,7 @@ import pathlib
 import pickle
 import shutil
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError, snapshot
 from sebulba.storage.checkpoints.restore import CheckpointError, best_step, restore, steps_in
-from tests.trees import assert_trees_equal
 
 META = {"env_steps": 12, "returns": [0.1, float("nan"), 1e300], "name": "é"}
 
@@ -60,7 +60,7 @@ def test_restore_gives_back_every_bit_and_type(checkpointer):
     state = make_state(3)
     save(checkpointer, 3, state)
     restored, meta = restore(checkpointer.directory, "latest", state)
-    assert_trees_equal(restored, state)
+    chex.assert_trees_all_equal(restored, state)
     assert_same_meta(meta, META)
     for got, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
         assert (type(got), got.dtype) == (type(expected), expected.dtype)
@@ -76,7 +76,7 @@ def test_restore_takes_shapes_for_an_answer(checkpointer):
     )
     like["host"] = jax.ShapeDtypeStruct((3,), np.float64)
     restored, _ = restore(checkpointer.directory, 0, like)
-    assert_trees_equal(restored, state)
+    chex.assert_trees_all_equal(restored, state)
     assert isinstance(restored.pop("host"), np.ndarray)
     assert {leaf.sharding for leaf in jax.tree.leaves(restored)} == {sharding}
 
@@ -112,7 +112,7 @@ def test_save_has_its_own_copy_when_it_returns(checkpointer):
     checkpointer.wait()
     like = {"donated": jnp.zeros(100_000), "host": np.arange(5)}
     restored, meta = restore(checkpointer.directory, 0, like)
-    assert_trees_equal(restored, {"donated": np.arange(100_000.0), "host": np.arange(5)})
+    chex.assert_trees_all_equal(restored, {"donated": np.arange(100_000.0), "host": np.arange(5)})
     assert meta == {"counts": [1]}
 
 
@@ -122,14 +122,14 @@ def test_save_takes_an_earlier_snapshot(checkpointer):
     state["networks"]["kernel"].delete()
     save(checkpointer, 0, taken)
     restored, _ = restore(checkpointer.directory, 0, make_state(9))
-    assert_trees_equal(restored, make_state())
+    chex.assert_trees_all_equal(restored, make_state())
 
 
 def test_partial_restore_reads_what_it_is_asked_for(checkpointer):
     save(checkpointer, 0)
     like = {"networks": make_state(5)["networks"]}
     restored, _ = restore(checkpointer.directory, "latest", like, partial=True)
-    assert_trees_equal(restored, {"networks": make_state(0)["networks"]})
+    chex.assert_trees_all_equal(restored, {"networks": make_state(0)["networks"]})
     with pytest.raises(CheckpointError, match="other networks"):
         restore(checkpointer.directory, "latest", like)
 
@@ -163,14 +163,14 @@ def test_discard_after_rewinds(checkpointer):
     assert steps_in(checkpointer.directory) == [1]
     save(checkpointer, 2, make_state(22))
     restored, _ = restore(checkpointer.directory, "latest", make_state())
-    assert_trees_equal(restored, make_state(22))
+    chex.assert_trees_all_equal(restored, make_state(22))
 
 
 def test_saving_the_same_step_again_changes_nothing(checkpointer):
     save(checkpointer, 1)
     save(checkpointer, 1, make_state(2))
     restored, _ = restore(checkpointer.directory, 1, make_state())
-    assert_trees_equal(restored, make_state(1))
+    chex.assert_trees_all_equal(restored, make_state(1))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_damage_to_any_file_is_found_or_harmless(checkpointer, tmp_path, how):
             assert f"checkpoint 1 in {directory} is damaged" in str(error)
             found.append(name.parts[0])
         else:
-            assert_trees_equal(restored, make_state(1))
+            chex.assert_trees_all_equal(restored, make_state(1))
             assert_same_meta(meta, META)
     assert {"state", "meta", "manifest"} <= set(found)
 
@@ -269,7 +269,7 @@ def test_latest_never_falls_back_but_says_what_else_there_is(checkpointer):
     with pytest.raises(CheckpointError, match="Other checkpoints: 1; take one with --resume STEP"):
         restore(checkpointer.directory, "latest", make_state())
     restored, _ = restore(checkpointer.directory, 1, make_state())
-    assert_trees_equal(restored, make_state(1))
+    chex.assert_trees_all_equal(restored, make_state(1))
 
 
 def test_checkpoint_under_another_name_is_found(checkpointer):
@@ -303,7 +303,7 @@ def test_pickle_in_place_of_any_file_is_not_executed(checkpointer, tmp_path):
         except CheckpointError:
             refused += 1
         else:
-            assert_trees_equal(restored, make_state(1))
+            chex.assert_trees_all_equal(restored, make_state(1))
     assert refused >= 3
     assert not exploded.exists()
     pickle.loads(bomb).close()

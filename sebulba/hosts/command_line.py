@@ -1,4 +1,4 @@
-"""Flags that a command takes for itself out of the command line of its runs. Imports no jax."""
+"""Takes a launcher's own flags out of the command line of its runs. Imports no jax."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from sebulba.errors import ConfigError
 
 
 def take_flag(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
-    """Takes a flag and its value out of a command line.
+    """Take a flag and its value out of a command line.
 
     Returns:
-        The value, empty if there is none, or None where the flag is not there; and the rest.
+        The value ("" if it is missing; None without the flag) and the other arguments.
 
     Raises:
-        ConfigError: it is there twice.
+        ConfigError: the command line has the flag twice.
     """
     rest: list[str] = []
     texts: list[str] = []
@@ -29,10 +29,10 @@ def take_flag(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
 
 
 def take_count(argv: Sequence[str], flag: str) -> tuple[int | None, list[str]]:
-    """Takes a flag and its count, a number from 1, out of a command line; see `take_flag`."""
+    """Take a flag and its value, an integer of at least 1; otherwise like `take_flag`."""
     text, rest = take_flag(argv, flag)
     if text is None:
         return None, rest
     if not (text.isdecimal() and int(text)):
-        raise ConfigError(f"{flag}: expected a number from 1, got {text!r}")
+        raise ConfigError(f"{flag}: expected an integer of at least 1, got {text!r}")
     return int(text), rest
