@@ -14,12 +14,12 @@ import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.distributions import categorical_log_prob, categorical_mode, categorical_sample
+from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.torsos import DeepTorso, DQNTorso, ShallowTorso
 from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec, Trajectory
-from sebulba_agents.torsos import DeepTorso, DQNTorso, ShallowTorso
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,10 +104,10 @@ class PolicyGradient:
         return init_window(self, networks, self._run_spec, num_envs, keep=lambda state: ())
 
     def init_actor_state(
-        self, networks: Networks, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: Networks, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> PolicyGradientState:
         """Returns the key."""
-        del networks, num_envs, actor_id
+        del networks, num_envs, global_actor_id
         return PolicyGradientState(key=key)
 
     def act(
@@ -121,7 +121,8 @@ class PolicyGradient:
         """Samples from the policy, or takes its mode."""
         logits = self._policy.apply(networks, env_step.observation[None])[0]
         key, action_key = jax.random.split(actor_state.key)
-        action = categorical_mode(logits) if greedy else categorical_sample(action_key, logits)
+        policy = Categorical(logits=logits)
+        action = policy.mode() if greedy else policy.sample(action_key)
         return action, (), PolicyGradientState(key=key)
 
     def shard_actor_state(
@@ -153,7 +154,7 @@ class PolicyGradient:
         discounts = jnp.where(arrived.terminated, 0.0, self._config.discount)
         returns = _returns(arrived.reward, discounts)
         logits = self._policy.apply(networks, trajectory.env_steps.observation[:-1])
-        log_probs = categorical_log_prob(logits, trajectory.action)
+        log_probs = Categorical(logits=logits).log_prob(trajectory.action)
         return -masked_mean(log_probs * returns, trajectory.valid), (experience, {})
 
     def optimize(

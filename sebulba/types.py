@@ -1,17 +1,17 @@
-"""The pytrees that flow round the ring. Read this file first.
+"""The pytrees that actors and learner exchange. Read this file first.
 
 Axes, in every docstring of the project: `T` transitions of a trajectory, `B` environments of one
-actor (or, on the learner, of one learner device's share), `A` actions.
+actor (on the learner: of one learner device's share), `A` actions.
 
-The stream contract. Every environment autoresets on the *next* step, and row `t` of a stream is
-what arrived together, and what was chosen from it:
+The stream contract. A *row* is one time step: the observation, reward and flags of one env step,
+and the action selected from that observation.
 
     row t:   observation_t  reward_t  terminated_t  truncated_t  is_first_t | action_t  extras_t
 
-`reward_t` was paid on arriving at `observation_t`, so transition `t` is
-`(observation_t, action_t) -> (reward_{t+1}, observation_{t+1})`. The observation of a row that ends
-an episode is the true final one; the action chosen from it is ignored, and the row after it is a
-reset (`is_first`, reward 0). That transition is no experience: it is not `valid`.
+`reward_t` was received on arriving at `observation_t`, so transition `t` is
+`(observation_t, action_t) -> (reward_{t+1}, observation_{t+1})`. Every environment autoresets on
+the *next* step: a row that ends an episode has the true final observation, its action is ignored,
+and the next row is a reset (`is_first`, reward 0). The transition between the two is not `valid`.
 """
 
 import dataclasses
@@ -23,77 +23,77 @@ from sebulba.pytree import pytree_dataclass
 
 PyTree = Any
 Array = Any
-"""A leaf: a `jax.Array`, in host memory NumPy's; in a description a `jax.ShapeDtypeStruct`."""
+"""A leaf: a `jax.Array`, a NumPy array in host memory, or a `jax.ShapeDtypeStruct` in a spec."""
 Networks = PyTree
-"""Parameters, and whatever travels with them: target parameters, normalisers."""
+"""Parameters, and target parameters and normalisation statistics if any."""
 ActorState = PyTree
-"""What an agent carries from step to step while acting; per-environment leaves lead with `B`."""
+"""An agent's state between act steps; per-environment leaves have `B` as leading axis."""
 Experience = PyTree
-"""What one learner device learns from: the newest trajectories, or a replay buffer."""
+"""One learner device's training data: the newest trajectories, or a replay buffer."""
 
 
 @pytree_dataclass
 class EnvStep:
-    """What one step of `B` environments gives; with a leading axis of time in a trajectory."""
+    """The result of one step of `B` environments; trajectories add a leading time axis."""
 
-    observation: PyTree  # [B, ...], also at an episode's end the true observation
-    reward: Array  # [B] float32, raw, paid on arriving here; 0 on a reset row
+    observation: PyTree  # [B, ...], the true final observation at an episode's end
+    reward: Array  # [B] float32, raw, received on arriving here; 0 on a reset row
     terminated: Array  # [B] bool, the discount on arriving here is 0
-    truncated: Array  # [B] bool, bootstraps from this very observation
+    truncated: Array  # [B] bool, targets bootstrap from this observation
     is_first: Array  # [B] bool, this observation is a reset
-    # [B] bool where an episode's statistics end elsewhere than its stream (a lost life ends the
-    # stream's episode, not the game); None means `terminated | truncated`.
+    # [B] bool, the ends of episodes for statistics, where they differ from the stream's: a lost
+    # life ends the stream's episode, but not the game. None: `terminated | truncated`.
     episode_over: Array | None = None
 
     @property
     def done(self) -> Array:
-        """`[B]` bool: this row ends an episode; the action chosen from it is ignored."""
+        """`[B]` bool: this row ends an episode, and its action is ignored."""
         return self.terminated | self.truncated
 
 
 @pytree_dataclass
 class Trajectory:
-    """`T` transitions of `B` environments: `T + 1` rows, the last being the next one's row 0."""
+    """`T` transitions of `B` environments; row `T` is row 0 of the next trajectory."""
 
     env_steps: EnvStep  # [T + 1, B, ...]
-    action: PyTree  # [T, B, ...], chosen from rows 0 … T - 1
-    extras: PyTree  # [T, B, ...], the agent's own: behaviour logits, values, q …
+    action: PyTree  # [T, B, ...], selected in rows 0 … T - 1
+    extras: PyTree  # [T, B, ...], outputs of `Agent.act`: behaviour policy, values …
 
     @property
     def valid(self) -> Array:
-        """`[T, B]` bool: False for the transition out of a final observation (the autoreset step).
+        """`[T, B]` bool: False for the transition from a final observation to a reset.
 
         An invalid transition has weight 0 in every loss term, priority, normalisation, entropy and
-        mean, and is no environment step in any counter.
+        mean, and counts as no env step.
         """
         return ~self.env_steps.done[:-1]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvironmentSpec:
-    """The spaces of one environment of a batch."""
+    """The observation and action spaces of a single environment."""
 
-    observation: PyTree  # of jax.ShapeDtypeStruct, without the batch axis
+    observation: PyTree  # jax.ShapeDtypeStruct leaves, without the batch axis
     action_space: gymnasium.Space  # Discrete, MultiDiscrete or Box
-    # What the adapter turns actions into, where that is another space: bounds, 64 bits.
+    # The space that the adapter converts actions to, if it differs in bounds or dtype.
     native_action_space: gymnasium.Space | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What an agent may know about the run that it is built for.
+    """Facts about the run that an agent is built for.
 
-    Counts are of one host, but for `num_cycles` and `num_hosts`.
+    Counts are per host, except `num_cycles` and `num_hosts`.
     """
 
     environment: EnvironmentSpec
-    num_envs: int  # environments of one actor
+    num_envs: int  # environments per actor
     num_actors: int  # actor threads
-    num_learner_devices: int  # an actor's environments are split evenly over them
+    num_learner_devices: int  # each gets an equal share of every actor's environments
     trajectory_length: int  # T
-    trajectories_per_cycle: int  # taken from the deque each learner cycle
+    trajectories_per_cycle: int  # consumed by each learner cycle
     num_cycles: int  # learner cycles in the whole run
-    num_hosts: int = 1  # that learn together, each with as much as this one
+    num_hosts: int = 1  # all with the same numbers of actors and devices
 
     @property
     def num_envs_of_all_hosts(self) -> int:
@@ -113,28 +113,25 @@ class RunSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeRecord:
-    """A finished episode: of raw rewards, kept across trajectory borders."""
+    """A finished episode's raw statistics; it may span several trajectories."""
 
     episode_return: float
-    episode_length: int  # env steps; reset steps do not count
-    reduced: dict[str, float] = dataclasses.field(default_factory=dict)  # by the reducer's name
+    episode_length: int  # env steps, without reset steps
+    reduced: dict[str, float] = dataclasses.field(default_factory=dict)  # by reducer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrajectoryItem:
-    """What an actor pushes onto the trajectory deque: one act cycle, placed on the learner devices.
+    """One act cycle's results on the learner devices, as an actor pushes them onto the deque."""
 
-    `initial_state` is the actor state before row 0, `final_state` the one after row `T - 1`.
-    """
-
-    initial_state: ActorState
-    final_state: ActorState
+    initial_state: ActorState  # before row 0
+    final_state: ActorState  # after row T - 1
     trajectory: Trajectory
-    actor_id: int
+    actor_id: int  # on this host
     sequence_number: int  # 0, 1, 2 … for each actor
-    policy_version: int  # learner cycles that the networks had seen
-    env_steps: int  # valid transitions: reset steps do not count
+    policy_version: int  # learner cycles completed when the networks were published
+    env_steps: int  # valid transitions
     episodes: tuple[EpisodeRecord, ...]
-    episodes_cut: int = 0  # that were under way when their environments were made anew
-    env_restarts: int = 0  # faults of the actor's environments since its last trajectory
-    resume_point: PyTree = None  # the `ActCarry` that the actor's next cycle began with
+    episodes_cut: int = 0  # episodes interrupted by recreating their environments
+    env_restarts: int = 0  # environment faults since the actor's previous trajectory
+    resume_point: PyTree = None  # the `ActCarry` at the start of the actor's next cycle

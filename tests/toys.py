@@ -91,7 +91,7 @@ class ToyAgent:
             trajectories_of=jnp.zeros(self._run_spec.num_actors, jnp.int32),
         )
 
-    def init_actor_state(self, networks, num_envs, key, actor_id):
+    def init_actor_state(self, networks, num_envs, key, global_actor_id):
         return ToyState(key=key, count=jnp.zeros(num_envs, jnp.int32))
 
     def act(self, networks, actor_state, env_step: EnvStep, *, greedy):

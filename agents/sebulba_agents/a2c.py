@@ -1,11 +1,9 @@
 """A2C: the synchronous advantage actor-critic.
 
 Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning" (arXiv 1602.01783),
-algorithm S3, with all actors in step. Nothing corrects for older parameters, so actors should act
-with the newest: `learner.max_policy_lag` 0.
+algorithm S3, with synchronised actors. Nothing corrects for acting with older parameters: use
+`learner.max_policy_lag` 0.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,33 +12,35 @@ from sebulba.agent import Metrics
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
-from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
 from sebulba_agents.config import A2CConfig
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.on_policy import OnePass, rewards_and_discounts
 
 
 def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
-    """Returns the agent.
+    """Return the agent.
 
     Raises:
-        ConfigError: naming the key to change.
+        ConfigError: the environment does not suit the agent.
     """
-    learning = OnePass(functools.partial(a2c_loss, config=config))
-    return ActorCriticAgent(config, run_spec, learning=learning)
+    return ActorCriticAgent(
+        config,
+        run_spec,
+        loss=lambda outputs, trajectory, step: a2c_loss(outputs, trajectory, config),
+    )
 
 
 def a2c_loss(
     outputs: PolicyValue, trajectory: Trajectory, config: A2CConfig
 ) -> tuple[jax.Array, Metrics]:
-    """Returns the loss `[]` and metrics: means over the valid transitions of all learner devices.
+    """Return the loss `[]` and metrics: means over the valid transitions of all learner devices.
 
-    With λ = 1 the advantages are the paper's: rewards up to the trajectory's or the episode's end
-    and the value there, less the value here.
+    With λ = 1 the advantages are the paper's: rewards up to the end of trajectory or episode, plus
+    the value there, minus the value here.
 
     Args:
-        outputs: of all rows `[T + 1, B]`; differentiated.
-        trajectory: what the actor saw and did, with the same parameters.
+        outputs: for all rows `[T + 1, B]`; differentiated.
+        trajectory: collected with the same parameters.
         config: γ, λ, costs.
     """
     valid = trajectory.valid

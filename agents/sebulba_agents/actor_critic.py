@@ -1,35 +1,64 @@
-"""Acting with a policy and a value: all that on-policy agents have in common.
+"""The actor-critic that all on-policy agents share: acting, memory, minibatches, optimizer.
 
-`ActorCriticAgent` acts with a network, keeps its memory, and takes the steps of the optimizer. What
-it learns from its trajectories is a `Learning`'s to say.
+An agent is this class and a loss. IMPALA, A2C and the simple policy gradient take one optimisation
+step per learner cycle. PPO also has targets, computed once per cycle, and takes several epochs.
 """
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Distribution
+from sebulba.toolkit.minibatches import (
+    ShuffledWindow,
+    TransitionBatch,
+    choose_environments,
+    choose_transitions,
+    next_minibatch,
+)
+from sebulba.toolkit.normalization import (
+    Normalization,
+    discounted_returns,
+    init_normalization,
+    merge_rows,
+)
+from sebulba.toolkit.optimizers import clipped_adam, clipped_rmsprop, descend
+from sebulba.toolkit.policy_heads import make_policy_head
 from sebulba.toolkit.sharding import shard_per_env_leaves
-from sebulba.toolkit.window import init_window
+from sebulba.toolkit.spaces import action_shape, zeros
+from sebulba.toolkit.torsos import check_torso
+from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import EnvStep, Experience, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import ActorCriticConfig
-from sebulba_agents.networks import ActorCritic, CoreState, PolicyValue, zero_observation
-from sebulba_agents.normalization import discounted_returns, init_normalization, merge_rows
-from sebulba_agents.on_policy import (
-    ActorCriticNetworks,
-    Learning,
-    Memory,
-    clip_rewards,
-)
-from sebulba_agents.optimizers import descend, make_optimizer
-from sebulba_agents.policies import make_policy_head
-from sebulba_agents.torsos import check_torso
+from sebulba_agents.networks import ActorCritic, CoreState, PolicyValue
+
+
+@pytree_dataclass
+class ActorCriticNetworks:
+    """Everything that acting and learning need to evaluate the network."""
+
+    params: PyTree
+    normalization: Normalization
+
+
+@pytree_dataclass
+class Memory:
+    """What acting remembers of the past; zeroed at `is_first`."""
+
+    core: CoreState  # [B, ...]
+    last_action: jax.Array  # [B, ...]
+    discounted_return: jax.Array | None  # [B], if rewards are normalised
 
 
 @pytree_dataclass
 class ActorCriticState:
-    """What acting carries along."""
+    """The actor state."""
 
     memory: Memory
     key: jax.Array
@@ -37,7 +66,7 @@ class ActorCriticState:
 
 @pytree_dataclass
 class ActorCriticExtras:
-    """What the learner has to know about each action."""
+    """What the learner needs to know about each action."""
 
     policy: Distribution  # [B], the behaviour policy
 
@@ -50,27 +79,52 @@ class ActorCriticOptState:
     num_updates: jax.Array  # [] int32
 
 
+Loss = Callable[[PolicyValue, Any, jax.Array], tuple[jax.Array, Metrics]]
+"""`loss(outputs, batch, step)`: the network's outputs for all rows of a batch, and the batch.
+
+The batch is a `Trajectory`, or a `TransitionBatch` in minibatches without an LSTM.
+"""
+Targets = Callable[[PolicyValue, Trajectory], PyTree]
+"""`targets(outputs, trajectory)` returns leaves `[T, B, ...]`."""
+
+
 class ActorCriticAgent:
     """An actor-critic, feed-forward or with an LSTM, for discrete or continuous actions.
 
-    Continuous actions are drawn from a Gaussian without bounds; the environment's adapter clips.
+    Continuous actions are samples of an unbounded Gaussian; the environment's adapter clips them.
     """
 
-    def __init__(self, config: ActorCriticConfig, run_spec: RunSpec, *, learning: Learning):
-        """Checks that environment and torso suit the agent.
+    def __init__(
+        self,
+        config: ActorCriticConfig,
+        run_spec: RunSpec,
+        *,
+        loss: Loss,
+        targets: Targets | None = None,
+        num_epochs: int = 1,
+        num_minibatches: int = 1,
+    ):
+        """Build network and optimizer.
 
         Args:
-            config: the settings of network and optimizer.
+            config: settings of network and optimizer.
             run_spec: the run's.
-            learning: what is learned.
+            loss: of one optimisation step.
+            targets: computed from each trajectory with the networks that its learner cycle begins
+                with, and stored in place of the extras.
+            num_epochs: passes over a learner cycle's trajectories.
+            num_minibatches: optimisation steps per epoch; more than 1 needs targets.
 
         Raises:
-            ConfigError: naming the key to change.
+            ConfigError: the torso or the policy does not suit the environment.
         """
         check_torso(config.torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
-        self._learning = learning
+        self._loss = loss
+        self._targets = targets
+        self._num_minibatches = num_minibatches
+        self._num_updates_per_cycle = num_epochs * num_minibatches
         self._network = ActorCritic(
             policy=make_policy_head(
                 run_spec.environment.action_space,
@@ -81,48 +135,55 @@ class ActorCriticAgent:
             hidden_sizes=config.hidden_sizes,
             lstm_size=config.lstm_size,
         )
-        num_updates = run_spec.num_cycles * learning.num_updates_per_cycle
-        self._optimizer = make_optimizer(config, num_updates)
+        self._optimizer = _make_optimizer(config, run_spec.num_cycles * self._num_updates_per_cycle)
+        self._action = action_shape(run_spec.environment.action_space)
 
     def init_networks(self, key: jax.Array) -> ActorCriticNetworks:
-        """Returns the parameters, and moments of nothing."""
+        """Return initial parameters and empty normalisation statistics."""
+        observation = self._run_spec.environment.observation
         params = self._network.init(
             key,
-            zero_observation(self._run_spec, 1, 1),
+            zeros(observation, 1, 1),
             reward=jnp.zeros((1, 1), jnp.float32),
-            last_action=self._zero_action(1, 1),
+            last_action=zeros(self._action, 1, 1),
             is_first=jnp.ones((1, 1), bool),
             state=self._network.initial_state(1),
         )
         normalization = init_normalization(
-            self._run_spec.environment.observation,
+            observation,
             of_observations=self._config.normalize_observations,
             of_rewards=self._config.normalize_rewards,
         )
         return ActorCriticNetworks(params=params, normalization=normalization)
 
     def init_opt_state(self, networks: ActorCriticNetworks) -> ActorCriticOptState:
-        """Returns the optimizer's state."""
+        """Return the optimizer's initial state."""
         return ActorCriticOptState(
             optimizer=self._optimizer.init(networks.params), num_updates=jnp.int32(0)
         )
 
     def init_experience(self, networks: ActorCriticNetworks, num_envs: int) -> Experience:
-        """Returns what is made of an empty window of one learner cycle's trajectories."""
-        window = init_window(
-            self, networks, self._run_spec, num_envs, keep=lambda actor_state: actor_state.memory
-        )
-        return self._learning.init_experience(window)
+        """Return a window of zeros for one learner cycle's trajectories."""
+        window = init_window(self, networks, self._run_spec, num_envs, keep=lambda s: s.memory)
+        if self._targets is not None:
+            learned = jax.eval_shape(self._with_targets, networks, window)
+            trajectory = dataclasses.replace(window.trajectory, extras=zeros(learned.extras))
+            window = Window(initial=window.initial, trajectory=trajectory)
+        if self._num_minibatches == 1:
+            return window
+        length, width = window.trajectory.action.shape[:2]
+        num_entries = width if self._config.lstm_size else length * width
+        return ShuffledWindow(window=window, order=jnp.arange(num_entries, dtype=jnp.int32))
 
     def init_actor_state(
-        self, networks: ActorCriticNetworks, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: ActorCriticNetworks, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> ActorCriticState:
-        """Returns an empty memory, and the key."""
-        del networks, actor_id
+        """Return an empty memory, and the key."""
+        del networks, global_actor_id
         normalizes = self._config.normalize_rewards
         memory = Memory(
             core=self._network.initial_state(num_envs),
-            last_action=self._zero_action(num_envs),
+            last_action=zeros(self._action, num_envs),
             discounted_return=jnp.zeros(num_envs, jnp.float32) if normalizes else None,
         )
         return ActorCriticState(memory=memory, key=key)
@@ -135,25 +196,23 @@ class ActorCriticAgent:
         *,
         greedy: bool,
     ) -> tuple[jax.Array, ActorCriticExtras, ActorCriticState]:
-        """Samples from the policy, or takes its mode."""
+        """Sample from the policy, or take its mode."""
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], env_step)
         memory = actor_state.memory
         outputs, core = self.unroll(networks, rows, memory.last_action[None], memory.core)
         policy = jax.tree.map(lambda leaf: leaf[0], outputs.policy)
         key, action_key = jax.random.split(actor_state.key)
         action = policy.mode() if greedy else policy.sample(action_key)
-        discounted_return = memory.discounted_return
-        if discounted_return is not None:
-            discounted_return = discounted_returns(rows, discounted_return, self._config.discount)[
-                0
-            ]
-        memory = Memory(core=core, last_action=action, discounted_return=discounted_return)
+        returns = memory.discounted_return
+        if returns is not None:
+            returns = discounted_returns(rows, returns, self._config.discount)[0]
+        memory = Memory(core=core, last_action=action, discounted_return=returns)
         return action, ActorCriticExtras(policy=policy), ActorCriticState(memory=memory, key=key)
 
     def shard_actor_state(
         self, actor_state: ActorCriticState, sharding: ActorStateSharding
     ) -> ActorCriticState:
-        """Splits the memory over the learner devices."""
+        """Split the memory over the learner devices."""
         return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
 
     def update_experience(
@@ -165,11 +224,15 @@ class ActorCriticAgent:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> Experience:
-        """Takes the trajectory in, and the memory that the actor began it with."""
+        """Push the trajectory, and the memory that the actor began it with, into the window."""
         del final_state, actor_id
-        return self._learning.update_experience(
-            self.unroll, networks, experience, initial_state.memory, trajectory
-        )
+        memory = initial_state.memory
+        if self._targets is not None:
+            trajectory = self._with_targets(networks, Window(initial=memory, trajectory=trajectory))
+        if isinstance(experience, ShuffledWindow):
+            window = push(experience.window, memory, trajectory)
+            return dataclasses.replace(experience, window=window)
+        return push(experience, memory, trajectory)
 
     def loss(
         self,
@@ -178,8 +241,16 @@ class ActorCriticAgent:
         key: jax.Array,
         step: jax.Array,
     ) -> tuple[jax.Array, tuple[Experience, Metrics]]:
-        """Returns the loss of this optimisation step."""
-        return self._learning.loss(self.unroll, networks, experience, key, step)
+        """Return the loss of one optimisation step, on the window or on its next minibatch."""
+        # One minibatch is the window as it is: no shuffling, and no gather of all its rows.
+        if isinstance(experience, ShuffledWindow):
+            experience, chosen = next_minibatch(experience, key, step, self._num_minibatches)
+            outputs, batch = self._unroll_minibatch(networks, experience.window, chosen)
+        else:
+            outputs = self.unroll_window(networks, experience)
+            batch = with_scaled_rewards(networks, experience.trajectory)
+        loss, metrics = self._loss(outputs, batch, step)
+        return loss, (experience, metrics)
 
     def optimize(
         self,
@@ -188,16 +259,16 @@ class ActorCriticAgent:
         grads: ActorCriticNetworks,
         experience: Experience,
     ) -> tuple[ActorCriticNetworks, ActorCriticOptState]:
-        """Takes a step of the optimizer; a cycle's last one merges its rows into the moments.
+        """Take a step of the optimizer; a learner cycle's last step also updates the statistics.
 
-        So all of a cycle's updates normalise as its targets were.
+        All updates of a cycle thus normalise like the targets that were computed at its start.
         """
         params, optimizer = descend(
             self._optimizer, networks.params, opt_state.optimizer, grads.params
         )
         num_updates = opt_state.num_updates + 1
-        is_last = num_updates % self._learning.num_updates_per_cycle == 0
-        window = self._learning.window(experience)
+        is_last = num_updates % self._num_updates_per_cycle == 0
+        window = experience.window if isinstance(experience, ShuffledWindow) else experience
         normalization = merge_rows(
             networks.normalization,
             window.trajectory.env_steps,
@@ -211,12 +282,12 @@ class ActorCriticAgent:
         )
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Returns the same number for every cycle."""
+        """Return epochs × minibatches, for every cycle."""
         del cycle
-        return self._learning.num_updates_per_cycle
+        return self._num_updates_per_cycle
 
     def actor_networks(self, networks: ActorCriticNetworks) -> ActorCriticNetworks:
-        """Returns everything."""
+        """Return everything: acting also normalises."""
         return networks
 
     def unroll(
@@ -226,13 +297,13 @@ class ActorCriticAgent:
         last_action: jax.Array,
         core: CoreState,
     ) -> tuple[PolicyValue, CoreState]:
-        """Returns policy and value of consecutive rows, and the core's state after them.
+        """Return policy and value of consecutive rows, and the recurrent state after them.
 
         Args:
-            networks: the parameters, and what normalises their inputs.
-            env_steps: `[R, B, ...]`; acting unrolls one row, learning a trajectory's `T + 1`.
-            last_action: `[R, B, ...]`, chosen from the row before each.
-            core: the state before row 0.
+            networks: parameters and normalisation statistics.
+            env_steps: `[R, B, ...]`: one row when acting, `T + 1` when learning.
+            last_action: `[R, B, ...]`, selected in the row before each.
+            core: the recurrent state before row 0.
         """
         normalization = networks.normalization
         reward = normalization.scale(env_steps.reward)
@@ -245,7 +316,65 @@ class ActorCriticAgent:
             state=core,
         )
 
-    def _zero_action(self, *leading: int) -> jax.Array:
-        space = self._run_spec.environment.action_space
-        dtype = jnp.int32 if jnp.issubdtype(space.dtype, jnp.integer) else jnp.float32
-        return jnp.zeros((*leading, *space.shape), dtype)
+    def unroll_window(self, networks: ActorCriticNetworks, window: Window) -> PolicyValue:
+        """Return policy and value of all rows `[T + 1, B]` of a window or of one trajectory."""
+        memory, trajectory = window.initial, window.trajectory
+        last_action = jnp.concatenate([memory.last_action[None], trajectory.action])
+        return self.unroll(networks, trajectory.env_steps, last_action, memory.core)[0]
+
+    def _unroll_minibatch(
+        self, networks: ActorCriticNetworks, window: Window, chosen: jax.Array
+    ) -> tuple[PolicyValue, Trajectory | TransitionBatch]:
+        """Return outputs and batch of whole unrolls with an LSTM, of transitions without one."""
+        if self._config.lstm_size is not None:
+            window = choose_environments(window, chosen)
+            return self.unroll_window(networks, window), window.trajectory
+        batch = choose_transitions(window, chosen)
+        # A feed-forward network does not look at the last action.
+        outputs, _ = self.unroll(networks, batch.env_steps, jnp.zeros_like(batch.action), ())
+        return outputs, batch
+
+    def _with_targets(self, networks: ActorCriticNetworks, window: Window) -> Trajectory:
+        """Return the trajectory with targets in place of extras; its rewards stay raw."""
+        assert self._targets is not None
+        outputs = self.unroll_window(networks, window)
+        targets = self._targets(outputs, with_scaled_rewards(networks, window.trajectory))
+        return dataclasses.replace(window.trajectory, extras=targets)
+
+
+def with_scaled_rewards(networks: ActorCriticNetworks, trajectory: Trajectory) -> Trajectory:
+    """Return the trajectory with normalised rewards, if rewards are normalised."""
+    reward = networks.normalization.scale(trajectory.env_steps.reward)
+    env_steps = dataclasses.replace(trajectory.env_steps, reward=reward)
+    return dataclasses.replace(trajectory, env_steps=env_steps)
+
+
+def rewards_and_discounts(
+    trajectory: Trajectory, config: ActorCriticConfig
+) -> tuple[jax.Array, jax.Array]:
+    """Return each transition's clipped reward and its discount, `[T, B]` each."""
+    env_steps = trajectory.env_steps
+    discounts = jnp.where(env_steps.terminated[1:], 0.0, config.discount)
+    return clip_rewards(env_steps.reward[1:], config.reward_clip), discounts
+
+
+def clip_rewards(reward: jax.Array, limit: float | None) -> jax.Array:
+    """Return rewards clipped to ± `limit`; None: no clipping."""
+    return reward if limit is None else jnp.clip(reward, -limit, limit)
+
+
+def _make_optimizer(config: ActorCriticConfig, num_updates: int) -> optax.GradientTransformation:
+    """Return the configured optimizer for a run of `num_updates` optimisation steps."""
+    rate = config.learning_rate
+    if config.learning_rate_decay:
+        rate = optax.linear_schedule(rate, 0.0, num_updates)
+    if config.optimizer == "adam":
+        return clipped_adam(
+            learning_rate=rate, epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm
+        )
+    return clipped_rmsprop(
+        learning_rate=rate,
+        decay=config.rmsprop_decay,
+        epsilon=config.rmsprop_epsilon,
+        max_grad_norm=config.max_grad_norm,
+    )

@@ -1,7 +1,8 @@
-"""The settings of every agent, one frozen dataclass each. Imports no jax.
+"""The settings of on-policy agents, one frozen dataclass each, and of `random`. Imports no jax.
 
-The defaults suit a small task on a CPU; published settings are in the configs of their benchmarks.
-A subclass that repeats a field gives it another default.
+The settings of agents with a replay are in `replay_config`. The defaults suit a small task on a
+CPU; the configs of the benchmarks have the published settings. A subclass that repeats a field
+changes its default.
 """
 
 import dataclasses
@@ -10,42 +11,42 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig:
-    """What all agents with a policy and a value have; a setting given again is a new default."""
+    """Settings of all agents with a policy and a value function."""
 
     name: str = ""
-    """Which agent."""
+    """Agent name."""
     torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
-    """mlp: tanh layers; shallow, deep: IMPALA's two networks; dqn: DQN's."""
+    """Network torso. mlp: tanh layers; shallow, deep: IMPALA's two networks; dqn: DQN's."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso."""
+    """Widths of the mlp torso's layers."""
     lstm_size: int | None = None
-    """Units of an LSTM after the torso, fed the last action and reward; null: feed-forward."""
+    """Units of the LSTM after the torso, which also sees last action and reward; null: no LSTM."""
     normalize_observations: bool = False
-    """By the mean and deviation so far of all that was seen, clipped to ± 10; not images."""
+    """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False
-    """By the deviation so far of discounted returns, before reward_clip."""
+    """Divide rewards by the running deviation of discounted returns, before reward_clip."""
     initial_log_std: float = 0.0
-    """Of continuous actions at the start, whose range is [-1, 1] where it is bounded."""
+    """Initial log std of the Gaussian policy; bounded actions are scaled to [-1, 1]."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     entropy_cost: float = 0.01
     """Weight of the entropy bonus."""
     reward_clip: float | None = None
-    """Rewards are clipped to ± this in the learner; null: not."""
+    """Rewards are clipped to ± this value in the learner; null: no clipping."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """rmsprop: ε inside the square root and initial second moment 1, as IMPALA's."""
+    """Optimizer. rmsprop: ε inside the square root and initial second moment 1, as in IMPALA."""
     learning_rate: float = 1e-3
-    """At the start."""
+    """Initial learning rate."""
     learning_rate_decay: bool = False
-    """Linear, to 0 at run.total_env_steps."""
+    """Decay linearly to 0 at run.total_env_steps."""
     adam_epsilon: float = 1e-5
     """ε of Adam."""
     rmsprop_decay: float = 0.99
-    """Decay of the second moment of RMSProp."""
+    """Decay of RMSProp's second moment."""
     rmsprop_epsilon: float = 1e-5
     """ε of RMSProp."""
     max_grad_norm: float | None = 0.5
-    """Gradients are clipped to this global norm; null: not."""
+    """Maximum global norm of the gradients; null: no clipping."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,15 +57,15 @@ class ImpalaConfig(ActorCriticConfig):
     lambda_: float = 1.0
     """λ of the V-trace trace coefficients."""
     clip_rho: float = 1.0
-    """ρ̄, clips the importance weights of the value target."""
+    """ρ̄, maximum importance weight in the value targets."""
     clip_c: float = 1.0
-    """c̄, clips the trace coefficients."""
+    """c̄, maximum importance weight in the trace coefficients."""
     clip_pg_rho: float = 1.0
-    """Clips the importance weights of the policy gradient."""
+    """Maximum importance weight in the policy gradient."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(v − V)²."""
     loss_reduction: Literal["mean", "sum"] = "mean"
-    """Over valid transitions; the paper sums."""
+    """Reduction of the loss over valid transitions; the paper uses sum."""
     rmsprop_epsilon: float = 0.01
 
 
@@ -76,17 +77,17 @@ class PPOConfig(ActorCriticConfig):
     lambda_: float = 0.95
     """λ of the generalised advantages."""
     clip: float = 0.2
-    """ε: importance weights are clipped to 1 ± this."""
+    """ε: importance weights are clipped to 1 ± ε."""
     clip_decay: bool = False
-    """Linear, to 0 at run.total_env_steps."""
+    """Decay clip linearly to 0 at run.total_env_steps."""
     value_clip: float | None = None
-    """Values learn to move at most this far from what they were before the cycle; null: freely."""
+    """Value-clipping range around the values before the cycle; null: no clipping."""
     normalize_advantages: bool = True
-    """To mean 0 and standard deviation 1 in each minibatch, over all learner devices."""
+    """Standardise advantages in each minibatch, over all learner devices."""
     num_epochs: int = 4
-    """Times that each learner cycle's trajectories are learned from."""
+    """Passes over each learner cycle's trajectories."""
     num_minibatches: int = 4
-    """Optimisation steps of an epoch: on transitions, or on whole unrolls with an LSTM."""
+    """Minibatches per epoch: of transitions, or of whole unrolls with an LSTM."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
 
@@ -97,7 +98,7 @@ class A2CConfig(ActorCriticConfig):
 
     name: str = "a2c"
     lambda_: float = 1.0
-    """λ of the generalised advantages; 1: rewards up to the trajectory's end, as the paper's."""
+    """λ of the generalised advantages; 1: rewards up to the trajectory's end, as in the paper."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
 
@@ -113,26 +114,26 @@ class PolicyGradientConfig(ActorCriticConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomConfig:
-    """Uniformly random actions; nothing is learned."""
+    """Uniformly random actions, without learning."""
 
     name: str = "random"
-    """Which agent."""
+    """Agent name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkillsConfig:
-    """Skills that can be told apart, on A2C (Eysenbach et al. 2018, arXiv 1802.06070)."""
+    """DIAYN skills on A2C (Eysenbach et al. 2018, arXiv 1802.06070)."""
 
     name: str = "skills"
-    """Which agent."""
+    """Agent name."""
     num_skills: int = 4
-    """Skills; each episode has one, drawn evenly."""
+    """Number of skills; each episode draws one uniformly."""
     reward_weight: float = 1.0
-    """Of the environment's own reward, beside 1 of the skills'; 0: none of it, as the paper."""
+    """Weight of the environment's reward; the skill reward has weight 1. The paper: 0."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the tanh layers of policy, value and discriminator."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     lambda_: float = 0.95
     """λ of the generalised advantages."""
     baseline_cost: float = 0.5
@@ -140,153 +141,10 @@ class SkillsConfig:
     entropy_cost: float = 0.01
     """Weight of the entropy bonus."""
     learning_rate: float = 2e-3
-    """Of Adam, for policy and value."""
+    """Learning rate of Adam for policy and value."""
     discriminator_learning_rate: float = 2e-3
-    """Of Adam, for the discriminator."""
+    """Learning rate of Adam for the discriminator."""
     adam_epsilon: float = 1e-5
     """ε of Adam."""
     max_grad_norm: float | None = 0.5
-    """Gradients of policy and value are clipped to this global norm; null: not."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReplayConfig:
-    """What all agents with a replay have; a setting given again is a new default."""
-
-    name: str = ""
-    """Which agent."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso."""
-    discount: float = 0.99
-    """γ."""
-    batch_size: int = 64
-    """Transitions of an update, over all learner devices."""
-    replay_capacity: int = 100_000
-    """Rows kept, over all learner devices."""
-    min_replay_rows: int = 1_000
-    """Rows collected, over all learner devices, before learning starts."""
-    replay_ratio: float = 8.0
-    """Rows learned from for each row collected once learning has started: batch_size an update.
-    Reset rows count among the collected ones."""
-    learning_rate: float = 1e-3
-    """Of Adam."""
-    adam_epsilon: float = 1e-5
-    """ε of Adam."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class QLearningConfig(ReplayConfig):
-    """What all agents that learn action values have."""
-
-    torso: Literal["mlp", "dqn"] = "mlp"
-    """mlp: tanh layers; dqn: the three convolutions and the dense layer of DQN."""
-    frame_stack: int | None = None
-    """Frames stacked on the first axis of an observation, to be stored once; null: not stacked."""
-    frame_stack_fill: Literal["repeat", "zeros"] = "repeat"
-    """What an episode's first stack shows of the past: the first frame (EnvPool), or zeros."""
-    n_step: int = 1
-    """Rewards in a target; fewer where an episode ends before."""
-    priority_exponent: float = 0.0
-    """α of the sampling P ∝ p^α; 0: uniform."""
-    importance_exponent: float = 0.4
-    """β of the importance weights."""
-    target_period: int = 250
-    """Updates between two copies to the target network."""
-    evaluation_epsilon: float = 0.0
-    """ε in evaluation."""
-    max_grad_norm: float | None = 10.0
-    """Gradients are clipped to this global norm; null: not."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class R2D2Config(QLearningConfig):
-    """R2D2 (Kapturowski et al. 2019, openreview r1lyTjAqYX)."""
-
-    name: str = "r2d2"
-    hidden_sizes: tuple[int, ...] = (64,)
-    lstm_size: int = 64
-    """Units of the LSTM, which is fed the last action and reward too."""
-    dueling_size: int = 64
-    """Hidden units of each of the two heads, value and advantage."""
-    discount: float = 0.997
-    n_step: int = 3
-    """Rewards in a target; fewer at the end of a sequence. The paper: 5."""
-    burn_in: int = 8
-    """Transitions that only unroll the recurrent state, l. The paper: 40."""
-    learn_length: int = 16
-    """Transitions that are learned from, m. The paper: 80."""
-    rescale_epsilon: float = 1e-3
-    """ε of the value rescaling h."""
-    batch_size: int = 32
-    """Sequences of an update, over all learner devices. The paper: 64."""
-    replay_ratio: float = 16.0
-    """Rows learned from for each row collected once learning has started: batch_size × learn_length
-    an update. Reset rows count on both sides. The paper: about 0.8."""
-    priority_exponent: float = 0.9
-    importance_exponent: float = 0.6
-    priority_mix: float = 0.9
-    """η of the priority η·max|δ| + (1 − η)·mean|δ|."""
-    target_period: int = 100
-    """Updates between two copies to the target network. The paper: 2500."""
-    epsilon_base: float = 0.4
-    """Environment i of N explores with ε = base^(1 + exponent·i / (N − 1))."""
-    epsilon_exponent: float = 7.0
-    """See epsilon_base."""
-    learning_rate: float = 1e-3
-    """Of Adam. The paper: 1e-4."""
-    adam_epsilon: float = 1e-5
-    """ε of Adam. The paper: 1e-3."""
-    max_grad_norm: float | None = 40.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DDQNConfig(QLearningConfig):
-    """Double DQN (van Hasselt et al. 2016, arXiv 1509.06461), also prioritised and dueling."""
-
-    name: str = "ddqn"
-    dueling_size: int | None = None
-    """Hidden units of each of two heads, value and advantage; null: one linear head."""
-    reward_clip: float | None = None
-    """Rewards are clipped to ± this in the learner; null: not."""
-    batch_size: int = 64
-    """Transitions of an update, over all learner devices. The paper: 32."""
-    replay_ratio: float = 8.0
-    """Rows learned from for each row collected once learning has started: batch_size an update.
-    Reset rows count among the collected ones. The paper: 8, an update every 4 agent steps."""
-    priority_exponent: float = 0.0
-    """α of the sampling P ∝ |δ|^α; 0: uniform. Schaul et al. 2016 (arXiv 1511.05952): 0.6."""
-    target_period: int = 250
-    """Updates between two copies to the target network. The paper: 7500."""
-    epsilon_start: float = 1.0
-    """ε of the exploration at the start."""
-    epsilon_end: float = 0.05
-    """ε once epsilon_decay_env_steps are over; in between it falls linearly."""
-    epsilon_decay_env_steps: int = 10_000
-    """Env steps of one host, over all its environments; 0: epsilon_end from the beginning."""
-    epsilon_exponent: float = 0.0
-    """Environment i of N comes down to epsilon_end^(1 + exponent·i / (N − 1)); 0: all alike."""
-    evaluation_epsilon: float = 0.001
-    learning_rate: float = 5e-4
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SACConfig(ReplayConfig):
-    """SAC with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905)."""
-
-    name: str = "sac"
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the ReLU layers of the policy and of each critic. The paper: 256, 256."""
-    target_entropy: float | None = None
-    """In nats, of actions in [-1, 1]; null: minus the number of components of an action."""
-    initial_temperature: float = 1.0
-    """α at the start."""
-    polyak: float = 0.005
-    """τ: the share of the critics that goes into the target critics at each update."""
-    batch_size: int = 128
-    """Transitions of an update, over all learner devices. The paper: 256."""
-    replay_ratio: float = 64.0
-    """Rows learned from for each row collected once learning has started: batch_size an update.
-    Reset rows count among the collected ones. The paper: 256, an update each env step."""
-    learning_rate: float = 1e-3
-    """Of Adam, for policy, critics and temperature. The paper: 3e-4."""
-    adam_epsilon: float = 1e-8
+    """Maximum global norm of the gradients of policy and value; null: no clipping."""

@@ -1,7 +1,7 @@
-"""Double DQN (van Hasselt et al. 2016, arXiv 1509.06461).
+"""Double DQN (van Hasselt et al. 2016, arXiv 1509.06461), with Adam instead of RMSProp.
 
-Optionally with prioritised replay (Schaul et al. 2016, arXiv 1511.05952), a dueling network (Wang
-et al. 2016, arXiv 1511.06581) and n-step targets. Unlike the paper, Adam.
+Optional: prioritised replay (Schaul et al. 2016, arXiv 1511.05952), a dueling network (Wang et al.
+2016, arXiv 1511.06581) and n-step targets.
 """
 
 import jax
@@ -12,29 +12,33 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
+from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.spaces import zeros
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.config import DDQNConfig
-from sebulba_agents.networks import zero_observation
 from sebulba_agents.q_learning import (
+    QNetwork,
+    QNetworks,
+    QOptimizer,
+    QOptState,
     annealed_epsilon,
+    check_q_torso,
     epsilon_greedy,
     exploration_epsilons,
     num_discrete_actions,
     select_action,
+    with_copy,
 )
-from sebulba_agents.q_networks import QNetwork, check_q_torso
-from sebulba_agents.q_optimizer import QNetworks, QOptimizer, QOptState, with_copy
-from sebulba_agents.replay_sizes import ReplayRatio, frame_stack
-from sebulba_agents.transitions import TransitionReplay, Transitions
+from sebulba_agents.replay_agents import ReplayRatio, frame_stack, transition_replay
+from sebulba_agents.replay_config import DDQNConfig
 
 
 @pytree_dataclass
 class DDQNActorState:
-    """What acting carries along."""
+    """The actor state."""
 
-    env_steps: jax.Array  # [B] int32, that this environment has taken
-    final_epsilon: jax.Array  # [B], where the schedule ends
+    env_steps: jax.Array  # [B] int32, taken by each environment
+    final_epsilon: jax.Array  # [B], at the end of the schedule
     key: jax.Array
 
 
@@ -42,18 +46,17 @@ class DDQN:
     """Double Q-learning from a replay of single transitions."""
 
     def __init__(self, config: DDQNConfig, run_spec: RunSpec):
-        """Checks that the sizes fit each other.
+        """Build network, replay and optimizer.
 
         Raises:
-            ConfigError: naming the key to change.
+            ConfigError: the settings or the environment do not suit the agent.
         """
         self._config = config
         self._run_spec = run_spec
         check_q_torso(config.torso, run_spec.environment.observation)
-        self._replay = TransitionReplay(
+        self._replay = transition_replay(
             config,
             run_spec,
-            discount=config.discount,
             n_step=config.n_step,
             reward_clip=config.reward_clip,
             stack=frame_stack(config, run_spec),
@@ -70,27 +73,27 @@ class DDQN:
         self._optimizer = QOptimizer(config)
 
     def init_networks(self, key: jax.Array) -> QNetworks:
-        """Returns the parameters, and their copy."""
-        return with_copy(self.network.init(key, zero_observation(self._run_spec, 1)))
+        """Return the parameters, and their copy as target parameters."""
+        return with_copy(self.network.init(key, zeros(self._run_spec.environment.observation, 1)))
 
     def init_opt_state(self, networks: QNetworks) -> QOptState:
-        """Returns the optimizer's state."""
+        """Return the optimizer's initial state."""
         return self._optimizer.init(networks)
 
     def init_experience(self, networks: QNetworks, num_envs: int) -> ReplayState:
-        """Returns an empty replay of this device's environments."""
+        """Return an empty replay of this device's environments."""
         del networks, num_envs
         return self._replay.init()
 
     def init_actor_state(
-        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> DDQNActorState:
-        """Returns the state at the start of the schedule of exploration."""
+        """Return the state at the start of the ε schedule."""
         del networks
         return DDQNActorState(
             env_steps=jnp.zeros(num_envs, jnp.int32),
             final_epsilon=exploration_epsilons(
-                first=actor_id * num_envs,
+                first=global_actor_id * num_envs,
                 count=num_envs,
                 total=self._run_spec.num_envs_of_all_hosts,
                 base=self._config.epsilon_end,
@@ -102,7 +105,7 @@ class DDQN:
     def act(
         self, networks: PyTree, actor_state: DDQNActorState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], DDQNActorState]:
-        """Takes the action of the greatest Q, or with probability ε any."""
+        """Select the action with the greatest Q, or with probability ε a random one."""
         key, action_key = jax.random.split(actor_state.key)
         if greedy:
             epsilon = jnp.full_like(actor_state.final_epsilon, self._config.evaluation_epsilon)
@@ -119,10 +122,10 @@ class DDQN:
         return action, (), actor_state
 
     def epsilon(self, actor_state: DDQNActorState) -> jax.Array:
-        """Returns `[B]`, the exploration of now.
+        """Return the current exploration rates `[B]`.
 
-        Acting knows no clock of the run: each environment takes its own env steps times the
-        number of this host's environments for it.
+        An actor does not know the env steps of other actors: each environment estimates the host's
+        as its own times the number of the host's environments.
         """
         num_envs = self._run_spec.num_envs * self._run_spec.num_actors
         return annealed_epsilon(
@@ -135,7 +138,7 @@ class DDQN:
     def shard_actor_state(
         self, actor_state: DDQNActorState, sharding: ActorStateSharding
     ) -> DDQNActorState:
-        """Splits all but the key."""
+        """Split everything except the key."""
         return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
 
     def update_experience(
@@ -147,10 +150,10 @@ class DDQN:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> ReplayState:
-        """Adds the rows.
+        """Add the rows.
 
         Raises:
-            ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
+            ConfigError: frame_stack is set, but a lost life ends episodes without clearing stacks.
         """
         del networks, initial_state, final_state
         return self._replay.add(experience, trajectory, actor_id)
@@ -158,7 +161,7 @@ class DDQN:
     def loss(
         self, networks: QNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
-        """Returns the loss of a batch from the replay, and the replay with its new priorities."""
+        """Return the loss of a batch from the replay, and the replay with new priorities."""
         batch = self._replay.sample(experience, key)
         loss, td_error, metrics = self.loss_of_batch(networks, batch)
         experience = self._replay.update_priorities(experience, batch.ids, td_error)
@@ -168,7 +171,7 @@ class DDQN:
     def loss_of_batch(
         self, networks: QNetworks, batch: Transitions
     ) -> tuple[jax.Array, jax.Array, Metrics]:
-        """Returns the loss `[]`, TD errors `[n]`, and metrics.
+        """Return the loss `[]`, TD errors `[n]`, and metrics.
 
         The mean over the batch of all learner devices of `w · huber(δ)`, δ clipped at 1:
         `δ = R + Γ·Q⁻(s′, argmax_a Q(s′, a)) − Q(s, a)`.
@@ -190,14 +193,14 @@ class DDQN:
     def optimize(
         self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
     ) -> tuple[QNetworks, QOptState]:
-        """Takes an Adam step, and copies to the target network once a period."""
+        """Take an Adam step; copy to the target network every `target_period` updates."""
         del experience
         return self._optimizer.step(networks, opt_state, grads)
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Returns the updates that keep the replay ratio, exactly, from the minimum size on."""
+        """Return the number of updates that keeps the replay ratio exactly."""
         return self._replay_ratio.num_updates_in(cycle)
 
     def actor_networks(self, networks: QNetworks) -> PyTree:
-        """Returns the online parameters."""
+        """Return the online parameters."""
         return networks.online

@@ -1,45 +1,45 @@
-"""IMPALA: an actor-critic that corrects for acting with older parameters, by V-trace.
+"""IMPALA: an actor-critic whose V-trace targets correct for acting with older parameters.
 
-Espeholt et al. 2018 (arXiv 1802.01561). The learner unrolls the network over a whole trajectory,
-with its own parameters, from the recurrent state that the actor had at the first row.
+Espeholt et al. 2018 (arXiv 1802.01561). The learner unrolls the network over whole trajectories
+with its own parameters, from the recurrent state that the actor had at row 0.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Metrics
 from sebulba.toolkit.reductions import masked_mean, masked_sum
-from sebulba.toolkit.returns import vtrace
+from sebulba.toolkit.returns import VTraceClips, vtrace
 from sebulba.types import RunSpec, Trajectory
-from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.on_policy import OnePass, rewards_and_discounts
 
 
 def make_impala(config: ImpalaConfig, run_spec: RunSpec) -> ActorCriticAgent:
-    """Returns the agent.
+    """Return the agent.
 
     Raises:
-        ConfigError: naming the key to change.
+        ConfigError: the environment does not suit the agent.
     """
-    learning = OnePass(functools.partial(impala_loss, config=config))
-    return ActorCriticAgent(config, run_spec, learning=learning)
+    return ActorCriticAgent(
+        config,
+        run_spec,
+        loss=lambda outputs, trajectory, step: impala_loss(outputs, trajectory, config),
+    )
 
 
 def impala_loss(
     outputs: PolicyValue, trajectory: Trajectory, config: ImpalaConfig
 ) -> tuple[jax.Array, Metrics]:
-    """Returns the loss `[]` and metrics: policy gradient, value and entropy terms.
+    """Return the loss `[]` and metrics: policy gradient, value and entropy terms.
 
     Espeholt et al. 2018 (arXiv 1802.01561), section 4.2, over the valid transitions of all learner
-    devices. Entropy, value and divergence in the metrics are means whatever the reduction is.
+    devices. Entropy, value and KL divergence in the metrics are always means.
 
     Args:
-        outputs: of all rows `[T + 1, B]`, under the learner's parameters; differentiated.
-        trajectory: what the actor saw and did.
+        outputs: for all rows `[T + 1, B]`, with the learner's parameters; differentiated.
+        trajectory: `T` transitions, with the behaviour policy in the extras.
         config: costs, clips, reduction.
     """
     reduce = {"mean": masked_mean, "sum": masked_sum}[config.loss_reduction]
@@ -55,9 +55,7 @@ def impala_loss(
         valid=valid,
         values=outputs.values,
         lambda_=config.lambda_,
-        clip_rho=config.clip_rho,
-        clip_c=config.clip_c,
-        clip_pg_rho=config.clip_pg_rho,
+        clips=VTraceClips(rho=config.clip_rho, c=config.clip_c, pg_rho=config.clip_pg_rho),
     )
     entropies = policy.entropy()
     policy_loss = reduce(-log_probs * targets.advantages, valid)

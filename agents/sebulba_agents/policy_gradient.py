@@ -1,12 +1,10 @@
 """The simple policy gradient: REINFORCE with rewards to go, and no value function.
 
 Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
-learning". The return of an action is what is paid until its trajectory or its episode ends, so
-trajectories should be as long as what matters: nothing stands in for what comes after, not at a
-truncation either. Nothing corrects for older parameters: `learner.max_policy_lag` 0.
+learning". The return of an action is the discounted reward until its trajectory or episode ends.
+There is no bootstrapping, not even at a truncation, so trajectories must be long enough. Nothing
+corrects for acting with older parameters: use `learner.max_policy_lag` 0.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -15,34 +13,36 @@ from sebulba.agent import Metrics
 from sebulba.toolkit.reductions import masked_mean, masked_moments
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
-from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
 from sebulba_agents.config import PolicyGradientConfig
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.on_policy import OnePass, rewards_and_discounts
 
 _STD_EPSILON = 1e-8
 
 
 def make_policy_gradient(config: PolicyGradientConfig, run_spec: RunSpec) -> ActorCriticAgent:
-    """Returns the agent; the network's value is neither trained nor used.
+    """Return the agent; its network's value is neither trained nor used.
 
     Raises:
-        ConfigError: naming the key to change.
+        ConfigError: the environment does not suit the agent.
     """
-    learning = OnePass(functools.partial(policy_gradient_loss, config=config))
-    return ActorCriticAgent(config, run_spec, learning=learning)
+    return ActorCriticAgent(
+        config,
+        run_spec,
+        loss=lambda outputs, trajectory, step: policy_gradient_loss(outputs, trajectory, config),
+    )
 
 
 def policy_gradient_loss(
     outputs: PolicyValue, trajectory: Trajectory, config: PolicyGradientConfig
 ) -> tuple[jax.Array, Metrics]:
-    """Returns the loss `[]` and metrics: means over the valid transitions of all learner devices.
+    """Return the loss `[]` and metrics: means over the valid transitions of all learner devices.
 
-    The baseline is the mean return of the batch, and its standard deviation the unit of returns.
+    Returns are standardised over the batch: their mean is the baseline.
 
     Args:
-        outputs: of all rows `[T + 1, B]`; the policy is differentiated.
-        trajectory: what the actor saw and did, with the same parameters.
+        outputs: for all rows `[T + 1, B]`; the policy is differentiated.
+        trajectory: collected with the same parameters.
         config: γ, entropy cost.
     """
     valid = trajectory.valid

@@ -1,21 +1,177 @@
-"""The arithmetic of Q-learning: exploration, double-Q targets, priorities."""
+"""What Q-learning agents share: networks, their optimizer, and the arithmetic of targets."""
 
+from collections.abc import Sequence
+from typing import Literal
+
+import flax.linen as nn
 import gymnasium
 import jax
 import jax.numpy as jnp
+import optax
 
 from sebulba.errors import ConfigError
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
+from sebulba.toolkit.optimizers import clipped_adam, descend
+from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
+from sebulba.toolkit.torsos import DQNTorso, MLPTorso, fold_time
 from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
-from sebulba.types import EnvStep, RunSpec
-from sebulba_agents.replay_rows import valid_transitions
+from sebulba.types import EnvStep, PyTree, RunSpec
+from sebulba_agents.replay_config import QLearningConfig
 
-# No priority is 0: a sequence learned perfectly may be drawn again.
+# Added to priorities, so that a sequence with TD errors of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6
+QTorso = Literal["mlp", "dqn"]
+
+
+class DuelingHead(nn.Module):
+    """`Q = V + A − mean_a A` (Wang et al. 2016, arXiv 1511.06581, equation 9)."""
+
+    num_actions: int
+    hidden_size: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return `[..., A]`."""
+        value = nn.Dense(1)(nn.relu(nn.Dense(self.hidden_size)(x)))
+        advantage = nn.Dense(self.num_actions)(nn.relu(nn.Dense(self.hidden_size)(x)))
+        return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+
+
+class QNetwork(nn.Module):
+    """Torso, and a dueling or linear head."""
+
+    num_actions: int
+    torso: QTorso
+    hidden_sizes: Sequence[int]
+    dueling_size: int | None
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> jax.Array:
+        """Return Q `[N, A]` of observations `[N, ...]`."""
+        features = make_torso(self.torso, self.hidden_sizes)(observation)
+        if self.dueling_size is None:
+            return nn.Dense(self.num_actions)(features)
+        return DuelingHead(self.num_actions, self.dueling_size)(features)
+
+
+class RecurrentQNetwork(nn.Module):
+    """Torso, LSTM that also sees last action and reward, dueling head."""
+
+    num_actions: int
+    torso: QTorso
+    hidden_sizes: Sequence[int]
+    lstm_size: int
+    dueling_size: int
+
+    @nn.compact
+    def __call__(
+        self,
+        observation: PyTree,
+        *,
+        reward: jax.Array,
+        last_action: jax.Array,
+        is_first: jax.Array,
+        state: LSTMState,
+    ) -> tuple[jax.Array, LSTMState]:
+        """Unroll consecutive rows.
+
+        Args:
+            observation: `[T, B, ...]`.
+            reward: `[T, B]`, raw, received with the observation.
+            last_action: `[T, B]` int32, of the previous row.
+            is_first: `[T, B]` bool, rows before which state, last action and reward are zeroed.
+            state: the LSTM's, before row 0.
+
+        Returns:
+            Q `[T, B, A]`, and the LSTM's state after the last row.
+        """
+        features = fold_time(make_torso(self.torso, self.hidden_sizes), observation)
+        last_action = jax.nn.one_hot(last_action, self.num_actions, dtype=jnp.float32)
+        inputs = join_past(features, reward, last_action, is_first)
+        x, state = LSTMCore(self.lstm_size)(inputs, is_first, state)
+        return DuelingHead(self.num_actions, self.dueling_size)(x), state
+
+    def initial_state(self, batch_size: int) -> LSTMState:
+        """Return the LSTM's zero state of `batch_size` environments."""
+        return LSTMCore(self.lstm_size, parent=None).initial_state(batch_size)
+
+
+def make_torso(torso: QTorso, hidden_sizes: Sequence[int]) -> nn.Module:
+    """Return the named torso; `hidden_sizes` are the mlp's."""
+    return DQNTorso() if torso == "dqn" else MLPTorso(hidden_sizes)
+
+
+def check_q_torso(torso: QTorso, observation: PyTree) -> None:
+    """Check that the torso accepts the observations.
+
+    Args:
+        torso: the config's.
+        observation: `EnvironmentSpec.observation`.
+
+    Raises:
+        ConfigError: dqn needs a single image with channels first, large enough to convolve.
+    """
+    shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
+    if torso == "dqn" and (len(shapes) != 1 or len(shapes[0]) != 3 or min(shapes[0][1:]) < 36):
+        raise ConfigError(
+            "agent.torso: dqn expects one image [channels, height, width] of at least 36×36, got"
+            f" observations of {' and '.join(map(str, shapes))}; mlp takes any"
+        )
+
+
+@pytree_dataclass
+class QNetworks:
+    """The parameters, and their delayed copy."""
+
+    online: PyTree
+    target: PyTree
+
+
+@pytree_dataclass
+class QOptState:
+    """The optimizer's state."""
+
+    adam: PyTree
+    num_updates: jax.Array  # [] int32
+
+
+def with_copy(online: PyTree) -> QNetworks:
+    """Return parameters and their copy as target parameters."""
+    return QNetworks(online=online, target=jax.tree.map(jnp.copy, online))
+
+
+class QOptimizer:
+    """Adam for the online parameters, and periodic copies to the target parameters."""
+
+    def __init__(self, config: QLearningConfig):
+        self._target_period = config.target_period
+        self._adam = clipped_adam(
+            learning_rate=config.learning_rate,
+            epsilon=config.adam_epsilon,
+            max_grad_norm=config.max_grad_norm,
+        )
+
+    def init(self, networks: QNetworks) -> QOptState:
+        """Return the initial state."""
+        return QOptState(adam=self._adam.init(networks.online), num_updates=jnp.int32(0))
+
+    def step(
+        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks
+    ) -> tuple[QNetworks, QOptState]:
+        """Return networks and state after one step."""
+        online, adam = descend(self._adam, networks.online, opt_state.adam, grads.online)
+        num_updates = opt_state.num_updates + 1
+        target = optax.periodic_update(online, networks.target, num_updates, self._target_period)
+        return (
+            QNetworks(online=online, target=target),
+            QOptState(adam=adam, num_updates=num_updates),
+        )
 
 
 def num_discrete_actions(run_spec: RunSpec, agent: str) -> int:
-    """Returns A.
+    """Return the number of actions A.
 
     Raises:
         ConfigError: actions are not 0 … A − 1.
@@ -32,32 +188,32 @@ def num_discrete_actions(run_spec: RunSpec, agent: str) -> int:
 def exploration_epsilons(
     *, first: int | jax.Array, count: int, total: int, base: float, exponent: float
 ) -> jax.Array:
-    """Returns `[count]` float32: `ε_i = base^(1 + exponent · i / (total − 1))`, i from `first` on.
+    """Return per-environment exploration rates `[count]`, of environments `first`, `first + 1` …
 
-    Horgan et al. 2018 (arXiv 1803.00933), section 4.1; i counts environments, not actors. A single
-    environment explores with `base`.
+    `ε_i = base^(1 + exponent · i / (total − 1))`: Horgan et al. 2018 (arXiv 1803.00933), section
+    4.1, but i counts environments instead of actors. A single environment explores with `base`.
     """
-    rung = (first + jnp.arange(count)).astype(jnp.float32) / max(total - 1, 1)
-    return jnp.power(base, 1.0 + exponent * rung)
+    fraction = (first + jnp.arange(count)).astype(jnp.float32) / max(total - 1, 1)
+    return jnp.power(base, 1.0 + exponent * fraction)
 
 
 def annealed_epsilon(
     env_steps: jax.Array, *, start: float, end: jax.Array, decay_env_steps: int
 ) -> jax.Array:
-    """Returns `[B]`: linearly from `start` to `end` over `decay_env_steps`, then `end`.
+    """Return ε `[B]`: linear from `start` to `end` over `decay_env_steps`, then `end`.
 
     Args:
-        env_steps: `[B]` float32, of the run, as each environment counts them.
-        start: ε at 0 env steps.
-        end: `[B]`, ε in the end.
-        decay_env_steps: 0: `end` from the beginning.
+        env_steps: `[B]` float32, the run's env steps as estimated by each environment.
+        start: initial ε.
+        end: `[B]`, final ε.
+        decay_env_steps: 0: `end` from the start.
     """
     share = jnp.clip(env_steps / max(decay_env_steps, 1), 0.0, 1.0) if decay_env_steps else 1.0
     return start + share * (end - start)
 
 
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """Returns `[B]` int32: the action of the greatest Q, or with probability ε any.
+    """Return actions `[B]` int32: the one with the greatest Q, or a random one with probability ε.
 
     Args:
         key: consumed.
@@ -71,7 +227,7 @@ def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Arra
 
 
 def sequence_priority(td_error: jax.Array, valid: jax.Array, mix: float) -> jax.Array:
-    """Returns `[n]`: `η · max_t |δ_t| + (1 − η) · mean_t |δ_t|` over valid transitions.
+    """Return priorities `[n]`: `η · max_t |δ_t| + (1 − η) · mean_t |δ_t|` over valid transitions.
 
     Args:
         td_error: `[m, n]`.
@@ -85,7 +241,7 @@ def sequence_priority(td_error: jax.Array, valid: jax.Array, mix: float) -> jax.
 
 
 def select_action(q: jax.Array, action: jax.Array) -> jax.Array:
-    """Returns `[...]`: Q `[..., A]` of the action `[...]`."""
+    """Return the action values `[...]` of actions `[...]`, given Q `[..., A]`."""
     return jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]
 
 
@@ -98,17 +254,16 @@ def rescaled_td_errors(
     n_step: int,
     rescale_epsilon: float,
 ) -> jax.Array:
-    """Returns `[m, n]`: n-step target less Q, 0 where the transition is invalid.
+    """Return TD errors `[m, n]`: n-step target minus Q, 0 where the transition is invalid.
 
     The target is `h(Σ γ^k r + γ^n h⁻¹(bootstrap))` (Kapturowski et al. 2019, section 2.3), with
-    fewer rewards at the end of the sequence and before a truncation or a seam.
+    fewer rewards near the end of the sequence, a truncation or a stream boundary.
 
     Args:
         env_steps: `[m + 1, n]`, consecutive rows.
-        taken_q: `[m, n]`, of the action taken, differentiated.
-        bootstrap_q: `[m + 1, n]`, of the action that the target takes: for double Q-learning
-            (van Hasselt et al. 2016, arXiv 1509.06461) the target network's value of the online
-            network's greedy action.
+        taken_q: `[m, n]`, Q of the actions taken; differentiated.
+        bootstrap_q: `[m + 1, n]`; in double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461)
+            the target network's Q of the online network's greedy action.
         discount: γ.
         n_step: rewards in a target.
         rescale_epsilon: ε of h.

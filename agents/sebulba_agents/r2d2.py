@@ -1,12 +1,12 @@
 """R2D2: recurrent replay distributed DQN (Kapturowski et al. 2019, openreview r1lyTjAqYX).
 
-A sequence is `burn_in` transitions that only unroll the recurrent state, from the one that the
-actor had, `learn_length` transitions to learn from, and one row more to bootstrap from. Sequences
-start at every row 0 of a trajectory, so they overlap by their length less the trajectory's.
+A sequence is `burn_in` transitions that only warm up the recurrent state that the actor stored,
+`learn_length` transitions to learn from, and one more row to bootstrap from. A sequence starts at
+row 0 of every trajectory, so sequences overlap if they are longer than a trajectory.
 
-As in SEED RL (Espeholt et al. 2020, arXiv 1910.06591), and unlike in the paper, sequences cross the
-borders of episodes: the recurrent state is zeroed there, and the transition out of a final
-observation has no weight.
+As in SEED RL (Espeholt et al. 2020, arXiv 1910.06591), and unlike in the paper, a sequence may span
+several episodes: the recurrent state is zeroed at resets, and the transition from a final
+observation to a reset has no weight.
 """
 
 import dataclasses
@@ -20,27 +20,31 @@ from sebulba.toolkit import replay
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState, Sample
 from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.spaces import zeros
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.config import R2D2Config
-from sebulba_agents.networks import zero_observation
 from sebulba_agents.q_learning import (
+    QNetworks,
+    QOptimizer,
+    QOptState,
+    RecurrentQNetwork,
+    check_q_torso,
     epsilon_greedy,
     exploration_epsilons,
     num_discrete_actions,
     rescaled_td_errors,
     select_action,
     sequence_priority,
+    with_copy,
 )
-from sebulba_agents.q_networks import RecurrentQNetwork, check_q_torso
-from sebulba_agents.q_optimizer import QNetworks, QOptimizer, QOptState, with_copy
-from sebulba_agents.replay_rows import Row, as_seen, row_shapes, rows_of, valid_transitions
-from sebulba_agents.replay_sizes import ReplayRatio, frame_stack, replay_spec
+from sebulba_agents.replay_agents import ReplayRatio, frame_stack, replay_spec
+from sebulba_agents.replay_config import R2D2Config
 
 
 @pytree_dataclass
 class Memory:
-    """What the network has to know about the past; zeroed at `is_first`."""
+    """What acting remembers of the past; zeroed at `is_first`."""
 
     lstm: PyTree  # [B, ...]
     last_action: jax.Array  # [B] int32
@@ -48,7 +52,7 @@ class Memory:
 
 @pytree_dataclass
 class R2D2ActorState:
-    """What acting carries along."""
+    """The actor state."""
 
     memory: Memory
     epsilon: jax.Array  # [B]
@@ -57,7 +61,7 @@ class R2D2ActorState:
 
 @pytree_dataclass
 class ActorQ:
-    """The actor's own Q values of a row, for the first priority of the sequences it is in."""
+    """The actor's Q values of a row, for the initial priorities of sequences."""
 
     taken: Array  # [B] float32, of the action taken
     greatest: Array  # [B] float32
@@ -67,10 +71,10 @@ class R2D2:
     """Recurrent double Q-learning from prioritised replay of sequences."""
 
     def __init__(self, config: R2D2Config, run_spec: RunSpec):
-        """Checks that the sizes fit each other.
+        """Build network, replay and optimizer.
 
         Raises:
-            ConfigError: naming the key to change.
+            ConfigError: the settings or the environment do not suit the agent.
         """
         self._config = config
         self._run_spec = run_spec
@@ -98,10 +102,10 @@ class R2D2:
         self._optimizer = QOptimizer(config)
 
     def init_networks(self, key: jax.Array) -> QNetworks:
-        """Returns the parameters, and their copy."""
+        """Return the parameters, and their copy as target parameters."""
         params = self.network.init(
             key,
-            zero_observation(self._run_spec, 1, 1),
+            zeros(self._run_spec.environment.observation, 1, 1),
             reward=jnp.zeros((1, 1)),
             last_action=jnp.zeros((1, 1), jnp.int32),
             is_first=jnp.zeros((1, 1), bool),
@@ -110,11 +114,11 @@ class R2D2:
         return with_copy(params)
 
     def init_opt_state(self, networks: QNetworks) -> QOptState:
-        """Returns the optimizer's state."""
+        """Return the optimizer's initial state."""
         return self._optimizer.init(networks)
 
     def init_experience(self, networks: QNetworks, num_envs: int) -> ReplayState:
-        """Returns an empty replay of this device's environments."""
+        """Return an empty replay of this device's environments."""
         del networks
         number = jax.ShapeDtypeStruct((), jnp.float32)
         extras = ActorQ(taken=number, greatest=number)
@@ -124,14 +128,14 @@ class R2D2:
         return replay.init(spec, row, memory)
 
     def init_actor_state(
-        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> R2D2ActorState:
-        """Returns an empty memory and the actor's rungs of the ladder of exploration."""
+        """Return an empty memory and the exploration rates of the actor's environments."""
         del networks
         return R2D2ActorState(
             memory=self._initial_memory(num_envs),
             epsilon=exploration_epsilons(
-                first=actor_id * num_envs,
+                first=global_actor_id * num_envs,
                 count=num_envs,
                 total=self._run_spec.num_envs_of_all_hosts,
                 base=self._config.epsilon_base,
@@ -143,7 +147,7 @@ class R2D2:
     def act(
         self, networks: PyTree, actor_state: R2D2ActorState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, ActorQ, R2D2ActorState]:
-        """Takes the action of the greatest Q, or with probability ε any."""
+        """Select the action with the greatest Q, or with probability ε a random one."""
         memory = actor_state.memory
         (q,), lstm = self._unroll(
             networks,
@@ -164,7 +168,7 @@ class R2D2:
     def shard_actor_state(
         self, actor_state: R2D2ActorState, sharding: ActorStateSharding
     ) -> R2D2ActorState:
-        """Splits all but the key."""
+        """Split everything except the key."""
         return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
 
     def update_experience(
@@ -176,10 +180,10 @@ class R2D2:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> ReplayState:
-        """Adds the rows, and gives the sequences now complete a priority by the actor's Q values.
+        """Add the rows, and set priorities of completed sequences from the actor's Q values.
 
         Raises:
-            ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
+            ConfigError: frame_stack is set, but a lost life ends episodes without clearing stacks.
         """
         del networks, final_state
         rows = rows_of(trajectory, self._frame_stack, trajectory.extras)
@@ -195,7 +199,7 @@ class R2D2:
     def loss(
         self, networks: QNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
-        """Returns the loss of a batch from the replay, and the replay with its new priorities."""
+        """Return the loss of a batch from the replay, and the replay with new priorities."""
         spec = self._replay_spec
         sample = replay.sample(spec, experience, key, self._batch_size)
         loss, priority, metrics = self.loss_of_sample(networks, sample)
@@ -206,7 +210,7 @@ class R2D2:
     def loss_of_sample(
         self, networks: QNetworks, sample: Sample
     ) -> tuple[jax.Array, jax.Array, Metrics]:
-        """Returns the loss `[]`, the sampled sequences' priorities `[n]`, and metrics.
+        """Return the loss `[]`, new priorities `[n]` of the sampled sequences, and metrics.
 
         The mean over the batch of all learner devices of `w · ½ Σ_t δ_t²`, over valid transitions.
         """
@@ -238,16 +242,16 @@ class R2D2:
     def optimize(
         self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
     ) -> tuple[QNetworks, QOptState]:
-        """Takes an Adam step, and copies to the target network once a period."""
+        """Take an Adam step; copy to the target network every `target_period` updates."""
         del experience
         return self._optimizer.step(networks, opt_state, grads)
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Returns the updates that keep the replay ratio, exactly, from the minimum size on."""
+        """Return the number of updates that keeps the replay ratio exactly."""
         return self._replay_ratio.num_updates_in(cycle)
 
     def actor_networks(self, networks: QNetworks) -> PyTree:
-        """Returns the online parameters."""
+        """Return the online parameters."""
         return networks.online
 
     def _initial_memory(self, num_envs: int) -> Memory:
@@ -259,7 +263,7 @@ class R2D2:
     def _unroll(
         self, params: PyTree, env_steps: EnvStep, last_action: jax.Array, lstm: PyTree
     ) -> tuple[jax.Array, PyTree]:
-        """Returns Q `[T, B, A]` of consecutive rows, and the LSTM's state after them."""
+        """Return Q `[T, B, A]` of consecutive rows, and the LSTM's state after them."""
         return self.network.apply(
             params,
             env_steps.observation,
@@ -272,7 +276,7 @@ class R2D2:
     def _learned_q(
         self, params: PyTree, rows: Row, last_action: jax.Array, lstm: PyTree
     ) -> jax.Array:
-        """Returns Q `[m + 1, n, A]` of the rows after the burn-in, which gets no gradient."""
+        """Return Q `[m + 1, n, A]` of the rows after the burn-in, which has no gradient."""
         burn_in = self._config.burn_in
         inputs = (rows.env_step, last_action)
         if burn_in:
@@ -285,7 +289,7 @@ class R2D2:
     def _td_errors(
         self, rows: Row, taken_q: jax.Array, *, bootstrap_q: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns the TD errors `[m, n]` and the priorities `[n]` of rows `[m + 1, n]`."""
+        """Return the TD errors `[m, n]` and the priorities `[n]` of rows `[m + 1, n]`."""
         config = self._config
         td_errors = rescaled_td_errors(
             rows.env_step,

@@ -1,4 +1,4 @@
-"""The random agent: acts uniformly and learns nothing; what every other has to beat."""
+"""The random agent: uniformly random actions without learning, as a baseline."""
 
 from collections.abc import Callable
 
@@ -13,47 +13,47 @@ from sebulba_agents.config import RandomConfig
 
 
 class RandomAgent:
-    """Draws each action uniformly from the action space; has no networks."""
+    """Draws actions uniformly from the action space; has no networks."""
 
     def __init__(self, config: RandomConfig, run_spec: RunSpec):
-        """Finds out how to draw from the action space.
+        """Choose a sampler for the action space.
 
         Raises:
-            ConfigError: it has no uniform distribution.
+            ConfigError: the action space has no uniform distribution.
         """
         self._sample = _sampler(run_spec.environment.action_space, config.name)
 
     def init_networks(self, key: jax.Array) -> tuple[()]:
-        """Returns nothing."""
+        """Return nothing."""
         del key
         return ()
 
     def init_opt_state(self, networks: tuple[()]) -> tuple[()]:
-        """Returns nothing."""
+        """Return nothing."""
         return networks
 
     def init_experience(self, networks: tuple[()], num_envs: int) -> tuple[()]:
-        """Returns nothing."""
+        """Return nothing."""
         del networks, num_envs
         return ()
 
     def init_actor_state(
-        self, networks: tuple[()], num_envs: int, key: jax.Array, actor_id: int
+        self, networks: tuple[()], num_envs: int, key: jax.Array, global_actor_id: int
     ) -> jax.Array:
-        """Returns the key."""
-        del networks, num_envs, actor_id
+        """Return the key."""
+        del networks, num_envs, global_actor_id
         return key
 
     def act(
         self, networks: tuple[()], actor_state: jax.Array, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], jax.Array]:
-        """Draws an action for each environment, in evaluation too."""
+        """Draw an action for each environment, in evaluation too."""
         del networks, greedy
         key, action_key = jax.random.split(actor_state)
         return self._sample(action_key, env_step.reward.shape[0]), (), key
 
     def shard_actor_state(self, actor_state: jax.Array, sharding: ActorStateSharding) -> jax.Array:
-        """Replicates the key."""
+        """Replicate the key."""
         return sharding.replicate(actor_state)
 
     def update_experience(
@@ -65,14 +65,14 @@ class RandomAgent:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> tuple[()]:
-        """Keeps nothing."""
+        """Keep nothing."""
         del networks, initial_state, final_state, trajectory, actor_id
         return experience
 
     def loss(
         self, networks: tuple[()], experience: tuple[()], key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[tuple[()], Metrics]]:
-        """Returns 0; no cycle has an update that would ask for it."""
+        """Return 0; never called, since no learner cycle has updates."""
         del networks, key, step
         return jnp.zeros((), jnp.float32), (experience, {})
 
@@ -83,22 +83,22 @@ class RandomAgent:
         grads: tuple[()],
         experience: tuple[()],
     ) -> tuple[tuple[()], tuple[()]]:
-        """Changes nothing."""
+        """Change nothing."""
         del grads, experience
         return networks, opt_state
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Returns 0."""
+        """Return 0."""
         del cycle
         return 0
 
     def actor_networks(self, networks: tuple[()]) -> tuple[()]:
-        """Returns nothing."""
+        """Return nothing."""
         return networks
 
 
 def _sampler(space: gymnasium.Space, name: str) -> Callable[[jax.Array, int], jax.Array]:
-    """Returns the function of key and B that draws `[B, ...]` from the space."""
+    """Return a function of key and B that draws actions `[B, ...]` from the space."""
     if isinstance(space, gymnasium.spaces.Box) and space.is_bounded():
         low, high = jnp.asarray(space.low), jnp.asarray(space.high)
 

@@ -1,9 +1,12 @@
 """Soft actor-critic with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905).
 
-The gradients of critics, policy and temperature are taken at the same parameters, before any of
-them moves. Actions are in [-1, 1], and so is their entropy's unit: the environment scales.
+The gradients of critics, policy and temperature are computed at the same parameters, before any of
+them is updated. Actions are in [-1, 1]; the environment's adapter scales them.
 """
 
+from collections.abc import Sequence
+
+import flax.linen as nn
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -13,21 +16,90 @@ import optax
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
+from sebulba.toolkit.replay.transitions import Transitions
+from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.config import SACConfig
-from sebulba_agents.networks import zero_observation
-from sebulba_agents.optimizers import clipped_adam, descend
-from sebulba_agents.replay_sizes import ReplayRatio
-from sebulba_agents.sac_networks import GaussianPolicy, TwinCritics
-from sebulba_agents.transitions import TransitionReplay, Transitions
+from sebulba_agents.replay_agents import ReplayRatio, transition_replay
+from sebulba_agents.replay_config import SACConfig
+
+# As in the authors' code; learned values stay far from both bounds.
+_LOG_STD_BOUNDS = (-20.0, 2.0)
+
+
+@pytree_dataclass
+class GaussianParameters:
+    """The Gaussian before the tanh."""
+
+    mean: jax.Array  # [N, A]
+    log_std: jax.Array  # [N, A]
+
+
+class GaussianPolicy(nn.Module):
+    """ReLU layers; mean and log standard deviation of each action component."""
+
+    action_size: int
+    hidden_sizes: Sequence[int]
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> GaussianParameters:
+        """Return parameters `[N, A]` for observations `[N, ...]`."""
+        x = _hidden_layers(_flatten(observation), self.hidden_sizes)
+        log_std = nn.Dense(self.action_size, name="log_std")(x)
+        return GaussianParameters(
+            mean=nn.Dense(self.action_size, name="mean")(x),
+            log_std=jnp.clip(log_std, *_LOG_STD_BOUNDS),
+        )
+
+
+class Critic(nn.Module):
+    """ReLU layers on observation and action; one action value."""
+
+    hidden_sizes: Sequence[int]
+
+    @nn.compact
+    def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
+        """Return Q `[N]` of observations `[N, ...]` and actions `[N, A]`."""
+        x = jnp.concatenate([_flatten(observation), action], axis=-1)
+        return nn.Dense(1)(_hidden_layers(x, self.hidden_sizes))[..., 0]
+
+
+class TwinCritics(nn.Module):
+    """Two critics with separate parameters, as one batched computation."""
+
+    hidden_sizes: Sequence[int]
+
+    @nn.compact
+    def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
+        """Return Q `[2, N]` of observations `[N, ...]` and actions `[N, A]`."""
+        twins = nn.vmap(
+            Critic,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=None,
+            axis_size=2,
+        )
+        return twins(self.hidden_sizes)(observation, action)
+
+
+def _hidden_layers(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
+    for size in sizes:
+        x = nn.relu(nn.Dense(size)(x))
+    return x
+
+
+def _flatten(observation: PyTree) -> jax.Array:
+    """Return all leaves of observations `[N, ...]`, concatenated: `[N, F]`."""
+    leaves = [leaf.astype(jnp.float32) for leaf in jax.tree.leaves(observation)]
+    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
 
 
 @pytree_dataclass
 class SACParams:
-    """What is trained."""
+    """The trained parameters."""
 
     policy: PyTree
     critics: PyTree
@@ -36,7 +108,7 @@ class SACParams:
 
 @pytree_dataclass
 class SACNetworks:
-    """What is trained, and the critics' slow copy."""
+    """The trained parameters, and the critics' moving average."""
 
     online: SACParams
     target_critics: PyTree
@@ -44,7 +116,7 @@ class SACNetworks:
 
 @pytree_dataclass
 class SACActorState:
-    """What acting carries along."""
+    """The actor state."""
 
     key: jax.Array
 
@@ -53,15 +125,15 @@ class SAC:
     """Maximum-entropy control with continuous actions from a replay of single transitions."""
 
     def __init__(self, config: SACConfig, run_spec: RunSpec):
-        """Checks that the sizes fit each other.
+        """Build networks, replay and optimizer.
 
         Raises:
-            ConfigError: naming the key to change.
+            ConfigError: the settings or the environment do not suit the agent.
         """
         action_size = _action_size(run_spec)
         self._config = config
         self._run_spec = run_spec
-        self._replay = TransitionReplay(config, run_spec, discount=config.discount)
+        self._replay = transition_replay(config, run_spec)
         self._replay_ratio = ReplayRatio(config, run_spec, rows_per_update=config.batch_size)
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
@@ -73,9 +145,9 @@ class SAC:
         )
 
     def init_networks(self, key: jax.Array) -> SACNetworks:
-        """Returns the parameters, and the copy of the critics."""
+        """Return the parameters, and a copy of the critics as target critics."""
         policy_key, critics_key = jax.random.split(key)
-        observation = zero_observation(self._run_spec, 1)
+        observation = zeros(self._run_spec.environment.observation, 1)
         action = jnp.zeros((1, *self._run_spec.environment.action_space.shape))
         critics = self._critics.init(critics_key, observation, action)
         return SACNetworks(
@@ -88,25 +160,25 @@ class SAC:
         )
 
     def init_opt_state(self, networks: SACNetworks) -> PyTree:
-        """Returns Adam's state."""
+        """Return Adam's initial state."""
         return self._optimizer.init(networks.online)
 
     def init_experience(self, networks: SACNetworks, num_envs: int) -> ReplayState:
-        """Returns an empty replay of this device's environments."""
+        """Return an empty replay of this device's environments."""
         del networks, num_envs
         return self._replay.init()
 
     def init_actor_state(
-        self, networks: PyTree, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> SACActorState:
-        """Returns the key."""
-        del networks, num_envs, actor_id
+        """Return the key."""
+        del networks, num_envs, global_actor_id
         return SACActorState(key=key)
 
     def act(
         self, networks: PyTree, actor_state: SACActorState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], SACActorState]:
-        """Draws an action, or takes the tanh of the mean."""
+        """Sample an action, or take the tanh of the mean."""
         key, action_key = jax.random.split(actor_state.key)
         gaussian = self._policy.apply(networks, env_step.observation)
         if greedy:
@@ -118,7 +190,7 @@ class SAC:
     def shard_actor_state(
         self, actor_state: SACActorState, sharding: ActorStateSharding
     ) -> SACActorState:
-        """Replicates the key."""
+        """Replicate the key."""
         return sharding.replicate(actor_state)
 
     def update_experience(
@@ -130,14 +202,14 @@ class SAC:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> ReplayState:
-        """Adds the rows."""
+        """Add the rows."""
         del networks, initial_state, final_state
         return self._replay.add(experience, trajectory, actor_id)
 
     def loss(
         self, networks: SACNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
-        """Returns the loss of a batch from the replay."""
+        """Return the loss of a batch from the replay."""
         sample_key, here_key, next_key = jax.random.split(key, 3)
         batch = self._replay.sample(experience, sample_key)
         policy = networks.online.policy
@@ -158,16 +230,16 @@ class SAC:
         here: TanhGaussianSample,
         following: TanhGaussianSample,
     ) -> tuple[jax.Array, Metrics]:
-        """Returns the loss `[]` and metrics.
+        """Return the loss `[]` and metrics.
 
-        The sum of the losses of critics (equation 5), policy (7) and temperature (18), each with a
-        gradient for its own parameters only, as means over the batch of all learner devices.
+        The sum of the losses of critics (equation 5), policy (7) and temperature (18), each with
+        gradients for its own parameters only; means over the batch of all learner devices.
 
         Args:
-            networks: differentiated, also by way of `here`.
+            networks: differentiated, also through `here`.
             batch: `[n]`.
-            here: draws of the policy at `batch.observation`.
-            following: draws of the policy at `batch.next_observation`.
+            here: samples of the policy at `batch.observation`.
+            following: samples of the policy at `batch.next_observation`.
         """
         online = networks.online
         temperature = jnp.exp(online.log_temperature)
@@ -194,7 +266,7 @@ class SAC:
     def targets(
         self, networks: SACNetworks, batch: Transitions, following: TanhGaussianSample
     ) -> jax.Array:
-        """Returns `[n]`: `R + Γ·(min_i Q⁻_i(s′, a′) − α·log π(a′|s′))`, gradient stopped."""
+        """Return `[n]`: `R + Γ·(min_i Q⁻_i(s′, a′) − α·log π(a′|s′))`, gradient stopped."""
         q = self._critics.apply(networks.target_critics, batch.next_observation, following.action)
         temperature = jnp.exp(networks.online.log_temperature)
         value = jnp.min(q, axis=0) - temperature * following.log_prob
@@ -207,7 +279,7 @@ class SAC:
         grads: SACNetworks,
         experience: ReplayState,
     ) -> tuple[SACNetworks, PyTree]:
-        """Takes an Adam step, and moves the target critics a little."""
+        """Take an Adam step, and update the target critics' moving average."""
         del experience
         online, opt_state = descend(self._optimizer, networks.online, opt_state, grads.online)
         target_critics = optax.incremental_update(
@@ -216,11 +288,11 @@ class SAC:
         return SACNetworks(online=online, target_critics=target_critics), opt_state
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Returns the updates that keep the replay ratio, exactly, from the minimum size on."""
+        """Return the number of updates that keeps the replay ratio exactly."""
         return self._replay_ratio.num_updates_in(cycle)
 
     def actor_networks(self, networks: SACNetworks) -> PyTree:
-        """Returns the policy's parameters."""
+        """Return the policy's parameters."""
         return networks.online.policy
 
     def _draw(self, key: jax.Array, policy: PyTree, observation: PyTree) -> TanhGaussianSample:

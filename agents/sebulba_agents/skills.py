@@ -1,16 +1,15 @@
-"""Skills without a reward: DIAYN (Eysenbach et al. 2018, arXiv 1802.06070) on A2C.
+"""Unsupervised skills: DIAYN (Eysenbach et al. 2018, arXiv 1802.06070) on A2C.
 
-Each episode has a skill z, drawn evenly. The policy is given it beside the observation; a
-discriminator q(z | s) tells it from the states; and arriving in s pays log q(z | s) − log p(z), so
-that skills come to visit states that tell them apart. The paper's base is SAC; ours is the
-actor-critic of `sebulba_agents.actor_critic`, with A2C's loss.
+Each episode draws a skill z uniformly, which the policy observes. A discriminator q(z | s) infers
+the skill from states, and arriving in s is rewarded with log q(z | s) − log p(z), so that skills
+visit distinguishable states. The paper is based on SAC; this agent is `ActorCriticAgent` with A2C's
+loss.
 
-A skill is a row `[B]` of the actor state, drawn anew where `is_first`, and stored in the extras:
-goals, tasks and exploration rates of single environments are done in the same way.
+The skill is a leaf `[B]` of the actor state that is redrawn where `is_first` and stored in the
+extras. Goals, tasks and exploration rates per environment can be implemented in the same way.
 """
 
 import dataclasses
-import functools
 
 import flax.linen as nn
 import jax
@@ -21,25 +20,26 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.spaces import zeros
+from sebulba.toolkit.torsos import MLPTorso, fold_time
 from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.a2c import a2c_loss
 from sebulba_agents.actor_critic import (
     ActorCriticAgent,
     ActorCriticExtras,
+    ActorCriticNetworks,
     ActorCriticOptState,
     ActorCriticState,
 )
 from sebulba_agents.config import A2CConfig, SkillsConfig
-from sebulba_agents.on_policy import ActorCriticNetworks, OnePass
-from sebulba_agents.optimizers import clipped_adam, descend
-from sebulba_agents.torsos import MLPTorso
 
 
 @pytree_dataclass
 class SkillsNetworks:
-    """What travels to the actors."""
+    """The parameters."""
 
     actor_critic: ActorCriticNetworks
     discriminator: PyTree
@@ -47,16 +47,16 @@ class SkillsNetworks:
 
 @pytree_dataclass
 class SkillsState:
-    """What acting carries along."""
+    """The actor state."""
 
     actor_critic: ActorCriticState
-    skill: jax.Array  # [B] int32, of the episode under way
+    skill: jax.Array  # [B] int32, the current episode's
     key: jax.Array
 
 
 @pytree_dataclass
 class SkillsExtras:
-    """What the learner has to know about each action."""
+    """What the learner needs to know about each action."""
 
     actor_critic: ActorCriticExtras
     skill: jax.Array  # [B] int32
@@ -71,28 +71,28 @@ class SkillsOptState:
 
 
 class Discriminator(nn.Module):
-    """Which skill an observation is of."""
+    """Infers the skill from an observation."""
 
     num_skills: int
     hidden_sizes: tuple[int, ...]
 
     @nn.compact
     def __call__(self, observation: PyTree) -> Categorical:
-        """Returns q(z | s) `[N]` of observations `[N, ...]`."""
+        """Return q(z | s) `[N]` of observations `[N, ...]`."""
         features = MLPTorso(self.hidden_sizes)(observation)
         return Categorical(logits=nn.Dense(self.num_skills)(features))
 
 
 class SkillsAgent:
-    """An actor-critic that is given a skill, and a discriminator that pays it."""
+    """An actor-critic that observes a skill, and a discriminator that rewards it."""
 
     learns_from_final_observations = True
 
     def __init__(self, config: SkillsConfig, run_spec: RunSpec):
-        """Builds the actor-critic for observations with a skill beside them.
+        """Build the actor-critic for observations that include the skill.
 
         Raises:
-            ConfigError: naming the key to change.
+            ConfigError: the settings or the environment do not suit the agent.
         """
         if config.num_skills < 2:
             raise ConfigError(f"agent.num_skills: expected at least 2, got {config.num_skills}")
@@ -117,7 +117,7 @@ class SkillsAgent:
         self._actor_critic = ActorCriticAgent(
             a2c,
             dataclasses.replace(run_spec, environment=environment),
-            learning=OnePass(functools.partial(a2c_loss, config=a2c)),
+            loss=lambda outputs, trajectory, step: a2c_loss(outputs, trajectory, a2c),
         )
         self._discriminator = Discriminator(config.num_skills, config.hidden_sizes)
         self._optimizer = clipped_adam(
@@ -127,36 +127,33 @@ class SkillsAgent:
         )
 
     def init_networks(self, key: jax.Array) -> SkillsNetworks:
-        """Returns the parameters."""
+        """Return the parameters."""
         key, discriminator_key = jax.random.split(key)
-        observation = jax.tree.map(
-            lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype),
-            self._run_spec.environment.observation,
-        )
+        observation = zeros(self._run_spec.environment.observation, 1)
         return SkillsNetworks(
             actor_critic=self._actor_critic.init_networks(key),
             discriminator=self._discriminator.init(discriminator_key, observation),
         )
 
     def init_opt_state(self, networks: SkillsNetworks) -> SkillsOptState:
-        """Returns the optimizers' states."""
+        """Return the optimizers' states."""
         return SkillsOptState(
             actor_critic=self._actor_critic.init_opt_state(networks.actor_critic),
             discriminator=self._optimizer.init(networks.discriminator),
         )
 
     def init_experience(self, networks: SkillsNetworks, num_envs: int) -> Window:
-        """Returns an empty window of the actor-critic's."""
+        """Return the actor-critic's empty window."""
         return self._actor_critic.init_experience(networks.actor_critic, num_envs)
 
     def init_actor_state(
-        self, networks: SkillsNetworks, num_envs: int, key: jax.Array, actor_id: int
+        self, networks: SkillsNetworks, num_envs: int, key: jax.Array, global_actor_id: int
     ) -> SkillsState:
-        """Returns no memory, and skills that the first row redraws."""
+        """Return an empty memory, and placeholder skills that the first row redraws."""
         key, actor_critic_key = jax.random.split(key)
         return SkillsState(
             actor_critic=self._actor_critic.init_actor_state(
-                networks.actor_critic, num_envs, actor_critic_key, actor_id
+                networks.actor_critic, num_envs, actor_critic_key, global_actor_id
             ),
             skill=jnp.zeros(num_envs, jnp.int32),
             key=key,
@@ -170,7 +167,7 @@ class SkillsAgent:
         *,
         greedy: bool,
     ) -> tuple[jax.Array, SkillsExtras, SkillsState]:
-        """Draws a skill where an episode begins, and acts by it."""
+        """Draw a skill where an episode begins, and act with it."""
         key, skill_key = jax.random.split(actor_state.key)
         drawn = jax.random.randint(
             skill_key, actor_state.skill.shape, 0, self._config.num_skills, jnp.int32
@@ -191,7 +188,7 @@ class SkillsAgent:
     def shard_actor_state(
         self, actor_state: SkillsState, sharding: ActorStateSharding
     ) -> SkillsState:
-        """Splits memory and skills over the learner devices."""
+        """Split memory and skills over the learner devices."""
         return SkillsState(
             actor_critic=self._actor_critic.shard_actor_state(actor_state.actor_critic, sharding),
             skill=sharding.split(actor_state.skill),
@@ -207,15 +204,15 @@ class SkillsAgent:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> Window:
-        """Takes the trajectory in, with what the discriminator pays for it."""
+        """Add the trajectory with the discriminator's rewards to the window."""
         skill = trajectory.extras.skill
         env_steps = trajectory.env_steps
         posterior = self._discriminate(networks.discriminator, env_steps.observation)
-        # A transition's skill is that of the row it leaves; none leads to row 0.
+        # A transition has the skill of the row it leaves. No transition arrives at row 0.
         log_q = posterior.log_prob(jnp.concatenate([skill[:1], skill]))
-        paid = log_q + jnp.log(float(self._config.num_skills))
-        reward = self._config.reward_weight * env_steps.reward + paid
-        # Row T has the last skill, or begins an episode, and then nothing valid leads to it.
+        skill_reward = log_q + jnp.log(float(self._config.num_skills))
+        reward = self._config.reward_weight * env_steps.reward + skill_reward
+        # Row T has row T - 1's skill, or begins an episode and no valid transition leads there.
         shown = jnp.concatenate([skill, skill[-1:]])
         env_steps = self._with_skill(dataclasses.replace(env_steps, reward=reward), shown)
         return self._actor_critic.update_experience(
@@ -234,7 +231,7 @@ class SkillsAgent:
     def loss(
         self, networks: SkillsNetworks, experience: Window, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
-        """Returns A2C's loss and the discriminator's cross-entropy, over the rows arrived at."""
+        """Return A2C's loss and the discriminator's cross-entropy, over the rows arrived at."""
         loss, (experience, metrics) = self._actor_critic.loss(
             networks.actor_critic, experience, key, step
         )
@@ -258,7 +255,7 @@ class SkillsAgent:
         grads: SkillsNetworks,
         experience: Window,
     ) -> tuple[SkillsNetworks, SkillsOptState]:
-        """Takes a step of each optimizer."""
+        """Take a step of each optimizer."""
         actor_critic, actor_critic_state = self._actor_critic.optimize(
             networks.actor_critic, opt_state.actor_critic, grads.actor_critic, experience
         )
@@ -271,22 +268,21 @@ class SkillsAgent:
         )
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Returns the actor-critic's."""
+        """Return the actor-critic's number of updates."""
         return self._actor_critic.num_updates_per_cycle(cycle)
 
     def actor_networks(self, networks: SkillsNetworks) -> SkillsNetworks:
-        """Returns everything."""
+        """Return all networks."""
         return networks
 
     def _with_skill(self, env_step: EnvStep, skill: jax.Array) -> EnvStep:
-        """Returns rows `[..., B]` that show the skill beside the observation."""
+        """Return rows `[..., B]` whose observations include the skill."""
         one_hot = jax.nn.one_hot(skill, self._config.num_skills, dtype=jnp.float32)
         observation = {"observation": env_step.observation, "skill": one_hot}
         return dataclasses.replace(env_step, observation=observation)
 
     def _discriminate(self, params: PyTree, observation: PyTree) -> Categorical:
-        """Returns q(z | s) `[R, B]` of observations `[R, B, ...]`."""
-        rows, width = jax.tree.leaves(observation)[0].shape[:2]
-        folded = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), observation)
-        posterior = self._discriminator.apply(params, folded)
-        return Categorical(logits=posterior.logits.reshape(rows, width, -1))
+        """Return q(z | s) `[R, B]` of observations `[R, B, ...]`."""
+        return Categorical(
+            logits=fold_time(lambda x: self._discriminator.apply(params, x).logits, observation)
+        )

@@ -1,6 +1,6 @@
-"""What agents are made of: returns, distributions, reductions, replay and their like.
+"""Building blocks of agents: returns, distributions, networks, optimizers, replay.
 
-Each module is one idea of arithmetic or memory, and none knows an algorithm. Begin with
-`returns.py`. Apart from the contract (`sebulba.types`, `sebulba.agent`, …) this is the only package
-of `sebulba` that an agent imports, and it imports nothing but the contract.
+Each module is one block, and none depends on an algorithm. Start reading at `returns.py`. An agent
+imports only this package and the contract (`sebulba.types`, `sebulba.agent`, …) from `sebulba`, and
+this package imports only the contract.
 """

@@ -1,4 +1,4 @@
-"""Named random streams: every consumer of randomness has its own, derived in one way."""
+"""Named random streams: every consumer of randomness derives its own key by name."""
 
 import zlib
 
@@ -7,10 +7,10 @@ import numpy as np
 
 
 def stream(key: jax.Array, *names: str | int) -> jax.Array:
-    """Returns the key of the stream that `names` name, such as `stream(key, "actor", 3)`.
+    """Return the key of a named stream, such as `stream(key, "actor", 3)`.
 
-    Streams of different names are independent, and adding one changes no other: `split` would give
-    each stream a number that depends on how many there are.
+    Streams of different names are independent. A new stream changes no other, whereas keys from
+    `split` depend on the number of streams.
     """
     for name in names:
         key = jax.random.fold_in(key, _as_uint32(name))
@@ -18,10 +18,10 @@ def stream(key: jax.Array, *names: str | int) -> jax.Array:
 
 
 def environment_seed(seed: int, *names: str | int) -> int:
-    """Returns a seed in `[0, 2**31)` for an environment library, for the stream of `names`.
+    """Return a seed in `[0, 2**31)` for an environment library, for a named stream.
 
-    Hashed, since libraries seed environment `i` of a batch with `seed + i`: consecutive seeds would
-    make the batches of two actors overlap.
+    The seed is a hash, because libraries seed environment `i` of a batch with `seed + i`: with
+    consecutive seeds, the batches of two actors would overlap.
     """
     entropy = [seed, *(_as_uint32(name) for name in names)]
     return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)

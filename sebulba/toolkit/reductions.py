@@ -1,16 +1,17 @@
 """Reductions over the batch of *all* learner devices of all hosts, for agents' losses.
 
-The learner averages gradients over the learner devices. A loss written as a local mean would then
-weigh a device with few valid entries as much as one with many, and a local sum would shrink with
-the number of devices. These helpers count over all devices instead, so the number of learner
-devices never changes the mathematics. Outside the learner's mapped update (in a test, a notebook)
-they reduce over what they are given.
+The learner averages gradients over the learner devices. With local means, a device with few valid
+entries would weigh as much as one with many, and local sums would shrink with the number of
+devices. These functions reduce over all devices, so the number of learner devices never changes the
+result. Outside the learner's mapped update (in a test or a notebook) they reduce over their
+argument alone.
 
 They return the same value on every learner device. The gradient of `psum` under pmap semantics is
 `psum`, so each device's gradient is the number of devices times its share, and the learner's
 average over devices is the gradient of the global value.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -19,7 +20,7 @@ LEARNER_AXIS = "learner"
 
 
 def masked_sum(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns `[]`: the sum of `x` where `mask`, over all learner devices.
+    """Return the sum `[]` of `x` where `mask`, over all learner devices.
 
     Args:
         x: `[...]`, float.
@@ -29,7 +30,7 @@ def masked_sum(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns `[]`: the mean of `x` where `mask`, over all learner devices; 0 if nowhere.
+    """Return the mean `[]` of `x` where `mask`, over all learner devices; 0 if nowhere.
 
     Args:
         x: `[...]`, float.
@@ -39,7 +40,7 @@ def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def masked_moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the mean `[]` and the standard deviation `[]` of `x` where `mask`, gradient stopped.
+    """Return mean `[]` and standard deviation `[]` of `x` where `mask`, with gradients stopped.
 
     Args:
         x: `[...]`, float.
@@ -51,7 +52,7 @@ def masked_moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def masked_feature_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns `[...]`: the mean of each feature where `mask`; 0 if nowhere.
+    """Return the mean `[...]` of each feature where `mask`; 0 if nowhere.
 
     Args:
         x: `[*rows, ...]`, float.
@@ -63,7 +64,7 @@ def masked_feature_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def masked_max(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns `[]`: the greatest of `x` where `mask`, gradient stopped; `-inf` if nowhere.
+    """Return the maximum `[]` of `x` where `mask`, with gradients stopped; `-inf` if nowhere.
 
     Args:
         x: `[...]`, float.
@@ -75,9 +76,8 @@ def masked_max(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def _select(x: jax.Array, mask: jax.Array, otherwise: float) -> jax.Array:
-    # `where` and not a product: a NaN at an invalid entry must not reach the sum.
-    if x.shape != mask.shape:
-        raise ValueError(f"expected a mask of shape {x.shape} like x, got {mask.shape}")
+    # `where` instead of a product: a NaN at an invalid entry must not reach the sum.
+    chex.assert_equal_shape([x, mask])
     return jnp.where(mask, x, jnp.asarray(otherwise, x.dtype))
 
 

@@ -1,8 +1,8 @@
 """Running mean and variance of a stream, the same on every learner device.
 
-`merge` joins a batch's own moments with those so far, as Chan, Golub and LeVeque 1979, "Updating
-formulae and a pairwise algorithm for computing sample variances", in terms of means instead of
-sums. A batch is that of all learner devices, so nothing depends on how it is split.
+`merge` adds a batch as in Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm
+for computing sample variances", in terms of means instead of sums. A batch spans all learner
+devices, so the result does not depend on their number.
 """
 
 import jax
@@ -16,7 +16,7 @@ _VARIANCE_EPSILON = 1e-8
 
 @pytree_dataclass
 class RunningMoments:
-    """Of all arrays `[...]` that were merged in. Carries no gradient."""
+    """Moments of all arrays `[...]` merged so far, without gradients."""
 
     count: jax.Array  # [] float32
     mean: jax.Array  # [...]
@@ -24,12 +24,12 @@ class RunningMoments:
 
     @property
     def std(self) -> jax.Array:
-        """`[...]`, never 0."""
+        """Standard deviation `[...]`, never 0."""
         return jnp.sqrt(self.variance + _VARIANCE_EPSILON)
 
 
 def init_moments(shape: tuple[int, ...]) -> RunningMoments:
-    """Returns mean 0 and variance 1 of nothing: arrays stay as they are until some were merged."""
+    """Return mean 0, variance 1 and count 0: standardising with them changes nothing."""
     return RunningMoments(
         count=jnp.zeros((), jnp.float32),
         mean=jnp.zeros(shape, jnp.float32),
@@ -38,12 +38,12 @@ def init_moments(shape: tuple[int, ...]) -> RunningMoments:
 
 
 def merge(moments: RunningMoments, x: jax.Array, mask: jax.Array) -> RunningMoments:
-    """Returns the moments with the entries of all learner devices where `mask` merged in.
+    """Return the moments after adding the entries of all learner devices where `mask`.
 
     Args:
-        moments: of arrays `[...]`, so far.
+        moments: of arrays `[...]`, before the batch.
         x: `[T, B, ...]`, float32.
-        mask: `[T, B]`, bool; nowhere True leaves the moments as they are.
+        mask: `[T, B]`, bool; all False leaves the moments unchanged.
     """
     added = masked_sum(jnp.ones(mask.shape, jnp.float32), mask)
     count = moments.count + added

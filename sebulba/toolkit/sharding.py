@@ -1,4 +1,4 @@
-"""Placing an actor state on the learner devices, for `Agent.shard_actor_state`."""
+"""Placement of an actor state on the learner devices, for `Agent.shard_actor_state`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from sebulba.types import PyTree
 def shard_per_env_leaves(
     actor_state: PyTree, sharding: ActorStateSharding, *, replicated: Sequence[str] = ()
 ) -> PyTree:
-    """Splits every field of a dataclass of actor state on axis 0, but for those named.
+    """Split the fields of an actor state over the learner devices, and copy the `replicated` ones.
 
     Args:
         actor_state: a dataclass; each leaf of a split field is `[B, ...]`.
-        sharding: as `Agent.shard_actor_state` is given it.
-        replicated: the fields that are not per environment, such as a key.
+        sharding: the argument of `Agent.shard_actor_state`.
+        replicated: names of fields that are not per environment, such as a key.
     """
     placed = {
         field.name: (sharding.replicate if field.name in replicated else sharding.split)(

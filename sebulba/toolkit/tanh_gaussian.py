@@ -1,9 +1,9 @@
-"""The tanh of a Gaussian: a distribution over actions in (-1, 1), each component on its own.
+"""The tanh of a Gaussian: independent action components in (-1, 1).
 
 `a = tanh(u)`, `u ~ N(mean, exp(log_std)²)` (Haarnoja et al. 2018, arXiv 1801.01290, appendix C).
-The correction of the density, `log(1 − tanh²(u))`, is taken as `2·(log 2 − u − softplus(−2u))`: the
-same, but finite and differentiable for any `u`. Densities are therefore functions of `u`: from an
-action that rounds to ±1 it could not be had back.
+The density's correction `log(1 − tanh²(u))` is computed as `2·(log 2 − u − softplus(−2u))`, which
+is finite and differentiable for any `u`. Densities are functions of `u`, since an action that
+rounds to ±1 cannot be inverted.
 """
 
 import math
@@ -18,14 +18,14 @@ _LOG_SQRT_TAU = 0.5 * math.log(2.0 * math.pi)
 
 @pytree_dataclass
 class TanhGaussianSample:
-    """A draw and its log density."""
+    """A sample and its log density."""
 
     action: jax.Array  # [..., A] in [-1, 1]
     log_prob: jax.Array  # [...]
 
 
 def tanh_gaussian_log_prob(pre_tanh: jax.Array, mean: jax.Array, log_std: jax.Array) -> jax.Array:
-    """Returns `[...]`: the log density of the action `tanh(pre_tanh)`.
+    """Return the log density `[...]` of the action `tanh(pre_tanh)`.
 
     Args:
         pre_tanh: `[..., A]`, u.
@@ -39,7 +39,7 @@ def tanh_gaussian_log_prob(pre_tanh: jax.Array, mean: jax.Array, log_std: jax.Ar
 
 
 def tanh_gaussian_sample(key: jax.Array, mean: jax.Array, log_std: jax.Array) -> TanhGaussianSample:
-    """Draws actions, differentiably in the parameters.
+    """Sample actions, differentiable in the parameters.
 
     Args:
         key: consumed.

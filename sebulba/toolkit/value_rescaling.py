@@ -1,8 +1,7 @@
-"""The invertible rescaling of values that lets an agent learn from unclipped rewards.
+"""The invertible rescaling of values for learning from unclipped rewards.
 
 Pohlen et al. 2018, "Observe and Look Further" (arXiv 1805.11593), section 3.2 and proposition A.2.
-Both functions are written so that nothing cancels: as published, the inverse loses most digits of a
-float32 near 0.
+Both functions avoid cancellation: the published inverse loses most digits of a float32 near 0.
 """
 
 import jax
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 
 
 def rescale(x: jax.Array, epsilon: float = 1e-3) -> jax.Array:
-    """Returns h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, elementwise.
+    """Return h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, elementwise.
 
     Args:
         x: `[...]`, float.
@@ -20,13 +19,13 @@ def rescale(x: jax.Array, epsilon: float = 1e-3) -> jax.Array:
 
 
 def inverse_rescale(x: jax.Array, epsilon: float = 1e-3) -> jax.Array:
-    """Returns h⁻¹(x), elementwise.
+    """Return h⁻¹(x), elementwise.
 
-    With `d = √(|y| + 1) − 1` for the answer y, `|x| = ε·d² + (1 + 2ε)·d`: solved for d without a
-    difference of near numbers, and `|y| = d·(d + 2)`.
+    With `d = √(|y| + 1) − 1` for the result y, `|x| = ε·d² + (1 + 2ε)·d`. This is solved for d
+    without subtracting nearly equal numbers, and `|y| = d·(d + 2)`.
 
     Args:
-        x: `[...]`, float, of the range of `rescale`.
+        x: `[...]`, float.
         epsilon: ε of `rescale`.
     """
     root = jnp.sqrt(1.0 + 4.0 * epsilon * (1.0 + epsilon + jnp.abs(x)))

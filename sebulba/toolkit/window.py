@@ -1,7 +1,7 @@
-"""The newest trajectories of one learner device, for agents that learn from nothing older.
+"""A window of the newest trajectories of one learner device, for on-policy agents.
 
-The trajectories of a learner cycle lie side by side in the environment axis. Each one that comes in
-puts the oldest out, so after a cycle's `N` trajectories the window holds exactly these.
+The trajectories of a learner cycle are concatenated on the environment axis. A new trajectory
+replaces the oldest, so after a cycle's `N` trajectories the window holds exactly these.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from sebulba.agent import Agent
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.spaces import zeros
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, RunSpec, Trajectory
 
 
@@ -19,7 +20,7 @@ from sebulba.types import ActorState, EnvStep, Networks, PyTree, RunSpec, Trajec
 class Window:
     """`N` trajectories of `B` environments, the newest last."""
 
-    initial: PyTree  # [N·B, ...], what the agent keeps of the actor states before row 0
+    initial: PyTree  # [N·B, ...], the kept part of the actor states before row 0
     trajectory: Trajectory  # [T + 1, N·B, ...] rows
 
 
@@ -31,14 +32,14 @@ def init_window(
     *,
     keep: Callable[[ActorState], PyTree],
 ) -> Window:
-    """Returns a window of `run_spec.trajectories_per_cycle` trajectories of zeros.
+    """Return a window of `run_spec.trajectories_per_cycle` trajectories of zeros.
 
     Args:
-        agent: whose `init_actor_state` and `act` give the shapes; nothing is computed.
-        networks: as `Agent.init_networks` gives them.
+        agent: its `init_actor_state` and `act` determine the shapes, without being computed.
+        networks: as returned by `Agent.init_networks`.
         run_spec: the run's.
         num_envs: B, environments of one trajectory on one learner device.
-        keep: picks what to keep of an actor state; every leaf of it is per environment.
+        keep: selects the part of an actor state to keep; all its leaves are per environment.
     """
     num_trajectories = run_spec.trajectories_per_cycle
     width = num_envs * num_trajectories
@@ -53,22 +54,22 @@ def init_window(
     initial, row = jax.eval_shape(act, networks, jax.random.key(0))
     length = run_spec.trajectory_length
     trajectory = Trajectory(
-        env_steps=_zeros(row.env_steps, length + 1),
-        action=_zeros(row.action, length),
-        extras=_zeros(row.extras, length),
+        env_steps=zeros(row.env_steps, length + 1),
+        action=zeros(row.action, length),
+        extras=zeros(row.extras, length),
     )
-    return Window(initial=_zeros(initial), trajectory=trajectory)
+    return Window(initial=zeros(initial), trajectory=trajectory)
 
 
 def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
-    """Returns the window with one more trajectory, without its oldest.
+    """Return the window with its oldest trajectory replaced by a new one.
 
     Args:
         window: of any number of trajectories.
-        initial: `[B, ...]`, what the agent keeps of the actor state before row 0.
+        initial: `[B, ...]`, the kept part of the actor state before row 0.
         trajectory: `[T + 1, B, ...]` rows.
     """
-    # For statistics of episodes only, and not every environment has it.
+    # Only statistics need `episode_over`, and not every environment provides it.
     env_steps = dataclasses.replace(trajectory.env_steps, episode_over=None)
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
     return Window(
@@ -85,14 +86,10 @@ def _roll_in(held: PyTree, new: PyTree, *, axis: int) -> PyTree:
     return jax.tree.map(roll, held, new)
 
 
-def _zeros(shapes: PyTree, *leading: int) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
-
-
 def _first_env_step(observation: PyTree, num_envs: int) -> EnvStep:
     flags = jnp.zeros(num_envs, bool)
     return EnvStep(
-        observation=_zeros(observation, num_envs),
+        observation=zeros(observation, num_envs),
         reward=jnp.zeros(num_envs, jnp.float32),
         terminated=flags,
         truncated=flags,

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from sebulba_agents.q_optimizer import QNetworks
+from sebulba_agents.q_learning import QNetworks
 from sebulba_agents.r2d2 import R2D2
 from tests.agents.r2d2_life import CONFIG, LENGTH, RUN_SPEC, live, random_rows, remember
 

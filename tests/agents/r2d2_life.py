@@ -10,7 +10,7 @@ import numpy as np
 
 from sebulba.toolkit import replay
 from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
-from sebulba_agents.config import R2D2Config
+from sebulba_agents.replay_config import R2D2Config
 from tests.toys import toy_run_spec
 
 BURN_IN, LEARN, LENGTH, NUM_ACTIONS = 4, 6, 4, 3

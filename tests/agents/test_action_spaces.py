@@ -16,13 +16,13 @@ from sebulba.agent_check import validate_agent
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
+from sebulba.toolkit.policy_heads import make_policy_head
+from sebulba.toolkit.window import Window
 from sebulba.types import EnvironmentSpec, TrajectoryItem
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PPOConfig
 from sebulba_agents.impala import make_impala
-from sebulba_agents.on_policy import unroll_trajectory
-from sebulba_agents.policies import make_policy_head
 from sebulba_agents.ppo import make_ppo
 from tests.on_policy import (
     LENGTH,
@@ -76,9 +76,8 @@ def test_the_agent_keeps_the_protocol(kind):
 def test_learner_unroll_gives_the_log_probabilities_that_the_actor_had(kind):
     networks, initial, trajectory = acted(kind, lstm_size=6)
     agent = make_agent("a2c", kind, lstm_size=6)
-    outputs = jax.jit(lambda n, m, t: unroll_trajectory(agent.unroll, n, m, t))(
-        networks, initial.memory, trajectory
-    )
+    window = Window(initial=initial.memory, trajectory=trajectory)
+    outputs = jax.jit(agent.unroll_window)(networks, window)
     policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
     behaviour = trajectory.extras.policy.log_prob(trajectory.action)
     assert behaviour.shape == (LENGTH, NUM_ENVS) and jnp.std(behaviour) > 0.1

@@ -15,14 +15,15 @@ from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.minibatches import ShuffledWindow
+from sebulba.toolkit.window import Window
 from sebulba.types import EnvironmentSpec, TrajectoryItem
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
 from sebulba_agents.impala import make_impala
-from sebulba_agents.on_policy import unroll_trajectory
 from sebulba_agents.policy_gradient import make_policy_gradient
-from sebulba_agents.ppo import PPOExperience, make_ppo
+from sebulba_agents.ppo import make_ppo
 from tests.on_policy import (
     LENGTH,
     NUM_ACTIONS,
@@ -79,7 +80,7 @@ def acted(lstm_size, end=None, seed=0):
 
 
 def window_of(experience):
-    return experience.window if isinstance(experience, PPOExperience) else experience
+    return experience.window if isinstance(experience, ShuffledWindow) else experience
 
 
 def with_observation(experience, observation):
@@ -88,7 +89,7 @@ def with_observation(experience, observation):
     env_steps = dataclasses.replace(window.trajectory.env_steps, observation=observation)
     trajectory = dataclasses.replace(window.trajectory, env_steps=env_steps)
     window = dataclasses.replace(window, trajectory=trajectory)
-    if isinstance(experience, PPOExperience):
+    if isinstance(experience, ShuffledWindow):
         return dataclasses.replace(experience, window=window)
     return window
 
@@ -109,9 +110,8 @@ def test_learner_unroll_gives_the_logits_that_the_actor_had(lstm_size):
     agent = make_agent("a2c", lstm_size=lstm_size)
     assert trajectory.env_steps.is_first[1:].any()
     assert jnp.std(trajectory.extras.policy.logits) > 0.1
-    outputs = jax.jit(lambda n, m, t: unroll_trajectory(agent.unroll, n, m, t))(
-        networks, initial.memory, trajectory
-    )
+    window = Window(initial=initial.memory, trajectory=trajectory)
+    outputs = jax.jit(agent.unroll_window)(networks, window)
     np.testing.assert_allclose(
         outputs.policy.logits[:-1], trajectory.extras.policy.logits, rtol=1e-5, atol=1e-5
     )

@@ -12,11 +12,11 @@ import pytest
 from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
+from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.types import EnvironmentSpec, Trajectory
-from sebulba_agents.config import DDQNConfig
 from sebulba_agents.ddqn import DDQN
-from sebulba_agents.q_optimizer import QNetworks
-from sebulba_agents.transitions import Transitions
+from sebulba_agents.q_learning import QNetworks
+from sebulba_agents.replay_config import DDQNConfig
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec

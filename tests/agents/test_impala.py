@@ -10,15 +10,14 @@ from jax.sharding import Mesh, PartitionSpec
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.normalization import Normalization
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, Trajectory
-from sebulba_agents.actor_critic import ActorCriticExtras
+from sebulba_agents.actor_critic import ActorCriticExtras, ActorCriticNetworks
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.impala import impala_loss, make_impala
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.normalization import Normalization
-from sebulba_agents.on_policy import ActorCriticNetworks
 from tests.on_policy import (
     LENGTH,
     NUM_ACTIONS,

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from sebulba.errors import ConfigError
-from sebulba_agents.networks import ActorCritic, LSTMCore, LSTMState, join_past
-from sebulba_agents.policies import CategoricalHead
-from sebulba_agents.torsos import DeepTorso, check_torso
+from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
+from sebulba.toolkit.policy_heads import CategoricalHead
+from sebulba.toolkit.torsos import DeepTorso, check_torso
+from sebulba_agents.networks import ActorCritic
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
 VECTOR, IMAGE = (5,), (2, 20, 20)
@@ -317,7 +318,7 @@ def equations(jaxpr):
         ("shallow", [(4,)], r"agent.torso: shallow expects one image .* got .*\(4,\)"),
         ("deep", [(84, 84, 3)], r"\[channels, height, width\].*\(84, 84, 3\)"),
         ("deep", [(4, 84, 84), (3, 84, 84)], r"\(4, 84, 84\) and \(3, 84, 84\)"),
-        ("deep", [(4,), (2,)], r"vectors beside it at most, got .*\(4,\) and \(2,\)"),
+        ("deep", [(4,), (2,)], r"possibly vectors, got .*\(4,\) and \(2,\)"),
         ("shallow", [(4, 10, 10)], r"at least 20×20, got \(4, 10, 10\)"),
         ("dqn", [(4, 35, 84)], r"at least 36×36, got \(4, 35, 84\)"),
     ],

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.running_moments import RunningMoments
-from sebulba_agents.config import ImpalaConfig, PPOConfig
-from sebulba_agents.impala import make_impala
-from sebulba_agents.normalization import (
+from sebulba.toolkit.normalization import (
     Normalization,
     discounted_returns,
     init_normalization,
     merge_rows,
 )
+from sebulba.toolkit.running_moments import RunningMoments
+from sebulba_agents.config import ImpalaConfig, PPOConfig
+from sebulba_agents.impala import make_impala
 from sebulba_agents.ppo import make_ppo
 from tests.on_policy import (
     LENGTH,

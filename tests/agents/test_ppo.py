@@ -9,10 +9,11 @@ import pytest
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.minibatches import TransitionBatch
 from sebulba.toolkit.returns import gae
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.ppo import PPO, Minibatch, Targets, clipped_surrogate, make_ppo, ppo_loss
+from sebulba_agents.ppo import Targets, clip_range, clipped_surrogate, make_ppo, ppo_loss
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
@@ -44,10 +45,11 @@ def row(*numbers):
 def make_minibatch(*, advantages, log_probs, values, valid=None):
     """Returns transitions `[1, B]` in which action 0 of 2 was taken."""
     shape = advantages.shape
-    return Minibatch(
+    return TransitionBatch(
+        env_steps=None,
         action=jnp.zeros(shape, jnp.int32),
         valid=jnp.ones(shape, bool) if valid is None else jnp.array([valid]),
-        targets=Targets(log_probs=log_probs, values=values, advantages=advantages),
+        extras=Targets(log_probs=log_probs, values=values, advantages=advantages),
     )
 
 
@@ -196,11 +198,9 @@ def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
 
 
 def test_the_clip_falls_to_zero_over_the_run_if_it_decays():
-    run_spec = make_run_spec(num_cycles=5)
     for decays, expected in ((True, [0.2, 0.1, 0.0]), (False, [0.2, 0.2, 0.2])):
-        config = make_config(clip=0.2, clip_decay=decays, num_epochs=2, num_minibatches=2)
-        learning = PPO(config, run_spec)
-        clips = [learning._clip(jnp.int32(step)) for step in (0, 10, 20)]
+        config = make_config(clip=0.2, clip_decay=decays)
+        clips = [clip_range(config, jnp.int32(step), 20) for step in (0, 10, 20)]
         np.testing.assert_allclose(clips, expected, rtol=1e-6)
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from sebulba.types import EnvironmentSpec, Trajectory
-from sebulba_agents.config import DDQNConfig, R2D2Config, SACConfig
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.r2d2 import R2D2
+from sebulba_agents.replay_config import DDQNConfig, R2D2Config, SACConfig
 from sebulba_agents.sac import SAC
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec

@@ -14,7 +14,8 @@ from sebulba.config.loading import ConfigError, load_config, to_yaml
 from sebulba.config.validation import validate
 from sebulba.errors import did_you_mean
 from sebulba_agents import AGENTS
-from sebulba_agents.config import ImpalaConfig, R2D2Config
+from sebulba_agents.config import ImpalaConfig
+from sebulba_agents.replay_config import R2D2Config
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 

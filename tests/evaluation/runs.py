@@ -11,7 +11,8 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
-from sebulba_agents.config import ImpalaConfig, R2D2Config, RandomConfig, SACConfig
+from sebulba_agents.config import ImpalaConfig, RandomConfig
+from sebulba_agents.replay_config import R2D2Config, SACConfig
 
 _ACTOR = ActorConfig(threads_per_device=1, num_envs=4, trajectory_length=8)
 _REPLAY = {

@@ -24,7 +24,8 @@ from sebulba.learning.progress import Progress
 from sebulba.run import lifecycle
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
-from sebulba_agents.config import ImpalaConfig, R2D2Config
+from sebulba_agents.config import ImpalaConfig
+from sebulba_agents.replay_config import R2D2Config
 from tests.run.resuming import comparable, rows_in, run_ring
 from tests.toys import ToyConfig
 

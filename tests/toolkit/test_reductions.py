@@ -107,5 +107,5 @@ def test_moments_and_maximum_have_no_gradient():
 
 def test_a_mask_of_another_shape_is_refused():
     for reduction in (masked_sum, masked_mean, masked_moments):
-        with pytest.raises(ValueError, match=r"expected a mask of shape \(5, 8\).*got \(5,\)"):
+        with pytest.raises(AssertionError, match=r"different shapes: \[\(5, 8\), \(5,\)\]"):
             reduction(X, MASK[:, 0])

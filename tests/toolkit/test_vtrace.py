@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.distributions import categorical_log_prob
-from sebulba.toolkit.returns import n_step_returns, vtrace
+from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.returns import VTraceClips, n_step_returns, vtrace
 from tests.streams import runs_of_valid
 from tests.toolkit.return_streams import (
     DISCOUNT,
@@ -70,8 +70,7 @@ def test_vtrace_matches_scalable_agents_numbers(clip_rho, clip_pg_rho, targets, 
         discounts=column([DISCOUNT] * 5),
         valid=column([1] * 5).astype(bool),
         values=column([0, 1, 2, 3, 4, 1]),
-        clip_rho=clip_rho,
-        clip_pg_rho=clip_pg_rho,
+        clips=VTraceClips(rho=clip_rho, pg_rho=clip_pg_rho),
     )
     np.testing.assert_allclose(result.values, column(targets), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(result.advantages, column(advantages), rtol=1e-6, atol=1e-6)
@@ -92,7 +91,8 @@ def test_vtrace_matches_rlaxs_numbers():
         ]
     )
     action = array([[0, 1, 0, 0], [1, 0, 0, 1]], jnp.int32)
-    log_rhos = categorical_log_prob(target, action) - categorical_log_prob(behaviour, action)
+    target, behaviour = Categorical(logits=target), Categorical(logits=behaviour)
+    log_rhos = target.log_prob(action) - behaviour.log_prob(action)
     values = array([[2.1, 1.1, -3.1, 0.0, 8.4], [3.1, 0.1, -1.1, 7.4, -1.2]]).T
     result = vtrace(
         log_rhos=log_rhos.T,
@@ -152,9 +152,7 @@ def test_vtrace_equals_its_definition_on_random_streams(seed, lambda_, clips):
     result = vtrace(
         log_rhos=log_rhos,
         lambda_=lambda_,
-        clip_rho=clip_rho,
-        clip_c=clip_c,
-        clip_pg_rho=clip_pg_rho,
+        clips=VTraceClips(rho=clip_rho, c=clip_c, pg_rho=clip_pg_rho),
         **stream,
     )
     targets, advantages = vtrace_by_definition(log_rhos, **stream, lambda_=lambda_, clips=clips)

@@ -1,4 +1,4 @@
-"""Prioritised replay of sequences, on the learner devices; the layout is in `buffer`."""
+"""Prioritised replay of sequences on the learner devices. Start reading at `buffer.py`."""
 
 from sebulba.toolkit.replay.buffer import (
     ReplaySpec,

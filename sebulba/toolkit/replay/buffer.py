@@ -1,30 +1,30 @@
 """Replay of sequences on one learner device: pure functions over a pytree.
 
-Layout. An actor and the position of an environment in its batch name a *stream*, which never has a
-gap. Each stream has a ring of `capacity` rows; a row is what arrived together and what was chosen
-from it, so it is stored once its action is known, and a trajectory of `T` transitions adds its rows
-0 … T − 1 (its row T comes again as the next one's row 0). All environments of an actor write at the
-same place: adding is one contiguous write for each leaf, in place if the state is donated.
+Layout. An actor and the position of an environment in its batch identify a *stream*, which has no
+gaps. Each stream has a circular buffer of `capacity` rows. A row is stored once its action is
+known, so a trajectory of `T` transitions adds its rows 0 … T − 1; its row T is row 0 of the next.
+All environments of an actor write at the same position: adding is one contiguous write per leaf,
+in place if the state is donated.
 
     stream   … │ row 38  row 39 │ row 40  row 41 …                      row 79 │ row 80 …
     start           ·               sequence of start 40: sequence_length + 1 rows ──►
 
-A sequence is any `sequence_length + 1` consecutive rows (the last one to bootstrap from) beginning
-at a multiple of `stride`. Sequences overlap, and share their rows. `num_context_rows` rows before
-the first can be had too, to rebuild frame stacks from. Recurrent states are kept for the first row
-of each trajectory; a recurrent agent therefore takes the trajectory's length as its stride.
+A sequence is any `sequence_length + 1` consecutive rows (the last one to bootstrap from) that start
+at a multiple of `stride`. Sequences overlap and share rows. Reading can include `num_context_rows`
+rows before the first, to rebuild frame stacks. Recurrent states are stored for row 0 of each
+trajectory only, so the stride of a recurrent agent is the trajectory length.
 
-A sequence's identity is `(stream, start)`, `start` counting the rows of the stream since the run
-began: a number that is never used again. Whether the sequence is complete, and not yet overwritten
-in any of its rows, follows from the stream's count alone; a priority that comes for one that has
-left is dropped, and the place of one not yet complete is never drawn.
+A sequence is identified by `(stream, start)`, where `start` counts the stream's rows since the run
+began and is never reused. The stream's row count alone determines whether a sequence is complete
+and not yet overwritten. New priorities of overwritten sequences are dropped, and incomplete
+sequences are never drawn.
 
 Draws follow `p^α` within the device's shard. With `D` devices that each draw their share of the
-batch from their own shard, a sequence is drawn with probability `P = p^α / (D · Σ_shard p^α)`, and
-all shards hold equally many sequences, `N / D`, since each takes its part of every trajectory. So
-`N · P` of the importance weights is the shard's own `(N / D) · p^α / Σ_shard p^α`: `Sample` gives
-the two factors, and the devices need not talk to each other. The weights correct the actual
-probabilities, which differ from those of a single shard by the ratio of the shards' mean masses.
+batch from their own shard, a sequence is drawn with probability `P = p^α / (D · Σ_shard p^α)`. All
+shards hold the same number of sequences `N / D`, since each gets its part of every trajectory. So
+the `N · P` of the importance weights is `(N / D) · p^α / Σ_shard p^α`. `Sample` returns these two
+factors, and the devices need not communicate. The weights correct the actual probabilities, which
+differ from those of a single shard by the ratio of the shards' mean masses.
 """
 
 import dataclasses
@@ -43,16 +43,16 @@ class ReplaySpec:
     """The sizes of one learner device's replay.
 
     Raises:
-        ValueError: sizes that do not fit each other.
+        ValueError: stride, capacity and sequence length do not suit each other.
     """
 
     num_actors: int
     num_envs: int  # environments of one actor on this device
     trajectory_length: int  # rows that a trajectory adds to each of its streams
-    capacity: int  # rows that each stream keeps
-    sequence_length: int  # transitions of a sequence; it has one row more
-    stride: int  # rows between the starts of two sequences
-    num_context_rows: int = 0  # rows before a sequence's first that have to be there
+    capacity: int  # rows per stream
+    sequence_length: int  # transitions per sequence, which has one more row
+    stride: int  # rows between the starts of consecutive sequences
+    num_context_rows: int = 0  # rows before a sequence's first that must be stored, too
     priority_exponent: float = 0.0  # α; 0: uniform
 
     def __post_init__(self) -> None:
@@ -81,23 +81,23 @@ class ReplaySpec:
 
     @property
     def num_slots(self) -> int:
-        """Places for sequences of one stream."""
+        """Sequences per stream."""
         return self.capacity // self.stride
 
 
 @pytree_dataclass
 class ReplayState:
-    """What is stored; to be donated."""
+    """The stored rows and priorities; donate it to update in place."""
 
     rows: PyTree  # [streams, capacity, ...]
     recurrent: PyTree  # [streams, capacity / T, ...], before the first row of each trajectory
-    mass: jax.Array  # [streams, slots] float32, p^α; of no meaning where no sequence is
-    num_rows: jax.Array  # [actors] int32, rows that each stream of the actor has ever got
+    mass: jax.Array  # [streams, slots] float32, p^α; meaningless where no sequence is stored
+    num_rows: jax.Array  # [actors] int32, rows ever added to each stream of the actor
 
 
 @pytree_dataclass
 class SequenceIds:
-    """Names sequences for good."""
+    """Identities of sequences, never reused."""
 
     stream: jax.Array  # [n] int32, actor · num_envs + position in the batch
     start: jax.Array  # [n] int32, rows of the stream before the sequence's first
@@ -105,7 +105,7 @@ class SequenceIds:
 
 @pytree_dataclass
 class Sequences:
-    """Sequences as they were lived."""
+    """The rows and recurrent states of sequences."""
 
     rows: PyTree  # [context + length + 1, n, ...]
     recurrent: PyTree  # [n, ...], before the row after the context
@@ -113,28 +113,28 @@ class Sequences:
 
 @pytree_dataclass
 class Sample:
-    """What `sample` draws."""
+    """Sequences drawn by `sample`."""
 
     sequences: Sequences
     ids: SequenceIds
     probability: jax.Array  # [n] float32, within this device's shard
-    num_sequences: jax.Array  # [] int32, that can be drawn from this device's shard
+    num_sequences: jax.Array  # [] int32, drawable sequences in this device's shard
 
 
 def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
-    """Returns an empty replay.
+    """Return an empty replay.
 
     Args:
         spec: the sizes.
-        row: of `jax.ShapeDtypeStruct`, one row of one stream.
-        recurrent: the same, one recurrent state of one stream; `()` if there is none.
+        row: one row of one stream, as `jax.ShapeDtypeStruct`s.
+        recurrent: one recurrent state of one stream, likewise; `()` if there is none.
 
     Raises:
-        ValueError: recurrent states, and a stride that is not the trajectory's length.
+        ValueError: recurrent states need the trajectory length as stride.
     """
     if jax.tree.leaves(recurrent) and spec.stride != spec.trajectory_length:
         raise ValueError(
-            "replay: recurrent states are kept for the first row of a trajectory: expected a"
+            "replay: recurrent states are stored for row 0 of a trajectory only: expected a"
             f" stride of {spec.trajectory_length} (actor.trajectory_length), got {spec.stride}"
         )
 
@@ -152,7 +152,7 @@ def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
 
 
 def replay_bytes(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> int:
-    """Returns the bytes that `init` would allocate, without allocating them."""
+    """Return the number of bytes that `init` allocates, without allocating them."""
     state = jax.eval_shape(lambda: init(spec, row, recurrent))
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
@@ -160,16 +160,16 @@ def replay_bytes(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> int:
 def add(
     spec: ReplaySpec, state: ReplayState, rows: PyTree, recurrent: PyTree, actor_id: jax.Array
 ) -> ReplayState:
-    """Appends a trajectory's rows to the streams of an actor.
+    """Append a trajectory's rows to the streams of an actor.
 
-    Sequences that it completes get the greatest priority that is stored, or 1; see `newest`.
+    The sequences that it completes, see `newest`, get the greatest stored priority, or 1.
 
     Args:
         spec: the sizes.
-        state: donate it, and the rows are written in place.
+        state: donate it to write in place.
         rows: `[T, B, ...]`: rows 0 … T − 1 of the trajectory.
         recurrent: `[B, ...]`, before row 0.
-        actor_id: `[]` int32, whose trajectory it is.
+        actor_id: `[]` int32, on this host.
     """
     stream = actor_id * spec.num_envs
     num_rows = state.num_rows[actor_id]
@@ -193,10 +193,10 @@ def add(
 
 
 def newest(spec: ReplaySpec, state: ReplayState, actor_id: jax.Array) -> SequenceIds:
-    """Returns the sequences that the actor's latest trajectory completed: `[B · T / stride]`.
+    """Return the sequences that the actor's latest trajectory completed: `[B · T / stride]`.
 
-    Some have a negative start while the streams are short; they are not stored, and
-    `update_priorities` passes over them.
+    While the streams are short, some have a negative start; these are not stored, and
+    `update_priorities` ignores them.
     """
     last = state.num_rows[actor_id] - 1 - spec.sequence_length
     count = spec.trajectory_length // spec.stride
@@ -206,15 +206,15 @@ def newest(spec: ReplaySpec, state: ReplayState, actor_id: jax.Array) -> Sequenc
 
 
 def is_stored(spec: ReplaySpec, state: ReplayState, ids: SequenceIds) -> jax.Array:
-    """Returns `[n]` bool: the sequence is complete, and not yet overwritten."""
+    """Return `[n]` bool: the sequence is complete, and not yet overwritten."""
     num_rows = state.num_rows[ids.stream // spec.num_envs]
     return _is_stored(spec, ids.start, num_rows)
 
 
 def read(spec: ReplaySpec, state: ReplayState, ids: SequenceIds) -> Sequences:
-    """Returns the sequences, time leading. Of those that are not stored the rows are arbitrary.
+    """Return sequences, time-major; the rows of sequences that are not stored are arbitrary.
 
-    Context rows before the beginning of a stream are arbitrary as well.
+    Context rows before the beginning of a stream are arbitrary, too.
     """
     offset = jnp.arange(-spec.num_context_rows, spec.sequence_length + 1, dtype=jnp.int32)
     row = (ids.start[None] + offset[:, None]) % spec.capacity
@@ -227,14 +227,14 @@ def read(spec: ReplaySpec, state: ReplayState, ids: SequenceIds) -> Sequences:
 
 
 def sample(spec: ReplaySpec, state: ReplayState, key: jax.Array, batch_size: int) -> Sample:
-    """Draws sequences in proportion to `p^α`, independently, with replacement.
+    """Draw sequences in proportion to `p^α`, independently, with replacement.
 
     Args:
         spec: the sizes.
         state: this device's shard. If no sequence is stored, the sample is arbitrary and its
             probabilities are 0.
         key: consumed.
-        batch_size: sequences of this device.
+        batch_size: sequences that this device draws.
     """
     start = _occupants(spec, state)
     can_be_drawn = _is_stored(spec, start, _num_rows_of_streams(spec, state)[:, None])
@@ -252,14 +252,14 @@ def sample(spec: ReplaySpec, state: ReplayState, key: jax.Array, batch_size: int
 def update_priorities(
     spec: ReplaySpec, state: ReplayState, ids: SequenceIds, priority: jax.Array
 ) -> ReplayState:
-    """Sets priorities; those of sequences that have been overwritten since are dropped.
+    """Set priorities; drop those of sequences that have been overwritten.
 
     Args:
         spec: the sizes.
         state: donate it.
-        ids: `[n]`; of one that occurs twice, either priority may be the one that stays.
-        priority: `[n]` float32, not negative. 0: the sequence is never drawn, even for α = 0; add
-            a little where that is not meant.
+        ids: `[n]`; if a sequence occurs twice, either priority may win.
+        priority: `[n]` float32, not negative. A sequence of priority 0 is never drawn, even for
+            α = 0.
     """
     return _set_mass(spec, state, ids, priority_mass(priority, spec.priority_exponent))
 
@@ -273,7 +273,7 @@ def _set_mass(
     spec: ReplaySpec, state: ReplayState, ids: SequenceIds, mass: jax.Array
 ) -> ReplayState:
     slot = ids.start // spec.stride % spec.num_slots
-    # Out of range, so that the scatter drops it.
+    # An index out of range, which the scatter drops.
     slot = jnp.where(is_stored(spec, state, ids), slot, spec.num_slots)
     mass = state.mass.at[ids.stream, slot].set(mass, mode="drop")
     return dataclasses.replace(state, mass=mass)
@@ -284,14 +284,14 @@ def _num_rows_of_streams(spec: ReplaySpec, state: ReplayState) -> jax.Array:
 
 
 def _occupants(spec: ReplaySpec, state: ReplayState) -> jax.Array:
-    """Returns `[streams, slots]` int32: the start of the newest row of each slot's place."""
+    """Return the start of the newest sequence in each slot: `[streams, slots]` int32."""
     slot_row = jnp.arange(spec.num_slots, dtype=jnp.int32) * spec.stride
     oldest = _num_rows_of_streams(spec, state)[:, None] - spec.capacity
     return oldest + (slot_row[None] - oldest) % spec.capacity
 
 
 def _is_stored(spec: ReplaySpec, start: jax.Array, num_rows: jax.Array) -> jax.Array:
-    # Row 0 of a stream begins an episode, so nothing is missing before it.
+    # Row 0 of a stream begins an episode, so no frame stack needs rows before it.
     first_context_row = jnp.maximum(start - spec.num_context_rows, 0)
     is_complete = start + spec.sequence_length < num_rows
     return (start >= 0) & is_complete & (first_context_row >= num_rows - spec.capacity)

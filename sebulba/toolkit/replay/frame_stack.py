@@ -1,14 +1,14 @@
-"""Storing each frame once and rebuilding the stacks that the agent saw.
+"""Frame stacks stored as single frames, and rebuilt as the agent saw them.
 
-A frame stack shows the newest `k` frames. EnvPool repeats an episode's first frame where there are
-no older ones, ALE's own vector environment shows zeros there. A life lost with `episodic_life`
-begins an episode of the stream but clears no stack: so the rows that do are an argument of their
-own here, and not `is_first`.
+A frame stack shows the newest `k` frames. In place of frames before an episode, EnvPool repeats the
+episode's first frame and ALE's vector environment shows zeros. The rows that clear the stack are an
+argument, because with `episodic_life` a lost life begins an episode without clearing it.
 """
 
 import dataclasses
 from typing import Literal
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -18,44 +18,37 @@ class FrameStack:
     """How an environment stacks frames."""
 
     size: int  # k
-    axis: int  # of the stack, in one environment's observation; the newest frame is its last
+    axis: int  # of the stack in one environment's observation; its last entry is the newest frame
     fill: Literal["repeat", "zeros"] = "repeat"
 
     @property
     def num_context_rows(self) -> int:
-        """Rows before a sequence whose frames its first stacks show."""
+        """Rows before a sequence whose frames are in its first stack."""
         return self.size - 1
 
 
 def newest_frame(observation: jax.Array, stack: FrameStack) -> jax.Array:
-    """Returns the observation without its stack axis: only the newest frame.
+    """Return the newest frame, without the stack axis.
 
     Args:
         observation: `[T, B, ...]`, with the stack at `2 + stack.axis`.
         stack: how the frames were stacked.
-
-    Raises:
-        ValueError: the stack's size is another.
     """
     axis = 2 + stack.axis
-    if observation.shape[axis] != stack.size:
-        raise ValueError(
-            f"expected a stack of {stack.size} frames on axis {stack.axis} of an observation,"
-            f" got an observation of shape {observation.shape[2:]}"
-        )
+    chex.assert_axis_dimension(observation, axis, stack.size)
     return jax.lax.index_in_dim(observation, stack.size - 1, axis, keepdims=False)
 
 
 def rebuild_stacks(frames: jax.Array, starts: jax.Array, stack: FrameStack) -> jax.Array:
-    """Returns the observations as the agent saw them.
+    """Return stacked observations, as the agent saw them.
 
     Args:
-        frames: `[k - 1 + T, B, ...]`, consecutive rows, the first `k - 1` being context.
+        frames: `[k - 1 + T, B, ...]`, consecutive rows; the first `k - 1` are context.
         starts: `[k - 1 + T, B]` bool, where the stack was cleared.
         stack: how the frames were stacked.
 
     Returns:
-        `[T, B, ...]` of the last `T` rows, with the stack at `2 + stack.axis`.
+        Observations `[T, B, ...]` of the last `T` rows, with the stack at `2 + stack.axis`.
     """
     context = stack.num_context_rows
     row = jnp.arange(frames.shape[0], dtype=jnp.int32)[:, None]

@@ -1,10 +1,10 @@
-"""Drawing in proportion to priority, and the weights that undo the bias.
+"""Sampling in proportion to priority, and the importance weights that correct it.
 
 Prioritized Experience Replay (Schaul et al. 2016, arXiv 1511.05952), section 3.3: entry `i` is
-drawn with probability `P(i) = p_i^α / Σ_k p_k^α` and weighs `(1 / (N · P(i)))^β`. Instead of a
-sum tree, a draw picks a group of about √N entries by the groups' sums, then an entry within the
-group: nothing has to be kept up to date, and neither of the two cumulative sums is long enough for
-float32 to blur its entries, as one over a million entries would.
+drawn with probability `P(i) = p_i^α / Σ_k p_k^α` and weighs `(1 / (N · P(i)))^β`. Instead of using
+a sum tree, a draw picks a group of about √N entries by the groups' sums, then an entry within the
+group. There is no tree to update, and both cumulative sums are short: one over a million entries
+would lose small entries to float32 rounding.
 """
 
 import math
@@ -16,26 +16,25 @@ from sebulba.toolkit.reductions import masked_max
 
 
 def priority_mass(priority: jax.Array, exponent: float) -> jax.Array:
-    """Returns `p^α`, and 0 where the priority is 0: such an entry is never drawn, even for α = 0.
+    """Return `p^α`; 0 where the priority is 0, also for α = 0, so that it is never drawn.
 
     Args:
         priority: `[...]` float32, not negative.
-        exponent: α; 0: every entry with a priority is equally likely.
+        exponent: α; 0: all entries with a priority above 0 are equally likely.
     """
     return jnp.where(priority > 0.0, jnp.power(priority, exponent), 0.0)
 
 
 def draw(key: jax.Array, mass: jax.Array, num_draws: int) -> tuple[jax.Array, jax.Array]:
-    """Draws entries independently, with replacement, in proportion to their mass.
+    """Draw entries independently, with replacement, in proportion to their mass.
 
     Args:
         key: consumed.
         mass: `[N]` float32, not negative. An entry of mass 0 is never drawn.
-        num_draws: how many.
+        num_draws: number of draws.
 
     Returns:
-        `[num_draws]` int32 indices and float32 probabilities. If all mass is 0 there is nothing to
-        draw: the indices are 0 and so are the probabilities.
+        Indices `[num_draws]` int32 and probabilities float32; all 0 if all mass is 0.
     """
     size = mass.shape[0]
     group_size = math.isqrt(size - 1) + 1
@@ -51,10 +50,10 @@ def draw(key: jax.Array, mass: jax.Array, num_draws: int) -> tuple[jax.Array, ja
 
 
 def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Returns `[n]` int32: the entry of each row `[n or 1, k]` of `mass` that `uniform` hits."""
+    """Return the entries `[n]` int32 that `uniform` `[n]` hits in rows `[n or 1, k]` of `mass`."""
     cumulative = jnp.cumsum(mass, axis=-1)
-    # A parallel cumulative sum need not be monotone to the last bit, so an entry without mass could
-    # be hit by rounding alone.
+    # XLA's parallel cumulative sum may decrease by rounding, so without `has_mass` a draw could hit
+    # an entry of mass 0.
     has_mass = mass > 0.0
     total = jnp.max(cumulative, axis=-1, where=has_mass, initial=0.0)
     hit = has_mass & (cumulative > (uniform * total)[:, None])
@@ -64,11 +63,11 @@ def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
 def importance_weights(
     probability: jax.Array, num_entries: jax.Array, exponent: float
 ) -> jax.Array:
-    """Returns `[B]`: `(1 / (N · P))^β`, divided by the greatest of all learner devices.
+    """Return `(1 / (N · P))^β` `[B]`, divided by the maximum over all learner devices.
 
     Args:
-        probability: `[B]`, of being drawn from this device's entries; 0 (nothing to draw) weighs 0.
-        num_entries: `[]`, entries that can be drawn on this device.
+        probability: `[B]`, of being drawn from this device's entries; 0 gets weight 0.
+        num_entries: `[]`, drawable entries on this device.
         exponent: β.
     """
     drawn = probability > 0.0

@@ -120,9 +120,9 @@ def _never_first(env_step):
 class SharedKey(Faulty):
     """Gives all actors one key."""
 
-    def init_actor_state(self, networks, num_envs, key, actor_id):
+    def init_actor_state(self, networks, num_envs, key, global_actor_id):
         del key
-        return self.sound.init_actor_state(networks, num_envs, jax.random.key(0), actor_id)
+        return self.sound.init_actor_state(networks, num_envs, jax.random.key(0), global_actor_id)
 
 
 class WrongAxis(Faulty):
@@ -138,8 +138,8 @@ class WrongAxis(Faulty):
 class EpsilonOfThread(Faulty):
     """Lets all environments of an actor explore as its first one does."""
 
-    def init_actor_state(self, networks, num_envs, key, actor_id):
-        state = self.sound.init_actor_state(networks, num_envs, key, actor_id)
+    def init_actor_state(self, networks, num_envs, key, global_actor_id):
+        state = self.sound.init_actor_state(networks, num_envs, key, global_actor_id)
         epsilon = jnp.full_like(state.epsilon, state.epsilon[0])
         return dataclasses.replace(state, epsilon=epsilon)
 

@@ -10,7 +10,8 @@ from sebulba.tools.check.influence import Lesson
 from sebulba.tools.check.recording import record
 from sebulba.tools.check.subject import assemble_subject
 from sebulba.tools.check.suite import check
-from sebulba_agents.config import ImpalaConfig, R2D2Config
+from sebulba_agents.config import ImpalaConfig
+from sebulba_agents.replay_config import R2D2Config
 from tests.tools.check.faulty_agents import faulty
 
 IMPALA = ImpalaConfig(hidden_sizes=(4,), lstm_size=4)

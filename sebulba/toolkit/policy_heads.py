@@ -1,7 +1,7 @@
-"""Heads of policies, one for each kind of action space: features in, a distribution out.
+"""Policy heads, one per kind of action space: features in, a distribution out.
 
-A head also says how an action is fed to a network that has to know the last one. Everything else of
-an agent is the same for all kinds of actions.
+A head also encodes the last action as an input of recurrent networks. Everything else in an agent
+is the same for all kinds of actions.
 """
 
 from typing import Protocol
@@ -27,11 +27,11 @@ class PolicyHead(Protocol):
     """The last layer of a policy, as a flax module."""
 
     def __call__(self, features: jax.Array) -> Distribution:
-        """Returns the policy of each of `[T, B, F]`."""
+        """Return policies `[T, B]` of features `[T, B, F]`."""
         ...
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """Returns actions `[T, B, ...]` as numbers for a network, `[T, B, E]`."""
+        """Return actions `[T, B, ...]` as network inputs `[T, B, E]`."""
         ...
 
 
@@ -42,23 +42,23 @@ class CategoricalHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> Categorical:
-        """Returns the policy of each of `[T, B, F]`."""
+        """Return policies `[T, B]` of features `[T, B, F]`."""
         logits = nn.Dense(self.num_actions, kernel_init=orthogonal(_POLICY_GAIN), name="logits")
         return Categorical(logits=logits(features))
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """Returns `[T, B, A]`, one-hot."""
+        """Return `[T, B, A]`, one-hot."""
         return jax.nn.one_hot(action, self.num_actions, dtype=jnp.float32)
 
 
 class MultiCategoricalHead(nn.Module):
-    """Several choices at once, the `i`-th among `num_actions[i]`."""
+    """Several independent choices, the `i`-th among `num_actions[i]`."""
 
     num_actions: tuple[int, ...]
 
     @nn.compact
     def __call__(self, features: jax.Array) -> MultiCategorical:
-        """Returns the policy of each of `[T, B, F]`."""
+        """Return policies `[T, B]` of features `[T, B, F]`."""
         total = sum(self.num_actions)
         logits = nn.Dense(total, kernel_init=orthogonal(_POLICY_GAIN), name="logits")(features)
         ends = [sum(self.num_actions[: i + 1]) for i in range(len(self.num_actions) - 1)]
@@ -66,7 +66,7 @@ class MultiCategoricalHead(nn.Module):
         return MultiCategorical(choices=tuple(Categorical(logits=part) for part in choices))
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """Returns `[T, B, ΣA]`, a one-hot for each choice."""
+        """Return `[T, B, ΣA]`, one one-hot vector per choice."""
         parts = [
             jax.nn.one_hot(action[..., i], size, dtype=jnp.float32)
             for i, size in enumerate(self.num_actions)
@@ -75,36 +75,36 @@ class MultiCategoricalHead(nn.Module):
 
 
 class GaussianHead(nn.Module):
-    """Means from the features; standard deviations that are the same everywhere."""
+    """Means from the features; standard deviations are parameters, independent of the features."""
 
     action_size: int
     initial_log_std: float
 
     @nn.compact
     def __call__(self, features: jax.Array) -> DiagonalGaussian:
-        """Returns the policy of each of `[T, B, F]`."""
+        """Return policies `[T, B]` of features `[T, B, F]`."""
         mean = nn.Dense(self.action_size, kernel_init=orthogonal(_POLICY_GAIN), name="mean")
         log_std = self.param("log_std", constant(self.initial_log_std), (self.action_size,))
         mean = mean(features)
         return DiagonalGaussian(mean=mean, log_std=jnp.broadcast_to(log_std, mean.shape))
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """Returns `[T, B, A]`, the action as it is."""
+        """Return `[T, B, A]`, the action unchanged."""
         return action
 
 
 def make_policy_head(
     action_space: gymnasium.Space, *, agent: str, initial_log_std: float
 ) -> PolicyHead:
-    """Returns the head that suits the action space.
+    """Return the head for an action space.
 
     Args:
         action_space: `EnvironmentSpec.action_space`.
-        agent: its name, for the message.
-        initial_log_std: of continuous actions, in the agent's own units.
+        agent: the agent's name, for the error message.
+        initial_log_std: of continuous actions, as the agent outputs them.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no head supports the action space.
     """
     match action_space:
         case gymnasium.spaces.Discrete(start=0):
@@ -115,5 +115,5 @@ def make_policy_head(
             return GaussianHead(size, initial_log_std)
     raise ConfigError(
         f"env.id: {agent} expects an environment with Discrete actions from 0 on, a vector of"
-        f" MultiDiscrete ones from 0 on, or a vector of continuous ones (Box), got {action_space}"
+        f" MultiDiscrete actions from 0 on, or a continuous vector (Box), got {action_space}"
     )

@@ -1,7 +1,7 @@
-"""Observations and rewards in units of what has been seen so far.
+"""Normalisation of observations and rewards by their running moments.
 
-The moments are part of the networks: they travel to the actors and into checkpoints with the
-parameters, and acting and learning normalise alike. Nothing of it is trained.
+The moments are part of the networks: actors and checkpoints get them with the parameters, so acting
+and learning normalise with the same statistics. They are not trained.
 """
 
 import jax
@@ -16,15 +16,15 @@ _OBSERVATION_CLIP = 10.0
 
 @pytree_dataclass
 class Normalization:
-    """Moments by which a network's inputs and a loss's rewards are scaled; None: not at all."""
+    """Running moments of observations and discounted returns; None: not normalised."""
 
-    observation: tuple[RunningMoments, ...] | None  # of each floating leaf
+    observation: tuple[RunningMoments, ...] | None  # one per floating-point leaf
     discounted_return: RunningMoments | None  # []
 
     def normalize(self, observation: PyTree) -> PyTree:
-        """Returns observations `[T, B, ...]` with mean 0 and variance 1, clipped to ± 10.
+        """Return standardised observations `[T, B, ...]`, clipped to ±10.
 
-        Leaves that are not floating, such as images and counts, stay as they are.
+        Integer leaves, such as images and counts, are unchanged.
         """
         if self.observation is None:
             return observation
@@ -36,7 +36,7 @@ class Normalization:
         return jax.tree.unflatten(structure, normalized)
 
     def scale(self, reward: jax.Array) -> jax.Array:
-        """Returns rewards of any shape, divided by the deviation of discounted returns."""
+        """Return rewards of any shape, divided by the standard deviation of discounted returns."""
         if self.discounted_return is None:
             return reward
         return reward / jax.lax.stop_gradient(self.discounted_return.std)
@@ -45,12 +45,12 @@ class Normalization:
 def init_normalization(
     observation: PyTree, *, of_observations: bool, of_rewards: bool
 ) -> Normalization:
-    """Returns moments of nothing, which leave everything as it is.
+    """Return empty moments, which normalise nothing yet.
 
     Args:
         observation: `EnvironmentSpec.observation`.
         of_observations: whether observations are normalised.
-        of_rewards: whether rewards are.
+        of_rewards: whether rewards are normalised.
     """
     floating = (leaf for leaf in jax.tree.leaves(observation) if _is_floating(leaf))
     return Normalization(
@@ -68,16 +68,15 @@ def merge_rows(
     returns_before: jax.Array | None,
     discount: float,
 ) -> Normalization:
-    """Returns the moments with those of trajectories merged in, over all learner devices.
+    """Return the moments after adding trajectories of all learner devices.
 
-    A trajectory's last row is the next one's first, and the action of a final row is ignored: what
-    counts is the observation that each valid transition begins with, and the reward that it ends
-    with. So every row of a stream counts once.
+    A valid transition adds the observation that it starts from and the return that it arrives at.
+    Every row of a stream thus counts once, although row `T` is also row 0 of the next trajectory.
 
     Args:
-        normalization: so far.
+        normalization: before the trajectories.
         env_steps: `[T + 1, B, ...]`, rows with raw rewards.
-        valid: `[T, B]` bool, transitions that count.
+        valid: `[T, B]` bool, transitions to add.
         returns_before: `[B]`, the discounted return before row 0, if rewards are normalised.
         discount: γ.
     """
@@ -95,7 +94,7 @@ def merge_rows(
 
 
 def discounted_returns(env_steps: EnvStep, before: jax.Array, discount: float) -> jax.Array:
-    """Returns `[R, B]`: `G_t = r_t + γ·G_{t−1}`, what an episode has paid so far, old pay less.
+    """Return `G_t = r_t + γ·G_{t−1}` `[R, B]`: the discounted sum of an episode's past rewards.
 
     Args:
         env_steps: `[R, B, ...]`, consecutive rows.

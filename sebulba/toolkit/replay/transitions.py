@@ -1,4 +1,4 @@
-"""Replay of single transitions: sequences of length `n`, folded into one n-step transition each."""
+"""Replay of single transitions: sequences of `n` transitions, folded into n-step transitions."""
 
 import jax
 import jax.numpy as jnp
@@ -6,104 +6,92 @@ import jax.numpy as jnp
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.reductions import masked_mean
-from sebulba.toolkit.replay import ReplayState, Sample, SequenceIds
+from sebulba.toolkit.replay import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.config import ReplayConfig
-from sebulba_agents.replay_rows import as_seen, row_shapes, rows_of, valid_transitions
-from sebulba_agents.replay_sizes import replay_spec
 
-# No priority is 0: a transition learned perfectly may be drawn again.
+# Added to priorities, so that a transition with a TD error of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6
 
 
 @pytree_dataclass
 class Transitions:
-    """What is learned from: `reward + discount · value(next_observation)` is the target."""
+    """n-step transitions; the target is `reward + discount · value(next_observation)`."""
 
     observation: PyTree  # [n, ...]
     action: jax.Array  # [n, ...]
     reward: jax.Array  # [n], discounted sum
     discount: jax.Array  # [n], 0 where the episode terminated
-    next_observation: PyTree  # [n, ...], at a truncation the true final one
-    weight: jax.Array  # [n], corrects how likely the transition was drawn; 0: there was none
+    next_observation: PyTree  # [n, ...], the true final one at a truncation
+    weight: jax.Array  # [n], importance weight; 0 if the replay had nothing to draw
     ids: SequenceIds
-    num_transitions: jax.Array  # [] int32, that can be drawn on this device
+    num_transitions: jax.Array  # [] int32, drawable transitions on this device
 
 
 class TransitionReplay:
-    """Stores all rows of the streams, and draws from their valid transitions only."""
+    """Stores all rows of the streams, and draws valid transitions only."""
 
     def __init__(
         self,
-        config: ReplayConfig,
+        spec: ReplaySpec,
         run_spec: RunSpec,
         *,
         discount: float,
-        n_step: int = 1,
+        batch_size: int,
         reward_clip: float | None = None,
         stack: FrameStack | None = None,
-        priority_exponent: float = 0.0,
         importance_exponent: float = 1.0,
     ):
-        """Checks that the sizes fit each other.
+        """Take the sizes of one learner device's replay.
 
         Args:
-            config: of the agent.
-            run_spec: of the run.
+            spec: a sequence is the transitions of one n-step transition, at a stride of 1.
+            run_spec: the run's.
             discount: γ.
-            n_step: rewards in a target; fewer where an episode ends before.
-            reward_clip: rewards are clipped to ± this when they are drawn; None: not.
-            stack: how frames are stacked, to store each once; None: as they are.
-            priority_exponent: α; 0: every valid transition is equally likely.
-            importance_exponent: β, of draws by priority. Others are corrected whole: devices may
-                have unequally many valid transitions.
-
-        Raises:
-            ConfigError: naming the key to change.
+            batch_size: transitions per draw.
+            reward_clip: rewards are clipped to ± this value when drawn; None: no clipping.
+            stack: how frames are stacked, to store each frame once; None: observations are stored
+                as they are.
+            importance_exponent: β, used with priorities. Without them, weights only correct for
+                unequal numbers of valid transitions on the learner devices.
         """
-        self._spec = replay_spec(
-            config,
-            run_spec,
-            sequence_length=n_step,
-            stride=1,
-            stack=stack,
-            priority_exponent=priority_exponent,
-        )
-        self._batch_size = config.batch_size // run_spec.num_learner_devices
+        self._spec = spec
+        self._batch_size = batch_size
         self._row = row_shapes(run_spec, stack, ())
         self._discount = discount
         self._reward_clip = reward_clip
         self._stack = stack
-        self._has_priorities = priority_exponent != 0.0
+        self._has_priorities = spec.priority_exponent != 0.0
         self._importance_exponent = importance_exponent
 
     def init(self) -> ReplayState:
-        """Returns an empty replay of one learner device."""
+        """Return an empty replay of one learner device."""
         return replay.init(self._spec, self._row, ())
 
     def add(self, state: ReplayState, trajectory: Trajectory, actor_id: jax.Array) -> ReplayState:
-        """Adds rows; transitions now complete get the greatest priority, invalid ones none.
+        """Add rows; completed transitions get the greatest priority, invalid ones priority 0.
 
         Raises:
-            ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
+            ConfigError: frames are stored once, but a lost life ends episodes without clearing
+                stacks.
         """
         state = replay.add(self._spec, state, rows_of(trajectory, self._stack, ()), (), actor_id)
         ids = replay.newest(self._spec, state, actor_id)
         env_steps = replay.read(self._spec, state, ids).rows.env_step
         is_invalid = ~valid_transitions(env_steps)[self._spec.num_context_rows]
-        # A negative start is never stored, so the valid ones keep what they have.
+        # A negative start is never stored, so valid transitions keep their priority.
         invalid = SequenceIds(stream=ids.stream, start=jnp.where(is_invalid, ids.start, -1))
         return replay.update_priorities(
             self._spec, state, invalid, jnp.zeros(is_invalid.shape, jnp.float32)
         )
 
     def sample(self, state: ReplayState, key: jax.Array) -> Transitions:
-        """Draws this device's share of a batch; if there is nothing to draw, weights are 0.
+        """Draw this device's share of a batch; if there is nothing to draw, weights are 0.
 
         Args:
-            state: of this device.
+            state: this device's.
             key: consumed.
         """
         sample = replay.sample(self._spec, state, key, self._batch_size)
@@ -130,13 +118,13 @@ class TransitionReplay:
         count = masked_mean(own, jnp.ones_like(own, bool))
         if self._has_priorities:
             return importance_weights(sample.probability, count, self._importance_exponent)
-        # Their mean is 1 and not their greatest: the loss is that of one replay of all.
+        # Weights have mean 1, not maximum 1: the loss equals that of a single shared replay.
         return jnp.where(sample.probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)
 
     def update_priorities(
         self, state: ReplayState, ids: SequenceIds, td_error: jax.Array
     ) -> ReplayState:
-        """Sets the priorities `|δ|` of transitions `[n]`; without effect if α is 0."""
+        """Set the priorities of transitions `[n]` to `|δ|`; no effect if α is 0."""
         if not self._has_priorities:
             return state
         priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _LEAST_PRIORITY
@@ -146,16 +134,16 @@ class TransitionReplay:
 def fold(
     env_steps: EnvStep, reward: jax.Array, discount: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Makes one transition of `n` consecutive ones, as long as the episode goes on.
+    """Fold `n` consecutive transitions, up to the episode's end, into one.
 
     Args:
-        env_steps: `[n + 1, B]`, row 0 being no episode's last.
-        reward: `[n + 1, B]`, of the same rows.
+        env_steps: `[n + 1, B]`; row 0 does not end an episode.
+        reward: `[n + 1, B]`, of the same rows, possibly clipped.
         discount: γ.
 
     Returns:
-        `[B]` float32, discounted rewards; `[B]` float32, γ^k or 0 where the episode terminated; and
-        `[B]` int32, `k`: the row that the transition arrives at.
+        Discounted sums of rewards `[B]`; discounts `[B]`, γ^k, or 0 where the episode terminated;
+        and `k` `[B]` int32, the row that the transition arrives at.
     """
     counts = jax.lax.cummin(valid_transitions(env_steps).astype(jnp.int32), axis=0)
     length = jnp.maximum(jnp.sum(counts, axis=0), 1)

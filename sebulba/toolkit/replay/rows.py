@@ -1,39 +1,37 @@
-"""What a replay stores of a row, and the row as the actor saw it."""
+"""The rows that a replay stores, and their conversion from and to what the actor saw."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
+from sebulba.toolkit.spaces import action_shape
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 
 
 @pytree_dataclass
 class Row:
-    """What the replay stores of a row."""
+    """A stored row."""
 
-    env_step: EnvStep  # with only the newest frame of a stack
+    env_step: EnvStep  # with the newest frame only, if frames are stored once
     action: Array
-    extras: PyTree  # what the agent keeps of its own
+    extras: PyTree  # what the agent stores, such as its Q values
 
 
 def row_shapes(run_spec: RunSpec, stack: FrameStack | None, extras: PyTree) -> Row:
-    """Returns the `jax.ShapeDtypeStruct`s of one stored row of one environment.
+    """Return one stored row of one environment as `jax.ShapeDtypeStruct`s.
 
     Args:
-        run_spec: of the run.
+        run_spec: the run's.
         stack: how frames are stacked, if each is stored once.
-        extras: of `jax.ShapeDtypeStruct`; `()` if the agent keeps nothing.
+        extras: `jax.ShapeDtypeStruct` leaves; `()` if the agent stores none.
     """
     observation = run_spec.environment.observation
     if stack is not None:
         observation = jax.ShapeDtypeStruct(observation.shape[1:], observation.dtype)
-    space = run_spec.environment.action_space
-    dtype = jnp.int32 if np.issubdtype(space.dtype, np.integer) else jnp.float32
     flag = jax.ShapeDtypeStruct((), bool)
     return Row(
         env_step=EnvStep(
@@ -43,24 +41,25 @@ def row_shapes(run_spec: RunSpec, stack: FrameStack | None, extras: PyTree) -> R
             truncated=flag,
             is_first=flag,
         ),
-        action=jax.ShapeDtypeStruct(space.shape, dtype),
+        action=action_shape(run_spec.environment.action_space),
         extras=extras,
     )
 
 
 def rows_of(trajectory: Trajectory, stack: FrameStack | None, extras: PyTree) -> Row:
-    """Returns rows 0 … `T − 1` as they are stored: `[T, B]`.
+    """Return rows 0 … `T − 1` in stored form: `[T, B]`.
 
     Raises:
-        ConfigError: frames are to be stored once, but stacks outlive the stream's episodes.
+        ConfigError: frames are stored once, but a lost life ends episodes without clearing stacks.
     """
     env_steps = jax.tree.map(lambda x: x[:-1], trajectory.env_steps)
     observation = env_steps.observation
     if stack is not None:
         if env_steps.episode_over is not None:
             raise ConfigError(
-                "agent.frame_stack: a lost life ends an episode of the stream but clears no frame"
-                " stack: expected env.options.episodic_life false or agent.frame_stack null"
+                "agent.frame_stack is incompatible with env.options.episodic_life: a lost life ends"
+                " an episode without clearing the stack. Set agent.frame_stack null or"
+                " env.options.episodic_life false"
             )
         observation = newest_frame(observation, stack)
     return Row(
@@ -71,20 +70,20 @@ def rows_of(trajectory: Trajectory, stack: FrameStack | None, extras: PyTree) ->
 
 
 def valid_transitions(env_steps: EnvStep) -> jax.Array:
-    """Returns `[T, n]` bool: of rows `[T + 1, n]`, which transitions are experience.
+    """Return which transitions between rows `[T + 1, n]` are valid: `[T, n]` bool.
 
-    As `Trajectory.valid`, and besides not one into a reset from a row that ended no episode: there
-    the environment was made anew between two trajectories. The row before is the last one known of
-    its episode, and is bootstrapped from as a truncation's final observation is.
+    Besides the transitions that `Trajectory.valid` excludes, a transition to a reset is invalid at
+    a stream boundary, where the environment was recreated in the middle of an episode. Targets
+    bootstrap from the row before it, as from the final observation of a truncation.
     """
     return ~(env_steps.done[:-1] | env_steps.is_first[1:])
 
 
 def as_seen(rows: Row, stack: FrameStack | None) -> Row:
-    """Returns the rows `[T, n]` as the actor saw them.
+    """Return the rows `[T, n]` as the actor saw them, with frame stacks rebuilt.
 
     Args:
-        rows: `[context + T, n]`, as `sebulba.toolkit.replay.buffer` gives them.
+        rows: `[context + T, n]`, as read from the replay.
         stack: how frames are stacked, if each is stored once.
     """
     if stack is None:

@@ -1,7 +1,7 @@
-"""How much a replay agent stores, and how many updates it takes for it: plain numbers.
+"""What agents with a replay share: the replay's sizes, the replay ratio, and single transitions.
 
-The replay ratio is of rows: those learned from for each that was collected since the minimum size.
-Reset rows count among the collected ones.
+The replay ratio counts rows: those learned from per row collected after `min_replay_rows`. Reset
+rows count as collected.
 """
 
 import fractions
@@ -14,38 +14,39 @@ from sebulba.agent import Metrics
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import ReplaySpec, ReplayState
 from sebulba.toolkit.replay.frame_stack import FrameStack
+from sebulba.toolkit.replay.transitions import TransitionReplay
 from sebulba.types import RunSpec
-from sebulba_agents.config import QLearningConfig, ReplayConfig
+from sebulba_agents.replay_config import QLearningConfig, ReplayConfig
 
 
 class ReplayRatio:
-    """Keeps the replay ratio: how many updates a cycle takes, exactly."""
+    """The exact number of updates that keeps the replay ratio."""
 
     def __init__(self, config: ReplayConfig, run_spec: RunSpec, *, rows_per_update: int):
-        """Takes `rows_per_update`, the rows that an update learns from, over all devices."""
+        """Take the rows that an update learns from, over all learner devices."""
         self._config = config
         self._run_spec = run_spec
         self._rows_per_update = rows_per_update
 
     def num_updates_in(self, cycle: int) -> int:
-        """Returns the updates of learner cycle `cycle`.
+        """Return the number of updates of learner cycle `cycle`; 0 while the replay fills.
 
-        The replay ratio times the rows that have come since the minimum size, over the rows that an
-        update learns from, is what all cycles together take: the ratio holds without drift.
+        Rounding does not accumulate: up to any cycle, the updates of all cycles together are the
+        rows collected after `min_replay_rows`, times the replay ratio, over `rows_per_update`.
         """
         return self._num_updates_before(cycle + 1) - self._num_updates_before(cycle)
 
     def metrics(
         self, experience: ReplayState, step: jax.Array, num_sequences: jax.Array
     ) -> Metrics:
-        """Returns the ratio that came about, and how much can be drawn on all devices.
+        """Return the actual replay ratio, and the number of sequences in the replay.
 
         Args:
-            experience: of any learner device; they all get equally many rows.
+            experience: this learner device's; all devices store the same number of rows.
             step: int32 `[]`, updates before this one.
-            num_sequences: int32 `[]`, that can be drawn on this device.
+            num_sequences: int32 `[]`, sequences that this device can draw.
         """
-        # In float32, which has room for more rows than int32.
+        # float32, because a long run on many environments overflows int32.
         num_rows = jnp.sum(experience.num_rows.astype(jnp.float32)) * self._run_spec.num_envs
         learned = (step + 1).astype(jnp.float32) * float(self._rows_per_update)
         return {
@@ -57,17 +58,17 @@ class ReplayRatio:
     def _num_updates_before(self, cycle: int) -> int:
         spec = self._run_spec
         rows = cycle * spec.trajectories_per_cycle * spec.num_envs * spec.trajectory_length
-        # By way of the decimal digits: 0.1 shall mean a tenth.
+        # From the decimal digits: the float 0.1 is slightly more than a tenth.
         ratio = fractions.Fraction(str(self._config.replay_ratio))
         learned_rows = max(0, rows - self._config.min_replay_rows) * ratio
         return math.floor(learned_rows / self._rows_per_update)
 
 
 def frame_stack(config: QLearningConfig, run_spec: RunSpec) -> FrameStack | None:
-    """Returns how frames are stacked, if each is to be stored once.
+    """Return how frames are stacked; None: whole observations are stored.
 
     Raises:
-        ConfigError: the observations are no such stacks.
+        ConfigError: the observations are not stacks of `frame_stack` frames.
     """
     if config.frame_stack is None:
         return None
@@ -89,10 +90,10 @@ def replay_spec(
     stack: FrameStack | None,
     priority_exponent: float,
 ) -> ReplaySpec:
-    """Returns the sizes of one learner device's replay.
+    """Return the sizes of one learner device's replay.
 
     Raises:
-        ConfigError: sizes that do not fit each other, naming the key to change.
+        ConfigError: batch size, minimum size or capacity do not suit run and sequences.
     """
     if config.batch_size % run_spec.num_learner_devices:
         raise ConfigError(
@@ -100,7 +101,7 @@ def replay_spec(
             f" devices, got {config.batch_size}"
         )
     num_streams = run_spec.num_envs * run_spec.num_actors
-    # Beyond this some actor has a whole sequence, whichever actors the rows are of.
+    # With this many rows at least one actor has a complete sequence, however uneven the actors.
     least = num_streams * sequence_length
     if config.min_replay_rows < least:
         raise ConfigError(
@@ -126,3 +127,37 @@ def replay_spec(
             f"agent.replay_capacity: {config.replay_capacity} rows are {capacity} for each of"
             f" {num_streams} environments: {error}"
         ) from error
+
+
+def transition_replay(
+    config: ReplayConfig,
+    run_spec: RunSpec,
+    *,
+    n_step: int = 1,
+    reward_clip: float | None = None,
+    stack: FrameStack | None = None,
+    priority_exponent: float = 0.0,
+    importance_exponent: float = 1.0,
+) -> TransitionReplay:
+    """Return one learner device's replay of single transitions; see `TransitionReplay`.
+
+    Raises:
+        ConfigError: batch size, minimum size or capacity do not suit run and sequences.
+    """
+    spec = replay_spec(
+        config,
+        run_spec,
+        sequence_length=n_step,
+        stride=1,
+        stack=stack,
+        priority_exponent=priority_exponent,
+    )
+    return TransitionReplay(
+        spec,
+        run_spec,
+        discount=config.discount,
+        batch_size=config.batch_size // run_spec.num_learner_devices,
+        reward_clip=reward_clip,
+        stack=stack,
+        importance_exponent=importance_exponent,
+    )

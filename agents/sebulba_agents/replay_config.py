@@ -1,0 +1,151 @@
+"""The settings of agents with a replay: R2D2, DDQN, SAC. Imports no jax.
+
+The defaults suit a small task on a CPU; the configs of the benchmarks have the published settings.
+A subclass that repeats a field changes its default.
+"""
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """Settings of all agents with a replay."""
+
+    name: str = ""
+    """Agent name."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the mlp torso's layers."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    batch_size: int = 64
+    """Transitions per update, over all learner devices."""
+    replay_capacity: int = 100_000
+    """Rows (time steps) that the replay holds, over all learner devices."""
+    min_replay_rows: int = 1_000
+    """Rows collected before learning starts, over all learner devices."""
+    replay_ratio: float = 8.0
+    """Rows learned from per row collected, once learning has started; an update learns from
+    batch_size rows. Reset rows count as collected."""
+    learning_rate: float = 1e-3
+    """Learning rate of Adam."""
+    adam_epsilon: float = 1e-5
+    """ε of Adam."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QLearningConfig(ReplayConfig):
+    """Settings of all agents that learn action values."""
+
+    torso: Literal["mlp", "dqn"] = "mlp"
+    """Network torso. mlp: tanh layers; dqn: DQN's three convolutions and dense layer."""
+    frame_stack: int | None = None
+    """Frames on an observation's first axis, to store each once; null: store whole observations."""
+    frame_stack_fill: Literal["repeat", "zeros"] = "repeat"
+    """Older frames in an episode's first stack: copies of the first frame (EnvPool), or zeros."""
+    n_step: int = 1
+    """Rewards in a target; fewer near an episode's end."""
+    priority_exponent: float = 0.0
+    """α of prioritised sampling P ∝ p^α; 0: uniform."""
+    importance_exponent: float = 0.4
+    """β of the importance weights."""
+    target_period: int = 250
+    """Updates between copies to the target network."""
+    evaluation_epsilon: float = 0.0
+    """ε of the ε-greedy policy in evaluation."""
+    max_grad_norm: float | None = 10.0
+    """Maximum global norm of the gradients; null: no clipping."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class R2D2Config(QLearningConfig):
+    """R2D2 (Kapturowski et al. 2019, openreview r1lyTjAqYX)."""
+
+    name: str = "r2d2"
+    hidden_sizes: tuple[int, ...] = (64,)
+    lstm_size: int = 64
+    """Units of the LSTM, which also sees last action and reward."""
+    dueling_size: int = 64
+    """Hidden units of each dueling head, value and advantage."""
+    discount: float = 0.997
+    n_step: int = 3
+    """Rewards in a target; fewer near the end of a sequence. The paper: 5."""
+    burn_in: int = 8
+    """Transitions that only warm up the recurrent state, l. The paper: 40."""
+    learn_length: int = 16
+    """Transitions of a sequence that are learned from, m. The paper: 80."""
+    rescale_epsilon: float = 1e-3
+    """ε of the value rescaling h."""
+    batch_size: int = 32
+    """Sequences per update, over all learner devices. The paper: 64."""
+    replay_ratio: float = 16.0
+    """Rows learned from per row collected, once learning has started; an update learns from
+    batch_size × learn_length rows. Reset rows count on both sides. The paper: about 0.8."""
+    priority_exponent: float = 0.9
+    importance_exponent: float = 0.6
+    priority_mix: float = 0.9
+    """η of the priority η·max|δ| + (1 − η)·mean|δ|."""
+    target_period: int = 100
+    """Updates between copies to the target network. The paper: 2500."""
+    epsilon_base: float = 0.4
+    """Environment i of N explores with ε = epsilon_base^(1 + epsilon_exponent·i / (N − 1))."""
+    epsilon_exponent: float = 7.0
+    """Exponent in the formula of epsilon_base."""
+    learning_rate: float = 1e-3
+    """Learning rate of Adam. The paper: 1e-4."""
+    adam_epsilon: float = 1e-5
+    """ε of Adam. The paper: 1e-3."""
+    max_grad_norm: float | None = 40.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DDQNConfig(QLearningConfig):
+    """Double DQN (van Hasselt et al. 2016, arXiv 1509.06461), also prioritised and dueling."""
+
+    name: str = "ddqn"
+    dueling_size: int | None = None
+    """Hidden units of each dueling head, value and advantage; null: one linear head."""
+    reward_clip: float | None = None
+    """Rewards are clipped to ± this value in the learner; null: no clipping."""
+    batch_size: int = 64
+    """Transitions per update, over all learner devices. The paper: 32."""
+    replay_ratio: float = 8.0
+    """Rows learned from per row collected, once learning has started; an update learns from
+    batch_size rows. Reset rows count as collected. The paper: 8, an update every 4 agent steps."""
+    priority_exponent: float = 0.0
+    """α of prioritised sampling P ∝ |δ|^α; 0: uniform. Schaul et al. (arXiv 1511.05952): 0.6."""
+    target_period: int = 250
+    """Updates between copies to the target network. The paper: 7500."""
+    epsilon_start: float = 1.0
+    """Initial exploration rate ε."""
+    epsilon_end: float = 0.05
+    """Final ε, reached linearly after epsilon_decay_env_steps."""
+    epsilon_decay_env_steps: int = 10_000
+    """Env steps per host until ε is final; 0: final from the start."""
+    epsilon_exponent: float = 0.0
+    """Final ε of environment i of N is epsilon_end^(1 + this·i / (N − 1)); 0: same for all."""
+    evaluation_epsilon: float = 0.001
+    learning_rate: float = 5e-4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SACConfig(ReplayConfig):
+    """SAC with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905)."""
+
+    name: str = "sac"
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the ReLU layers of the policy and of each critic. The paper: 256, 256."""
+    target_entropy: float | None = None
+    """Target entropy in nats, of actions in [-1, 1]; null: −1 per action component."""
+    initial_temperature: float = 1.0
+    """Initial temperature α."""
+    polyak: float = 0.005
+    """τ of the moving average in the target critics, per update."""
+    batch_size: int = 128
+    """Transitions per update, over all learner devices. The paper: 256."""
+    replay_ratio: float = 64.0
+    """Rows learned from per row collected, once learning has started; an update learns from
+    batch_size rows. Reset rows count as collected. The paper: 256, an update per env step."""
+    learning_rate: float = 1e-3
+    """Learning rate of Adam for policy, critics and temperature. The paper: 3e-4."""
+    adam_epsilon: float = 1e-8

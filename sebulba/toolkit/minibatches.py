@@ -1,0 +1,77 @@
+"""Minibatches of a window of trajectories: the epochs of agents such as PPO.
+
+Every learner device shuffles its own share at the start of each epoch. An entry of a minibatch is
+one transition, or one environment's whole unroll where the network is recurrent.
+"""
+
+import dataclasses
+
+import jax
+
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.window import Window
+from sebulba.types import EnvStep, PyTree
+
+
+@pytree_dataclass
+class ShuffledWindow:
+    """A learner cycle's trajectories, and the order in which the current epoch learns from them."""
+
+    window: Window
+    order: jax.Array  # [T·N·B] transitions or [N·B] environments, int32: a permutation
+
+
+@pytree_dataclass
+class TransitionBatch:
+    """Single transitions, each from any environment and time."""
+
+    env_steps: EnvStep  # [1, M, ...], the rows in which the actions were selected
+    action: jax.Array  # [1, M, ...]
+    extras: PyTree  # [1, M, ...]
+    valid: jax.Array  # [1, M] bool
+
+
+def next_minibatch(
+    experience: ShuffledWindow, key: jax.Array, step: jax.Array, num_minibatches: int
+) -> tuple[ShuffledWindow, jax.Array]:
+    """Return the experience and the entries `[M]` of the minibatch that `step` learns from.
+
+    Args:
+        experience: reshuffled when `step` is an epoch's first.
+        key: consumed.
+        step: int32 `[]`, optimisation steps taken so far in the run.
+        num_minibatches: optimisation steps per epoch; divides the number of entries.
+    """
+    index = step % num_minibatches
+    order = jax.lax.cond(
+        index == 0,
+        lambda order: jax.random.permutation(key, order),
+        lambda order: order,
+        experience.order,
+    )
+    chosen = order.reshape(num_minibatches, -1)[index]
+    return dataclasses.replace(experience, order=order), chosen
+
+
+def choose_environments(window: Window, chosen: jax.Array) -> Window:
+    """Return the whole unrolls of the environments `chosen` `[M]`."""
+    return Window(
+        initial=jax.tree.map(lambda leaf: leaf[chosen], window.initial),
+        trajectory=jax.tree.map(lambda leaf: leaf[:, chosen], window.trajectory),
+    )
+
+
+def choose_transitions(window: Window, chosen: jax.Array) -> TransitionBatch:
+    """Return the transitions `chosen` `[M]`; entry `t · N · B + b` is environment b at row t."""
+
+    def choose(leaf: jax.Array) -> jax.Array:
+        return leaf.reshape(-1, *leaf.shape[2:])[chosen][None]
+
+    trajectory = window.trajectory
+    transitions = TransitionBatch(
+        env_steps=jax.tree.map(lambda leaf: leaf[:-1], trajectory.env_steps),
+        action=trajectory.action,
+        extras=trajectory.extras,
+        valid=trajectory.valid,
+    )
+    return jax.tree.map(choose, transitions)

@@ -1,0 +1,61 @@
+"""Optimizers with gradient clipping, and one step of an optimizer."""
+
+import jax
+import optax
+
+from sebulba.types import PyTree
+
+
+def clipped_adam(
+    *, learning_rate: optax.ScalarOrSchedule, epsilon: float, max_grad_norm: float | None
+) -> optax.GradientTransformation:
+    """Return Adam, after clipping gradients to a global norm.
+
+    Args:
+        learning_rate: a constant, or a function of the number of steps taken.
+        epsilon: ε, outside the square root.
+        max_grad_norm: maximum norm of all gradients together; None: no clipping.
+    """
+    return _clipped(optax.adam(learning_rate, eps=epsilon), max_grad_norm)
+
+
+def clipped_rmsprop(
+    *,
+    learning_rate: optax.ScalarOrSchedule,
+    decay: float,
+    epsilon: float,
+    max_grad_norm: float | None,
+) -> optax.GradientTransformation:
+    """Return TensorFlow's RMSProp, after clipping gradients to a global norm.
+
+    ε is inside the square root and the initial second moment is 1, as in IMPALA and other papers
+    whose code used TensorFlow 1.
+
+    Args:
+        learning_rate: a constant, or a function of the number of steps taken.
+        decay: of the second moment.
+        epsilon: ε, inside the square root.
+        max_grad_norm: maximum norm of all gradients together; None: no clipping.
+    """
+    rmsprop = optax.rmsprop(
+        learning_rate, decay=decay, eps=epsilon, eps_in_sqrt=True, initial_scale=1.0
+    )
+    return _clipped(rmsprop, max_grad_norm)
+
+
+def descend(
+    optimizer: optax.GradientTransformation, params: PyTree, opt_state: PyTree, grads: PyTree
+) -> tuple[PyTree, PyTree]:
+    """Return the parameters and the optimizer's state after one step."""
+    # Optax raises a float to an integer count, which strict dtype promotion refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+
+def _clipped(
+    optimizer: optax.GradientTransformation, max_grad_norm: float | None
+) -> optax.GradientTransformation:
+    if max_grad_norm is None:
+        return optimizer
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optimizer)
