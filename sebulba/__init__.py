@@ -1,4 +1,4 @@
-"""Sebulba: actor threads, one learner thread, and the two deques between them, for JAX."""
+"""Sebulba: JAX reinforcement learning with actor threads, a learner thread and two deques."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ["load_policy"]
 
 
 def __getattr__(name: str) -> Any:
-    # Not on import: command lines import the package before they need jax, which takes a second.
+    # Imported on first use: command lines import this package, and importing jax takes a second.
     if name == "load_policy":
         from sebulba.evaluation.policy import load_policy
 

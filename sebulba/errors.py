@@ -1,36 +1,45 @@
-"""The error of a wrong configuration, and the nearest valid names to offer with it."""
+"""The error of a wrong configuration, and texts for error messages."""
 
 import difflib
 from collections.abc import Iterable
 
-MOST_LISTED = 40
+MAX_LISTED = 40
 
 
 class ConfigError(ValueError):
-    """What the user asked for cannot be run: one line that says where, expected and got."""
+    """The requested run is impossible; one line names the key, what was expected and what came."""
 
 
-def describe_nearest(name: str, candidates: Iterable[str]) -> str:
-    """Returns what to offer instead of an unknown name.
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """Return the suggestion to append to an error about an unknown name.
 
     Args:
-        name: what was asked for.
-        candidates: the valid names; all are listed unless there are more than `MOST_LISTED`.
+        name: the unknown name.
+        valid: the valid names. All are listed, unless there are more than `MAX_LISTED`.
 
     Returns:
-        `"did you mean num_envs? (known: num_envs, cycle)"`, or without the question where nothing
-        is near.
+        `"; did you mean num_envs? (known: num_envs, cycle)"`. The question is left out if no name
+        is similar, and the list if it is empty or too long.
     """
-    candidates = list(candidates)
-    by_lower_case = {candidate.lower(): candidate for candidate in candidates}
-    near = difflib.get_close_matches(name.lower(), by_lower_case)
-    known = ", ".join(candidates) if len(candidates) <= MOST_LISTED else f"{len(candidates)} names"
-    question = f"did you mean {' or '.join(by_lower_case[match] for match in near)}? "
-    return f"{question if near else ''}(known: {known or 'none'})"
+    valid = list(valid)
+    nearest = nearest_names(name, valid)
+    question = f"did you mean {' or '.join(nearest)}?"
+    known = f"known: {', '.join(valid)}"
+    is_listed = 0 < len(valid) <= MAX_LISTED
+    if nearest:
+        return f"; {question} ({known})" if is_listed else f"; {question}"
+    return f"; {known}" if is_listed else ""
+
+
+def nearest_names(name: str, valid: Iterable[str], *, most: int = 3) -> list[str]:
+    """Return the valid names that are spelled most like `name`, in any case, the nearest first."""
+    by_lower_case = {each.lower(): each for each in valid}
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, n=most)
+    return [by_lower_case[match] for match in matches]
 
 
 def escaped(text: str) -> str:
-    """Return text without control characters but for newlines: they could drive a terminal."""
+    """Return text with control characters escaped, except newlines: they could drive a terminal."""
     return "".join(
         each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
     )

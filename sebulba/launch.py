@@ -8,6 +8,7 @@ import sys
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
 
@@ -31,7 +32,7 @@ def main() -> None:
             raise ConfigError("--local: expected the number of processes, got no flag")
     except ConfigError as error:
         print(f"usage: {_PROG} CONFIG [--section.field VALUE ...]\n{error}", file=sys.stderr)
-        sys.exit(flags.USAGE_ERROR)
+        sys.exit(EXIT_CONFIG)
     flags.parse(argv, _PROG, _DESCRIPTION)
     sys.exit(run_together(argv, num_processes=num_processes or 1, num_devices=num_devices))
 

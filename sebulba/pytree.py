@@ -1,4 +1,4 @@
-"""Frozen dataclasses that JAX treats as pytrees and that print one line a leaf."""
+"""Frozen dataclasses that are JAX pytrees and print one line per leaf."""
 
 import dataclasses
 from typing import Any, TypeVar, dataclass_transform
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def pytree_dataclass(cls: type[T]) -> type[T]:
-    """Makes `cls` a frozen, keyword-only dataclass registered as a pytree, every field a child."""
+    """Make `cls` a frozen, keyword-only dataclass and a pytree whose children are its fields."""
     setattr(cls, "__repr__", describe)  # noqa: B010 - mypy takes no assignment to a method
     cls = dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)(cls)
     return jax.tree_util.register_dataclass(cls)
 
 
 def describe(tree: Any) -> str:
-    """Returns one line a leaf, `path: dtype[shape]`; deleted and traced arrays print as well."""
+    """Return one line per leaf, `path: dtype[shape]`; works for deleted and traced arrays."""
     lines = [
         f"  {jax.tree_util.keystr(path, simple=True, separator='.')}: {_describe_leaf(leaf)}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

@@ -8,6 +8,7 @@ import sys
 from sebulba.config import flags
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
 from sebulba.process import leave, open_standard_streams
@@ -28,7 +29,7 @@ def main() -> None:
         all_seeds, argv = seeds.take_seeds(sys.argv[1:])
     except ConfigError as error:
         print(error, file=sys.stderr)
-        sys.exit(flags.USAGE_ERROR)
+        sys.exit(EXIT_CONFIG)
     if all_seeds is not None:
         config = flags.parse([*argv, "--seed", str(max(all_seeds))], _PROG, _DESCRIPTION)
         run_dir = config.run_dir or default_run_dir(config)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.acting.episodes import EpisodeStatistics, init_statistics, update_statistics, where_env
-from sebulba.envs.lookup import load
+from sebulba.config.plugins import load
 from sebulba.types import EnvStep, PyTree, Trajectory
 
 

@@ -1,7 +1,7 @@
-"""What a run is told: the schema, and how it is read from YAML and flags. Imports no jax.
+"""The configuration of a run: the schema, YAML, flags and plug-ins. Imports no jax.
 
-Begin with `schema.py`: every key with its default. `loading.py` reads a file and flags into it.
-Imports the contract and the table of `sebulba_agents`; `run_spec.py` alone needs jax.
+Begin with `schema.py`, which has every key with its default; `loading.py` reads a file and flags
+into it. Imports the contract and the table of `sebulba_agents`; only `run_spec.py` needs jax.
 """
 
 from sebulba.config.schema import (

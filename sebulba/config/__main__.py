@@ -1,4 +1,4 @@
-"""Prints the configuration reference, `docs/configuration.md`: `python -m sebulba.config`."""
+"""Print the configuration reference, `docs/configuration.md`: `python -m sebulba.config`."""
 
 from sebulba.config.reference import reference
 

@@ -1,4 +1,4 @@
-"""Plain values against the types that the config schema declares."""
+"""Check and convert plain values to the types that the config schema declares."""
 
 import sys
 import types
@@ -12,10 +12,10 @@ from sebulba.errors import ConfigError
 
 
 def coerce(value: Any, annotation: Any) -> Any:
-    """Returns `value` as `annotation` declares it.
+    """Return `value` as the type that `annotation` declares.
 
-    An integral float is an int (1e6), an int is a float, a list is a tuple; a bool is no number,
-    null only fits `X | None`, and no number is infinite or NaN.
+    An integral float (1e6) fits int, an int fits float and a list fits a tuple. A bool is no
+    number, null fits `X | None` only, and no number is infinite or NaN.
 
     Raises:
         ConfigError: `expected …, got …`.
@@ -27,10 +27,10 @@ def coerce(value: Any, annotation: Any) -> Any:
 
 
 def coerce_text(text: str, annotation: Any) -> Any:
-    """Returns the value of a flag: the text itself where a string is declared, else YAML.
+    """Return the value of a flag: the text itself for a declared string, else parsed as YAML.
 
     Raises:
-        ConfigError: as `coerce`, or the text is no YAML.
+        ConfigError: the text is no YAML, or its value does not fit.
     """
     alternatives = _alternatives(annotation)
     if str in alternatives:
@@ -44,7 +44,7 @@ def coerce_text(text: str, annotation: Any) -> Any:
 
 
 def describe_type(annotation: Any) -> str:
-    """Returns a type in a config's own words: `int | null`, `[int, ...]`, `auto | fused`."""
+    """Return a type in the notation of configs: `int | null`, `[int, ...]`, `auto | fused`."""
     return " | ".join(_describe_alternative(each) for each in _alternatives(annotation))
 
 
@@ -66,6 +66,7 @@ def _describe_alternative(annotation: Any) -> str:
 
 def _fits(value: Any, annotation: Any) -> bool:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    # Python's bool is an int; a config's is not: `seed: true` is a mistake.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is Any:
         return True
@@ -78,6 +79,7 @@ def _fits(value: Any, annotation: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(_fits(x, arguments[0]) for x in value)
     if annotation is float:
+        # An int may be too large for a float; the comparison fails for infinity and NaN as well.
         return is_number and abs(value) <= sys.float_info.max
     if annotation is int:
         return is_number and (isinstance(value, int) or value.is_integer())

@@ -1,4 +1,4 @@
-"""A config file as dotted keys, each with the line that it stands in."""
+"""Read a config file into dotted keys, each with its line number."""
 
 import dataclasses
 import pathlib
@@ -9,41 +9,42 @@ from typing import Any
 import yaml
 
 from sebulba.config import Config, yaml_dialect
-from sebulba.errors import ConfigError, describe_nearest
+from sebulba.errors import ConfigError, did_you_mean
 
 SECTIONS = tuple(
     name
     for name, declared in typing.get_type_hints(Config).items()
     if dataclasses.is_dataclass(declared) or name == "agent"
 )
-"""The keys of a config that hold further keys."""
+"""The keys of a config that contain further keys."""
 WORDS: dict[str, dict[str, dict[str, Any]]] = {
     "devices": {"auto": {}},
     "distributed": {"off": {"mode": "off"}, "auto": {"mode": "auto"}},
 }
-"""Words in the place of a section, and the values of its keys that each stands for."""
+"""Words that may replace a section, and the values of its keys that each word stands for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A value, and where it was given."""
+    """A value and where it was set."""
 
     value: Any
-    where: str  # begins the message of an error: "configs/x.yaml:7: actor.num_envs"
+    where: str  # begins an error: "configs/x.yaml:7: actor.num_envs"
 
 
 def read_config_file(path: str) -> dict[str, Setting]:
-    """Returns the values that the file gives, by dotted key, neither known nor of right type yet.
+    """Return the file's values by dotted key; names and types are not checked yet.
 
     Raises:
-        ConfigError: no such file, no YAML, a key twice, or a section that is no mapping.
+        ConfigError: there is no such file, it is no YAML, a key is duplicate, or a section is no
+            mapping.
     """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise ConfigError(f"{path}: no such file; {_describe_nearest_files(path)}") from None
+        raise ConfigError(f"{path}: no such file{_describe_nearest_files(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot read the file: {error}") from error
     try:
         return dict(_read_document(yaml.compose(text, yaml_dialect.Loader), path))
     except yaml.YAMLError as error:
@@ -57,9 +58,9 @@ def _describe_nearest_files(path: str) -> str:
     folder = pathlib.Path(path)
     folder = folder if folder.is_dir() else folder.parent
     if not folder.is_dir():
-        return f"there is no folder {folder}"
+        return f"; there is no folder {folder}"
     names = sorted(file.name for file in folder.glob("*.yaml"))
-    return describe_nearest(pathlib.Path(path).name, names)
+    return did_you_mean(pathlib.Path(path).name, names)
 
 
 def _read_document(root: yaml.Node | None, path: str) -> Iterator[tuple[str, Setting]]:
@@ -79,7 +80,7 @@ def _read_document(root: yaml.Node | None, path: str) -> Iterator[tuple[str, Set
 def _entries(
     node: yaml.Node | None, path: str, *, where: str, prefix: str = ""
 ) -> Iterator[tuple[str, yaml.Node, str]]:
-    """Yields key, value and place of a mapping's entries; of an empty one, nothing."""
+    """Yield key, value and place of each entry of a mapping; null is an empty mapping."""
     if node is None or node.tag == "tag:yaml.org,2002:null":
         return
     if not isinstance(node, yaml.MappingNode):

@@ -1,6 +1,6 @@
-"""The command line of everything that takes a config: `CONFIG [--section.field VALUE ...]`.
+"""The command line of every command that takes a config: `CONFIG [--section.field VALUE ...]`.
 
-The flags, their types, defaults and explanations are those of the config schema. Imports no jax.
+The flags, their types, defaults and explanations come from the config schema. Imports no jax.
 """
 
 import ast
@@ -10,29 +10,29 @@ import itertools
 import shutil
 import sys
 import textwrap
+import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sebulba.config import Config
 from sebulba.config.coercion import describe_type
-from sebulba.config.loading import flag_name, load_config, schema, sections, split_arguments
+from sebulba.config.file import SECTIONS
+from sebulba.config.loading import flag_name, load_config, split_arguments
 from sebulba.config.yaml_dialect import inline
 from sebulba.errors import ConfigError
-
-USAGE_ERROR = 2
-"""The exit code of a wrong config or command line."""
+from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
 
 
 def parse(argv: Sequence[str], prog: str, description: str) -> Config:
-    """Returns the config that the command line asks for.
+    """Return the config that the command line describes.
 
-    `--help` prints every flag, with the values of the rest of the command line as defaults, and
-    exits with 0. What is wrong goes to stderr, the message in the last line, and exits with 2.
+    `--help` prints every flag, with the config file's values as defaults, and exits with 0. An
+    error is the last line on stderr, and exits with 2.
 
     Args:
-        argv: without the program's name.
-        prog: how the program is called, for the usage line.
-        description: what it does.
+        argv: the arguments, without the name of the program.
+        prog: the name of the program, for the usage line.
+        description: what the program does, for `--help`.
     """
     wants_help = any(argument in ("-h", "--help") for argument in argv)
     argv = [argument for argument in argv if argument not in ("-h", "--help")]
@@ -45,16 +45,16 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
         config = load_config(path, [f"{flag}={text}" for flag, text in flags.items()])
     except ConfigError as error:
         print(f"{usage}\n{error}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+        sys.exit(EXIT_CONFIG)
     if wants_help:
         source = path or "the schema"
         print(f"{usage}\n\n{description}\n\n{_describe_flags(config, source)}")
-        sys.exit(0)
+        sys.exit(EXIT_DONE)
     return config
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Returns the docstring below each field of a dataclass, its own or the nearest inherited."""
+    """Return the docstring below each field of a dataclass, inherited fields included."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -63,6 +63,7 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def _own_field_docs(cls: type) -> dict[str, str]:
+    # Python drops the string below a field, so it is read from the source.
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
     return {
@@ -76,35 +77,35 @@ def _own_field_docs(cls: type) -> dict[str, str]:
     }
 
 
-def _describe_flags(config: Config, source: str) -> str:
-    intro = (
-        "A VALUE is YAML: 1e-4, true, null, '[64, 64]', '{max_episode_steps: 200}'. A flag replaces"
-        f" the config's value; the defaults shown are those of {source}."
-    )
-    return "\n".join([*_wrap(intro, indent=""), *_describe_sections(config)])
+def describe_keys(section: str, values: Any) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each key of a section as text: its dotted name, type, value and explanation.
 
-
-def _describe_sections(config: Config) -> Iterator[str]:
-    annotations = schema(type(config.agent))
-    groups = sections(type(config.agent)) | {"": Config}
-    for section, cls in groups.items():
-        yield (
-            f"\n{section}: {(inspect.getdoc(cls) or '').splitlines()[0]}"
-            if section
-            else "\nthe rest:"
-        )
-        owner = getattr(config, section) if section else config
-        docs = field_docs(cls)
-        for field in dataclasses.fields(cls):
+    Args:
+        section: the section's name; empty for the keys at the top level.
+        values: the section's dataclass, or the whole `Config`.
+    """
+    annotations, docs = typing.get_type_hints(type(values)), field_docs(type(values))
+    for field in dataclasses.fields(values):
+        if section or field.name not in SECTIONS:
             key = f"{section}.{field.name}".strip(".")
-            if key in annotations:
-                value = getattr(owner, field.name)
-                yield from _describe_flag(key, annotations[key], value, docs.get(field.name, ""))
+            value = inline(getattr(values, field.name))
+            yield key, describe_type(annotations[field.name]), value, docs.get(field.name, "")
 
 
-def _describe_flag(key: str, annotation: Any, value: Any, doc: str) -> Iterator[str]:
-    yield f"  {flag_name(key)} <{describe_type(annotation)}>  (default: {inline(value)})"
-    yield from _wrap(doc, indent="        ")
+def _describe_flags(config: Config, source: str) -> str:
+    lines = _wrap(
+        "A VALUE is YAML: 1e-4, true, null, '[64, 64]', '{max_episode_steps: 200}'. A flag replaces"
+        f" the config's value. Defaults are those of {source}.",
+        indent="",
+    )
+    for section in [*SECTIONS, ""]:
+        values = getattr(config, section) if section else config
+        summary = (inspect.getdoc(type(values)) or "").splitlines()[0]
+        lines += ["", f"{section}: {summary}" if section else "top level:"]
+        for key, type_name, value, doc in describe_keys(section, values):
+            lines += [f"  {flag_name(key)} <{type_name}>  (default: {value})"]
+            lines += _wrap(doc, indent="        ")
+    return "\n".join(lines)
 
 
 def _wrap(text: str, *, indent: str) -> list[str]:

@@ -1,34 +1,34 @@
-"""A config: the schema's defaults, under a YAML file, under the flags of the command line.
+"""Build a config from the schema's defaults, a YAML file and the flags of the command line.
 
-Values of all three are known by their dotted key, `actor.num_envs`. A flag takes a value's place
-whole: `--env.options` replaces the file's mapping, it does not add to it.
+The file replaces defaults, and flags replace values of the file, key by key (`actor.num_envs`). A
+flag replaces the complete value: `--env.options` does not add to the file's mapping.
 """
 
 import dataclasses
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sebulba.config import Config, yaml_dialect
 from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
 from sebulba.config.coercion import coerce, coerce_text
 from sebulba.config.file import SECTIONS, WORDS, Setting, read_config_file
-from sebulba.config.validation import problems
-from sebulba.errors import ConfigError, describe_nearest
+from sebulba.config.validation import problems, value_of
+from sebulba.errors import ConfigError, did_you_mean
 
 __all__ = ["ConfigError", "load_config", "to_yaml"]
 
 
 def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
-    """Returns the resolved config.
+    """Return the resolved config.
 
     Args:
-        path: a YAML file; None for the defaults alone.
-        arguments: dotted flags, `["--actor.num-envs", "32", "--seed=3"]`. A value is YAML, except
-            that where a string is declared it is taken as it stands. The last of equal flags wins.
+        path: a YAML file; None for the defaults only.
+        arguments: dotted flags, `["--actor.num-envs", "32", "--seed=3"]`. A value is YAML, or the
+            text itself if the key is a string. Of a repeated flag, the last one counts.
 
     Raises:
-        ConfigError: what is wrong, with file and line, or the flag.
+        ConfigError: the first wrong value, with file and line or the flag.
     """
     positionals, texts = split_arguments(arguments)
     if positionals:
@@ -38,7 +38,13 @@ def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
         file_settings, texts = _take_word(section, file_settings, texts)
     agent_class = _agent_class(file_settings, texts)
     annotations = schema(agent_class)
-    settings = _coerce_file(file_settings, annotations) | _coerce_flags(texts, annotations)
+    keys = {flag_name(key): key for key in annotations}
+    flag_settings = {
+        keys.get(flag, flag.removeprefix("--").replace("-", "_")): Setting(value=text, where=flag)
+        for flag, text in texts.items()
+    }
+    settings = _coerce(file_settings, annotations, coerce, noun="key")
+    settings |= _coerce(flag_settings, annotations, coerce_text, noun="flag")
     config = _build(agent_class, settings, source=path or "defaults")
     for key, message in problems(config):
         where = settings[key].where if key in settings else f"{path or 'defaults'}: {key}"
@@ -47,34 +53,29 @@ def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    """Returns every value of `config`; `load_config` gives an equal `Config` back."""
+    """Return `config` as YAML with every key; `load_config` reads it back as an equal `Config`."""
     return yaml_dialect.dump(dataclasses.asdict(config))
 
 
 def default_settings(agent_name: str) -> dict[str, Any]:
-    """Returns the default of every dotted key, for a config of this agent.
+    """Return the default of every dotted key of a config with this agent.
 
     Raises:
-        ConfigError: no such agent, or it has settings without a default.
+        ConfigError: there is no such agent, or it has settings without a default.
     """
-    config = _build(agent_config_class(agent_name), {}, source=agent_name)
-    values: dict[str, Any] = {}
-    for name, value in vars(config).items():
-        section = vars(value) if name in SECTIONS else None
-        values |= (
-            {name: value} if section is None else {f"{name}.{key}": section[key] for key in section}
-        )
-    return values
+    agent_class = agent_config_class(agent_name)
+    config = _build(agent_class, {}, source=agent_name)
+    return {key: value_of(config, key) for key in schema(agent_class)}
 
 
 def sections(agent_class: type) -> dict[str, type]:
-    """Returns the dataclass of each section, of which `agent` is the agent's own."""
+    """Return the dataclass of each section; that of `agent` is `agent_class`."""
     declared = typing.get_type_hints(Config) | {"agent": agent_class}
     return {name: declared[name] for name in SECTIONS}
 
 
 def schema(agent_class: type) -> dict[str, Any]:
-    """Returns the declared type of every dotted key."""
+    """Return the declared type of every dotted key."""
     annotations = {
         f"{section}.{name}": annotation
         for section, cls in sections(agent_class).items()
@@ -85,15 +86,15 @@ def schema(agent_class: type) -> dict[str, Any]:
 
 
 def flag_name(key: str) -> str:
-    """Returns a key's flag: `--actor.num-envs`."""
+    """Return the flag of a key: `--actor.num-envs`."""
     return "--" + key.replace("_", "-").strip("-")
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Returns the positional arguments, and the text of each flag.
+    """Return the positional arguments and the text of each flag.
 
     Raises:
-        ConfigError: a flag without a value.
+        ConfigError: a flag has no value.
     """
     positionals, texts = [], {}
     remaining = iter(arguments)
@@ -105,7 +106,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]
         if not equals:
             text = next(remaining, "--")
             if text.startswith("--"):
-                raise ConfigError(f"{flag}: expected a value after it")
+                raise ConfigError(f"{flag}: expected a value, got none")
         texts[flag_name(flag.strip("-"))] = text
     return positionals, texts
 
@@ -113,18 +114,18 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]
 def _take_word(
     section: str, file_settings: dict[str, Setting], texts: dict[str, str]
 ) -> tuple[dict[str, Setting], dict[str, str]]:
-    """Puts what `--section WORD` stands for in its place, and in that of the file's section."""
+    """Replace `--section WORD` and the file's section by the keys that the word stands for."""
     flag, words = flag_name(section), WORDS[section]
     if flag not in texts:
         return file_settings, texts
     if texts[flag] not in words:
         expected = " or ".join(words)
         raise ConfigError(
-            f"{flag}: expected {expected}, or a flag of each key, got {texts[flag]!r}"
+            f"{flag}: expected {expected}, got {texts[flag]!r}. Or set single keys: {flag}.KEY"
         )
     for other in texts:
         if other.startswith(f"{flag}."):
-            raise ConfigError(f"{flag}: expected no {other} beside {texts[flag]}")
+            raise ConfigError(f"`{flag} {texts[flag]}` cannot be combined with `{other}`")
     meant = {flag_name(f"{section}.{name}"): text for name, text in words[texts[flag]].items()}
     return (
         {key: each for key, each in file_settings.items() if not key.startswith(f"{section}.")},
@@ -145,44 +146,35 @@ def _agent_class(file_settings: dict[str, Setting], texts: dict[str, str]) -> ty
         raise ConfigError(f"{setting.where}: {error}") from error.__cause__
 
 
-def _coerce_file(settings: dict[str, Setting], annotations: dict[str, Any]) -> dict[str, Setting]:
+def _coerce(
+    settings: dict[str, Setting],
+    annotations: dict[str, Any],
+    convert: Callable[[Any, Any], Any],
+    *,
+    noun: str,
+) -> dict[str, Setting]:
     coerced = {}
     for key, setting in settings.items():
         if key not in annotations:
-            raise ConfigError(f"{setting.where}: unknown key; {_nearest_keys(key, annotations)}")
+            raise ConfigError(f"{setting.where}: unknown {noun}{_nearest_keys(key, annotations)}")
         try:
-            value = coerce(setting.value, annotations[key])
+            value = convert(setting.value, annotations[key])
         except ConfigError as error:
             raise ConfigError(f"{setting.where}: {error}") from None
         coerced[key] = dataclasses.replace(setting, value=value)
     return coerced
 
 
-def _coerce_flags(texts: dict[str, str], annotations: dict[str, Any]) -> dict[str, Setting]:
-    keys = {flag_name(key): key for key in annotations}
-    settings = {}
-    for flag, text in texts.items():
-        if flag not in keys:
-            key = flag.removeprefix("--").replace("-", "_")
-            raise ConfigError(f"{flag}: unknown flag; {_nearest_keys(key, annotations)}")
-        try:
-            value = coerce_text(text, annotations[keys[flag]])
-        except ConfigError as error:
-            raise ConfigError(f"{flag}: {error}") from None
-        settings[keys[flag]] = Setting(value=value, where=flag)
-    return settings
-
-
 def _nearest_keys(key: str, annotations: dict[str, Any]) -> str:
     section, _, name = key.rpartition(".")
     elsewhere = [known for known in annotations if known.rpartition(".")[2] == name]
     if elsewhere:
-        return f"did you mean {' or '.join(elsewhere)}?"
+        return f"; did you mean {' or '.join(elsewhere)}?"
     if section in SECTIONS:
         known = [known for known in annotations if known.startswith(f"{section}.")]
-        return describe_nearest(name, (each.rpartition(".")[2] for each in known))
+        return did_you_mean(name, (each.rpartition(".")[2] for each in known))
     top_level = dict.fromkeys(known.partition(".")[0] for known in annotations)
-    return describe_nearest(section or name, top_level)
+    return did_you_mean(section or name, top_level)
 
 
 def _build(agent_class: type, settings: dict[str, Setting], *, source: str) -> Config:

@@ -1,4 +1,4 @@
-"""What a run's directory is called when the config does not say."""
+"""The default name of a run directory."""
 
 import datetime
 
@@ -6,7 +6,7 @@ from sebulba.config.schema import Config
 
 
 def default_run_dir(config: Config) -> str:
-    """Returns `runs/<agent>-<environment>-<date and time>`."""
+    """Return `runs/<agent>-<environment>-<date and time>`."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     names = f"{config.agent.name}-{config.env.id}".replace("/", "-").replace(":", "-")
     return f"runs/{names}-{now}"

@@ -1,23 +1,89 @@
-"""Agents and environment suites that other installed packages bring, by their entry points.
+"""Agents and environment suites from outside: `module:Name`, or an installed package's entry point.
 
-A package names them in its `pyproject.toml`, as `module:Name`:
+A package declares its entry points in its `pyproject.toml`:
 
     [project.entry-points."sebulba.agents"]
     my_agent = "my_package.agents:MyAgent"
 """
 
+import importlib
 import importlib.metadata
+import types
+from collections.abc import Mapping
+from typing import Any
 
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, did_you_mean
 
 AGENTS_GROUP = "sebulba.agents"
 SUITES_GROUP = "sebulba.envs"
 
 
-def plugins(group: str) -> dict[str, str]:
-    """Returns `module:Name` by the name of each entry point of a group; imports none of them.
+def load_named(name: str, own: Mapping[str, str], *, group: str, key: str = "") -> Any:
+    """Import what a config names, and nothing else.
 
-    Reads the metadata of every installed package: a few milliseconds, for unknown names only.
+    Args:
+        name: a name in `own`, an entry point of `group`, or `module:Name`.
+        own: `module:Name` by name; these names cannot be taken over by an entry point.
+        group: the group of entry points, which are only read for a name that is not in `own`.
+        key: the config key that has the value `name`; begins the error if given.
+
+    Raises:
+        ConfigError: the name is unknown, or its module or attribute does not exist.
+    """
+    if ":" in name:
+        return load(name, key=key)
+    # Twice: our own names are listed first, and their values win.
+    known = own if name in own else {**own, **plugins(group), **own}
+    if name not in known:
+        raise ConfigError(
+            f"{_prefix(key)}unknown name {name}{did_you_mean(name, known)}. "
+            "For code of your own, write module:Name"
+        )
+    return load(known[name], key=key)
+
+
+def load(reference: str, *, key: str = "") -> Any:
+    """Import what `module:Name` refers to.
+
+    Args:
+        reference: `module:Name`.
+        key: the config key that has this value; begins the error if given.
+
+    Raises:
+        ConfigError: the module does not exist, or has no such name.
+        ImportError: the module exists, but its own imports fail.
+    """
+    module_name, _, name = reference.partition(":")
+    if not (module_name and name):
+        raise ConfigError(f"{_prefix(key)}expected module:Name, got {reference!r}")
+    module = import_module(module_name, key=key)
+    if not hasattr(module, name):
+        public = [each for each in vars(module) if not each.startswith("_")]
+        raise ConfigError(f"{_prefix(key)}{module_name} has no {name}{did_you_mean(name, public)}")
+    return getattr(module, name)
+
+
+def import_module(name: str, *, key: str = "") -> types.ModuleType:
+    """Import a module that a config names.
+
+    Raises:
+        ConfigError: the module does not exist.
+        ImportError: the module exists, but its own imports fail.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Only the module itself or a package that holds it may be missing here; a dependency of it
+        # is another problem, and its traceback says where.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"{_prefix(key)}there is no module {error.name!r}") from error
+
+
+def plugins(group: str) -> dict[str, str]:
+    """Return `module:Name` of each entry point of a group by its name, without importing any.
+
+    Reads the metadata of every installed package, which takes a few milliseconds.
 
     Raises:
         ConfigError: two packages use one name for different things.
@@ -29,16 +95,21 @@ def plugins(group: str) -> dict[str, str]:
         reference = f"{entry.module}:{entry.attr}"
         if found.get(entry.name, reference) != reference:
             raise ConfigError(
-                f"{entry.name}: expected one installed package with this name in {group}, got "
-                f"{packages[entry.name]} and {package}; say {found[entry.name]} or {reference}"
+                f"{entry.name}: name conflict in {group} between the packages "
+                f"{packages[entry.name]} and {package}. "
+                f"Write {found[entry.name]} or {reference} instead"
             )
         found[entry.name], packages[entry.name] = reference, package
     return found
 
 
 def plugin_package(group: str, name: str) -> tuple[str, str] | None:
-    """Returns the name and version of the package that brings an entry point; None if unknown."""
+    """Return name and version of the package that has an entry point; None if there is none."""
     for entry in importlib.metadata.entry_points(group=group):
         if entry.name == name and entry.dist is not None:
             return entry.dist.name, entry.dist.version
     return None
+
+
+def _prefix(key: str) -> str:
+    return f"{key}: " if key else ""

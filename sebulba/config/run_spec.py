@@ -1,4 +1,4 @@
-"""What an agent may know about the run of a config."""
+"""The facts about a run that agents are built with."""
 
 import math
 
@@ -14,7 +14,7 @@ def make_run_spec(
     *,
     num_hosts: int = 1,
 ) -> RunSpec:
-    """Returns what an agent may know about the run of a config."""
+    """Return the `RunSpec` of a config. Counts are per host; `num_cycles` covers the run."""
     steps_per_cycle = (
         num_hosts
         * config.actor.num_envs

@@ -1,6 +1,6 @@
-"""The configuration schema: one frozen dataclass a section. Imports no jax.
+"""The configuration schema: one frozen dataclass per section. Imports no jax.
 
-Each field's docstring is its line in `--help` and in the configuration reference.
+The docstring of a field is its line in `--help` and in the configuration reference.
 """
 
 import dataclasses
@@ -9,27 +9,27 @@ from typing import Any, Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    """Which environment."""
+    """The environment."""
 
     suite: str = "envpool"
-    """Adapter: envpool, ale, gymnasium, gymnax, jax, or module:function."""
+    """Environment adapter: envpool, ale, gymnasium, gymnax, jax, or module:function."""
     id: str = "CartPole-v1"
-    """The suite's name of the environment."""
+    """Environment ID within the suite."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Passed to the suite's constructor as they are."""
+    """Options of the suite's constructor, passed on unchanged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DevicesConfig:
-    """Which devices act and which learn, by position in `jax.local_devices()`; or `devices: auto`.
+    """Devices for acting and for learning, as positions in `jax.local_devices()`.
 
-    `auto`, also as `--devices auto`, is null for both.
+    `devices: auto` or `--devices auto` sets both to null.
     """
 
     actor: tuple[int, ...] | None = None
-    """Devices that act; null: the only device, or the first of several."""
+    """Actor devices; null: the first device."""
     learner: tuple[int, ...] | None = None
-    """Devices that learn; null: the only device, or all of several but the first."""
+    """Learner devices; null: every device except the first, or the only device."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,22 +37,23 @@ class ActorConfig:
     """The actor threads."""
 
     threads_per_device: int = 2
-    """Actor threads on each actor device, each with its own environments."""
+    """Actor threads per actor device, each with its own environments."""
     num_envs: int = 16
-    """Environments of one actor thread."""
+    """Environments per actor thread."""
     trajectory_length: int = 20
-    """Env steps of each environment in one act cycle."""
+    """Env steps per environment in one act cycle."""
     rollout: Literal["steps", "episodes"] = "steps"
-    """episodes: one whole episode of each environment a trajectory, of up to trajectory_length − 1
-    env steps; a longer one is truncated there, a shorter one is masked from its end on."""
+    """steps: trajectories of a fixed length; episodes: one complete episode per environment,
+    truncated after trajectory_length − 1 env steps and masked after its end."""
     cycle: Literal["auto", "fused", "stepped"] = "auto"
-    """fused: the environment inside the jitted cycle; stepped: one jitted call an env step."""
+    """fused: the jitted act cycle contains the environment; stepped: one jitted call per env step;
+    auto: fused if the environment supports it."""
     on_env_error: Literal["fail", "restart"] = "fail"
-    """When an environment fails: end the run, or make the actor's environments anew and go on."""
+    """What to do when an environment fails: end the run, or recreate the actor's environments."""
     max_env_restarts: int = 3
-    """Restarts of an actor's environments in the whole run, if on_env_error is restart."""
+    """With on_env_error restart: maximum number of restarts per actor and run."""
     env_timeout_s: float | None = 60.0
-    """Seconds for an env step, or a fused cycle, before the watchdog ends the run; null: any."""
+    """Timeout per env step or fused act cycle, in seconds; null: no limit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,100 +61,103 @@ class LearnerConfig:
     """The learner thread."""
 
     trajectories_per_cycle: int = 1
-    """Trajectories taken from the deque in each learner cycle."""
+    """Trajectories per learner cycle."""
     max_policy_lag: int | None = None
-    """Most learner cycles between acting and learning; 0: lock-step; null: free-running."""
+    """Maximum policy lag, in learner cycles; 0: lock-step; null: no limit (free-running)."""
     queue_slots_per_actor: int = 1
-    """Trajectories that may wait in the deque for each actor thread."""
+    """Capacity of the trajectory deque, in trajectories per actor thread."""
     mapping: Literal["shard_map", "pmap"] = "shard_map"
-    """How the update is mapped over the learner devices; the numbers are the same."""
+    """JAX function that maps the update over the learner devices; the results are equal."""
     on_non_finite: Literal["stop", "skip"] = "stop"
-    """After an update whose loss or gradients are not finite, which is never applied."""
+    """What to do after an update with a non-finite loss or gradient, which is always discarded."""
     max_non_finite_updates: int = 10
-    """With skip: so many of them in a row end the run all the same."""
+    """With on_non_finite skip: end the run after this many consecutive non-finite updates."""
     update_timeout_s: float | None = 600.0
-    """Seconds for the updates of a cycle, and for the other hosts to take part in them, before the
-    watchdog ends the run; null: any; compilation has all."""
+    """Timeout for the updates of a learner cycle, other hosts included, in seconds; null: no limit.
+    Compilation is not timed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """How long, and in which mode."""
+    """Length, mode and outputs of the run."""
 
     total_env_steps: int = 500_000
-    """The run ends after the learner cycle in which this many env steps have been learned from."""
+    """Number of env steps to learn from; the run ends after the learner cycle that reaches it."""
     mode: Literal["threads", "serial"] = "threads"
-    """threads: actors and learner side by side; serial: the same functions in one thread."""
+    """threads: actors and learner run concurrently; serial: they take turns in one thread."""
     stop_at_return: float | None = None
-    """End early once the mean return of the return window has reached this."""
+    """Mean return over return_window episodes at which the run ends early; null: never."""
     return_window: int = 100
-    """Finished episodes in the running mean return."""
+    """Number of recent episodes averaged for the mean return."""
     log_interval_env_steps: int = 10_000
-    """Env steps between two rows of metrics."""
+    """Interval between rows of metrics, in env steps."""
     record_schedule: bool = False
-    """Write schedule.jsonl: what each learner cycle took, and which networks acted it."""
+    """Write schedule.jsonl: the trajectories of each learner cycle and their policy versions."""
     replay_schedule: str | None = None
-    """A recorded schedule.jsonl to repeat: a free-running run comes out bitwise the same."""
+    """Path of a schedule.jsonl to replay, which makes a free-running run bitwise repeatable; null:
+    none."""
     episode_reducers: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Numbers of every episode, {name: module:Name}; see sebulba.acting.episode_reducers."""
+    """Custom per-episode metrics, {name: module:Name}; see sebulba.acting.episode_reducers."""
     wandb_project: str | None = None
-    """Weights & Biases project that gets every row too (pip install 'sebulba[wandb]')."""
+    """Weights & Biases project to log metrics to (pip install 'sebulba[wandb]'); null: none."""
     keep_memory: bool = False
-    """Keep freed host memory instead of giving it back: convolutions on a CPU are up to twice as
-    fast, small networks may be slower (Linux, glibc)."""
+    """Keep freed host memory in the process (Linux, glibc). On a CPU, this makes convolutions up to
+    twice as fast, and may make small networks slower."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """What a run can be resumed from."""
+    """Checkpoints, from which a run can be resumed."""
 
     interval_s: float | None = 300.0
-    """Seconds between two checkpoints; there is one at the end too; null: only that one."""
+    """Interval between checkpoints, in seconds; null: only one, at the end of the run."""
     keep: int = 3
-    """The newest checkpoints that stay; the one of the best mean return stays besides."""
+    """Number of recent checkpoints to keep, plus the one with the best mean return."""
     exact_reset_cycles: int | None = None
-    """Make environments anew every so many actor cycles, and save at those only: exact resume."""
+    """Recreate environments every N act cycles and save checkpoints only then, for an exact resume;
+    null: never."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How a policy is measured, beside training and after it."""
+    """Evaluation of the policy, during training and by `sebulba.evaluate`."""
 
     interval_env_steps: int | None = None
-    """Env steps between two evaluations beside training, and one at the end; null: none."""
+    """Interval between evaluations during training, in env steps; one more runs at the end; null:
+    none."""
     episodes: int = 20
-    """Episodes of an evaluation, divided evenly over its environments."""
+    """Episodes per evaluation, divided evenly over its environments."""
     parallel_envs: int = 8
-    """Environments of an evaluation, stepped together."""
+    """Environments per evaluation, stepped together."""
     max_episode_steps: int = 30_000
-    """Env steps that an environment is given for each of its episodes, so that it always ends."""
+    """Step budget per episode, pooled per environment; guarantees that an evaluation ends."""
     greedy: bool = True
-    """Act by the mode of the policy; false: by samples, as in training."""
+    """true: act by the mode of the policy; false: sample actions, as in training."""
     stop_on_error: bool = False
-    """End the run when an evaluation fails; false: warn, and try again after the interval."""
+    """true: a failed evaluation ends the run; false: warn and retry after the interval."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """The processes of the run, one on each host; or `distributed: off` or `auto`, for the mode."""
+    """The processes of the run, one per host. `distributed: off` or `auto` sets the mode."""
 
     mode: Literal["off", "auto", "manual"] | None = None
-    """auto: as Slurm, Open MPI, Kubernetes or a TPU pod says; manual: as the next three say; null:
-    manual where there is a coordinator, off where there is none."""
+    """auto: detect Slurm, Open MPI, Kubernetes or a TPU pod; manual: use coordinator, num_processes
+    and process_id; null: manual if coordinator is set, else off."""
     coordinator: str | None = None
-    """Where process 0 listens, host:port; manual only."""
+    """Address of process 0, host:port; manual only."""
     num_processes: int | None = None
-    """Processes of the run; manual only."""
+    """Number of processes of the run; manual only."""
     process_id: int | None = None
-    """This process among them, from 0; manual only."""
+    """Number of this process, from 0; manual only."""
     local_devices: tuple[int, ...] | None = None
-    """GPUs of this process, of those it sees; null: all of them."""
+    """GPUs of this process, as positions among the visible ones; null: every visible GPU."""
     heartbeat_timeout_s: int = 30
-    """Seconds of silence after which a process counts as dead, and the others end."""
+    """Heartbeat timeout, in seconds, after which a silent process counts as dead."""
 
     @property
     def effective_mode(self) -> Literal["off", "auto", "manual"]:
-        """The mode, said or meant."""
+        """Return `mode`, or the mode that null stands for."""
         if self.mode is not None:
             return self.mode
         return "off" if self.coordinator is None else "manual"
@@ -161,7 +165,7 @@ class DistributedConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run. `agent` is the settings dataclass of the agent that `agent.name` names."""
+    """A complete run. `agent` is the settings dataclass of the agent `agent.name`."""
 
     env: EnvConfig = EnvConfig()
     devices: DevicesConfig = DevicesConfig()
@@ -173,8 +177,9 @@ class Config:
     distributed: DistributedConfig = DistributedConfig()
     agent: Any = None
     seed: int = 0
-    """Seeds the networks, every actor's key and every environment."""
+    """Seed of the networks, actors and environments."""
     run_dir: str | None = None
-    """Where results go; null: runs/<agent>-<environment>-<date and time>."""
+    """Directory of the results; null: runs/<agent>-<environment>-<date and time>."""
     resume: str | None = None
-    """Go on in run_dir from a checkpoint: latest, best, or the number of its learner cycle."""
+    """Checkpoint in run_dir to resume from: latest, best, or the number of its learner cycle; null:
+    start a new run."""

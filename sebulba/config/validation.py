@@ -1,11 +1,13 @@
-"""What a config may not say, as far as no device is needed to see it."""
+"""Check the values of a config, as far as that needs no device."""
 
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 from sebulba.config import Config
 from sebulba.errors import ConfigError
 
-_LEAST = {
+_MINIMUM = {
     "actor.threads_per_device": 1,
     "actor.num_envs": 1,
     "actor.trajectory_length": 1,
@@ -31,53 +33,59 @@ _LEAST = {
     "distributed.heartbeat_timeout_s": 1,
     "seed": 0,
 }
-_GREATEST_SEED = 2**31 - 1  # EnvPool's seeds are int32.
+_MAX_SEED = 2**31 - 1  # EnvPool's seeds are int32.
+
+
+def value_of(config: Config, key: str) -> Any:
+    """Return the value of a dotted key."""
+    return functools.reduce(getattr, key.split("."), config)
 
 
 def validate(config: Config) -> None:
-    """Checks every value that needs no device to be checked.
+    """Check every value that can be checked without a device.
 
     Raises:
-        ConfigError: the first wrong value, its key, what was expected and got.
+        ConfigError: the key of the first wrong value, what was expected and what came.
     """
     for key, message in problems(config):
         raise ConfigError(f"{key}: {message}")
 
 
 def problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Yields the key and the message of every wrong value."""
-    for key, least in _LEAST.items():
-        value = _value(config, key)
-        if value is not None and value < least:
-            yield key, f"expected at least {least}, got {value}"
-    if config.seed > _GREATEST_SEED:
-        yield "seed", f"expected at most {_GREATEST_SEED}, got {config.seed}"
+    """Yield the key and the error message of every wrong value."""
+    for key, minimum in _MINIMUM.items():
+        value = value_of(config, key)
+        if value is not None and value < minimum:
+            yield key, f"expected at least {minimum}, got {value}"
+    if config.seed > _MAX_SEED:
+        yield "seed", f"expected at most {_MAX_SEED}, got {config.seed}"
     for key in ("env.suite", "env.id", "run_dir", "run.replay_schedule"):
-        if _value(config, key) == "":
+        if value_of(config, key) == "":
             yield key, "expected a name, got an empty string"
     if config.actor.rollout == "episodes" and config.actor.trajectory_length < 2:
         yield (
             "actor.trajectory_length",
-            "expected at least 2 with actor.rollout episodes: the longest episode's env steps, and"
-            f" 1 for the reset; got {config.actor.trajectory_length}",
+            "expected at least 2 with actor.rollout: episodes (the env steps of the longest episode"
+            f" and 1 for the reset), got {config.actor.trajectory_length}",
         )
     resume = config.resume
     if resume is not None:
         if resume not in ("latest", "best") and not (resume.isascii() and resume.isdecimal()):
             yield "resume", f"expected latest, best or the number of a checkpoint, got {resume!r}"
         elif config.run_dir is None:
-            yield "resume", "expected run_dir, the directory to go on in (--run-dir), got none"
+            yield "resume", "run_dir is not set. Set the run directory to resume: --run-dir RUN_DIR"
     if config.run.replay_schedule is not None:
         if config.run.mode == "serial":
             yield (
                 "run.replay_schedule",
-                "expected run.mode threads, got serial, which has one order",
+                "run.mode: serial has a fixed order, so there is nothing to replay."
+                " Set run.mode: threads",
             )
         if resume is not None:
             yield (
                 "run.replay_schedule",
-                "expected a run from its start, got --resume: networks that were older than the"
-                " checkpoint are gone",
+                "a replay cannot be resumed, since checkpoints omit older network versions."
+                " Start it again in a new run_dir",
             )
     if (
         config.checkpoint.exact_reset_cycles is not None
@@ -86,9 +94,8 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
     ):
         yield (
             "checkpoint.exact_reset_cycles",
-            "expected null, or a bound on the policy lag (learner.max_policy_lag): without one"
-            " trajectories are learned from as they arrive, and no checkpoint falls between two"
-            " cycles of all actors",
+            "an exact resume needs trajectories in actor order, which a free-running run does not"
+            " have. Set learner.max_policy_lag",
         )
     yield from _device_problems(config)
     yield from _distributed_problems(config)
@@ -96,11 +103,11 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
 
 def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("devices.actor", "devices.learner"):
-        devices = _value(config, key)
+        devices = value_of(config, key)
         if devices is None:
             continue
         if not devices:
-            yield key, "expected at least one device, got []; null chooses by itself"
+            yield key, "expected at least one device, got []. Set null to choose automatically"
         if any(device < 0 for device in devices):
             yield key, f"expected positions from 0, got {list(devices)}"
         if len(set(devices)) < len(devices):
@@ -112,26 +119,27 @@ def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield (
             "actor.num_envs",
             f"expected a multiple of the {num_learners} devices in devices.learner, "
-            f"got {num_envs}; the nearest are {nearest}",
+            f"got {num_envs}. Set {nearest}",
         )
 
 
 def _distributed_problems(config: Config) -> Iterator[tuple[str, str]]:
     distributed = config.distributed
-    told = ("coordinator", "num_processes", "process_id")
+    names = ("coordinator", "num_processes", "process_id")
     if distributed.effective_mode != "manual":
-        for name in told:
+        for name in names:
             if (value := getattr(distributed, name)) is not None:
                 yield (
                     f"distributed.{name}",
-                    f"expected null unless distributed.mode is manual, got {value!r}",
+                    f"only used with distributed.mode: manual, got {value!r} with"
+                    f" {distributed.effective_mode}. Set null, or the mode manual",
                 )
         return
-    for name in told:
+    for name in names:
         if getattr(distributed, name) is None:
             yield (
                 f"distributed.{name}",
-                "expected a value, since distributed.mode is manual, got none",
+                "expected a value with distributed.mode: manual, got null",
             )
     host, _, port = (distributed.coordinator or "host:1").rpartition(":")
     if not host or not port.isdecimal():
@@ -139,13 +147,6 @@ def _distributed_problems(config: Config) -> Iterator[tuple[str, str]]:
     if (distributed.process_id or 0) >= (distributed.num_processes or 1):
         yield (
             "distributed.process_id",
-            f"expected less than the {distributed.num_processes} of distributed.num_processes,"
+            f"expected less than distributed.num_processes, which is {distributed.num_processes},"
             f" got {distributed.process_id}",
         )
-
-
-def _value(config: Config, key: str):
-    value = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value

@@ -1,8 +1,8 @@
-"""YAML as configs are written: plain scalars mean what they do in YAML 1.2.
+"""The YAML of configs, whose plain scalars have the types of YAML 1.2.
 
-PyYAML follows YAML 1.1, for which 1e-4 is a string, 010 is eight, 1:30 is ninety, `no` is false and
-2024-01-01 is a date. Here numbers are numbers, and everything else is a string. Underscores between
-digits are kept from YAML 1.1. What is written reads the same by either rule.
+PyYAML implements YAML 1.1, which reads 1e-4 as a string, 010 as eight, 1:30 as ninety, `no` as
+false and 2024-01-01 as a date. Here 1e-4 is a number and the others are strings. Underscores
+between digits stay allowed. Documents written by `dump` mean the same in both versions.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-_PLAIN_SCALARS = {  # tag: the spellings of it, and the characters that they begin with
+_PLAIN_SCALARS = {  # tag: its pattern, and the characters that a match begins with
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
     "int": (r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
@@ -24,12 +24,12 @@ _PLAIN_SCALARS = {  # tag: the spellings of it, and the characters that they beg
 
 
 class Loader(yaml.SafeLoader):
-    """Plain data only; a key given twice is an error."""
+    """Load plain data only, and reject duplicate keys."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        """Rejects duplicate keys, of which PyYAML keeps the last."""
+        """Reject duplicate keys, of which PyYAML would keep the last."""
         check_keys(node)
         return super().construct_mapping(node, deep)
 
@@ -53,37 +53,37 @@ _Dumper.add_representer(
 
 
 def check_keys(node: yaml.MappingNode) -> None:
-    """Raises `yaml.constructor.ConstructorError`, with the line, on a key given twice or nested."""
+    """Raise `yaml.constructor.ConstructorError` with the line of a duplicate or nested key."""
     lines: dict[str, int] = {}
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise yaml.constructor.ConstructorError(
-                None, None, "expected a name as key", key.start_mark
+                None, None, "expected a name as the key", key.start_mark
             )
         line = key.start_mark.line + 1
         if key.value in lines:
-            problem = f"{key.value}: given twice, first in line {lines[key.value]}"
+            problem = f"{key.value}: duplicate key, first in line {lines[key.value]}"
             raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
         lines[key.value] = line
 
 
 def construct(node: yaml.Node) -> Any:
-    """Returns the value of a composed node."""
+    """Return the value of a composed node."""
     return Loader("").construct_document(node)
 
 
 def parse(text: str) -> Any:
-    """Returns the value of a whole document."""
+    """Return the value of a document."""
     return yaml.load(text, Loader)
 
 
 def dump(value: Any) -> str:
-    """Returns `value` as a document; tuples on one line."""
+    """Return `value` as a document, with each tuple on one line."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def inline(value: Any) -> str:
-    """Returns `value` on one line, for messages and help."""
+    """Return `value` on one line, for messages and help."""
     try:
         text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=float("inf"))
     except yaml.representer.RepresenterError:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable
 
 from sebulba.config import EnvConfig
-from sebulba.config.plugins import SUITES_GROUP, plugins
-from sebulba.envs.lookup import did_you_mean, load, missing_package
+from sebulba.config.plugins import SUITES_GROUP, load_named
+from sebulba.envs.lookup import missing_package
 from sebulba.errors import ConfigError
 
 if typing.TYPE_CHECKING:
@@ -52,7 +51,8 @@ def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environm
     if num_envs < 1:
         raise ConfigError(f"actor.num_envs: expected at least 1, got {num_envs}")
     try:
-        return _suite(config.suite)(config, num_envs=num_envs, seed=seed)
+        make = load_named(config.suite, SUITES, group=SUITES_GROUP, key="env.suite")
+        return make(config, num_envs=num_envs, seed=seed)
     except Exception as error:
         missing = missing_package(error)
         if missing is None:
@@ -66,16 +66,3 @@ def without_workers(config: EnvConfig) -> EnvConfig:
         return config
     options = config.options | {"vectorization_mode": "sync", "vector_kwargs": {}}
     return dataclasses.replace(config, options=options)
-
-
-def _suite(name: str) -> Callable[..., Environment]:
-    if name in SUITES:
-        return load(SUITES[name], key="env.suite")
-    known = {} if ":" in name else plugins(SUITES_GROUP)
-    if ":" in name or name in known:
-        return load(known.get(name, name), key="env.suite")
-    known = SUITES | known
-    raise ConfigError(
-        f"env.suite: expected one of {', '.join(known)}, or module:function, got {name!r}"
-        f"{did_you_mean(name, known)}"
-    )

@@ -19,8 +19,8 @@ from ale_py.vector_env import AtariVectorEnv
 from sebulba.config import EnvConfig
 from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment, reset_row
-from sebulba.envs.lookup import did_you_mean, first_line, refuse_options
-from sebulba.errors import ConfigError
+from sebulba.envs.lookup import first_line, refuse_options
+from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvStep
 

@@ -9,10 +9,11 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from sebulba.config import EnvConfig
+from sebulba.config.plugins import import_module
 from sebulba.envs import gymnasium_workers, spaces
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
-from sebulba.envs.lookup import describe_namespace, did_you_mean, import_module, refuse_options
-from sebulba.errors import ConfigError
+from sebulba.envs.lookup import describe_namespace, refuse_options
+from sebulba.errors import ConfigError, did_you_mean
 from sebulba.types import EnvStep, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
@@ -152,8 +153,8 @@ def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
     mode = options.setdefault("vectorization_mode", "sync")
     if mode not in _VECTORIZATION_MODES:
         raise ConfigError(
-            f"env.options.vectorization_mode: expected one of {', '.join(_VECTORIZATION_MODES)}, "
-            f"got {mode!r}{did_you_mean(str(mode), _VECTORIZATION_MODES)}"
+            f"env.options.vectorization_mode: there is no mode {mode!r}"
+            f"{did_you_mean(str(mode), _VECTORIZATION_MODES)}"
         )
     defaults = {
         "sync": {"copy": False},

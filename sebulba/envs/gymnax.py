@@ -16,8 +16,7 @@ from gymnax.environments import spaces as gymnax_spaces
 
 from sebulba.config import EnvConfig
 from sebulba.envs.jax_suite import JaxEnvironment
-from sebulba.envs.lookup import did_you_mean
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, did_you_mean
 from sebulba.types import PyTree
 
 
@@ -34,8 +33,8 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> JaxEnvironment:
     for option in config.options:
         if option not in valid:
             raise ConfigError(
-                f"env.options.{option}: {config.id!r} has no such parameter, only"
-                f" {', '.join(valid)}{did_you_mean(option, valid)}"
+                f"env.options.{option}: {config.id!r} has no such parameter"
+                f"{did_you_mean(option, valid)}"
             )
     task = GymnaxTask(environment, dataclasses.replace(params, **config.options))
     return JaxEnvironment(task, num_envs=num_envs, seed=seed)

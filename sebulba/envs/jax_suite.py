@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.config import EnvConfig
+from sebulba.config.plugins import load
 from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment
-from sebulba.envs.lookup import did_you_mean, load
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
 
@@ -223,8 +223,8 @@ def _step_one(
 def _make_task(name: str, options: dict[str, Any]) -> JaxTask:
     if name not in TASKS and ":" not in name:
         raise ConfigError(
-            f"env.id: expected one of {', '.join(TASKS)}, or module:Name, got {name!r}"
-            f"{did_you_mean(name, TASKS)}"
+            f"env.id: unknown JAX task {name!r}{did_you_mean(name, TASKS)}. For a task of your own,"
+            " write module:Name"
         )
     factory: Callable[..., JaxTask] = load(TASKS.get(name, name), key="env.id")
     if dataclasses.is_dataclass(factory):
@@ -232,8 +232,8 @@ def _make_task(name: str, options: dict[str, Any]) -> JaxTask:
         for option in options:
             if option not in valid:
                 raise ConfigError(
-                    f"env.options.{option}: {name!r} has no such option, only "
-                    f"{', '.join([*valid, 'max_episode_steps'])}{did_you_mean(option, valid)}"
+                    f"env.options.{option}: {name!r} has no such option"
+                    f"{did_you_mean(option, [*valid, 'max_episode_steps'])}"
                 )
     return factory(**options)
 

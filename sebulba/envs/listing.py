@@ -1,7 +1,6 @@
 """The list of environment suites: installed versions and environment ids."""
 
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
 import warnings
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from sebulba.config.plugins import SUITES_GROUP, plugin_package, plugins
 from sebulba.envs import PACKAGES, SUITES
 from sebulba.envs.lookup import missing_package
+from sebulba.errors import nearest_names
 
 _MAX_SUGGESTIONS = 5
 
@@ -41,9 +41,7 @@ def matching_ids(ids: tuple[str, ...], text: str) -> list[str]:
     containing = [each for each in ids if text.lower() in each.lower()]
     if containing:
         return containing
-    by_lower_case = {each.lower(): each for each in ids}
-    similar = difflib.get_close_matches(text.lower(), by_lower_case, n=_MAX_SUGGESTIONS)
-    return [by_lower_case[match] for match in similar]
+    return nearest_names(text, ids, most=_MAX_SUGGESTIONS)
 
 
 def _list_suite(name: str, reference: str, package: str, version: str | None) -> SuiteListing:

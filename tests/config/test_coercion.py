@@ -1,4 +1,4 @@
-"""Plain values against declared types."""
+"""Checking and converting values by their declared types."""
 
 import typing
 
@@ -23,7 +23,7 @@ from sebulba.errors import ConfigError
         ({"a": [1]}, dict[str, typing.Any], {"a": [1]}),
     ],
 )
-def test_coerce_gives_the_declared_type(value, annotation, expected):
+def test_coerce_returns_the_declared_type(value, annotation, expected):
     result = coerce(value, annotation)
     assert result == expected
     assert type(result) is type(expected)
@@ -52,12 +52,12 @@ def test_coerce_gives_the_declared_type(value, annotation, expected):
         ({1: 2}, dict[str, typing.Any], "expected {name: value, ...}, got {1: 2} (dict)"),
     ],
 )
-def test_coerce_says_expected_and_got(value, annotation, message):
+def test_coerce_error_says_what_was_expected_and_what_came(value, annotation, message):
     with pytest.raises(ConfigError) as caught:
         coerce(value, annotation)
     assert str(caught.value) == message
 
 
-def test_coerce_rejects_a_schema_it_does_not_know():
+def test_coerce_rejects_an_unsupported_annotation():
     with pytest.raises(TypeError, match="config schema cannot declare"):
         coerce([1, 2], list[int])

@@ -1,4 +1,4 @@
-"""Loading, coercing, checking and writing configs."""
+"""Loading, checking and writing configs."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, LearnerConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import ConfigError, load_config, to_yaml
 from sebulba.config.validation import validate
-from sebulba.errors import describe_nearest
+from sebulba.errors import did_you_mean
 from sebulba_agents import AGENTS
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import R2D2Config
@@ -38,7 +38,7 @@ def error_of(path, arguments=()):
     return message.replace(str(path), "x.yaml")
 
 
-def test_load_config_takes_defaults_below_the_file_below_flags(write):
+def test_flags_replace_values_of_the_file_which_replace_defaults(write):
     path = write("actor:\n  num_envs: 8\n  trajectory_length: 5\nseed: 1\n")
     config = load_config(path, ["--actor.num-envs", "32", "--run-dir=runs/x"])
     assert config.actor == ActorConfig(num_envs=32, trajectory_length=5)
@@ -48,7 +48,7 @@ def test_load_config_takes_defaults_below_the_file_below_flags(write):
 
 
 @pytest.mark.parametrize("text", ["", "actor:\n", "# nothing\n"])
-def test_load_config_of_an_empty_file_or_section_is_the_defaults(write, text):
+def test_empty_file_or_section_has_the_defaults(write, text):
     assert load_config(write(text)) == load_config(None) == Config(agent=ImpalaConfig())
 
 
@@ -96,7 +96,7 @@ def test_options_flag_replaces_the_mapping_of_the_file(write):
         ("devices:", ["--devices=auto"], DevicesConfig()),
     ],
 )
-def test_auto_stands_in_the_place_of_devices(write, text, arguments, expected):
+def test_auto_may_replace_the_section_devices(write, text, arguments, expected):
     assert load_config(write(text), arguments).devices == expected
 
 
@@ -111,7 +111,7 @@ def test_auto_stands_in_the_place_of_devices(write, text, arguments, expected):
         ("distributed: {coordinator: 'a:1', num_processes: 2, process_id: 0}", [], "manual"),
     ],
 )
-def test_a_word_or_a_coordinator_says_how_hosts_find_each_other(write, text, arguments, mode):
+def test_a_word_or_a_coordinator_sets_the_distributed_mode(write, text, arguments, mode):
     assert load_config(write(text), arguments).distributed.effective_mode == mode
 
 
@@ -141,16 +141,16 @@ def test_a_word_or_a_coordinator_says_how_hosts_find_each_other(write, text, arg
         (
             "",
             ["--devices", "2"],
-            "--devices: expected auto, or a flag of each key, got '2'",
+            "--devices: expected auto, got '2'. Or set single keys: --devices.KEY",
         ),
         (
             "",
             ["--devices", "auto", "--devices.actor", "[0]"],
-            "--devices: expected no --devices.actor beside auto",
+            "`--devices auto` cannot be combined with `--devices.actor`",
         ),
     ],
 )
-def test_anything_else_in_the_place_of_a_section_is_an_error(write, text, arguments, message):
+def test_another_value_of_a_section_is_an_error(write, text, arguments, message):
     assert error_of(write(text), arguments) == message
 
 
@@ -170,7 +170,7 @@ def test_float_accepts_every_spelling(write, text):
         ("[true, FALSE, ~, null, '1e-4', '7']", [True, False, None, None, "1e-4", "7"]),
     ],
 )
-def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
+def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expected):
     value = load_config(write(f"env: {{options: {{x: {text}}}}}")).env.options["x"]
     assert [(type(x), x) for x in value] == [(type(x), x) for x in expected]
 
@@ -200,10 +200,13 @@ def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
             "x.yaml:3: actor.num_envs: expected int, got many (str)",
         ),
         ("actor:\n  num_envs: 0\n", "x.yaml:2: actor.num_envs: expected at least 1, got 0"),
-        ("seed: 1\nactor: {}\nseed: 2\n", "x.yaml:3: seed: given twice, first in line 1"),
-        ("run:\n  mode: serial\n  mode: serial\n", "x.yaml:3: mode: given twice, first in line 2"),
-        ("env:\n  options:\n    a: 1\n    a: 1\n", "x.yaml:4: a: given twice, first in line 3"),
-        ("? [1]\n: 2\n", "x.yaml:1: expected a name as key"),
+        ("seed: 1\nactor: {}\nseed: 2\n", "x.yaml:3: seed: duplicate key, first in line 1"),
+        (
+            "run:\n  mode: serial\n  mode: serial\n",
+            "x.yaml:3: mode: duplicate key, first in line 2",
+        ),
+        ("env:\n  options:\n    a: 1\n    a: 1\n", "x.yaml:4: a: duplicate key, first in line 3"),
+        ("? [1]\n: 2\n", "x.yaml:1: expected a name as the key"),
         ("- 1\n", "x.yaml: expected a mapping, {name: value, ...}, got [1]"),
         ("seed: 1\nactor: 3\n", "x.yaml:2: actor: expected a mapping, {name: value, ...}, got 3"),
         ("actor: [\n", "x.yaml:2: expected the node content, but found '<stream end>'"),
@@ -212,11 +215,11 @@ def test_options_hold_numbers_where_numbers_are_written(write, text, expected):
         ("agent:\n  name: 3\n", "x.yaml:2: agent.name: expected str, got 3 (int)"),
         (
             "agent:\n  name: imapla\n",
-            "x.yaml:2: agent.name: unknown agent imapla; did you mean impala? (known: impala, ",
+            "x.yaml:2: agent.name: unknown name imapla; did you mean impala? (known: impala, ",
         ),
         (
             "agent: {name: 'no_such_module:Agent'}",
-            "x.yaml:1: agent.name: cannot import no_such_module: No module named",
+            "x.yaml:1: agent.name: there is no module 'no_such_module'",
         ),
         (
             "agent: {name: 'sebulba_agents.config:Impala'}",
@@ -241,9 +244,9 @@ def test_file_errors_name_file_line_and_key(write, text, message):
         (["--actor.num-envs", "3.5"], "--actor.num-envs: expected int, got 3.5 (float)"),
         (["--actor.cycle", "fusd"], "--actor.cycle: expected auto | fused | stepped, got fusd"),
         (["--env.options", "{a: "], "--env.options: expected {name: value, ...}, got '{a: ': "),
-        (["--seed"], "--seed: expected a value after it"),
-        (["--seed", "--run-dir", "x"], "--seed: expected a value after it"),
-        (["--agent.name", "ipala"], "--agent.name: unknown agent ipala; did you mean impala?"),
+        (["--seed"], "--seed: expected a value, got none"),
+        (["--seed", "--run-dir", "x"], "--seed: expected a value, got none"),
+        (["--agent.name", "ipala"], "--agent.name: unknown name ipala; did you mean impala?"),
         (["--seed", "-1"], "--seed: expected at least 0, got -1"),
         (["seed", "3"], "seed: expected a flag, --section.field VALUE"),
     ],
@@ -252,7 +255,7 @@ def test_flag_errors_name_the_flag(write, arguments, message):
     assert error_of(write(""), arguments).startswith(message)
 
 
-def test_missing_file_names_the_nearest_of_its_folder():
+def test_error_for_a_missing_file_suggests_similar_names():
     message = error_of(str(CONFIGS / "impala_cartpol.yaml"))
     assert "no such file" in message
     assert "did you mean impala_cartpole.yaml" in message
@@ -260,7 +263,7 @@ def test_missing_file_names_the_nearest_of_its_folder():
     assert "impala_catch.yaml" in error_of(str(CONFIGS))
 
 
-def test_agent_name_chooses_the_settings_of_the_agent_section(write):
+def test_agent_name_selects_the_settings_of_the_section_agent(write):
     assert load_config(write("agent: {name: r2d2}")).agent == R2D2Config()
     assert load_config(None, ["--agent.name", "r2d2"]).agent == R2D2Config()
     path = write("agent:\n  name: r2d2\n  clip_rho: 1.0\n")
@@ -291,13 +294,13 @@ def own_agent(monkeypatch):
     return "own_module:OwnAgent"
 
 
-def test_agent_outside_the_table_brings_its_settings(write, own_agent):
+def test_agent_outside_the_table_defines_its_settings(write, own_agent):
     config = load_config(write(f"agent: {{name: '{own_agent}', depth: 3}}"))
     assert config.agent == OwnConfig(name=own_agent, depth=3)
     assert agent_factory(own_agent) is OwnAgent
 
 
-def test_agent_settings_may_refuse_their_values(write, own_agent):
+def test_agent_settings_may_reject_their_values(write, own_agent):
     message = error_of(write(f"agent: {{name: '{own_agent}', depth: 6}}"))
     assert message == "x.yaml: agent: depth: expected at most 5, got 6"
 
@@ -309,7 +312,7 @@ def test_to_yaml_loads_back_equal_for_every_shipped_config(write, path):
     assert config.agent.name in AGENTS
 
 
-def test_to_yaml_loads_back_equal_whatever_the_values(write):
+def test_to_yaml_loads_back_equal_for_unusual_values(write):
     arguments = [
         *("--env.options", "{a: '1e-4', b: 'no', c: ['010', '1:30', 1e-5, [~]], d: {}, é: ''}"),
         *("--run-dir", "null: # 7", "--agent.hidden-sizes", "[]", "--agent.learning-rate", "1e-20"),
@@ -332,20 +335,20 @@ def test_to_yaml_loads_back_equal_whatever_the_values(write):
         (Config(devices=DevicesConfig(learner=(1, 1))), "devices.learner: expected each device"),
         (
             Config(devices=DevicesConfig(learner=(0, 1, 2))),
-            "actor.num_envs: expected a multiple of the 3 devices in devices.learner, got 16; "
-            "the nearest are 15 or 18",
+            "actor.num_envs: expected a multiple of the 3 devices in devices.learner, got 16. "
+            "Set 15 or 18",
         ),
         (Config(seed=2**31), "seed: expected at most 2147483647, got 2147483648"),
         (Config(run_dir=""), "run_dir: expected a name"),
     ],
 )
-def test_validate_names_the_key_expected_and_got(config, message):
+def test_validate_error_says_key_expected_and_got(config, message):
     with pytest.raises(ConfigError) as caught:
         validate(config)
     assert str(caught.value).startswith(message)
 
 
-def test_validate_accepts_the_edges():
+def test_validate_accepts_minimum_and_maximum_values():
     validate(
         Config(
             actor=ActorConfig(threads_per_device=1, num_envs=2, trajectory_length=1),
@@ -356,21 +359,24 @@ def test_validate_accepts_the_edges():
     )
 
 
-def test_describe_nearest_offers_what_is_near_and_lists_what_is_known():
-    assert describe_nearest("pong-v5", ["Pong-v5", "Qbert-v5"]) == (
-        "did you mean Pong-v5? (known: Pong-v5, Qbert-v5)"
-    )
-    assert describe_nearest("Pong", ["Pong-v4", "Pong-v5"]).startswith(
-        "did you mean Pong-v5 or Pong-v4?"
-    )
-    assert describe_nearest("zzz", ["a", "b"]) == "(known: a, b)"
-    assert describe_nearest("zzz", []) == "(known: none)"
-    assert describe_nearest("x123", [f"x{i}" for i in range(100, 1000)]).endswith(
-        "(known: 900 names)"
-    )
+@pytest.mark.parametrize(
+    ("name", "valid", "suggestion"),
+    [
+        ("pong-v5", ["Pong-v5", "Qbert-v5"], "; did you mean Pong-v5? (known: Pong-v5, Qbert-v5)"),
+        ("Pong", ["Pong-v4", "Pong-v5"], "; did you mean Pong-v5 or Pong-v4? (known: "),
+        ("zzz", ["a", "b"], "; known: a, b"),
+        ("zzz", [], ""),
+        ("x123", [f"x{i}" for i in range(100, 1000)], "; did you mean x123 or x923 or x913?"),
+        ("zzz", [f"x{i}" for i in range(100, 1000)], ""),
+    ],
+)
+def test_did_you_mean_suggests_similar_names_and_lists_a_few_known_ones(name, valid, suggestion):
+    text = did_you_mean(name, valid)
+    assert text.startswith(suggestion)
+    assert len(text) < 100
 
 
-def test_shipped_configs_pair_the_papers_batch_with_its_summed_loss():
+def test_shipped_atari_configs_have_the_papers_batch_and_summed_loss():
     for name in ("impala_pong", "impala_breakout"):
         config = load_config(str(CONFIGS / f"{name}.yaml"))
         trajectories = config.actor.num_envs * config.learner.trajectories_per_cycle

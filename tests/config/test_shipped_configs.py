@@ -1,4 +1,4 @@
-"""Every shipped config names an environment that can be made and an agent that suits it."""
+"""The environment and the agent of every shipped config fit each other."""
 
 import pathlib
 
@@ -14,7 +14,7 @@ CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_config_names_an_environment_and_an_agent_that_suit_each_other(path):
+def test_environment_and_agent_of_a_config_fit_each_other(path):
     config = load_config(str(path))
     environment = make_environment(config.env, num_envs=1, seed=0)
     run_spec = RunSpec(

@@ -1,19 +1,19 @@
 """The fenced blocks of README.md and docs/*.md, and how each is run.
 
-Kinds, by the word after the fence:
+The word after the fence is the kind of the block:
 
-- `sh`: commands, one a line, a backslash joining lines. They are run by bash, in order.
-- `python`, `yaml`: a block whose first line is a comment that names a file, `# my_agent.py`, is
-  written to that file; another Python block is run, another YAML block is loaded as a config.
-- `text`: output, layouts, drawings: nothing to run.
+- `sh`: one command per line, or several lines joined by backslashes. Bash runs them in order.
+- `python`, `yaml`: if the first line is a comment with a file name, `# my_agent.py`, the block is
+  written to that file. Otherwise Python is run, and YAML is loaded as a config.
+- `text`: output and drawings, which are not run.
 
-The blocks of a document are one session, from top to bottom, in one directory. A comment right
-before a block says what else there is to know:
+The blocks of a document run from top to bottom in one directory. A comment on the line before a
+block adds:
 
-- `<!-- not run: REASON -->`;
-- `<!-- exits with N -->`, before `sh`: what its last command ends with, if it is not 0;
-- `<!-- last line on stderr -->`, before `text`: of the last `sh` block; numbers may differ, and `…`
-  stands for anything.
+- `<!-- not run: REASON -->`: why the block is not run;
+- `<!-- exits with N -->`, before `sh`: the exit code of its last command, if it is not 0;
+- `<!-- last line on stderr -->`, before `text`: the block is the last line on stderr of the `sh`
+  block above. Numbers may differ, and `…` matches any text.
 """
 
 import dataclasses
@@ -21,7 +21,8 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_TOP_LEVEL = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")]
+DOCUMENTS = [*_TOP_LEVEL, *sorted((ROOT / "docs").glob("*.md"))]
 KINDS = {"sh", "python", "yaml", "text"}
 LAST_LINE = "last line on stderr"
 NOTES = {
@@ -30,7 +31,7 @@ NOTES = {
     "yaml": r"not run: .{10,}",
     "text": LAST_LINE,
 }
-"""What may be said of a block, by its kind."""
+"""The permitted comments, by the kind of the block."""
 
 _FENCE = re.compile(
     r"(?:<!-- (?P<note>[^\n]*) -->\n)?^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```$",
@@ -53,35 +54,35 @@ class Block:
 
     @property
     def place(self) -> str:
-        """Where to find it."""
+        """The file and line of the block."""
         return f"{self.document.relative_to(ROOT)}:{self.line}"
 
     @property
     def file_name(self) -> str | None:
-        """The file that the block is, if it is one."""
+        """The name of the file that the block is written to, if any."""
         match = _FILE_NAME.match(self.text)
         return match["name"] if match else None
 
     @property
     def is_run(self) -> bool:
-        """Whether there is something to run, and nothing against it."""
+        """Whether the block can be run and has no comment that forbids it."""
         return self.kind != "text" and not (self.note or "").startswith("not run: ")
 
     @property
     def exit_code(self) -> int:
-        """What the last command is to end with."""
+        """The expected exit code of the last command."""
         match = re.fullmatch(r"exits with (\d+)", self.note or "")
         return int(match[1]) if match else 0
 
     @property
     def commands(self) -> list[str]:
-        """The commands of a `sh` block."""
+        """The commands of a `sh` block, without comments."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [line for line in lines if line.strip() and not line.startswith("#")]
 
 
 def blocks_of(document: pathlib.Path) -> list[Block]:
-    """Returns a document's blocks, from top to bottom."""
+    """Return the blocks of a document, from top to bottom."""
     text = document.read_text()
     return [
         Block(
@@ -96,18 +97,18 @@ def blocks_of(document: pathlib.Path) -> list[Block]:
 
 
 def num_fences(document: pathlib.Path) -> int:
-    """Returns how many lines open or close a block, indented ones included."""
+    """Return the number of lines that open or close a block, indented ones included."""
     return len(re.findall(r"^\s*(?:```|~~~)", document.read_text(), re.MULTILINE))
 
 
 def inline_commands(document: pathlib.Path) -> list[str]:
-    """Returns the project's commands that stand within the text, without placeholders in it."""
+    """Return the commands of the project that are quoted in the text, outside of blocks."""
     found = _INLINE_COMMAND.findall(_FENCE.sub("", document.read_text()))
     return [" ".join(command.split()) for command in found]
 
 
 def links_of(document: pathlib.Path) -> list[str]:
-    """Returns the files that a document links to, relative to its own directory."""
+    """Return the paths that a document links to, relative to its directory."""
     return [match["path"] for match in _LINK.finditer(_FENCE.sub("", document.read_text()))]
 
 

@@ -1,4 +1,4 @@
-"""Every command and code block of the documentation: cheaply by default, for real when slow."""
+"""Check every block of the documentation; the slow tests run them."""
 
 import contextlib
 import importlib.util
@@ -30,7 +30,7 @@ from tests.docs.blocks import (
     num_fences,
 )
 
-_DEADLINE_S = 1800
+_TIMEOUT_S = 1800
 _MODULE = re.compile(r"(?:\S*/)?python3? -m (?P<module>(?:sebulba|benchmarks)[\w.]*)(?P<rest>.*)")
 
 COMMANDS = [
@@ -45,31 +45,31 @@ all_documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: 
 
 
 @pytest.mark.parametrize("block", ALL_BLOCKS, ids=lambda block: block.place)
-def test_block_is_of_a_known_kind_and_is_run_or_says_why_not(block):
+def test_block_has_a_known_kind_and_a_permitted_comment(block):
     assert block.kind in KINDS
     assert block.note is None or re.fullmatch(NOTES[block.kind], block.note)
 
 
 @all_documents
-def test_no_block_of_a_document_is_overlooked(document):
+def test_every_fence_of_a_document_belongs_to_a_block(document):
     assert num_fences(document) == 2 * len(blocks_of(document))
 
 
 @all_documents
-def test_links_of_a_document_lead_somewhere(document):
+def test_every_link_of_a_document_leads_to_a_file(document):
     missing = [each for each in links_of(document) if not (document.parent / each).exists()]
     assert missing == []
 
 
 @pytest.mark.parametrize(("block", "command"), COMMANDS)
-def test_command_is_one_of_the_project_with_flags_that_it_knows(block, command, monkeypatch):
+def test_command_exists_and_has_every_flag(block, command, monkeypatch):
     _check_command(
         command, monkeypatch, written=_files_before(block), is_wrong=block.exit_code == 2
     )
 
 
 @pytest.mark.parametrize("command", INLINE_COMMANDS)
-def test_command_within_the_text_is_one_of_the_project(command, monkeypatch):
+def test_command_quoted_in_the_text_exists(command, monkeypatch):
     _check_command(command.replace("[", "").replace("]", ""), monkeypatch)
 
 
@@ -82,7 +82,7 @@ def test_python_block_compiles(block):
     compile(block.text, block.place, "exec")
 
 
-def test_the_readme_s_test_command_is_the_one_of_the_ci():
+def test_the_readme_has_the_test_command_of_the_ci():
     *_, command = (ROOT / ".ci" / "run").read_text().strip().splitlines()
     assert command in (ROOT / "README.md").read_text()
 
@@ -95,7 +95,7 @@ def test_the_readme_s_test_command_is_the_one_of_the_ci():
         ("actor 0 took 6.2 m in /tmp/x.", False),
     ],
 )
-def test_last_line_is_compared_but_for_numbers_and_what_is_left_open(line, is_same):
+def test_last_line_may_differ_in_numbers_and_ellipses(line, is_same):
     assert is_like(line, "actor 1 took\n5.9 s in ….\n") == is_same
 
 
@@ -122,7 +122,7 @@ def test_document_runs_from_top_to_bottom(document, tmp_path):
 def _check_command(command, monkeypatch, written=(), is_wrong=False):
     found = _MODULE.search(command)
     if found is None:
-        return  # Of the shell alone.
+        return  # a command of the shell
     assert importlib.util.find_spec(found["module"]) is not None
     arguments = shlex.split(found["rest"].split(">")[0].rstrip("& "), comments=True)
     if found["module"] == "sebulba.train":
@@ -158,7 +158,7 @@ def _help(module, monkeypatch):
         contextlib.suppress(SystemExit),
         warnings.catch_warnings(),
     ):
-        # That another test has imported the module already.
+        # runpy warns if another test has imported the module before.
         warnings.simplefilter("ignore", RuntimeWarning)
         runpy.run_module(module, run_name="__main__", alter_sys=False)
     return printed.getvalue()
@@ -182,11 +182,11 @@ def _copy_of_the_checkout(path):
 
 
 def _run(block, directory):
-    """Runs a block as a user would, with the checkout's packages, and returns its stderr."""
+    """Run a block as a user would, with the packages of the checkout, and return its stderr."""
     is_shell = block.kind == "sh"
     script = "\n".join(block.commands) if is_shell else block.text
     environment = dict(os.environ)
-    for name in HASTE:  # Which the tests set for themselves.
+    for name in HASTE:  # set by the tests only
         environment.pop(name, None)
     bin_directory = pathlib.Path(sys.executable).parent
     environment["PATH"] = f"{bin_directory}{os.pathsep}{environment['PATH']}"
@@ -196,7 +196,7 @@ def _run(block, directory):
         input=None if is_shell else script,
         capture_output=True,
         text=True,
-        timeout=_DEADLINE_S,
+        timeout=_TIMEOUT_S,
         env=environment,
     )
     assert result.returncode == block.exit_code, (
@@ -206,7 +206,7 @@ def _run(block, directory):
 
 
 def is_like(line, example):
-    """Returns whether a line is an example's, numbers, line breaks and what is `…` in it aside."""
+    """Return whether a line equals an example except for numbers, line breaks and `…`."""
     line, example = (
         re.sub(r"-?\d[\d,.]*", "#", " ".join(text.split())) for text in (line, example)
     )

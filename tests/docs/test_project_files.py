@@ -1,7 +1,7 @@
-"""What the project says of itself in several places."""
+"""Facts that several files of the project state: configs, version, license."""
 
-import importlib.metadata
 import re
+import tomllib
 
 import pytest
 import yaml
@@ -18,8 +18,12 @@ def test_config_is_in_the_readme(name):
     assert name in names or (name.endswith("_bandit") and "…_bandit" in names)
 
 
-def test_citation_is_of_this_version_and_license():
+def test_citation_and_changelog_have_the_version_and_license_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    package = importlib.metadata.metadata("sebulba")
-    assert str(citation["version"]) == package["Version"]
-    assert citation["license"] == package["License-Expression"]
+    assert (str(citation["version"]), citation["license"]) == (
+        project["version"],
+        project["license"],
+    )
+    newest, *_ = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest == project["version"]

@@ -1,4 +1,4 @@
-"""The agent of docs/write_an_agent.md, taken from the text, learns and passes every check."""
+"""The agent in docs/write_an_agent.md learns and passes every check."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from tests.docs.blocks import ROOT, blocks_of
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """The config of the text, with the agent of the text where it can be imported."""
+    """The config of the page, with its agent in a module that can be imported."""
     for block in blocks_of(ROOT / "docs" / "write_an_agent.md"):
         if block.file_name is not None:
             (tmp_path / block.file_name).write_text(block.text)
@@ -28,13 +28,13 @@ def config(tmp_path, monkeypatch):
     sys.modules.pop("my_agent", None)
 
 
-def test_the_agent_of_the_text_learns_its_task(config):
-    """Random actions get about 22."""
+def test_the_agent_of_the_page_learns_its_task(config):
+    """A random policy has a mean return of about 22."""
     assert lifecycle.train(config) == 0
     summary = json.loads((pathlib.Path(config.run_dir) / "summary.json").read_text())
     assert summary["best_episode_return_mean"] >= 195
 
 
 @pytest.mark.slow
-def test_the_agent_of_the_text_passes_every_check(config):
+def test_the_agent_of_the_page_passes_every_check(config):
     assert [each for each in check(config).results if each.status == "fail"] == []
