@@ -123,7 +123,7 @@ def _run(
         run(
             ring,
             mode=config.run.mode,
-            lanes=outputs.fan_out.lanes,
+            writer_queues=outputs.fan_out.queues,
             # Several hosts stop together, after the learner cycle in which they have agreed to.
             should_stop=(lambda: False) if hosts.are_several() else stop.is_set,
             after_cycle=outputs.after_cycle,

@@ -25,7 +25,7 @@ from sebulba.ring.queues import Closed
 from sebulba.ring.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
 from sebulba.run.assembly import Ring
 from sebulba.signals import handled
-from sebulba.storage.metrics.writers import WriterLane
+from sebulba.storage.metrics.writers import WriterQueue
 from sebulba.types import TrajectoryItem
 
 _POLL_S = 0.2
@@ -48,6 +48,13 @@ class Thread:
     name: str
     target: Callable[[], None]
     place: Callable[[], str]
+
+
+def start_daemon(target: Callable[[], None], name: str) -> threading.Thread:
+    """Start and return a thread that does not keep the process alive."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class Supervisor:
@@ -75,9 +82,7 @@ class Supervisor:
             finally:
                 self._ends.put((thread.name, error))
 
-        started = threading.Thread(target=guarded, name=thread.name, daemon=True)
-        self._threads.append(started)
-        started.start()
+        self._threads.append(start_daemon(guarded, thread.name))
 
     def wait_for(
         self,
@@ -158,7 +163,7 @@ def run(
     ring: Ring,
     *,
     mode: Literal["threads", "serial"],
-    lanes: Sequence[WriterLane] = (),
+    writer_queues: Sequence[WriterQueue] = (),
     should_stop: Callable[[], bool] = lambda: False,
     after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
     on_poll: Callable[[], None] = lambda: None,
@@ -170,7 +175,7 @@ def run(
     Args:
         ring: a new one, or a restored one.
         mode: `threads`, or everything but the writers in this one.
-        lanes: of metrics writers; each gets a thread, which ends when its lane is closed.
+        writer_queues: of metrics writers; each gets a thread, which ends when its queue is closed.
         should_stop: asked several times a second.
         after_cycle: is given the trajectories of each learner cycle, in the learner's thread.
         on_poll: called several times a second, in this thread.
@@ -183,8 +188,8 @@ def run(
         WatchdogError: a thread took longer than it may.
         StuckError: a thread did not end in time.
     """
-    for lane in lanes:
-        threading.Thread(target=lane.run, name=f"writer {lane.name}", daemon=True).start()
+    for writer_queue in writer_queues:
+        start_daemon(writer_queue.run, f"writer {writer_queue.name}")
     if mode == "serial":
         run_serial(ring, should_stop, after_cycle, on_poll)
     else:
