@@ -54,7 +54,7 @@ class WriterQueue:
             else:
                 self._dropped_rows += 1
         if not is_queued:
-            self._warn("is closed" if is_closed else f"is stuck with {self._max_rows} rows waiting")
+            self._warn("is closed" if is_closed else f"hangs with {self._max_rows} rows waiting")
 
     def run(self) -> None:
         """Write rows until the queue is closed and empty, then close the writer.

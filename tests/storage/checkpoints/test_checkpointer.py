@@ -60,7 +60,7 @@ def assert_same_meta(got, expected):
     assert repr(got) == repr(expected)  # NaN is not equal to itself
 
 
-def test_restore_gives_back_every_bit_and_type(checkpointer):
+def test_restore_returns_every_bit_and_type(checkpointer):
     state = make_state(3)
     save(checkpointer, 3, state)
     restored, meta = restore(checkpointer.directory, "latest", state)
@@ -85,13 +85,13 @@ def test_restore_accepts_shapes_and_shardings_for_arrays(checkpointer):
     assert {leaf.sharding for leaf in jax.tree.leaves(restored)} == {sharding}
 
 
-def test_restore_places_split_and_replicated_leaves_that_updates_may_donate(checkpointer):
-    learners = LearnerDevices(jax.devices()[:2])
-    # Large enough that NumPy's memory is aligned and JAX takes it as it is.
+def test_restore_places_sharded_and_replicated_leaves_that_updates_may_donate(checkpointer):
+    learner_devices = LearnerDevices(jax.devices()[:2])
+    # Large: JAX may use the memory of large NumPy arrays without a copy.
     split = jax.device_put(
-        jnp.arange(200_000.0).reshape(2, -1), learners.sharding(PartitionSpec("learner"))
+        jnp.arange(200_000.0).reshape(2, -1), learner_devices.sharding(PartitionSpec("learner"))
     )
-    state = {"split": split, "whole": learners.replicate(jnp.arange(100_000.0))}
+    state = {"split": split, "replicated": learner_devices.replicate(jnp.arange(100_000.0))}
     save(checkpointer, 0, state)
     restored, _ = restore(checkpointer.directory, 0, state)
     assert isinstance(restored["split"].sharding, NamedSharding)
@@ -100,12 +100,12 @@ def test_restore_places_split_and_replicated_leaves_that_updates_may_donate(chec
     update = jax.jit(lambda x: jax.tree.map(lambda leaf: leaf * 2 + 1, x), donate_argnums=0)
     expected = jax.tree.map(lambda x: 2 * np.asarray(x) + 1, state)
     updated = update(restored)
-    for shard in updated["whole"].addressable_shards:
-        np.testing.assert_array_equal(shard.data, expected["whole"])
+    for shard in updated["replicated"].addressable_shards:
+        np.testing.assert_array_equal(shard.data, expected["replicated"])
     np.testing.assert_array_equal(updated["split"], expected["split"])
 
 
-def test_save_has_its_own_copy_when_it_returns(checkpointer):
+def test_save_has_copied_everything_when_it_returns(checkpointer):
     state = {"donated": jnp.arange(100_000.0), "host": np.arange(5)}
     meta = {"counts": [1]}
     checkpointer.save(0, state, meta, score=None)
@@ -148,7 +148,7 @@ def test_newest_and_best_are_kept(checkpointer):
         assert int(restored["step"]) == step
 
 
-def test_best_without_any_score_names_the_steps(checkpointer):
+def test_best_without_a_score_lists_the_steps(checkpointer):
     save(checkpointer, 4)
     with pytest.raises(CheckpointError, match="has a score; take one of: 4"):
         restore(checkpointer.directory, "best", make_state())
@@ -187,7 +187,7 @@ def test_saving_the_same_step_again_changes_nothing(checkpointer):
     ],
     ids=["width", "dtype", "key", "leaves"],
 )
-def test_restore_shows_where_another_agent_differs(checkpointer, change, rows):
+def test_restore_shows_how_another_agent_differs(checkpointer, change, rows):
     save(checkpointer, 12)
     with pytest.raises(CheckpointError) as caught:
         restore(checkpointer.directory, "latest", {**make_state(), **change})
@@ -220,11 +220,11 @@ def damage(file, how):
 @pytest.mark.parametrize("how", ["missing", "truncated", "first bit", "middle bit", "last bit"])
 def test_damage_to_any_file_is_found_or_harmless(checkpointer, tmp_path, how):
     save(checkpointer, 1)
-    whole, found = checkpointer.directory / "1", []
-    files = [file.relative_to(whole) for file in files_of(whole)]
+    original, found = checkpointer.directory / "1", []
+    files = [file.relative_to(original) for file in files_of(original)]
     for number, name in enumerate(files):
         directory = tmp_path / str(number)
-        shutil.copytree(whole, directory / "1")
+        shutil.copytree(original, directory / "1")
         damage(directory / "1" / name, how)
         try:
             restored, meta = restore(directory, "latest", make_state())
@@ -267,7 +267,7 @@ def test_array_of_another_type_is_found(checkpointer, host):
         restore(checkpointer.directory, "latest", make_state())
 
 
-def test_latest_never_falls_back_but_says_what_else_there_is(checkpointer):
+def test_latest_never_falls_back_but_lists_the_other_steps(checkpointer):
     save(checkpointer, 1)
     save(checkpointer, 2)
     (checkpointer.directory / "2" / "manifest.json").write_text("{}")
@@ -296,12 +296,12 @@ class Bomb:
 
 def test_pickle_in_place_of_any_file_is_not_executed(checkpointer, tmp_path):
     save(checkpointer, 1)
-    whole, exploded, refused = checkpointer.directory / "1", tmp_path / "exploded", 0
+    original, exploded, refused = checkpointer.directory / "1", tmp_path / "exploded", 0
     bomb = pickle.dumps(Bomb(exploded))
-    files = [file.relative_to(whole) for file in files_of(whole)]
+    files = [file.relative_to(original) for file in files_of(original)]
     for number, name in enumerate([*files, pathlib.Path("state.pkl")]):
         directory = tmp_path / str(number)
-        shutil.copytree(whole, directory / "1")
+        shutil.copytree(original, directory / "1")
         (directory / "1" / name).write_bytes(bomb)
         try:
             restored, _ = restore(directory, "latest", make_state())
@@ -381,7 +381,7 @@ def test_new_checkpointer_removes_what_killed_saves_left(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_save_that_cannot_begin_is_told_and_the_next_one_is_tried(checkpointer, tmp_path):
+def test_save_that_cannot_start_is_reported_and_the_next_one_is_tried(checkpointer, tmp_path):
     save(checkpointer, 1)
     aside = tmp_path / "aside"
     checkpointer.directory.rename(aside)

@@ -71,7 +71,7 @@ def env_steps(writer):
     return [row["env_steps"] for row in writer.rows]
 
 
-def test_fan_out_loses_no_row_at_a_normal_end(start):
+def test_fan_out_writes_every_row_before_a_normal_end(start):
     writers, warnings = [ListWriter(), ListWriter()], []
     fan_out = MetricsFanOut(writers, warnings.append)
     threads = start(fan_out)
@@ -104,7 +104,7 @@ def test_fan_out_row_may_be_changed_after_it_was_put():
     assert env_steps(writer) == [1]
 
 
-def test_fan_out_writer_that_raises_is_warned_about_once_and_others_go_on(start):
+def test_fan_out_writer_that_raises_causes_one_warning_and_the_others_continue(start):
     raising, good, warnings = RaisingWriter(bad_env_steps=(2, 3)), ListWriter(), []
     fan_out = MetricsFanOut([raising, good], warnings.append)
     start(fan_out)
@@ -120,7 +120,7 @@ def test_fan_out_writer_that_raises_is_warned_about_once_and_others_go_on(start)
     ]
 
 
-def test_fan_out_writer_that_blocks_holds_up_neither_put_nor_the_others(start):
+def test_fan_out_writer_that_blocks_delays_neither_put_nor_the_others(start):
     blocking, good, warnings = BlockingWriter(), ListWriter(), []
     fan_out = MetricsFanOut([blocking, good], warnings.append, max_rows=3)
     start(fan_out)
@@ -139,11 +139,11 @@ def test_fan_out_writer_that_blocks_holds_up_neither_put_nor_the_others(start):
     assert env_steps(blocking) == [0, 1, 2]
     assert fan_out.dropped_rows == {"BlockingWriter": 3}
     assert warnings == [
-        "metrics: BlockingWriter is stuck with 3 rows waiting; training continues without its rows"
+        "metrics: BlockingWriter hangs with 3 rows waiting; training continues without its rows"
     ]
 
 
-def test_fan_out_close_gives_up_on_a_writer_that_blocks_and_counts_its_rows(start):
+def test_fan_out_close_abandons_a_writer_that_blocks_and_counts_its_rows(start):
     blocking, warnings = BlockingWriter(), []
     fan_out = MetricsFanOut([blocking], warnings.append)
     start(fan_out)
@@ -180,7 +180,7 @@ def test_fan_out_survives_a_close_and_a_warning_that_raise():
     assert fan_out.dropped_rows == {"RaisingWriter": 1}
 
 
-def test_fan_out_counts_two_writers_of_one_kind_together():
+def test_fan_out_adds_up_the_dropped_rows_of_two_writers_of_one_type():
     writers = [RaisingWriter(bad_env_steps=(1,)), RaisingWriter(bad_env_steps=(1, 2))]
     fan_out = MetricsFanOut(writers, lambda text: None)
     for step in (1, 2):
