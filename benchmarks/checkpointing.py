@@ -20,7 +20,7 @@ from sebulba.config.loading import load_config
 from sebulba.run.assembly import Ring
 from sebulba.run.autosave import Autosave
 from sebulba.run.state import LearnedPoints, capture
-from sebulba.run.supervision import run
+from sebulba.run.supervision import run, start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 
 
@@ -47,7 +47,7 @@ def _run_saving(config: Config, interval_s: float) -> Timed:
     with tempfile.TemporaryDirectory() as directory:
         autosave = Autosave(
             ring,
-            Checkpointer(directory, keep=config.checkpoint.keep),
+            Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon),
             interval_s=interval_s,
             on_warning=print,
         )

@@ -36,9 +36,6 @@ def no_thread_is_left():
     before = set(threading.enumerate())
     yield
     left = set(threading.enumerate()) - before
-    for thread in left:
-        if thread.name.startswith("asyncio_"):  # Orbax tells these to end, and does not wait.
-            thread.join(60.0)
     assert [thread for thread in left if thread.is_alive()] == []
 
 

@@ -28,9 +28,9 @@ class NonFiniteError(FloatingPointError):
     def __init__(self, *, update: int, cycle: int, in_a_row: int):
         self.update = update
         self.cycle = cycle
-        before = f", the last of {in_a_row} in a row" if in_a_row > 1 else ""
+        before = f", the last of {in_a_row} in a row," if in_a_row > 1 else ""
         super().__init__(
-            f"the loss or the gradients of update {update} (learner cycle {cycle}){before}, are not"
+            f"the loss or the gradients of update {update} (learner cycle {cycle}){before} are not"
             " finite; the update was discarded"
         )
 

@@ -150,7 +150,7 @@ def _run(config: Config, path: pathlib.Path, console: Console, run_end: RunEnd) 
         run(
             ring,
             mode=config.run.mode,
-            lanes=outputs.fan_out.lanes,
+            writer_queues=outputs.fan_out.queues,
             after_cycle=outputs.after_cycle,
             on_poll=outputs.poll,
             env_timeout_s=config.actor.env_timeout_s,

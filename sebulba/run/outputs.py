@@ -15,6 +15,7 @@ from sebulba.run.assembly import Ring
 from sebulba.run.autosave import Autosave
 from sebulba.run.evaluation import PeriodicEvaluation
 from sebulba.run.state import Resumed, resume
+from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.metrics.base import MetricsWriter
 from sebulba.storage.metrics.csv import CsvWriter
@@ -85,7 +86,7 @@ def open_outputs(
         env_steps = resumed.env_steps
         on_message(str(resumed))
     recorder = _recorder(ring, config, own, on_message, resumed=resumed)
-    checkpointer = Checkpointer(directory, keep=config.checkpoint.keep)
+    checkpointer = Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon)
     if resumed is not None:
         checkpointer.discard_after(resumed.num_cycles)
     return Outputs(

@@ -25,7 +25,7 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import COMPILE, WallClock
 from sebulba.ring.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
 from sebulba.run.assembly import Ring
-from sebulba.storage.metrics.writers import WriterLane
+from sebulba.storage.metrics.writers import WriterQueue
 from sebulba.types import TrajectoryItem
 
 _POLL_S = 0.2
@@ -58,6 +58,13 @@ class Thread:
     clock: WallClock
 
 
+def start_daemon(target: Callable[[], None], name: str) -> threading.Thread:
+    """Start and return a thread that does not keep the process alive."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
 class Supervisor:
     """Starts threads, and collects how they ended."""
 
@@ -83,9 +90,7 @@ class Supervisor:
             finally:
                 self._ends.put((thread.name, error))
 
-        started = threading.Thread(target=guarded, name=thread.name, daemon=True)
-        self._threads[started] = thread.clock
-        started.start()
+        self._threads[start_daemon(guarded, thread.name)] = thread.clock
 
     def wait_for(
         self,
@@ -145,7 +150,7 @@ def run(
     ring: Ring,
     *,
     mode: Literal["threads", "serial"],
-    lanes: Sequence[WriterLane] = (),
+    writer_queues: Sequence[WriterQueue] = (),
     after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
     on_poll: Callable[[], None] = lambda: None,
     env_timeout_s: float | None = None,
@@ -156,7 +161,7 @@ def run(
     Args:
         ring: a new or a restored one.
         mode: `threads`, or `serial`: everything but the writers in this thread.
-        lanes: the metrics writers' queues; each gets a thread, which ends when its queue is closed.
+        writer_queues: of the metrics writers; each gets a thread, which ends with its queue.
         after_cycle: takes the trajectories of each learner cycle, in the learner's thread.
         on_poll: called several times a second, in this thread.
         env_timeout_s: limit of an env step or fused cycle, in seconds; None: no limit. `serial` has
@@ -168,8 +173,8 @@ def run(
         WatchdogError: a thread exceeded its limit.
         StuckError: a thread did not end in time.
     """
-    for lane in lanes:
-        threading.Thread(target=lane.run, name=f"writer {lane.name}", daemon=True).start()
+    for writer_queue in writer_queues:
+        start_daemon(writer_queue.run, f"writer {writer_queue.name}")
     if mode == "serial":
         run_serial(ring, after_cycle, on_poll)
     else:

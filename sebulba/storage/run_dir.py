@@ -1,4 +1,4 @@
-"""A run's directory: what it was asked to do, on what, and where everything goes."""
+"""The directory of a run: its config, its versions and hardware, and the names of its files."""
 
 import dataclasses
 import datetime
@@ -22,7 +22,7 @@ from sebulba.storage.metrics.files import write_json, write_text
 CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"
 NON_FINITE = "non_finite.json"
-"""Which update ended the run, not being finite, and the checkpoint of the state that it saw."""
+"""Which non-finite update stopped the run, and the checkpoint with the inputs of that update."""
 EVALUATIONS = "evaluations.jsonl"
 _RUN = "run.json"
 
@@ -45,41 +45,41 @@ _PACKAGES = ("sebulba", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", 
 
 
 def open_run_dir(config: Config) -> pathlib.Path:
-    """Creates the run's directory with `config.yaml` and `run.json`, or opens it to resume there.
+    """Create the run's directory with `config.yaml` and `run.json`, or open it to resume the run.
 
-    A resumed run keeps the first one's `config.yaml`, and adds itself to `run.json`.
+    A resumed run keeps `config.yaml` and is added to `run.json`.
 
     Raises:
-        ConfigError: there is something in a new run's directory, or a run of another config in a
-            resumed one's.
+        ConfigError: the directory of a new run is not empty, or that of a resumed run holds no run
+            or one with another config.
     """
     path = pathlib.Path(config.run_dir or default_run_dir(config))
     if config.resume is not None:
         return _reopen(path, config)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         command = resume_command(path)
-        advice = f"; to go on with the run in it: {command}" if command else ""
+        advice = f"; to resume its run: {command}" if command else ""
         raise ConfigError(
-            f"run_dir: expected a new or empty directory, got {path}; give another with --run-dir"
+            f"run_dir: expected a new or empty directory, got {path}; choose another with --run-dir"
             f"{advice}"
         )
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"run_dir: {path} cannot be made: {error}") from error
-    write_text(path / CONFIG, to_yaml(_without_place(config)))
+        raise ConfigError(f"run_dir: cannot create {path}: {error}") from error
+    write_text(path / CONFIG, to_yaml(_without_process_id(config)))
     write_json(path / _RUN, describe_run())
     return path
 
 
 def directory_of_host(path: pathlib.Path) -> pathlib.Path:
-    """Returns where this host keeps what is its own; for the first one it is `path` itself."""
+    """Return the directory of this host's own files; for the first host it is `path`."""
     process = jax.process_index()
     return path if process == 0 else path / "hosts" / str(process)
 
 
 def describe_host(config: Config) -> dict[str, str]:
-    """Returns what has to be the same on every host, by its name in a message."""
+    """Return the values that must be equal on all hosts, by their names in error messages."""
     settings = {
         f"the config's {key}": repr(value)
         for key, value in _flat(config).items()
@@ -95,7 +95,7 @@ def describe_host(config: Config) -> dict[str, str]:
 
 
 def resume_command(path: pathlib.Path) -> str | None:
-    """Returns the command that goes on from the last checkpoint; None if there is none."""
+    """Return the command that resumes from the last checkpoint; None without a checkpoint."""
     if not steps_in(path / CHECKPOINTS):
         return None
     config, directory = shlex.quote(str(path / CONFIG)), shlex.quote(str(path))
@@ -103,7 +103,7 @@ def resume_command(path: pathlib.Path) -> str | None:
 
 
 def describe_run() -> dict:
-    """Returns what a figure of this process depends on: versions, devices, machine, command."""
+    """Return what results depend on: command, versions, machine and devices."""
     return {
         "argv": sys.argv,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -116,7 +116,7 @@ def describe_run() -> dict:
 
 def _reopen(path: pathlib.Path, config: Config) -> pathlib.Path:
     if not (path / CONFIG).is_file():
-        raise ConfigError(f"resume: expected a run to go on with in {path}, which has no {CONFIG}")
+        raise ConfigError(f"resume: expected a run in {path}, which has no {CONFIG}")
     earlier, now = _flat(load_config(str(path / CONFIG))), _flat(config)
     changed = [
         f"{key} (there {earlier.get(key)!r}, now {now.get(key)!r})"
@@ -137,8 +137,8 @@ def _reopen(path: pathlib.Path, config: Config) -> pathlib.Path:
     return path
 
 
-def _without_place(config: Config) -> Config:
-    """Returns the config without which process of the run this is."""
+def _without_process_id(config: Config) -> Config:
+    """Return the config without the id of this process, which the hosts do not share."""
     if config.distributed.effective_mode == "auto":
         return config
     return dataclasses.replace(config, distributed=DistributedConfig())

@@ -77,7 +77,7 @@ def test_updates_of_a_cycle_after_the_last_straw_change_nothing():
     whole, whole_learners = make_learner((), updates_per_cycle=2)
     run_cycles(whole, whole_learners, range(1))
     metrics = learner.run_cycle([make_item(learners, 0)])
-    with pytest.raises(NonFiniteError, match=r"update 2 \(learner cycle 0\), are not finite"):
+    with pytest.raises(NonFiniteError, match=r"update 2 \(learner cycle 0\) are not finite"):
         learner.check_finite()
     chex.assert_trees_all_equal(learner.state.networks, whole.state.networks)
     chex.assert_trees_all_equal(learner.state.opt_state, whole.state.opt_state)

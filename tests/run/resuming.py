@@ -9,7 +9,7 @@ from sebulba.ring.queues import Closed
 from sebulba.run.assembly import assemble
 from sebulba.run.autosave import Autosave
 from sebulba.run.state import resume
-from sebulba.run.supervision import run
+from sebulba.run.supervision import run, start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from tests.subprocesses import started
 
@@ -28,7 +28,7 @@ def run_ring(config, directory=None, *, which=None, stop_at_cycle=None, warnings
     if directory is not None:
         autosave = Autosave(
             ring,
-            Checkpointer(directory, keep=config.checkpoint.keep),
+            Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon),
             interval_s=config.checkpoint.interval_s,
             on_warning=[].append if warnings is None else warnings.append,
         )

@@ -1,4 +1,4 @@
-"""Checkpoints: a pytree of arrays that is whole or refused.
+"""Checkpoints: a pytree of arrays that is restored complete and verified, or refused.
 
-Begin with `checkpointer.py`; `restore.py` reads what it wrote, checked against `manifest.py`.
+Begin with `checkpointer.py`; `restore.py` reads what it wrote and checks it against `manifest.py`.
 """

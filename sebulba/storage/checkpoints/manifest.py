@@ -1,4 +1,4 @@
-"""What a checkpoint must hold, leaf by leaf, and how what it holds differs from it."""
+"""The manifest of a checkpoint: its dict, and the type and checksum of every array."""
 
 import dataclasses
 import json
@@ -11,18 +11,22 @@ import numpy as np
 
 from sebulba.types import PyTree
 
-_FORMAT = 1
-_MOST_ROWS = 20
+ARRAYS = "arrays.npz"
+MANIFEST = "manifest.json"
+"""The two files of a checkpoint."""
+
+_FORMAT = 2  # 1 was written by Orbax
+_MAX_ROWS = 20
 _ABSENT = "absent"
 
 
 class ManifestError(ValueError):
-    """What should be a manifest is none, is damaged, or is of another format."""
+    """The data is no manifest, is damaged, or has another format."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """The type of one array. PRNG keys are typed, `key<fry>`, and their shape is that of keys."""
+    """The type of one array. PRNG keys have the dtype `key<fry>` and the shape of the keys."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -33,16 +37,16 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything that a checkpoint's arrays and its dict can be verified against."""
+    """The dict of a checkpoint, and what its arrays are verified against."""
 
     step: int
     score: float | None
-    meta_crc32: str
+    meta: dict[str, Any]  # JSON values
     leaves: dict[str, Leaf]
-    crc32: dict[str, str]  # of each leaf's bytes; a key's are those of its data
+    crc32: dict[str, str]  # of each leaf's bytes; of PRNG keys: of the key data
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Return plain JSON values."""
         leaves = {
             path: {**dataclasses.asdict(leaf), "crc32": self.crc32[path]}
             for path, leaf in self.leaves.items()
@@ -51,29 +55,29 @@ class Manifest:
             "format": _FORMAT,
             "step": self.step,
             "score": self.score,
-            "meta_crc32": self.meta_crc32,
+            "meta": self.meta,
             "leaves": leaves,
         }
-        return {**value, "crc32": crc32_of_meta(value)}
+        return {**value, "crc32": crc32_of_json(value)}
 
     @classmethod
     def from_json(cls, value: Any) -> "Manifest":
-        """Returns what `to_json` gave.
+        """Return the manifest of what `to_json` returned.
 
         Raises:
-            ManifestError: it never gave this.
+            ManifestError: `to_json` cannot have returned this.
         """
         try:
             body = {name: item for name, item in value.items() if name != "crc32"}
-            if value["crc32"] != crc32_of_meta(body):
-                raise ManifestError(f"expected CRC32 {value['crc32']}, got {crc32_of_meta(body)}")
+            if value["crc32"] != crc32_of_json(body):
+                raise ManifestError(f"expected CRC32 {value['crc32']}, got {crc32_of_json(body)}")
             if value["format"] != _FORMAT:
                 raise ManifestError(f"expected format {_FORMAT}, got {value['format']!r}")
             leaves = value["leaves"].items()
             return cls(
                 step=value["step"],
                 score=value["score"],
-                meta_crc32=value["meta_crc32"],
+                meta=value["meta"],
                 leaves={
                     path: Leaf(shape=tuple(leaf["shape"]), dtype=leaf["dtype"])
                     for path, leaf in leaves
@@ -86,7 +90,7 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """One row of the table of what is wrong with a checkpoint."""
+    """One row of the table that shows what is wrong with a checkpoint."""
 
     leaf: str
     stored: str
@@ -94,12 +98,12 @@ class Mismatch:
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf is of typed PRNG keys."""
+    """Return whether a leaf holds typed PRNG keys."""
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:
-    """Returns the leaves by their paths, such as `networks.params.Dense_0.kernel`, in order.
+    """Return the leaves in order, by paths such as `networks.params.Dense_0.kernel`.
 
     Raises:
         ValueError: two leaves have the same path.
@@ -108,31 +112,31 @@ def flatten(tree: PyTree) -> dict[str, Any]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         if name in leaves:
-            raise ValueError(f"expected every leaf to have a path of its own, got {name} twice")
+            raise ValueError(f"expected a different path for every leaf, got {name} twice")
         leaves[name] = leaf
     return leaves
 
 
 def leaf_of(array: Any) -> Leaf:
-    """Returns the type of anything with a shape and a dtype."""
+    """Return the type of anything with a shape and a dtype."""
     return Leaf(shape=tuple(array.shape), dtype=str(array.dtype))
 
 
 def crc32_of(data: np.ndarray | bytes | memoryview) -> str:
-    """Returns the CRC32 of an array's elements in row-major order, or of bytes, as hex digits."""
+    """Return the CRC32 of bytes or of an array's elements in row-major order, as hex digits."""
     if isinstance(data, np.ndarray):
-        # NumPy's buffers do not know the types that JAX adds, such as bfloat16.
+        # The buffer protocol has no types such as bfloat16.
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
     return f"{zlib.crc32(data):08x}"
 
 
-def crc32_of_meta(meta: dict[str, Any]) -> str:
-    """Returns the CRC32 of JSON values, which is the same before and after a file."""
-    return crc32_of(json.dumps(meta, sort_keys=True).encode())
+def crc32_of_json(value: dict[str, Any]) -> str:
+    """Return the CRC32 of JSON values, which a round trip through a file does not change."""
+    return crc32_of(json.dumps(value, sort_keys=True).encode())
 
 
 def compare(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Mismatch]:
-    """Returns where two mappings differ, in the order of `expected`; what is extra comes last."""
+    """Return where two mappings differ, in the order of `expected`; extra leaves come last."""
     paths = [*expected, *(path for path in stored if path not in expected)]
     return [
         Mismatch(
@@ -146,14 +150,14 @@ def compare(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Mism
 
 
 def table(mismatches: Sequence[Mismatch]) -> str:
-    """Returns the table leaf / stored / expected, of at most 20 rows."""
+    """Return the table leaf / stored / expected, of at most 20 rows."""
     rows = [("leaf", "stored", "expected")]
-    rows += [(row.leaf, row.stored, row.expected) for row in mismatches[:_MOST_ROWS]]
+    rows += [(row.leaf, row.stored, row.expected) for row in mismatches[:_MAX_ROWS]]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    if len(mismatches) > _MOST_ROWS:
-        lines.append(f"… and {len(mismatches) - _MOST_ROWS} more")
+    if len(mismatches) > _MAX_ROWS:
+        lines.append(f"… and {len(mismatches) - _MAX_ROWS} more")
     return "\n".join(f"  {line}" for line in lines)

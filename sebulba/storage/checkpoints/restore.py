@@ -1,6 +1,6 @@
-"""Reads checkpoints, and hands out what was saved or nothing at all.
+"""Read checkpoints, and return exactly what was saved or raise an error.
 
-There is no pickle anywhere: nothing that lies in a checkpoint is ever executed.
+Nothing is unpickled, so no content of a checkpoint is ever executed.
 """
 
 import json
@@ -10,38 +10,33 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from sebulba.storage.checkpoints.manifest import (
+    ARRAYS,
+    MANIFEST,
     Manifest,
     Mismatch,
     compare,
     crc32_of,
-    crc32_of_meta,
     flatten,
     is_key,
     leaf_of,
     table,
 )
-from sebulba.storage.checkpoints.orbax_noise import silence_orbax
-from sebulba.storage.checkpoints.own_process import (
-    composite_handler,
-    multiprocessing_options,
-    restore_args,
-)
 from sebulba.types import PyTree
 
 Which = Literal["latest", "best"] | int
 
+_EARLIER_MANIFEST = "manifest/metadata"  # of format 1
 _KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be used; nothing of it was handed out."""
+    """A checkpoint cannot be used; none of it was returned."""
 
 
 def steps_in(directory: str | os.PathLike[str]) -> list[int]:
-    """Returns the steps of the checkpoints in a directory, in order; it need not exist."""
+    """Return the steps of the checkpoints in a directory in order; none if it does not exist."""
     path = pathlib.Path(directory)
     if not path.is_dir():
         return []
@@ -51,21 +46,21 @@ def steps_in(directory: str | os.PathLike[str]) -> list[int]:
 def restore(
     directory: str | os.PathLike[str], which: Which, like: PyTree, *, partial: bool = False
 ) -> tuple[PyTree, dict[str, Any]]:
-    """Returns what was saved, every leaf verified before any is handed out.
+    """Return what was saved, after verifying every leaf.
 
     Args:
-        directory: as `Checkpointer` was given it; may be in use by one.
-        which: a step, or the one with the greatest step or score.
-        like: what to expect. A leaf is placed as the array or `jax.ShapeDtypeStruct` in its place
-            is, and stays in host memory where that has no sharding.
-        partial: whether leaves that `like` does not have may be stored; they are not read.
+        directory: of a `Checkpointer`, which may be saving to it.
+        which: a step, the latest step, or the step with the best score.
+        like: the expected pytree, of arrays or `jax.ShapeDtypeStruct`. Each restored leaf gets the
+            sharding of its counterpart; without one it stays in host memory.
+        partial: whether to ignore stored leaves that `like` lacks; they are not read.
 
     Returns:
         The pytree and the dict.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or it is damaged, or of something else than
-            `like`. Another one is never taken in its place.
+        CheckpointError: there is no such checkpoint, it is damaged, or it differs from `like`.
+            Another checkpoint is never used instead.
     """
     directory = pathlib.Path(directory).resolve()
     step = _choose(directory, which)
@@ -80,12 +75,13 @@ def restore(
             f"checkpoint {step} in {directory} is of other networks, another agent or another"
             f" number of devices or environments than this run's:\n{table(mismatches)}"
         )
-    arrays, meta = _read(directory, step, expected)
-    mismatches = _verify(arrays, meta, manifest, expected)
+    data = {path: _storage(leaf) for path, leaf in expected.items()}
+    arrays = _read_arrays(directory, step, data)
+    mismatches = _verify(arrays, manifest.crc32, data)
     if mismatches:
         raise _damaged(directory, step, f"the data is not what was saved:\n{table(mismatches)}")
     leaves = [_place(arrays[path], leaf) for path, leaf in expected.items()]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), meta
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), manifest.meta
 
 
 def _choose(directory: pathlib.Path, which: Which) -> int:
@@ -94,6 +90,7 @@ def _choose(directory: pathlib.Path, which: Which) -> int:
     if which == "best":
         step = best_step(directory)
         if step is None and steps:
+            _read_manifest(directory, steps[-1])  # a damaged manifest has no score either
             raise CheckpointError(
                 f"no checkpoint in {directory} has a score; take one of: {listing} (--resume STEP)"
             )
@@ -107,7 +104,7 @@ def _choose(directory: pathlib.Path, which: Which) -> int:
 
 
 def best_step(directory: pathlib.Path) -> int | None:
-    """Returns the step with the greatest score, of several the last."""
+    """Return the step with the highest score, of equals the last."""
     scores = []
     for step in steps_in(directory):
         try:
@@ -120,59 +117,52 @@ def best_step(directory: pathlib.Path) -> int | None:
 
 
 def _read_manifest(directory: pathlib.Path, step: int) -> Manifest:
-    path = directory / str(step) / "manifest" / "metadata"
+    path = directory / str(step) / MANIFEST
+    if not path.exists() and (path.parent / _EARLIER_MANIFEST).exists():
+        raise CheckpointError(
+            f"checkpoint {step} in {directory} was saved by an earlier version of Sebulba, with"
+            " Orbax; use it with that version, or start a new run"
+        )
     try:
         manifest = Manifest.from_json(json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
-        raise _damaged(directory, step, f"{path}: {error}") from error
+        raise _damaged(directory, step, f"{MANIFEST}: {error}") from error
     if manifest.step != step:
-        raise _damaged(directory, step, f"{path} is of step {manifest.step}")
+        raise _damaged(directory, step, f"{MANIFEST} is of step {manifest.step}")
     return manifest
 
 
-def _read(
-    directory: pathlib.Path, step: int, like: dict[str, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns every array that `like` names, and the dict; none is verified."""
-    data = {path: _storage(leaf) for path, leaf in like.items()}
-    wanted = {path: leaf for path, leaf in data.items() if leaf.size}
-    # Orbax reads no empty pytree.
-    state = {"state": restore_args(wanted)} if wanted else {}
-    args = ocp.args.Composite(**state, meta=ocp.args.JsonRestore())
-    silence_orbax()
+def _read_arrays(
+    directory: pathlib.Path, step: int, like: dict[str, jax.ShapeDtypeStruct]
+) -> dict[str, np.ndarray]:
+    """Return every array that `like` names, none of them verified."""
     try:
-        options = multiprocessing_options()
-        with ocp.Checkpointer(composite_handler(), multiprocessing_options=options) as reader:
-            restored = reader.restore(directory / str(step), args=args)
-        arrays = {
-            path: np.asarray(restored.state[path])
-            if leaf.size
-            else np.zeros(leaf.shape, leaf.dtype)
-            for path, leaf in data.items()
+        # NumPy does not close a file that it opened and could not read.
+        with (
+            open(directory / str(step) / ARRAYS, "rb") as file,
+            np.load(file, allow_pickle=False) as stored,
+        ):
+            arrays = {path: np.asarray(stored[path]) for path in like}
+        # Files have no types such as bfloat16: NumPy stores these as opaque bytes.
+        return {
+            path: array.view(like[path].dtype) if array.dtype.kind == "V" else array
+            for path, array in arrays.items()
         }
-    # Orbax and TensorStore raise what they like on files that are not as they wrote them.
+    # A damaged archive raises almost anything: `BadZipFile`, `zlib.error`, `NotImplementedError` …
     except Exception as error:
-        # TensorStore puts the whole specification of the array behind what went wrong.
-        reason = (str(error) or type(error).__name__).splitlines()[0].split(" [tensorstore_spec")[0]
-        raise _damaged(directory, step, reason) from error
-    return arrays, restored.meta
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise _damaged(directory, step, f"{ARRAYS}: {reason}") from error
 
 
 def _verify(
-    arrays: dict[str, np.ndarray],
-    meta: dict[str, Any],
-    manifest: Manifest,
-    like: dict[str, Any],
+    arrays: dict[str, np.ndarray], crc32: dict[str, str], like: dict[str, jax.ShapeDtypeStruct]
 ) -> list[Mismatch]:
     stored, expected = {}, {}
     for path, array in arrays.items():
-        # Equal bytes do not make an equal array, and those of Python objects are pointers.
-        leaf, wanted = leaf_of(array), leaf_of(_storage(like[path]))
-        crc32 = f"CRC32 {crc32_of(array)}" if leaf == wanted else ""
-        stored[path] = f"{leaf} {crc32}".rstrip()
-        expected[path] = f"{wanted} CRC32 {manifest.crc32[path]}"
-    stored["(meta)"] = f"CRC32 {crc32_of_meta(meta)}"
-    expected["(meta)"] = f"CRC32 {manifest.meta_crc32}"
+        # Equal bytes do not make an equal array.
+        leaf, wanted = leaf_of(array), leaf_of(like[path])
+        stored[path] = f"{leaf} CRC32 {crc32_of(array)}" if leaf == wanted else str(leaf)
+        expected[path] = f"{wanted} CRC32 {crc32[path]}"
     return compare(stored, expected)
 
 
@@ -187,7 +177,7 @@ def _damaged(directory: pathlib.Path, step: int, reason: str) -> CheckpointError
 
 
 def _storage(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns the type of the array that a leaf is stored as."""
+    """Return the type of the array that a leaf is stored as."""
     if is_key(leaf):
         return jax.eval_shape(jax.random.key_data, leaf)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)

@@ -1,1 +1,1 @@
-"""Rows of metrics and the writers that take them; begin with `writers.py`."""
+"""Rows of metrics and their writers; begin with `writers.py`."""

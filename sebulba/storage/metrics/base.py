@@ -1,9 +1,9 @@
-"""What a row of metrics is, and what writes one."""
+"""The types of a row of metrics and of its writers."""
 
 from typing import Any, Protocol
 
 Row = dict[str, Any]
-"""One line of `metrics.jsonl`: a float, int, str, or None where nothing has been measured yet."""
+"""One line of `metrics.jsonl`: floats, ints, strings, and None for what is not measured yet."""
 
 REQUIRED_KEYS = (
     "env_steps",
@@ -16,19 +16,19 @@ REQUIRED_KEYS = (
     "policy_lag_mean",
     "queue_depth",
 )
-"""What every row has; the agent's metrics and the time shares follow."""
+"""The keys of every row; the agent's metrics and the time shares follow."""
 
 
 class MetricsWriter(Protocol):
     """Writes rows to one place; used by one thread at a time."""
 
     def write(self, row: Row) -> None:
-        """Writes a row so that it is not lost if the process is killed right after.
+        """Write a row so that it survives a kill of the process right after.
 
-        A row that cannot be written leaves what was written before intact.
+        If this fails, the rows written before stay intact.
         """
         ...
 
     def close(self) -> None:
-        """Releases what the writer holds; may be called twice."""
+        """Release files and connections; may be called twice."""
         ...

@@ -1,4 +1,4 @@
-"""What a run shows while it goes: a live bar on a terminal, now and then a line elsewhere."""
+"""The progress of a run: a live bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
 import math
@@ -29,7 +29,7 @@ class _Display(Protocol):
 
 
 class Console:
-    """Shows the newest row and messages. Thread-safe; a stream that fails never stops training."""
+    """Shows the newest row and messages. Thread-safe; a broken stream never stops training."""
 
     def __init__(
         self,
@@ -38,40 +38,40 @@ class Console:
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Starts the bar if the stream is a terminal.
+        """Start the bar if the stream is a terminal.
 
         Args:
-            total_env_steps: where the run ends.
-            stream: None is standard error, which leaves standard output to results.
-            clock: seconds.
+            total_env_steps: goal of the run.
+            stream: None: standard error, which keeps standard output for results.
+            clock: in seconds.
         """
         stream = stream or sys.stderr
         is_live = stream.isatty() and not rich.console.Console(file=stream).is_dumb_terminal
         display = _LiveDisplay if is_live else _PlainDisplay
-        # Reentrant: a signal handler may send a message while this thread draws.
+        # Reentrant, because a signal handler may send a message while this thread draws.
         self._lock = threading.RLock()
         self._display: _Display = display(
             total_env_steps=total_env_steps, stream=stream, clock=clock
         )
 
     def update(self, row: Row) -> None:
-        """Shows a row, or holds it back if one was shown a moment ago."""
+        """Show a row, or keep it for later if another was shown a moment ago."""
         with self._lock, contextlib.suppress(Exception):
             self._display.show(row)
 
     def message(self, text: str) -> None:
-        """Prints a line, above the bar if there is one; works after `close` as well."""
+        """Print a line, above the bar if there is one; works after `close` too."""
         with self._lock, contextlib.suppress(Exception):
             self._display.message(escaped(text))
 
     def close(self) -> None:
-        """Shows the row held back and gives the terminal back; may be called twice."""
+        """Show the pending row and release the terminal; may be called twice."""
         with self._lock, contextlib.suppress(Exception):
             self._display.close()
 
 
 class _PlainDisplay:
-    """A line every 2 seconds at first, every minute in a run of hours, and one at the end."""
+    """Prints a line every 2 seconds at first, every minute in long runs, and one at the end."""
 
     def __init__(self, *, total_env_steps: int, stream: TextIO, clock: Callable[[], float]):
         self._total_env_steps = total_env_steps
@@ -79,10 +79,10 @@ class _PlainDisplay:
         self._clock = clock
         self._started = clock()
         self._due = -math.inf
-        self._held_back: Row | None = None
+        self._pending: Row | None = None
 
     def show(self, row: Row) -> None:
-        self._held_back = row
+        self._pending = row
         now = self._clock()
         if now < self._due:
             return
@@ -97,13 +97,13 @@ class _PlainDisplay:
         self._print_row()
 
     def _print_row(self) -> None:
-        if self._held_back is not None:
-            self.message(plain_line(self._held_back, self._total_env_steps))
-            self._held_back = None
+        if self._pending is not None:
+            self.message(plain_line(self._pending, self._total_env_steps))
+            self._pending = None
 
 
 class _LiveDisplay:
-    """One line at the bottom of the terminal; it changes only in `show`, so it has no thread."""
+    """Draws one line at the bottom of the terminal, only in `show`, so it needs no thread."""
 
     def __init__(self, *, total_env_steps: int, stream: TextIO, clock: Callable[[], float]):
         self._total_env_steps = total_env_steps
@@ -138,7 +138,7 @@ class _LiveDisplay:
 
 
 def plain_line(row: Row, total_env_steps: int) -> str:
-    """Returns a row as one line of text, in columns that stay where they are."""
+    """Return a row as one line of text, in columns of fixed width."""
     width = len(f"{total_env_steps:,}")
     return "   ".join(
         [
@@ -152,7 +152,7 @@ def plain_line(row: Row, total_env_steps: int) -> str:
 
 
 def _live_status(row: Row, total_env_steps: int) -> str:
-    # A narrow terminal cuts off the end.
+    # The most important numbers come first: a narrow terminal cuts off the end.
     return "  ".join(
         [
             f"ETA {_eta(row, total_env_steps)}",

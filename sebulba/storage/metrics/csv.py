@@ -1,4 +1,4 @@
-"""`metrics.csv`: the same rows as a table."""
+"""`metrics.csv`: the rows of metrics as a table."""
 
 import csv
 import io
@@ -12,18 +12,19 @@ from sebulba.storage.metrics.files import LineFile, cut_torn_line, write_text
 
 
 class CsvWriter:
-    """Appends one line a row under a header; None and keys that a row lacks are blank.
+    """Appends one line per row under a header; None and missing keys are blank.
 
-    A key that first shows up late gets a new last column: the file is rewritten, blank above.
+    A key that first appears in a later row gets a new last column: the file is rewritten, with
+    blanks in the earlier rows.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, resume_env_steps: int | None = None):
-        """Opens `path`, going on under its header.
+        """Open `path`, to append to the rows that it holds.
 
         Args:
             path: of the file.
-            resume_env_steps: env steps at the checkpoint that the run resumes from; later rows,
-                which the run is about to write again, are removed. None keeps all.
+            resume_env_steps: env steps of the checkpoint that the run resumes from; later rows are
+                removed, because the run writes them again. None: all rows stay.
         """
         self._path = pathlib.Path(path)
         cut_torn_line(self._path)
@@ -35,14 +36,14 @@ class CsvWriter:
         self._file = LineFile(self._path)
 
     def write(self, row: Row) -> None:
-        """Appends a row, after rewriting the file if it has a key without a column."""
+        """Append a row, after rewriting the file if the row has a new key."""
         late = [key for key in row if key not in self._columns]
         if late:
             self._add_columns(late)
         self._file.append(_lines([row.get(column) for column in self._columns]))
 
     def close(self) -> None:
-        """Closes the file; may be called twice."""
+        """Close the file; may be called twice."""
         self._file.close()
 
     def _add_columns(self, late: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The running mean over the last finished episodes."""
+"""The running means over recent episodes."""
 
 import collections
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from sebulba.types import EpisodeRecord
 
 
 class EpisodeWindow:
-    """The last `size` finished episodes of all actors. Not thread-safe: the learner's alone."""
+    """The last `size` finished episodes of all actors. Only the learner's thread may use it."""
 
     def __init__(self, size: int, minimum: int = 20):
-        """Starts without any episode.
+        """Start without episodes.
 
         Args:
-            size: finished episodes in the window.
-            minimum: finished episodes before there is a mean; at most `size` are asked for.
+            size: number of episodes in the window.
+            minimum: number of episodes, at most `size`, that a mean needs.
         """
         if size < 1:
             raise ValueError(f"expected run.return_window of at least 1 episode, got {size}")
@@ -25,11 +25,11 @@ class EpisodeWindow:
         self._best_return_mean: float | None = None
 
     def add(self, records: Sequence[EpisodeRecord], *, num_finished: int | None = None) -> None:
-        """Takes finished episodes in, in the order of their ends.
+        """Add finished episodes, in the order in which they ended.
 
         Args:
-            records: of them; those that the window has no room for may be missing.
-            num_finished: with those that are missing; default: none is.
+            records: of the episodes; older ones that do not fit into the window may be missing.
+            num_finished: number of episodes, including missing ones; None: none is missing.
         """
         self._records.extend(records)
         self._num_episodes += len(records) if num_finished is None else num_finished
@@ -48,9 +48,9 @@ class EpisodeWindow:
         return self._mean([record.episode_length for record in self._records])
 
     def reduced_mean(self, name: str) -> float | None:
-        """Returns the mean over the window of what a reducer made of each episode.
+        """Return the mean of a custom per-episode metric over the window.
 
-        None until it has for `minimum` episodes; an episode that was cut has no such number.
+        None until `minimum` episodes have it; an interrupted episode does not.
         """
         return self._mean(
             [record.reduced[name] for record in self._records if name in record.reduced]
@@ -58,21 +58,21 @@ class EpisodeWindow:
 
     @property
     def last_return(self) -> float | None:
-        """The return of the episode that finished last; None until there is one."""
+        """The return of the episode that finished last; None without one."""
         return self._records[-1].episode_return if self._records else None
 
     @property
     def num_episodes(self) -> int:
-        """Episodes finished so far, also those that have left the window."""
+        """Number of finished episodes, including those that have left the window."""
         return self._num_episodes
 
     @property
     def best_return_mean(self) -> float | None:
-        """The greatest `return_mean` there has been after an `add`; None until there is one."""
+        """The highest `return_mean` after any `add`; None until there is one."""
         return self._best_return_mean
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint stores, as plain JSON values."""
+        """Return the JSON values that a checkpoint stores."""
         return {
             "returns": [record.episode_return for record in self._records],
             "lengths": [record.episode_length for record in self._records],
@@ -82,7 +82,7 @@ class EpisodeWindow:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a `state`; of one from a larger window the newest episodes are kept."""
+        """Continue from a `state`; a smaller window keeps the newest episodes."""
         self._records.clear()
         stored = (state["returns"], state["lengths"], state["reduced"])
         for episode_return, length, reduced in zip(*stored, strict=True):
@@ -95,5 +95,5 @@ class EpisodeWindow:
     def _mean(self, values: list[float]) -> float | None:
         if len(values) < self._minimum:
             return None
-        # Summed anew each time: a running sum drifts, and never gets rid of a NaN.
+        # Not a running sum, which drifts and never loses a NaN.
         return sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""Files that are whole at any moment, whatever kills the process or fills the disk."""
+"""Files that stay intact when the process is killed or the disk is full."""
 
 import errno
 import json
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Replaces a file by `text` in one step: a reader sees the old text or the new, never a part.
+    """Replace a file by `text` in one step: a reader sees the old text or the new text.
 
     Raises:
-        OSError: it could not be written; the old file is intact.
+        OSError: the file could not be written; the old file is intact.
     """
     path = pathlib.Path(path)
     partial = path.with_name(f"{path.name}.tmp")
@@ -28,33 +28,33 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Replaces a file by `value` as indented JSON, in one step; see `to_json`."""
+    """Replace a file by `value` as indented JSON, in one step; see `to_json`."""
     write_text(path, to_json(value, indent=2) + "\n")
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Returns JSON that strict parsers take as well, on one line unless `indent` is given.
+    """Return strict JSON, on one line unless `indent` is given.
 
-    JSON has no numbers that are not finite: they become null, which pandas and jq read as a
-    missing number. That an update was not finite is counted in `non_finite_updates`.
+    JSON has no NaN or infinity: they become null, which pandas and jq read as a missing number.
+    `non_finite_updates` still counts non-finite updates.
     """
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
 class LineFile:
-    """A text file that grows by whole lines; each is with the operating system once appended."""
+    """A text file that grows by complete lines, each handed to the operating system at once."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        """Opens `path`, creating it or going on after its last whole line."""
+        """Open `path`, creating it or removing an incomplete last line."""
         cut_torn_line(path)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
         self._size = os.path.getsize(path)
 
     def append(self, line: str) -> None:
-        """Appends a line, which brings its own line end.
+        """Append a line, which must end with a newline.
 
         Raises:
-            OSError: the disk is full, say; no part of the line stays in the file.
+            OSError: for example, the disk is full; no part of the line stays in the file.
         """
         data = line.encode()
         try:
@@ -66,14 +66,14 @@ class LineFile:
         self._size += len(data)
 
     def close(self) -> None:
-        """Closes the file; may be called twice."""
+        """Close the file; may be called twice."""
         self._file.close()
 
 
 def cut_torn_line(path: str | os.PathLike[str]) -> None:
-    """Cuts off what follows the last line end of a file, if there is such a file.
+    """Remove an incomplete last line from a file, if the file exists.
 
-    A machine that went down while a line was being written leaves a part of it.
+    A machine that goes down during a write leaves one.
     """
     path = pathlib.Path(path)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object a line."""
+"""`metrics.jsonl`: one JSON object per line."""
 
 import json
 import os
@@ -9,26 +9,26 @@ from sebulba.storage.metrics.files import LineFile, cut_torn_line, to_json, writ
 
 
 class JsonlWriter:
-    """Appends one JSON object a row; numbers that are not finite are null, see `to_json`."""
+    """Appends one JSON object per row; non-finite numbers become null, see `to_json`."""
 
     def __init__(self, path: str | os.PathLike[str], *, resume_env_steps: int | None = None):
-        """Opens `path`, going on after the rows that are there.
+        """Open `path`, to append to the rows that it holds.
 
         Args:
             path: of the file.
-            resume_env_steps: env steps at the checkpoint that the run resumes from; later rows,
-                which the run is about to write again, are removed. None keeps all.
+            resume_env_steps: env steps of the checkpoint that the run resumes from; later rows are
+                removed, because the run writes them again. None: all rows stay.
         """
         if resume_env_steps is not None and os.path.exists(path):
             _remove_rows_after(pathlib.Path(path), resume_env_steps)
         self._file = LineFile(path)
 
     def write(self, row: Row) -> None:
-        """Appends a row."""
+        """Append a row."""
         self._file.append(to_json(row) + "\n")
 
     def close(self) -> None:
-        """Closes the file; may be called twice."""
+        """Close the file; may be called twice."""
         self._file.close()
 
 

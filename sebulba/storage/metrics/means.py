@@ -1,19 +1,19 @@
-"""Means of the updates' metrics between two rows."""
+"""Mean metrics of the updates between two rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
-# Fetched together, which costs less than one by one, and before they take up memory.
+# One fetch for many updates costs less than one each; the limit bounds the memory held.
 _MAX_PENDING = 64
 
 
 class MetricMeans:
     """The mean of each metric over the updates that have it, fetched from the devices in batches.
 
-    Sums are float64 and taken in the order of the updates, so when a batch is fetched makes no
-    difference to the result.
+    Sums are float64, in the order of the updates, so the result does not depend on when a batch is
+    fetched.
     """
 
     def __init__(self) -> None:
@@ -22,25 +22,25 @@ class MetricMeans:
         self._counts: dict[str, int] = {}
 
     def add(self, metrics: Sequence[Mapping[str, jax.Array]]) -> None:
-        """Takes updates in, in their order; their metrics are scalars, here or on a device."""
+        """Add the metrics of updates, in order; they are scalars on the host or on a device."""
         self._pending.extend(metrics)
         if len(self._pending) >= _MAX_PENDING:
             self._fetch()
 
     def take(self) -> dict[str, float]:
-        """Returns the means, and begins anew."""
+        """Return the means and reset them."""
         self._fetch()
         means = {key: total / self._counts[key] for key, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint stores, as plain JSON values."""
+        """Return the JSON values that a checkpoint stores."""
         self._fetch()
         return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a `state`."""
+        """Continue from a `state`."""
         self._pending = []
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
 

@@ -1,4 +1,4 @@
-"""`summary.json`: how a run ended."""
+"""`summary.json`: the results of a run and how it ended."""
 
 import os
 from typing import Any
@@ -16,15 +16,15 @@ SUMMARY_KEYS = (
     "ledger",
     "resume_command",
 )
-"""What every summary has; more may follow."""
+"""The keys of every summary; more may follow."""
 
 
 def write_summary(path: str | os.PathLike[str], summary: dict[str, Any]) -> None:
-    """Writes the summary of a run in one step: an earlier one stays until the new one is whole.
+    """Write the summary of a run, replacing an earlier one in one step.
 
     Raises:
         ValueError: a key of `SUMMARY_KEYS` is missing.
-        OSError: it could not be written.
+        OSError: the file could not be written; the earlier one is intact.
     """
     missing = [key for key in SUMMARY_KEYS if key not in summary]
     if missing:

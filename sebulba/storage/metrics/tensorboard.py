@@ -17,16 +17,16 @@ class TensorBoardWriter:
     """Writes every number of a row as a scalar of the same name; None and strings are left out.
 
     Uses tensorboardX's event file without its `SummaryWriter`, whose background thread dies on a
-    full disk and then blocks whoever writes; here the error reaches the caller.
+    full disk and then blocks every write. Here the caller gets the error.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, resume_env_steps: int | None = None):
-        """Opens a new event file.
+        """Prepare a new event file.
 
         Args:
-            directory: created if missing; event files of earlier runs in it stay.
-            resume_env_steps: env steps at the checkpoint that the run resumes from; TensorBoard is
-                told to hide later rows of earlier files. None hides nothing.
+            directory: created if missing; existing event files stay.
+            resume_env_steps: env steps of the checkpoint that the run resumes from; TensorBoard
+                hides later rows of earlier files. None: it shows all rows.
         """
         self._directory = pathlib.Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ class TensorBoardWriter:
             self._write(Event(step=resume_env_steps + 1, session_log=start))
 
     def write(self, row: Row) -> None:
-        """Writes a row as one event at `row["env_steps"]`."""
+        """Write a row as one event at `row["env_steps"]`."""
         values = [
             Summary.Value(tag=key, simple_value=value)
             for key, value in row.items()
@@ -45,7 +45,7 @@ class TensorBoardWriter:
         self._write(Event(step=row["env_steps"], summary=Summary(value=values)))
 
     def close(self) -> None:
-        """Closes the event file; may be called twice."""
+        """Close the event file; may be called twice."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
@@ -60,7 +60,7 @@ class TensorBoardWriter:
             _append(file, event)
             file.flush()
         except OSError:
-            # TensorBoard reads no file further than a torn record: the next row opens a new one.
+            # TensorBoard stops reading a file at a torn record, so the next row opens a new file.
             with contextlib.suppress(OSError):
                 self.close()
             raise

@@ -1,4 +1,4 @@
-"""Weights & Biases, for those who ask for it: `run.wandb_project`."""
+"""Weights & Biases, enabled by `run.wandb_project`."""
 
 import importlib.util
 import os
@@ -12,20 +12,20 @@ from sebulba.storage.metrics.base import Row
 class WandbWriter:
     """Logs every number of a row at its env steps; None and strings are left out.
 
-    The service is reached at the first row, in the writer's own thread: a login, a proxy or a slow
-    network holds up nothing else. `WANDB_MODE=offline` keeps everything in the directory.
+    Connects at the first row, in the writer's own thread, so a login, a proxy or a slow network
+    delays nothing else. `WANDB_MODE=offline` keeps everything in the directory.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str], *, project: str, name: str, config: dict[str, Any]
     ):
-        """Prepares a run of the project; nothing is sent yet.
+        """Prepare a run of the project, without sending anything.
 
         Args:
-            directory: where W&B keeps its files, created if missing.
+            directory: of W&B's files; created if missing.
             project: `run.wandb_project`.
-            name: of the run. It is its identity in the project too: a resumed run goes on in the
-                first one's curves, where rows at env steps that are there already are left out.
+            name: of the run, and its id in the project: a resumed run continues the same curves,
+                and W&B ignores rows at env steps that it already has.
             config: shown with the run.
 
         Raises:
@@ -42,7 +42,7 @@ class WandbWriter:
         self._run: Any = None
 
     def write(self, row: Row) -> None:
-        """Logs a row."""
+        """Log a row."""
         if self._run is None:
             self._run = self._start()
         numbers = {
@@ -53,7 +53,7 @@ class WandbWriter:
         self._run.log(numbers, step=row["env_steps"])
 
     def close(self) -> None:
-        """Ends the run; may be called twice."""
+        """End the run; may be called twice."""
         if self._run is not None:
             run, self._run = self._run, None
             run.finish()

@@ -1,13 +1,12 @@
-"""Hands every row to every writer, without ever waiting for one.
+"""Send every row of metrics to every writer without waiting for any of them.
 
-Who calls what:
+Threads:
 
 - The thread that makes the rows calls `MetricsFanOut.put`, which never waits and never raises.
-- The runner gives each of `MetricsFanOut.lanes` a daemon thread for its `run`. There the writer
-  writes, and there it is closed; nothing else touches it. One writer that hangs (a network file
-  system, a service) therefore delays no other.
-- Whoever supervises calls `MetricsFanOut.close` once, after the last `put`.
-- `on_warning` is called from any of these threads, once a writer at most.
+- The supervisor gives each of `MetricsFanOut.queues` a daemon thread for its `run`. Only that
+  thread uses the writer, so one that hangs (a network file system, a service) delays no other.
+- The supervisor calls `MetricsFanOut.close` once, after the last `put`.
+- `on_warning` is called from any of these threads, at most once per writer.
 """
 
 import collections
@@ -18,12 +17,12 @@ from collections.abc import Callable, Iterable
 
 from sebulba.storage.metrics.base import MetricsWriter, Row
 
-# Every change notifies; the timeout is a second line of defence against a lost wake-up.
+# Every change notifies; the timeout is a second defence against a lost wake-up.
 _WAKE_UP_S = 0.5
 
 
-class WriterLane:
-    """One writer, the bounded queue before it, and the loop of the thread that it writes in."""
+class WriterQueue:
+    """A writer, the bounded queue of its rows, and the loop of the thread that writes them."""
 
     def __init__(self, *, writer: MetricsWriter, on_warning: Callable[[str], None], max_rows: int):
         self.name = type(writer).__name__
@@ -31,7 +30,7 @@ class WriterLane:
         self._on_warning = on_warning
         self._max_rows = max_rows
         self._changed = threading.Condition()
-        self._rows: collections.deque[Row] = collections.deque()  # the first one is being written
+        self._rows: collections.deque[Row] = collections.deque()  # the first is being written
         self._dropped_rows = 0
         self._claimed = False
         self._closed = False
@@ -40,12 +39,12 @@ class WriterLane:
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that are not known to be written: failed, without room, or left at `close`."""
+        """Number of rows that failed, found the queue full, or were left at `close`."""
         with self._changed:
             return self._dropped_rows
 
     def put(self, row: Row) -> None:
-        """Queues a row, or drops and counts it if the queue is full or closed. Never waits."""
+        """Add a row, or drop and count it if the queue is full or closed. Never waits."""
         with self._changed:
             is_closed = self._closed
             is_queued = not is_closed and len(self._rows) < self._max_rows
@@ -55,12 +54,12 @@ class WriterLane:
             else:
                 self._dropped_rows += 1
         if not is_queued:
-            self._warn("is closed" if is_closed else f"is stuck with {self._max_rows} rows waiting")
+            self._warn("is closed" if is_closed else f"hangs with {self._max_rows} rows waiting")
 
     def run(self) -> None:
-        """Writes rows until the lane is closed and empty, then closes the writer.
+        """Write rows until the queue is closed and empty, then close the writer.
 
-        Returns at once if another thread has called it before.
+        Returns at once if another thread has already called this.
         """
         if not self._claim():
             return
@@ -73,16 +72,16 @@ class WriterLane:
         self._finished.set()
 
     def close(self) -> None:
-        """Tells `run` to return once the queue is empty; does not wait for it."""
+        """Make `run` return once the queue is empty; does not wait for it."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> bool:
-        """Waits for the end of `run`; runs it here and now if no thread ever has.
+        """Wait for the end of `run`; call it here if no thread has.
 
         Returns:
-            Whether all rows have been handled. If not, those left are dropped and counted.
+            Whether all rows have been handled. If not, the rest is dropped and counted.
         """
         self.run()
         if self._finished.wait(max(timeout_s, 0.0)):
@@ -109,25 +108,25 @@ class WriterLane:
         try:
             self._writer.write(row)
         except Exception as error:
-            self._retire(row, is_written=False)
+            self._remove(row, is_written=False)
             self._warn(f"failed at {row.get('env_steps')} env steps: {_describe(error)}")
         else:
-            self._retire(row, is_written=True)
+            self._remove(row, is_written=True)
 
-    def _retire(self, row: Row, *, is_written: bool) -> None:
+    def _remove(self, row: Row, *, is_written: bool) -> None:
         with self._changed:
-            # A `join` that gave up has counted the row already.
+            # A `join` that timed out has already removed and counted the row.
             if self._rows and self._rows[0] is row:
                 self._rows.popleft()
                 self._dropped_rows += not is_written
 
-    def _warn(self, trouble: str) -> None:
+    def _warn(self, problem: str) -> None:
         with self._changed:
             is_first, self._warned = not self._warned, True
         if is_first:
             with contextlib.suppress(Exception):
                 self._on_warning(
-                    f"metrics: {self.name} {trouble}; training goes on without its rows"
+                    f"metrics: {self.name} {problem}; training continues without its rows"
                 )
 
 
@@ -141,47 +140,47 @@ class MetricsFanOut:
         *,
         max_rows: int = 1000,
     ):
-        """Takes the writers over.
+        """Create a queue for each writer.
 
         Args:
-            writers: closed by the fan-out.
-            on_warning: takes one line of text; called once a writer at most, from any thread.
-            max_rows: rows that may wait for each writer.
+            writers: are closed with the fan-out.
+            on_warning: takes one line of text; called at most once per writer, from any thread.
+            max_rows: maximum number of rows waiting for each writer.
         """
-        self.lanes = tuple(
-            WriterLane(writer=writer, on_warning=on_warning, max_rows=max_rows)
+        self.queues = tuple(
+            WriterQueue(writer=writer, on_warning=on_warning, max_rows=max_rows)
             for writer in writers
         )
 
     @property
     def dropped_rows(self) -> dict[str, int]:
-        """Rows not known to be written, for each writer that has any."""
+        """Number of dropped rows by writer, for writers that dropped any."""
         counts = collections.Counter[str]()
-        for lane in self.lanes:
-            counts[lane.name] += lane.dropped_rows
+        for queue in self.queues:
+            counts[queue.name] += queue.dropped_rows
         return dict(+counts)
 
     def put(self, row: Row) -> None:
-        """Hands a copy of the row to every writer. Never waits, never raises."""
-        for lane in self.lanes:
-            lane.put(dict(row))
+        """Queue a copy of the row for every writer. Never waits, never raises."""
+        for queue in self.queues:
+            queue.put(dict(row))
 
     def close(self, timeout_s: float) -> bool:
-        """Waits until all rows are written and all writers closed, or `timeout_s` has passed.
+        """Wait until all rows are written and all writers closed, or `timeout_s` has passed.
 
-        A lane that was never given a thread is run here, without a limit of time.
+        A queue without a thread is emptied here, without a time limit.
 
         Args:
             timeout_s: seconds for all writers together.
 
         Returns:
-            Whether every writer has finished; the rows of one that has not are dropped and counted,
-            and its thread is to be abandoned.
+            Whether every writer has finished. Rows of the others are dropped and counted, and
+            their threads are abandoned.
         """
         deadline = time.monotonic() + timeout_s
-        for lane in self.lanes:
-            lane.close()
-        return all([lane.join(deadline - time.monotonic()) for lane in self.lanes])
+        for queue in self.queues:
+            queue.close()
+        return all([queue.join(deadline - time.monotonic()) for queue in self.queues])
 
 
 def _describe(error: Exception) -> str:

@@ -17,12 +17,13 @@ from tests.subprocesses import DEADLINE_S, run_python, started
 FULL_DISK = """
 import resource, signal, sys, time
 import numpy as np
+from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 
 def state(seed):
     return {name: np.random.default_rng(seed).normal(size=20_000) for name in "abcd"}
 
-checkpointer = Checkpointer(sys.argv[1], keep=1)
+checkpointer = Checkpointer(sys.argv[1], keep=1, start_thread=start_daemon)
 checkpointer.save(1, state(1), {}, score=None)
 checkpointer.wait()
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -44,7 +45,7 @@ checkpointer.check_for_errors()
 
 
 @pytest.mark.parametrize("then", ["recovers", "ends"])
-def test_full_disk_is_told_and_costs_no_older_checkpoint(tmp_path, then):
+def test_full_disk_is_reported_and_keeps_older_checkpoints(tmp_path, then):
     process = run_python("-c", FULL_DISK, tmp_path, then)
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()
@@ -64,9 +65,10 @@ def test_full_disk_is_told_and_costs_no_older_checkpoint(tmp_path, then):
 KILLED = """
 import itertools, sys
 import numpy as np
+from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 
-checkpointer = Checkpointer(sys.argv[1], keep=2)
+checkpointer = Checkpointer(sys.argv[1], keep=2, start_thread=start_daemon)
 for step in itertools.count(int(sys.argv[2])):
     state = {name: np.random.default_rng(step).normal(size=50_000) for name in "abcd"}
     checkpointer.save(step, state, {"step": step}, score=-step)
@@ -79,17 +81,17 @@ def started_saving(directory, step):
     return started("-c", KILLED, directory, step, stdout=subprocess.PIPE)
 
 
-def test_kills_while_saving_leave_the_newest_whole_checkpoint(tmp_path):
+def test_kills_while_saving_leave_the_newest_complete_checkpoint(tmp_path):
     newest = -1
     for _ in range(3):
         with started_saving(tmp_path, newest + 1) as process:
-            process.stdout.readline()  # One is saved, and the next under way.
+            process.stdout.readline()  # One is saved, and the next is in progress.
             kill_in_a_save(process, tmp_path)
             newest = check_what_a_kill_left(process, tmp_path)
 
 
 @pytest.mark.slow
-def test_kills_at_twenty_random_moments_leave_the_newest_whole_checkpoint(tmp_path):
+def test_kills_at_twenty_random_moments_leave_the_newest_complete_checkpoint(tmp_path):
     delays = random.Random(0)
     newest = -1
     for _ in range(20):
@@ -101,7 +103,7 @@ def test_kills_at_twenty_random_moments_leave_the_newest_whole_checkpoint(tmp_pa
 
 
 def kill_in_a_save(process, directory):
-    """Holds the process wherever it is, until that is between a save's beginning and its end."""
+    """Kill the process while it writes a checkpoint."""
     while True:
         process.send_signal(signal.SIGSTOP)
         stop = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -118,7 +120,7 @@ def check_what_a_kill_left(process, directory):
     Checkpointer(directory, keep=2).close()
     assert list(directory.glob("*tmp*")) == []
     newest = steps_in(directory)[-1]
-    if out:  # Of those it says are saved, and the one it may have had no time to say so of.
+    if out:  # The last one it printed, or the next, which it had no time to print.
         printed = int(out.splitlines()[-1])
         assert newest in (printed, printed + 1)
     expected = {name: np.random.default_rng(newest).normal(size=50_000) for name in "abcd"}

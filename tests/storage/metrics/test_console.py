@@ -66,7 +66,7 @@ def test_plain_line_shows_a_row(changes, expected):
     assert plain_line(row(120_000, **changes), 500_000) == f"  120,000 env steps    {expected}"
 
 
-def test_plain_console_holds_rows_back_for_two_seconds_and_shows_the_last():
+def test_plain_console_shows_a_row_every_two_seconds_and_the_last_one():
     stream, clock = io.StringIO(), FakeClock()
     console = Console(500_000, stream, clock=clock)
     for clock.now, env_steps in ((0.0, 0), (1.0, 10_000), (2.0, 120_000), (3.9, 500_000)):
@@ -95,7 +95,7 @@ def test_live_console_shows_the_newest_row_on_a_terminal(terminal):
     clock = FakeClock()
     console = Console(500_000, terminal, clock=clock)
     console.update(row(120_000))
-    console.update(row(130_000))  # held back
+    console.update(row(130_000))  # shown later
     shown = terminal.getvalue()
     console.message("[saved] checkpoint 3")
     console.close()
@@ -109,7 +109,7 @@ def test_live_console_shows_the_newest_row_on_a_terminal(terminal):
     assert terminal.getvalue().endswith("after the end\n")
 
 
-def test_live_console_gives_the_terminal_back(terminal):
+def test_live_console_releases_the_terminal(terminal):
     streams = sys.stdout, sys.stderr
     console = Console(100, terminal)
     console.update(row(50))

@@ -21,7 +21,7 @@ def test_csv_row_is_on_disk_as_soon_as_it_is_written(tmp_path):
     writer.close()
 
 
-def test_csv_late_key_gets_a_last_column_and_shifts_none(tmp_path):
+def test_csv_late_key_gets_a_new_last_column(tmp_path):
     path = tmp_path / "metrics.csv"
     write_rows(
         path,
@@ -33,7 +33,7 @@ def test_csv_late_key_gets_a_last_column_and_shifts_none(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_csv_existing_file_goes_on_under_its_header(tmp_path):
+def test_csv_existing_file_is_appended_to_under_its_header(tmp_path):
     path = tmp_path / "metrics.csv"
     write_rows(path, {"env_steps": 1, "loss": 0.5})
     write_rows(path, {"loss": 0.25, "env_steps": 2}, {"loss": 0.1, "env_steps": 3, "late": 1})
@@ -54,7 +54,7 @@ def test_csv_resume_removes_rows_after_the_checkpoint(tmp_path):
     assert path.read_text() == "env_steps,loss\n10,0.5\n20,0.4\n25,0.1\n"
 
 
-def test_csv_full_disk_leaves_whole_rows_under_the_old_header(tmp_path, full_disk):
+def test_csv_full_disk_leaves_complete_rows_under_the_old_header(tmp_path, full_disk):
     path = tmp_path / "metrics.csv"
     writer = CsvWriter(path)
     writer.write({"env_steps": 1})

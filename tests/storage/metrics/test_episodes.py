@@ -45,7 +45,7 @@ def test_window_forgets_a_nan_return_once_it_has_left():
     assert window.return_mean == 6.0
 
 
-def test_window_best_keeps_the_greatest_mean_there_was():
+def test_window_best_keeps_the_highest_mean():
     window = EpisodeWindow(2, minimum=2)
     bests = []
     for value in (1, 3, 9, 1, 0):  # means: none, 2, 6, 5, 0.5
@@ -61,7 +61,7 @@ def test_window_best_may_be_negative():
     assert window.best_return_mean == -21.0
 
 
-def test_window_restored_from_json_goes_on_as_if_uninterrupted():
+def test_window_restored_from_json_continues_as_if_uninterrupted():
     window, resumed = EpisodeWindow(3, minimum=2), EpisodeWindow(3, minimum=2)
     window.add(records(0.1, 0.2, 0.7, 0.4))
     resumed.restore(json.loads(json.dumps(window.state())))
@@ -72,6 +72,6 @@ def test_window_restored_from_json_goes_on_as_if_uninterrupted():
     assert resumed.num_episodes == 5
 
 
-def test_window_of_no_episodes_is_refused():
+def test_window_without_episodes_is_refused():
     with pytest.raises(ValueError, match=r"run\.return_window of at least 1 episode, got 0"):
         EpisodeWindow(0)

@@ -37,7 +37,7 @@ def test_summary_replaces_an_earlier_one(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_summary_without_a_key_that_all_have_is_refused(tmp_path):
+def test_summary_without_a_required_key_is_refused(tmp_path):
     summary = dict.fromkeys(SUMMARY_KEYS)
     del summary["ledger"], summary["updates"]
     with pytest.raises(ValueError, match="with the keys updates, ledger too"):

@@ -32,7 +32,7 @@ def test_jsonl_row_is_on_disk_as_soon_as_it_is_written(tmp_path):
     writer.close()
 
 
-def test_jsonl_numbers_that_are_not_finite_are_null(tmp_path):
+def test_jsonl_non_finite_numbers_are_null(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write_rows(path, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.5})
     (row,) = read_strictly(path)

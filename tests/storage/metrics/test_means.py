@@ -16,10 +16,10 @@ def test_means_are_over_the_updates_that_have_the_metric():
     means = MetricMeans()
     means.add([{"loss": jnp.float32(1.0), "rare": jnp.float32(7.0)}, {"loss": jnp.float32(2.0)}])
     assert means.take() == {"loss": 1.5, "rare": 7.0}
-    assert means.take() == {}, "each row begins anew"
+    assert means.take() == {}, "`take` resets the means"
 
 
-def test_when_metrics_are_fetched_makes_no_difference():
+def test_means_do_not_depend_on_when_metrics_are_fetched():
     values = [0.1 * number for number in range(200)]
     at_once, one_by_one = MetricMeans(), MetricMeans()
     at_once.add(updates(*values))
@@ -29,7 +29,7 @@ def test_when_metrics_are_fetched_makes_no_difference():
     assert at_once.take() == one_by_one.take()
 
 
-def test_few_device_arrays_are_held():
+def test_means_hold_a_bounded_number_of_device_arrays():
     means = MetricMeans()
     for _ in range(500):
         means.add(updates(1.0))
@@ -37,7 +37,7 @@ def test_few_device_arrays_are_held():
     assert means.take() == {"loss": 1.0}
 
 
-def test_restored_means_go_on_bitwise_after_json():
+def test_restored_means_continue_bitwise_after_json():
     means, restored = MetricMeans(), MetricMeans()
     means.add(updates(0.1, 0.2, 0.3))
     restored.restore(json.loads(json.dumps(means.state())))

@@ -36,7 +36,7 @@ def test_tensorboard_row_is_one_event_at_its_env_steps(tmp_path):
     writer.close()
 
 
-def test_tensorboard_numbers_that_are_not_finite_stay_so(tmp_path):
+def test_tensorboard_keeps_non_finite_numbers(tmp_path):
     writer = TensorBoardWriter(tmp_path)
     writer.write({"env_steps": 1, "a": math.nan, "b": math.inf})
     writer.close()

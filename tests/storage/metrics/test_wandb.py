@@ -11,18 +11,18 @@ from sebulba.storage.metrics.wandb import WandbWriter
 
 def read_records(path):
     """Reads W&B's log: a header of 7 bytes, then records of checksum (4), length (2), part (1)."""
-    data, position, whole, records = path.read_bytes(), 7, b"", []
+    data, position, content, records = path.read_bytes(), 7, b"", []
     while position + 7 <= len(data):
         left_in_block = 32768 - position % 32768
         if left_in_block < 7:
             position += left_in_block
             continue
         length, part = struct.unpack("<HB", data[position + 4 : position + 7])
-        whole += data[position + 7 : position + 7 + length]
+        content += data[position + 7 : position + 7 + length]
         position += 7 + length
-        if part in (1, 4):  # a whole record, or the last part of one
-            records.append(whole)
-            whole = b""
+        if part in (1, 4):  # a complete record, or the last part of one
+            records.append(content)
+            content = b""
     return records
 
 

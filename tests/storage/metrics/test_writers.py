@@ -55,13 +55,13 @@ class BlockingWriter:
 def start():
     threads = []
 
-    def start_lanes(fan_out):
-        threads.extend(threading.Thread(target=lane.run, daemon=True) for lane in fan_out.lanes)
+    def start_queues(fan_out):
+        threads.extend(threading.Thread(target=queue.run, daemon=True) for queue in fan_out.queues)
         for thread in threads:
             thread.start()
         return threads
 
-    yield start_lanes
+    yield start_queues
     for thread in threads:
         thread.join(LONG_S)
         assert not thread.is_alive()
@@ -71,7 +71,7 @@ def env_steps(writer):
     return [row["env_steps"] for row in writer.rows]
 
 
-def test_fan_out_loses_no_row_at_a_normal_end(start):
+def test_fan_out_writes_every_row_before_a_normal_end(start):
     writers, warnings = [ListWriter(), ListWriter()], []
     fan_out = MetricsFanOut(writers, warnings.append)
     threads = start(fan_out)
@@ -90,7 +90,7 @@ def test_fan_out_close_without_threads_writes_the_rows_itself():
     fan_out.put({"env_steps": 1})
     assert fan_out.close(LONG_S)
     assert (env_steps(writer), writer.closed_by) == ([1], threading.current_thread())
-    fan_out.lanes[0].run()  # a thread that starts late finds nothing to do
+    fan_out.queues[0].run()  # a thread that starts late finds nothing to do
     assert warnings == []
 
 
@@ -104,7 +104,7 @@ def test_fan_out_row_may_be_changed_after_it_was_put():
     assert env_steps(writer) == [1]
 
 
-def test_fan_out_writer_that_raises_is_warned_about_once_and_others_go_on(start):
+def test_fan_out_writer_that_raises_causes_one_warning_and_the_others_continue(start):
     raising, good, warnings = RaisingWriter(bad_env_steps=(2, 3)), ListWriter(), []
     fan_out = MetricsFanOut([raising, good], warnings.append)
     start(fan_out)
@@ -116,22 +116,22 @@ def test_fan_out_writer_that_raises_is_warned_about_once_and_others_go_on(start)
     assert fan_out.dropped_rows == {"RaisingWriter": 2}
     assert warnings == [
         "metrics: RaisingWriter failed at 2 env steps: OSError: [Errno 28] No space left on device;"
-        " training goes on without its rows"
+        " training continues without its rows"
     ]
 
 
-def test_fan_out_writer_that_blocks_holds_up_neither_put_nor_the_others(start):
+def test_fan_out_writer_that_blocks_delays_neither_put_nor_the_others(start):
     blocking, good, warnings = BlockingWriter(), ListWriter(), []
     fan_out = MetricsFanOut([blocking, good], warnings.append, max_rows=3)
     start(fan_out)
     fan_out.put({"env_steps": 0})
     blocking.is_writing.wait(LONG_S)
     for step in range(1, 6):  # rows 1 and 2 fill the queue: its first slot is row 0's
-        fan_out.lanes[0].put({"env_steps": step})
+        fan_out.queues[0].put({"env_steps": step})
     assert fan_out.dropped_rows == {"BlockingWriter": 3}
-    fan_out.lanes[1].put({"env_steps": 1})
-    fan_out.lanes[1].close()
-    assert fan_out.lanes[1].join(LONG_S)
+    fan_out.queues[1].put({"env_steps": 1})
+    fan_out.queues[1].close()
+    assert fan_out.queues[1].join(LONG_S)
     assert env_steps(good) == [0, 1]
 
     blocking.may_write.set()
@@ -139,11 +139,11 @@ def test_fan_out_writer_that_blocks_holds_up_neither_put_nor_the_others(start):
     assert env_steps(blocking) == [0, 1, 2]
     assert fan_out.dropped_rows == {"BlockingWriter": 3}
     assert warnings == [
-        "metrics: BlockingWriter is stuck with 3 rows waiting; training goes on without its rows"
+        "metrics: BlockingWriter hangs with 3 rows waiting; training continues without its rows"
     ]
 
 
-def test_fan_out_close_gives_up_on_a_writer_that_blocks_and_counts_its_rows(start):
+def test_fan_out_close_abandons_a_writer_that_blocks_and_counts_its_rows(start):
     blocking, warnings = BlockingWriter(), []
     fan_out = MetricsFanOut([blocking], warnings.append)
     start(fan_out)
@@ -156,7 +156,7 @@ def test_fan_out_close_gives_up_on_a_writer_that_blocks_and_counts_its_rows(star
     assert "did not finish in time with 4 rows left" in warnings[0]
 
     blocking.may_write.set()
-    fan_out.lanes[0].join(LONG_S)
+    fan_out.queues[0].join(LONG_S)
     assert env_steps(blocking) == [0]  # written after it was counted, and not counted twice
     assert fan_out.dropped_rows == {"BlockingWriter": 4}
 
@@ -180,7 +180,7 @@ def test_fan_out_survives_a_close_and_a_warning_that_raise():
     assert fan_out.dropped_rows == {"RaisingWriter": 1}
 
 
-def test_fan_out_counts_two_writers_of_one_kind_together():
+def test_fan_out_adds_up_the_dropped_rows_of_two_writers_of_one_type():
     writers = [RaisingWriter(bad_env_steps=(1,)), RaisingWriter(bad_env_steps=(1, 2))]
     fan_out = MetricsFanOut(writers, lambda text: None)
     for step in (1, 2):
