@@ -28,7 +28,7 @@ def make_run_spec(**changes):
 
 
 def make_networks(agent, seed=0):
-    """Returns parameters whose policy is not near uniform, as it is at the start."""
+    """Return parameters whose policy is not near uniform, as it is at the start."""
     networks = jax.jit(agent.init_networks)(jax.random.key(seed))
     (layer,) = networks.params["params"]["policy"].keys() - {"log_std"}
     networks.params["params"]["policy"][layer]["kernel"] *= 100.0
@@ -40,7 +40,7 @@ def make_stream(seed=0, **kwargs):
 
 
 def truncated_after(row):
-    """Returns one environment's stream that is truncated at `row`."""
+    """Return one environment's stream that is truncated at `row`."""
     stream = random_env_steps(0, LENGTH, 1, OBSERVATION, done_probability=0.0)
     truncated, is_first = np.zeros((2, LENGTH + 1, 1), bool)
     truncated[row] = is_first[row + 1] = True
@@ -70,7 +70,7 @@ def act_along_stream(agent, networks, env_steps, *, greedy=False):
 
 
 def add_trajectory(agent, networks, initial, trajectory):
-    """Returns the experience of a learner whose networks these are, after one trajectory."""
+    """Return the experience of a learner whose networks these are, after one trajectory."""
     experience = agent.init_experience(networks, trajectory.env_steps.reward.shape[1])
     update = jax.jit(agent.update_experience)
     return update(networks, experience, initial, initial, trajectory, jnp.int32(0))
@@ -83,7 +83,7 @@ def make_experience(agent, networks, env_steps=None):
 
 
 def evaluate(agent, networks, experience, step=0):
-    """Returns loss, metrics and gradient."""
+    """Return loss, metrics and gradient."""
     loss = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
     (value, (_, metrics)), grads = loss(networks, experience, jax.random.key(0), jnp.int32(step))
     return value, metrics, grads

@@ -90,7 +90,7 @@ def live(agent, networks, stream, num_trajectories, num_envs=8):
 
 
 def remember(agent, networks, lived, envs=slice(None)):
-    """Returns the replay after the trajectories of these environments."""
+    """Return the replay after the trajectories of these environments."""
 
     def split(state):
         per_env = jax.tree.map(lambda x: x[envs], (state.memory, state.epsilon))

@@ -61,7 +61,7 @@ def make_agent(name, kind, *, num_devices=1, **changes):
 
 @functools.cache
 def acted(kind, lstm_size=None):
-    """Returns networks and what was acted with them; every agent acts by the same code."""
+    """Return networks and what was acted with them; every agent acts by the same code."""
     agent = make_agent("a2c", kind, lstm_size=lstm_size)
     networks = make_networks(agent)
     return networks, *act_along_stream(agent, networks, make_stream())
@@ -131,7 +131,7 @@ NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
 
 @functools.cache
 def uneven_trajectory():
-    """Returns one whose first environments have far fewer valid transitions."""
+    """Return one whose first environments have far fewer valid transitions."""
     often = random_env_steps(0, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.7)
     never = random_env_steps(1, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.0)
     stream = jax.tree.map(lambda *x: np.concatenate(x, axis=1), often, never)
@@ -140,7 +140,7 @@ def uneven_trajectory():
 
 
 def one_update_on(num_devices):
-    """Returns networks and metrics after an update, and the number of valid transitions."""
+    """Return networks and metrics after an update, and the number of valid transitions."""
     agent = make_agent(
         "ppo",
         "continuous",

@@ -68,7 +68,7 @@ def make_agent(name, run_spec=None, **changes):
 
 @functools.cache
 def acted(lstm_size, end=None, seed=0):
-    """Returns networks, and what was acted with them; every agent acts by the same code.
+    """Return networks, and what was acted with them; every agent acts by the same code.
 
     Args:
         lstm_size: of the network.
@@ -86,7 +86,7 @@ def window_of(experience):
 
 
 def with_observation(experience, observation):
-    """Returns the experience with other observations in its window."""
+    """Return the experience with other observations in its window."""
     window = window_of(experience)
     env_steps = dataclasses.replace(window.trajectory.env_steps, observation=observation)
     trajectory = dataclasses.replace(window.trajectory, env_steps=env_steps)
@@ -97,7 +97,7 @@ def with_observation(experience, observation):
 
 
 def gradient_of_rows(agent, networks, experience):
-    """Returns `[T + 1, B, ...]`, the gradient of the loss by each row's observation."""
+    """Return `[T + 1, B, ...]`, the gradient of the loss by each row's observation."""
 
     def loss(observation):
         changed = with_observation(experience, observation)
@@ -179,7 +179,7 @@ def test_nothing_after_a_truncation_changes_what_is_learned_before_it(name, chan
 
 @functools.cache
 def uneven_trajectories(lstm_size):
-    """Returns two of them, whose first environments have far fewer valid transitions."""
+    """Return two of them, whose first environments have far fewer valid transitions."""
     often = random_env_steps(0, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.7)
     never = random_env_steps(1, LENGTH, NUM_ENVS // 2, OBSERVATION, done_probability=0.0)
     stream = jax.tree.map(lambda *x: np.concatenate(x, axis=1), often, never)
@@ -188,7 +188,7 @@ def uneven_trajectories(lstm_size):
 
 
 def one_update_on(name, num_devices, **changes):
-    """Returns the parameters and metrics after a learner cycle of two trajectories."""
+    """Return the parameters and metrics after a learner cycle of two trajectories."""
     learners = LearnerDevices(jax.devices()[:num_devices])
     run_spec = make_run_spec(num_learner_devices=num_devices, trajectories_per_cycle=2)
     agent = make_agent(name, run_spec, optimizer="rmsprop", rmsprop_epsilon=0.01, **changes)

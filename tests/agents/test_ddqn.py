@@ -49,7 +49,7 @@ RUN_SPEC = toy_run_spec(
 
 @functools.cache
 def agent_and_networks(**changes):
-    """Returns an agent, and networks whose target differs from the online one."""
+    """Return an agent, and networks whose target differs from the online one."""
     agent = DDQN(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
     online, target = (jax.jit(agent.init_networks)(jax.random.key(seed)).online for seed in (0, 1))
     return agent, QNetworks(online=online, target=target)

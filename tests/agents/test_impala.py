@@ -271,13 +271,13 @@ def test_each_trajectory_is_learned_from_once_and_actors_get_everything():
 
 
 def networks_of(params):
-    """Returns networks without normalisation."""
+    """Return networks without normalisation."""
     normalization = Normalization(observation=None, discounted_return=None)
     return ActorCriticNetworks(params=params, normalization=normalization)
 
 
 def step_sizes(grads, num_updates=1, run_spec=None, **changes):
-    """Returns how far each of several steps on the same gradients moves a parameter of 0."""
+    """Return how far each of several steps on the same gradients moves a parameter of 0."""
     agent = make_agent(run_spec, **changes)
     networks = networks_of(jnp.zeros_like(grads))
     opt_state = jax.jit(agent.init_opt_state)(networks)

@@ -53,7 +53,7 @@ def make_agent(**changes):
 
 
 def with_moments(networks):
-    """Returns networks that have seen observations far from 0 and small rewards."""
+    """Return networks that have seen observations far from 0 and small rewards."""
     size = OBSERVATION[0]
     normalization = Normalization(
         observation=(moments_of(50, np.arange(size), 4.0 * np.ones(size)),),

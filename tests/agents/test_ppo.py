@@ -43,7 +43,7 @@ def row(*numbers):
 
 
 def make_minibatch(*, advantages, log_probs, values, valid=None):
-    """Returns transitions `[1, B]` in which action 0 of 2 was taken."""
+    """Return transitions `[1, B]` in which action 0 of 2 was taken."""
     shape = advantages.shape
     return TransitionBatch(
         env_steps=None,
@@ -54,7 +54,7 @@ def make_minibatch(*, advantages, log_probs, values, valid=None):
 
 
 def logits_of(probabilities):
-    """Returns `[1, B, 2]`, by the probability of action 0."""
+    """Return `[1, B, 2]`, by the probability of action 0."""
     return jnp.log(jnp.stack([probabilities, 1.0 - probabilities], axis=-1))
 
 

@@ -28,7 +28,7 @@ def make_agent(action_space):
 
 
 def draw(action_space):
-    """Returns the actions of two consecutive steps, `[NUM_ENVS, ...]` each."""
+    """Return the actions of two consecutive steps, `[NUM_ENVS, ...]` each."""
     agent = make_agent(action_space)
     rows = random_env_steps(0, 0, NUM_ENVS, OBSERVATION)
     env_step = jax.tree.map(lambda x: x[0], rows)

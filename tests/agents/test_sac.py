@@ -44,7 +44,7 @@ RUN_SPEC = toy_run_spec(
 
 @functools.cache
 def agent_and_networks():
-    """Returns an agent, and networks whose target critics differ from the online ones."""
+    """Return an agent, and networks whose target critics differ from the online ones."""
     agent = SAC(CONFIG, RUN_SPEC)
     networks, other = (jax.jit(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1))
     return agent, dataclasses.replace(networks, target_critics=other.target_critics)

@@ -22,7 +22,7 @@ NUM_SKILLS = 4
 
 @pytest.fixture(scope="module")
 def acted():
-    """Returns agent, networks, and a trajectory that was acted from a stream with resets."""
+    """Return agent, networks, and a trajectory that was acted from a stream with resets."""
     config = SkillsConfig(num_skills=NUM_SKILLS, hidden_sizes=(8,), reward_weight=0.5)
     agent = SkillsAgent(config, make_run_spec())
     networks = jax.jit(agent.init_networks)(jax.random.key(0))

@@ -76,7 +76,7 @@ def stream_with_boundary():
 
 
 def act_along(agent, networks, env_steps):
-    """Returns the trajectories of the stream, each with the actor states before and after it."""
+    """Return the trajectories of the stream, each with the actor states before and after it."""
     online = agent.actor_networks(networks)
     act = jax.jit(lambda state, row: agent.act(online, state, row, greedy=False))
     state, lived = agent.init_actor_state(online, NUM_ENVS, jax.random.key(1), 0), []
@@ -93,7 +93,7 @@ def act_along(agent, networks, env_steps):
 
 
 def learn(agent, networks, lived):
-    """Returns the loss, its gradient and the replay's masses after all trajectories."""
+    """Return the loss, its gradient and the replay's masses after all trajectories."""
     update = jax.jit(agent.update_experience)
     experience = agent.init_experience(networks, NUM_ENVS)
     for initial, final, trajectory in lived:
@@ -106,7 +106,7 @@ def learn(agent, networks, lived):
 
 @functools.cache
 def lived_and_learned(name):
-    """Returns agent, networks, trajectories across a boundary, and what was learned from them."""
+    """Return agent, networks, trajectories across a boundary, and what was learned from them."""
     env_steps, _ = stream_with_boundary()
     agent = make_agent(name)
     networks = jax.jit(agent.init_networks)(jax.random.key(0))

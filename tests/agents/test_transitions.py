@@ -43,7 +43,7 @@ def stream(seed=0):
 
 
 def fill(agent_replay, env_steps, action):
-    """Returns the replay's state after the stream's trajectories."""
+    """Return the replay's state after the stream's trajectories."""
     add, state = jax.jit(agent_replay.add), agent_replay.init()
     for begin in range(0, ROWS, LENGTH):
         trajectory = Trajectory(
@@ -56,7 +56,7 @@ def fill(agent_replay, env_steps, action):
 
 
 def slow_transition(env_steps, t, b, n):
-    """Returns the reward, the discount and the row arrived at, reward by reward."""
+    """Return the reward, the discount and the row arrived at, reward by reward."""
     total, factor = 0.0, 1.0
     for k in range(t + 1, t + n + 1):
         total += factor * float(env_steps.reward[k, b])

@@ -23,7 +23,7 @@ REDUCTIONS = [masked_sum, masked_mean, masked_moments, masked_max]
 
 
 def on_devices(function, num_devices, *args):
-    """Returns each device's result, stacked; every argument is split on its axis 1."""
+    """Return each device's result, stacked; every argument is split on its axis 1."""
     mesh = Mesh(np.array(jax.devices()[:num_devices]), (LEARNER_AXIS,))
     mapped = jax.shard_map(
         lambda *args: jax.tree.map(lambda x: x[None], function(*args)),

@@ -14,7 +14,7 @@ LENGTH, NUM_ENVS = 5, 8
 
 
 def make_batches(offset=0.0):
-    """Returns three batches `[T, B, 2]` with masks `[T, B]`, the second all masked."""
+    """Return three batches `[T, B, 2]` with masks `[T, B]`, the second all masked."""
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(3, LENGTH, NUM_ENVS, 2)) * [0.1, 30.0] + offset).astype(np.float32)
     mask = rng.random((3, LENGTH, NUM_ENVS)) < 0.6

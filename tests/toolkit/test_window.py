@@ -14,7 +14,7 @@ LENGTH, NUM_ENVS = 5, 4
 
 
 def make_trajectory(number, episode_over=None):
-    """Returns a trajectory that has its number in every leaf."""
+    """Return a trajectory that has its number in every leaf."""
     rows, steps = (LENGTH + 1, NUM_ENVS), (LENGTH, NUM_ENVS)
     flags = jnp.full(rows, number % 2 == 1)
     return Trajectory(
@@ -47,7 +47,7 @@ def push_number(window, number, **kwargs):
 
 
 def columns(window):
-    """Returns the trajectory numbers along the environment axis of every leaf."""
+    """Return the trajectory numbers along the environment axis of every leaf."""
     leaves = [window.trajectory.action, window.trajectory.extras["count"]]
     leaves += [window.trajectory.env_steps.reward, window.trajectory.env_steps.observation[..., 0]]
     rows = [np.asarray(leaf[0]) for leaf in leaves] + [np.asarray(window.initial)]
