@@ -18,6 +18,13 @@ from sebulba.errors import ConfigError, did_you_mean
 
 __all__ = ["ConfigError", "load_config", "to_yaml"]
 
+_REMOVED = {
+    "learner.max_policy_lag": "it is learner.policy_lag now, which is exact and not a bound",
+    "run.record_schedule": "a run with learner.policy_lag is repeatable without a record",
+    "run.replay_schedule": "a run with learner.policy_lag is repeatable without a record",
+}
+"""Keys of earlier versions, and what to set instead."""
+
 
 def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
     """Return the resolved config.
@@ -166,6 +173,8 @@ def _coerce(
 
 
 def _nearest_keys(key: str, annotations: dict[str, Any]) -> str:
+    if key in _REMOVED:
+        return f"; {_REMOVED[key]}"
     section, _, name = key.rpartition(".")
     elsewhere = [known for known in annotations if known.rpartition(".")[2] == name]
     if elsewhere:

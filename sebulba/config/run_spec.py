@@ -2,7 +2,7 @@
 
 import math
 
-from sebulba.config import Config
+from sebulba.config import Config, LearnerConfig
 from sebulba.types import EnvironmentSpec, RunSpec
 
 
@@ -31,3 +31,16 @@ def make_run_spec(
         num_cycles=math.ceil(config.run.total_env_steps / steps_per_cycle),
         num_hosts=num_hosts,
     )
+
+
+def queue_slots_per_actor(learner: LearnerConfig, num_actors: int) -> int:
+    """Return `learner.queue_slots_per_actor`, or what the policy lag needs if that is null.
+
+    With a policy lag of `k` an actor may be `k` learner cycles ahead; with fewer slots it would
+    wait for the learner although its networks are there.
+    """
+    if learner.queue_slots_per_actor is not None:
+        return learner.queue_slots_per_actor
+    cycles = (learner.policy_lag or 0) + 1
+    ahead = cycles * learner.trajectories_per_cycle if learner.policy_lag is not None else 1
+    return math.ceil(ahead / num_actors)
