@@ -2,7 +2,7 @@
 
 Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning" (arXiv 1602.01783),
 algorithm S3, with synchronised actors. Nothing corrects for acting with older parameters: use
-`learner.max_policy_lag` 0.
+`learner.policy_lag` 0.
 """
 
 import jax

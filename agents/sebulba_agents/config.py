@@ -94,6 +94,8 @@ class PPOConfig(ActorCriticConfig):
 class A2CConfig(ActorCriticConfig):
     """A2C, the synchronous form of A3C (Mnih et al. 2016, arXiv 1602.01783)."""
 
+    corrects_for_policy_lag = False  # needs learner.policy_lag 0
+
     name: str = "a2c"
     lambda_: float = 1.0
     """λ of the generalised advantages; 1: rewards up to the trajectory's end, as in the paper."""
@@ -104,6 +106,8 @@ class A2CConfig(ActorCriticConfig):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyGradientConfig(ActorCriticConfig):
     """Simple policy gradient with rewards to go (REINFORCE, Williams 1992)."""
+
+    corrects_for_policy_lag = False  # needs learner.policy_lag 0
 
     name: str = "policy_gradient"
     entropy_cost: Scheduled = 0.0
@@ -121,6 +125,8 @@ class RandomConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkillsConfig:
     """DIAYN skills on A2C (Eysenbach et al. 2018, arXiv 1802.06070)."""
+
+    corrects_for_policy_lag = False  # needs learner.policy_lag 0
 
     name: str = "skills"
     """Agent name."""

@@ -1,6 +1,8 @@
 """The facts about a run that agents are built with."""
 
-from sebulba.config import Config
+import math
+
+from sebulba.config import Config, LearnerConfig
 from sebulba.types import EnvironmentSpec, RunSpec
 
 
@@ -23,3 +25,16 @@ def make_run_spec(
         total_env_steps=config.run.total_env_steps,
         num_hosts=num_hosts,
     )
+
+
+def queue_slots_per_actor(learner: LearnerConfig, num_actors: int) -> int:
+    """Return `learner.queue_slots_per_actor`, or what the policy lag needs if that is null.
+
+    With a policy lag of `k` an actor may be `k` learner cycles ahead; with fewer slots it would
+    wait for the learner although its networks are there.
+    """
+    if learner.queue_slots_per_actor is not None:
+        return learner.queue_slots_per_actor
+    cycles = (learner.policy_lag or 0) + 1
+    ahead = cycles * learner.trajectories_per_cycle if learner.policy_lag is not None else 1
+    return math.ceil(ahead / num_actors)

@@ -1,4 +1,4 @@
-"""The files of a run: rows of metrics, checkpoints, evaluations and the recorded schedule."""
+"""The files of a run: rows of metrics, checkpoints and evaluations."""
 
 import dataclasses
 import pathlib
@@ -10,11 +10,10 @@ from sebulba.evaluation.stored import parse_which
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import choose_step
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.schedule_file import SCHEDULE, ScheduleRecorder, resume_schedule
 from sebulba.run.assembly import Ring
 from sebulba.run.autosave import Autosave
 from sebulba.run.evaluation import PeriodicEvaluation
-from sebulba.run.state import Resumed, resume
+from sebulba.run.state import resume
 from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.metrics.base import MetricsWriter
@@ -36,13 +35,9 @@ class Outputs:
     fan_out: MetricsFanOut
     autosave: Autosave
     evaluation: PeriodicEvaluation | None
-    recorder: ScheduleRecorder | None
 
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
         """Record a learner cycle, in the learner's thread."""
-        # First, so that the record holds this cycle before a checkpoint of it is taken.
-        if self.recorder is not None:
-            self.recorder.after_cycle(items)
         self.autosave.after_cycle(items)
         if self.evaluation is not None:
             self.evaluation.after_cycle(items)
@@ -64,8 +59,6 @@ class Outputs:
         finally:
             if self.evaluation is not None:
                 self.evaluation.close()
-            if self.recorder is not None:
-                self.recorder.close()
             self.fan_out.close(_WRITERS_DEADLINE_S)
         return None
 
@@ -77,7 +70,6 @@ def open_outputs(
 
     Raises:
         CheckpointError: the checkpoint cannot be used; no file has been changed.
-        ConfigError: the run's recorded schedule cannot be continued from there.
     """
     own = directory_of_host(path)
     directory, env_steps, resumed = own / CHECKPOINTS, None, None
@@ -85,7 +77,6 @@ def open_outputs(
         resumed = resume(ring, directory, choose_step(directory, parse_which(config.resume)))
         env_steps = resumed.env_steps
         on_message(str(resumed))
-    recorder = _recorder(ring, config, own, on_message, resumed=resumed)
     checkpointer = Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon)
     if resumed is not None:
         checkpointer.discard_after(resumed.num_cycles)
@@ -101,31 +92,6 @@ def open_outputs(
             on_warning=on_message,
         ),
         evaluation=_periodic_evaluation(ring, config, path, on_message, resume_env_steps=env_steps),
-        recorder=recorder,
-    )
-
-
-def _recorder(
-    ring: Ring,
-    config: Config,
-    path: pathlib.Path,
-    on_message: Callable[[str], None],
-    *,
-    resumed: Resumed | None,
-) -> ScheduleRecorder | None:
-    if not config.run.record_schedule:
-        return None
-    if resumed is not None:
-        resume_schedule(
-            path / SCHEDULE,
-            num_cycles=resumed.num_cycles,
-            is_exact=resumed.level != "restart",
-        )
-    return ScheduleRecorder(
-        path / SCHEDULE,
-        num_actors=len(ring.actors),
-        trajectories_per_cycle=config.learner.trajectories_per_cycle,
-        on_warning=on_message,
     )
 
 

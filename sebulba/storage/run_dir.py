@@ -30,7 +30,6 @@ _MAY_CHANGE = (
     "run.total_env_steps",
     "run.stop_at_return",
     "run.log_interval_env_steps",
-    "run.record_schedule",
     "checkpoint.interval_s",
     "checkpoint.keep",
     "actor.on_env_error",

@@ -61,7 +61,7 @@ def test_empty_file_or_section_has_the_defaults(write, text):
         (["--run.total-env-steps", "1e6"], "run.total_env_steps", 1_000_000),
         (["--run.total-env-steps", "1_000"], "run.total_env_steps", 1_000),
         (["--run.stop-at-return", "-21"], "run.stop_at_return", -21.0),
-        (["--learner.max-policy-lag", "null"], "learner.max_policy_lag", None),
+        (["--learner.policy-lag", "null"], "learner.policy_lag", None),
         (["--devices.learner", "[0, 1]"], "devices.learner", (0, 1)),
         (["--agent.learning-rate", "1e-4"], "agent.learning_rate", 1e-4),
         (["--agent.learning-rate-decay", "true"], "agent.learning_rate_decay", True),
@@ -74,7 +74,7 @@ def test_empty_file_or_section_has_the_defaults(write, text):
     ],
 )
 def test_flags_are_read_by_the_declared_type(write, arguments, key, expected):
-    value = load_config(write("learner: {max_policy_lag: 3}"), arguments)
+    value = load_config(write("learner: {policy_lag: 3}"), arguments)
     for name in key.split("."):
         value = getattr(value, name)
     assert value == expected
@@ -329,7 +329,7 @@ def test_to_yaml_loads_back_equal_for_unusual_values(write):
     [
         (Config(actor=ActorConfig(threads_per_device=0)), "actor.threads_per_device: expected at"),
         (Config(actor=ActorConfig(trajectory_length=0)), "actor.trajectory_length: expected at"),
-        (Config(learner=LearnerConfig(max_policy_lag=-1)), "learner.max_policy_lag: expected at"),
+        (Config(learner=LearnerConfig(policy_lag=-1)), "learner.policy_lag: expected at"),
         (Config(devices=DevicesConfig(actor=())), "devices.actor: expected at least one"),
         (Config(devices=DevicesConfig(actor=(-1,))), "devices.actor: expected positions from 0"),
         (Config(devices=DevicesConfig(learner=(1, 1))), "devices.learner: expected each device"),
@@ -352,7 +352,7 @@ def test_validate_accepts_minimum_and_maximum_values():
     validate(
         Config(
             actor=ActorConfig(threads_per_device=1, num_envs=2, trajectory_length=1),
-            learner=LearnerConfig(max_policy_lag=0),
+            learner=LearnerConfig(policy_lag=0),
             devices=DevicesConfig(actor=(0,), learner=(0, 1)),
             seed=2**31 - 1,
         )

@@ -66,7 +66,7 @@ def make_config(
         env=env,
         devices=DevicesConfig(actor=(0,), learner=learner_devices),
         actor=ActorConfig(threads_per_device=threads, num_envs=4, trajectory_length=5),
-        learner=LearnerConfig(max_policy_lag=lag, trajectories_per_cycle=per_cycle),
+        learner=LearnerConfig(policy_lag=lag, trajectories_per_cycle=per_cycle),
         # Rows that no cycle ends with: what is in them has to be carried over.
         run=RunConfig(total_env_steps=env_steps, log_interval_env_steps=170, mode=mode),
         checkpoint=CheckpointConfig(interval_s=interval_s),
@@ -117,6 +117,14 @@ def learned(ring):
         pytest.param(make_config(mode="serial"), (5,), id="serial", marks=pytest.mark.slow),
         pytest.param(make_config(learner_devices=(1, 2)), (7,), id="2-devices"),
         pytest.param(make_config(per_cycle=3), (1, 6), id="3-a-cycle", marks=pytest.mark.slow),
+        pytest.param(make_config(lag=1), (1, 7), id="lag-1"),
+        pytest.param(make_config(lag=3, threads=3, per_cycle=2), (2, 6), id="lag-3"),
+        pytest.param(
+            make_config(RECALL, R2D2, lag=2, env_steps=500),
+            (20,),
+            id="lag-2",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             make_config(learner_devices=(1, 2), per_cycle=3),
             (5,),
@@ -138,7 +146,7 @@ def learned(ring):
         ),
     ],
 )
-def test_lock_step_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles, tmp_path):
+def test_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles, tmp_path):
     expected, expected_rows, _ = run_ring(config)
     ring, rows = run_in_parts(config, tmp_path, cycles)
     chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
@@ -169,7 +177,10 @@ def test_environments_that_cannot_be_stored_start_anew_and_all_else_goes_on(lag,
     config = make_config(CARTPOLE, IMPALA, lag=lag)
     run_ring(config, tmp_path, stop_at_cycle=9)
     ring, rows, resumed = run_ring(config, tmp_path, which="latest")
-    assert str(resumed) == "resumes at cycle 9 (restart: environments start anew)"
+    assert str(resumed) == (
+        "resumes at cycle 9 (restart: environments are recreated, and their current episodes are"
+        " dropped)"
+    )
     assert ring.progress.env_steps >= 600
     assert sum(learned(ring)) == ring.progress.env_steps
     assert rows[0]["env_steps"] > resumed.env_steps

@@ -1,0 +1,94 @@
+"""An exact policy lag: the same config and seed give the same run, whatever the threads' timing."""
+
+import random
+import time
+
+import chex
+import pytest
+
+from sebulba.acting.actor import Actor
+from sebulba.config import EnvConfig
+from sebulba.learning.learner import Learner
+from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
+from sebulba_agents.config import PPOConfig
+from sebulba_agents.replay_config import SACConfig
+from tests.run.resuming import comparable, run_ring
+from tests.run.test_resume import CATCH, IMPALA, R2D2, RECALL, make_config
+
+BANDIT = EnvConfig(suite="jax", id="ContinuousBandit-v0")
+PPO = PPOConfig(hidden_sizes=(8,), num_epochs=2, num_minibatches=2)
+SAC = SACConfig(
+    hidden_sizes=(8,),
+    batch_size=8,
+    replay_capacity=400,
+    min_replay_rows=100,
+    replay_ratio=4.0,
+)
+ASYNC = EnvConfig(suite="gymnasium", id="CartPole-v1", options={"vectorization_mode": "async"})
+PONG = EnvConfig(suite="ale", id="pong")
+
+
+@pytest.fixture
+def disturb(monkeypatch):
+    """Makes everything that actors and learner do to each other sleep at random before it."""
+
+    def sleep_before(rng, longest_s):
+        for owner, name in (
+            (Actor, "run_cycle"),
+            (Learner, "run_cycle"),
+            (TrajectoryDeque, "put"),
+            (TrajectoryDeque, "get"),
+            (NetworksDeque, "append"),
+            (NetworksDeque, "take"),
+        ):
+            method = getattr(owner, name)
+
+            def sleeping(self, *args, method=method):
+                time.sleep(rng.uniform(0.0, longest_s))
+                return method(self, *args)
+
+            monkeypatch.setattr(owner, name, sleeping)
+
+    return sleep_before
+
+
+def outcome(config):
+    ring, rows, _ = run_ring(config)
+    return ring.learner.state, comparable(rows)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize(("threads", "per_cycle"), [(2, 1), (3, 2)])
+def test_serial_and_disturbed_threads_give_bitwise_the_same_run(lag, threads, per_cycle, disturb):
+    settings = {"lag": lag, "threads": threads, "per_cycle": per_cycle}
+    serial = outcome(make_config(mode="serial", **settings))
+    disturb(random.Random(lag), 0.002)
+    chex.assert_trees_all_equal(outcome(make_config(**settings)), serial)
+
+
+def test_a_lag_is_another_run_than_lock_step():
+    with pytest.raises(AssertionError):
+        chex.assert_trees_all_equal(outcome(make_config(lag=1)), outcome(make_config(lag=0)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "agent", "changes"),
+    [
+        pytest.param(RECALL, IMPALA, {}, id="impala"),
+        pytest.param(RECALL, R2D2, {}, id="r2d2"),
+        pytest.param(BANDIT, SAC, {}, id="sac"),
+        pytest.param(CATCH, PPO, {}, id="ppo"),
+        pytest.param(EnvConfig(id="CartPole-v1"), IMPALA, {}, id="envpool"),
+        pytest.param(ASYNC, IMPALA, {}, id="gymnasium-async"),
+        pytest.param(PONG, None, {"env_steps": 200}, id="ale"),
+        pytest.param(RECALL, IMPALA, {"learner_devices": (0, 1, 2, 3)}, id="4-devices"),
+    ],
+)
+@pytest.mark.parametrize("lag", [1, 2])
+def test_every_kind_of_run_repeats_bitwise_under_other_timings(env, agent, changes, lag, disturb):
+    config = make_config(env, agent, lag=lag, **changes)
+    expected = outcome(config)
+    for seed in range(2):
+        disturb(random.Random(seed), 0.005)
+        chex.assert_trees_all_equal(outcome(config), expected)
