@@ -228,7 +228,7 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ),
         (
             "agent: {learning_rate: {schedule: linear, begin: 1e-3}}",
-            "x.yaml:1: agent.learning_rate: unknown key begin; did you mean",
+            "x.yaml:1: agent.learning_rate: unknown key begin; known: schedule, start",
         ),
         (
             "agent: {learning_rate: {schedule: linear, start: x}}",
