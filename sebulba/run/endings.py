@@ -141,7 +141,8 @@ def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:
         f" {number(summary['steps_per_second'])} env steps/s (start-up and compilation,"
         f" {number(summary['startup_s'], 1)} s, excluded);"
         f" return {number(summary['final_episode_return_mean'], 1)},"
-        f" best {number(summary['best_episode_return_mean'], 1)}; {path}"
+        f" best {number(summary['best_episode_return_mean'], 1)};"
+        f" networks {summary['networks_crc32'] or 'unknown'}; {path}"
     )
 
 
