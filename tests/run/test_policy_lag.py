@@ -8,8 +8,10 @@ import pytest
 
 from sebulba.acting.actor import Actor
 from sebulba.config import EnvConfig
+from sebulba.config.loading import load_config
 from sebulba.learning.learner import Learner
 from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
+from sebulba.run.endings import networks_crc32
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.replay_config import SACConfig
 from tests.run.resuming import comparable, run_ring
@@ -33,6 +35,7 @@ def disturb(monkeypatch):
     """Makes everything that actors and learner do to each other sleep at random before it."""
 
     def sleep_before(rng, longest_s):
+        monkeypatch.undo()  # Sleeps of an earlier run would add to these.
         for owner, name in (
             (Actor, "run_cycle"),
             (Learner, "run_cycle"),
@@ -69,6 +72,21 @@ def test_serial_and_disturbed_threads_give_bitwise_the_same_run(lag, threads, pe
 def test_a_lag_is_another_run_than_lock_step():
     with pytest.raises(AssertionError):
         chex.assert_trees_all_equal(outcome(make_config(lag=1)), outcome(make_config(lag=0)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.parametrize("threads", [2, 4])
+def test_twenty_disturbed_runs_of_a_shipped_config_have_one_checksum(lag, threads, disturb):
+    flags = ("--actor.threads-per-device", threads, "--learner.policy-lag", lag)
+    shortened = ("--run.total-env-steps", 10_000, "--run.stop-at-return", "null")
+    config = load_config("configs/impala_cartpole.yaml", [*map(str, flags + shortened)])
+    checksums = set()
+    for seed in range(20):
+        disturb(random.Random(seed), 0.02)
+        ring, _, _ = run_ring(config)
+        checksums.add(networks_crc32(ring.learner))
+    assert len(checksums) == 1
 
 
 @pytest.mark.slow
