@@ -23,11 +23,7 @@ def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
     Raises:
         ConfigError: the environment does not suit the agent.
     """
-    return ActorCriticAgent(
-        config,
-        run_spec,
-        loss=lambda outputs, trajectory, step: a2c_loss(outputs, trajectory, config),
-    )
+    return ActorCriticAgent(config, run_spec, loss=a2c_loss)
 
 
 def a2c_loss(

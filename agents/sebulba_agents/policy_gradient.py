@@ -26,11 +26,7 @@ def make_policy_gradient(config: PolicyGradientConfig, run_spec: RunSpec) -> Act
     Raises:
         ConfigError: the environment does not suit the agent.
     """
-    return ActorCriticAgent(
-        config,
-        run_spec,
-        loss=lambda outputs, trajectory, step: policy_gradient_loss(outputs, trajectory, config),
-    )
+    return ActorCriticAgent(config, run_spec, loss=policy_gradient_loss)
 
 
 def policy_gradient_loss(

@@ -42,7 +42,9 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
         if len(paths) != 1 and not (wants_help and not paths):
             raise ConfigError(f"expected one config file, got {' '.join(paths) or 'none'}")
         path = paths[0] if paths else None
-        config = load_config(path, [f"{flag}={text}" for flag, text in flags.items()])
+        arguments = [f"{flag}={text}" for flag, text in flags.items()]
+        # Help must explain the keys that an unfinished config lacks.
+        config = load_config(path, arguments, is_complete=not wants_help)
     except ConfigError as error:
         print(f"{usage}\n{error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)

@@ -14,13 +14,7 @@ def make_run_spec(
     *,
     num_hosts: int = 1,
 ) -> RunSpec:
-    """Return the `RunSpec` of a config. Counts are per host; `num_cycles` covers the run."""
-    steps_per_cycle = (
-        num_hosts
-        * config.actor.num_envs
-        * config.actor.trajectory_length
-        * config.learner.trajectories_per_cycle
-    )
+    """Return the `RunSpec` of a config. Counts are per host, except `total_env_steps`."""
     return RunSpec(
         environment=environment,
         num_envs=config.actor.num_envs,
@@ -28,7 +22,7 @@ def make_run_spec(
         num_learner_devices=num_learner_devices,
         trajectory_length=config.actor.trajectory_length,
         trajectories_per_cycle=config.learner.trajectories_per_cycle,
-        num_cycles=math.ceil(config.run.total_env_steps / steps_per_cycle),
+        total_env_steps=config.run.total_env_steps,
         num_hosts=num_hosts,
     )
 

@@ -77,6 +77,8 @@ class LearnerConfig:
     update_timeout_s: float | None = 600.0
     """Timeout for the updates of a learner cycle, other hosts included, in seconds; null: no limit.
     Compilation is not timed."""
+    allow_uncorrected_lag: bool = False
+    """Allow a policy_lag other than 0 with an agent that does not correct for it, such as A2C."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -84,8 +84,23 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             "an exact resume needs trajectories in actor order, which a free-running run does not"
             " have. Set learner.policy_lag",
         )
+    yield from _lag_problems(config)
     yield from _device_problems(config)
     yield from _distributed_problems(config)
+
+
+def _lag_problems(config: Config) -> Iterator[tuple[str, str]]:
+    lag = config.learner.policy_lag
+    if lag is None and config.run.mode == "serial":
+        lag = 0
+    corrects = getattr(config.agent, "corrects_for_policy_lag", True)
+    if lag != 0 and not corrects and not config.learner.allow_uncorrected_lag:
+        yield (
+            "learner.policy_lag",
+            f"expected 0 with {config.agent.name}, which does not correct for acting with older"
+            f" networks, got {'null' if lag is None else lag}. Set 0, or"
+            " learner.allow_uncorrected_lag true",
+        )
 
 
 def _device_problems(config: Config) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ false and 2024-01-01 as a date. Here 1e-4 is a number and the others are strings
 between digits stay allowed. Documents written by `dump` mean the same in both versions.
 """
 
+import dataclasses
 import re
 from typing import Any
 
@@ -84,8 +85,13 @@ def dump(value: Any) -> str:
 
 def inline(value: Any) -> str:
     """Return `value` on one line, for messages and help."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((each, getattr(value, each.name)) for each in dataclasses.fields(value))
+        value = {each.name: setting for each, setting in fields if setting != each.default}
     try:
-        text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=float("inf"))
+        text = yaml.dump(
+            [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=float("inf")
+        )
     except yaml.representer.RepresenterError:
         return repr(value)
     return text.strip()[1:-1]
