@@ -11,7 +11,7 @@ from typing import Any
 
 from sebulba.errors import ConfigError
 from sebulba.ring.schedule import RecordedSchedule, Taken
-from sebulba.storage.metrics.files import LineFile, cut_torn_line, write_text
+from sebulba.storage.metrics.files import LineFile, write_text
 from sebulba.types import TrajectoryItem
 
 SCHEDULE = "schedule.jsonl"
@@ -69,16 +69,16 @@ def resume_schedule(path: pathlib.Path, *, num_cycles: int, is_exact: bool) -> N
             " which no schedule replays. Set run.record_schedule false to resume"
         )
     try:
-        cut_torn_line(path)
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except OSError as error:
+        lines = path.read_bytes().splitlines(keepends=True)
+        kept = b"".join(lines[: num_cycles + 1]).decode()
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"run.record_schedule: cannot read the record: {error}") from error
-    if len(lines) <= num_cycles:
+    if kept.count("\n") <= num_cycles:
         raise ConfigError(
             f"run.record_schedule: expected {num_cycles} learner cycles in {path}, got"
             f" {max(len(lines) - 1, 0)}"
         )
-    write_text(path, "".join(lines[: num_cycles + 1]))
+    write_text(path, kept)
 
 
 def read_schedule(path: str, *, num_actors: int, trajectories_per_cycle: int) -> RecordedSchedule:

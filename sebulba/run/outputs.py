@@ -17,6 +17,7 @@ from sebulba.run.evaluation import PeriodicEvaluation
 from sebulba.run.state import Resumed, resume
 from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
+from sebulba.storage.lock import RunLock, TakenOverError
 from sebulba.storage.metrics.base import MetricsWriter
 from sebulba.storage.metrics.csv import CsvWriter
 from sebulba.storage.metrics.jsonl import JsonlWriter
@@ -37,6 +38,7 @@ class Outputs:
     autosave: Autosave
     evaluation: PeriodicEvaluation | None
     recorder: ScheduleRecorder | None
+    lock: RunLock
 
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
         """Record a learner cycle, in the learner's thread."""
@@ -48,7 +50,12 @@ class Outputs:
             self.evaluation.after_cycle(items)
 
     def poll(self) -> None:
-        """Save and evaluate if it is due, in the supervisor's thread."""
+        """Save and evaluate if it is due, in the supervisor's thread.
+
+        Raises:
+            RunDirectoryError: nothing can be saved any more.
+        """
+        self.lock.raise_if_lost()
         self.autosave.poll()
         if self.evaluation is not None:
             self.evaluation.poll()
@@ -56,7 +63,8 @@ class Outputs:
     def close(self, run_end: RunEnd, *, threads_have_ended: bool) -> Exception | None:
         """Save the run, evaluate its last networks and close all files; return the failure."""
         try:
-            self.autosave.finish(threads_have_ended=threads_have_ended)
+            may_save = not isinstance(run_end.failure, TakenOverError)
+            self.autosave.finish(threads_have_ended=threads_have_ended, may_save=may_save)
             if self.evaluation is not None and run_end.failure is None:
                 self.evaluation.finish(run_end)
         except Exception as error:
@@ -71,7 +79,11 @@ class Outputs:
 
 
 def open_outputs(
-    ring: Ring, config: Config, path: pathlib.Path, on_message: Callable[[str], None]
+    ring: Ring,
+    config: Config,
+    path: pathlib.Path,
+    lock: RunLock,
+    on_message: Callable[[str], None],
 ) -> Outputs:
     """Open the run's files; to resume, bring the ring to its checkpoint first.
 
@@ -86,13 +98,16 @@ def open_outputs(
         env_steps = resumed.env_steps
         on_message(str(resumed))
     recorder = _recorder(ring, config, own, on_message, resumed=resumed)
-    checkpointer = Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon)
+    checkpointer = Checkpointer(
+        directory, keep=config.checkpoint.keep, start_thread=start_daemon, check=lock.verify
+    )
     if resumed is not None:
         checkpointer.discard_after(resumed.num_cycles)
     return Outputs(
         fan_out=MetricsFanOut(
-            _writers(config, path, resume_env_steps=env_steps),
+            _writers(config, path, on_message, resume_env_steps=env_steps),
             on_warning=on_message,
+            check=lock.check_owner,
         ),
         autosave=Autosave(
             ring,
@@ -102,6 +117,7 @@ def open_outputs(
         ),
         evaluation=_periodic_evaluation(ring, config, path, on_message, resume_env_steps=env_steps),
         recorder=recorder,
+        lock=lock,
     )
 
 
@@ -158,19 +174,27 @@ def _periodic_evaluation(
         ),
         interval_env_steps=settings.interval_env_steps,
         stop_on_error=settings.stop_on_error,
-        writer=JsonlWriter(path / EVALUATIONS, resume_env_steps=resume_env_steps),
+        writer=JsonlWriter(
+            path / EVALUATIONS, resume_env_steps=resume_env_steps, on_warning=on_message
+        ),
         on_message=on_message,
     )
 
 
 def _writers(
-    config: Config, path: pathlib.Path, *, resume_env_steps: int | None
+    config: Config,
+    path: pathlib.Path,
+    on_message: Callable[[str], None],
+    *,
+    resume_env_steps: int | None,
 ) -> list[MetricsWriter]:
     if not hosts.is_first():
         return []
     writers: list[MetricsWriter] = [
-        JsonlWriter(path / "metrics.jsonl", resume_env_steps=resume_env_steps),
-        CsvWriter(path / "metrics.csv", resume_env_steps=resume_env_steps),
+        writer(path / name, resume_env_steps=resume_env_steps, on_warning=on_message)
+        for writer, name in ((JsonlWriter, "metrics.jsonl"), (CsvWriter, "metrics.csv"))
+    ]
+    writers += [
         TensorBoardWriter(path, resume_env_steps=resume_env_steps),
     ]
     if config.run.wandb_project is not None:
