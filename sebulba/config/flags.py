@@ -19,7 +19,7 @@ from sebulba.config.coercion import describe_type
 from sebulba.config.file import SECTIONS
 from sebulba.config.loading import flag_name, load_config, split_arguments
 from sebulba.config.yaml_dialect import inline
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
 
 
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
         path = paths[0] if paths else None
         config = load_config(path, [f"{flag}={text}" for flag, text in flags.items()])
     except ConfigError as error:
-        print(f"{usage}\n{error}", file=sys.stderr)
+        print(f"{usage}\n{escaped(str(error))}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     if wants_help:
         source = path or "the schema"
