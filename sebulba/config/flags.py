@@ -21,7 +21,7 @@ from sebulba.config.coercion import describe_type
 from sebulba.config.file import SECTIONS
 from sebulba.config.loading import flag_name, load_config, split_arguments
 from sebulba.config.yaml_dialect import inline
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
 
 
@@ -50,7 +50,7 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
         # Help must explain the keys that an unfinished config lacks.
         config = load_config(path, arguments, is_complete=not wants_help)
     except ConfigError as error:
-        print(f"{usage}\n{error}", file=sys.stderr)
+        print(f"{usage}\n{escaped(str(error))}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     if wants_help:
         source = path or "the schema"

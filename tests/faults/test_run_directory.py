@@ -126,7 +126,7 @@ def test_row_3_an_owner_on_another_machine_is_alive_if_its_time_stamp_changes(
     path, left = write_lock(tmp_path), list(stamps)
     os.utime(path, ns=(left[0], left.pop(0)))
     monkeypatch.setattr(locks.time, "sleep", lambda s: os.utime(path, ns=(left[0], left[0])))
-    with pytest.raises(ConfigError, match="in use by process .* on host node7"):
+    with pytest.raises(ConfigError, match=r"in use by process .* on host node7"):
         take_lock(tmp_path, on_message=lambda text: None)
 
 
