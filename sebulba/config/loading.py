@@ -20,13 +20,11 @@ __all__ = ["ConfigError", "load_config", "to_yaml"]
 
 _REMOVED = {
     "learner.max_policy_lag": "it is learner.policy_lag now, which is exact and not a bound",
-    "agent.learning_rate_decay": (
-        "write agent.learning_rate: {schedule: linear, start: RATE, end: 0}"
-    ),
-    "agent.clip_decay": "write agent.clip: {schedule: linear, start: CLIP, end: 0}",
+    "agent.learning_rate_decay": "set agent.learning_rate: {schedule: linear, start: RATE, end: 0}",
+    "agent.clip_decay": "set agent.clip: {schedule: linear, start: CLIP, end: 0}",
     **dict.fromkeys(
         ("agent.epsilon_start", "agent.epsilon_end", "agent.epsilon_decay_env_steps"),
-        "write agent.epsilon: {schedule: linear, start: 1, end: 0.05, env_steps: 10_000}",
+        "set agent.epsilon: {schedule: linear, start: 1, end: 0.05, env_steps: 10_000}",
     ),
     "run.record_schedule": "a run with learner.policy_lag is repeatable without a record",
     "run.replay_schedule": "a run with learner.policy_lag is repeatable without a record",

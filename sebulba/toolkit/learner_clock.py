@@ -34,12 +34,11 @@ class LearnerClock:
 
 def init_clock() -> LearnerClock:
     """Return the clock before the first trajectory."""
-    zero = jnp.uint32(0)
     return LearnerClock(
         step=jnp.int32(-1),
-        env_steps_low=zero,
-        env_steps_high=zero,
-        cycle_env_steps=zero,
+        env_steps_low=jnp.uint32(0),
+        env_steps_high=jnp.uint32(0),
+        cycle_env_steps=jnp.uint32(0),
         num_trajectories=jnp.int32(0),
     )
 

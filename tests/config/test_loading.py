@@ -13,6 +13,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.loading import ConfigError, load_config, to_yaml
 from sebulba.config.validation import validate
 from sebulba.errors import did_you_mean
+from sebulba.toolkit.schedules import Schedule
 from sebulba_agents import AGENTS
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import R2D2Config
@@ -64,7 +65,11 @@ def test_empty_file_or_section_has_the_defaults(write, text):
         (["--learner.policy-lag", "null"], "learner.policy_lag", None),
         (["--devices.learner", "[0, 1]"], "devices.learner", (0, 1)),
         (["--agent.learning-rate", "1e-4"], "agent.learning_rate", 1e-4),
-        (["--agent.learning-rate-decay", "true"], "agent.learning_rate_decay", True),
+        (
+            ["--agent.learning-rate", "{schedule: linear, start: 1e-3, end: 0, env_steps: 1e6}"],
+            "agent.learning_rate",
+            Schedule(schedule="linear", start=1e-3, end=0.0, env_steps=1_000_000),
+        ),
         (["--agent.lambda_", "0.9"], "agent.lambda_", 0.9),
         (["--agent.lambda", "0.9"], "agent.lambda_", 0.9),
         (["--run-dir", "2024"], "run_dir", "2024"),

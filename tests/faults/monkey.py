@@ -38,7 +38,7 @@ CONFIG = """
 env: {env}
 devices: {{actor: [0], learner: {learners}}}
 actor: {{num_envs: 4, trajectory_length: 5, cycle: stepped}}
-learner: {{max_policy_lag: 0}}
+learner: {{policy_lag: 0}}
 agent: {agent}
 checkpoint: {{interval_s: {interval_s}}}
 run: {{log_interval_env_steps: 170, total_env_steps: {goal}}}

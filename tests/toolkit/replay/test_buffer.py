@@ -43,11 +43,13 @@ def _jitted_sample(spec):
 
 def _fill(spec, num_trajectories, row=ROW, recurrent=RECURRENT):
     """Each actor `a` adds `num_trajectories[a]`; the recurrent state before row n is n."""
+    starts = jnp.arange(0.0, spec.trajectory_length, spec.stride)[:, None]
     state = replay.init(spec, row, recurrent)
     for actor_id, count in enumerate(num_trajectories):
         for trajectory in range(count):
             first = trajectory * spec.trajectory_length
-            carried = jax.tree.map(lambda _: jnp.full(spec.num_envs, float(first)), recurrent)  # noqa: B023
+            before = jnp.broadcast_to(first + starts, (len(starts), spec.num_envs))
+            carried = jax.tree.map(lambda _: before, recurrent)  # noqa: B023
             rows = _rows(spec, actor_id, first)
             state = _jitted(spec)(state, rows, carried, jnp.int32(actor_id))
     return state
@@ -83,8 +85,7 @@ SPECS = {
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @pytest.mark.parametrize("counts", [(1, 2), (3, 5), (6, 0), (9, 14)])
 def test_sample_draws_exactly_the_complete_sequences(spec, counts):
-    recurrent = RECURRENT if spec.stride == spec.trajectory_length else ()
-    state = _fill(spec, counts, recurrent=recurrent)
+    state = _fill(spec, counts)
     drawn, identities = _draw_all(spec, state)
     expected = _stored_starts(spec, counts)
     assert int(drawn.num_sequences) == len(expected)
@@ -96,15 +97,13 @@ def test_sample_draws_exactly_the_complete_sequences(spec, counts):
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_sample_returns_the_rows_of_the_named_sequences(spec):
-    recurrent = RECURRENT if spec.stride == spec.trajectory_length else ()
-    state = _fill(spec, (9, 14), recurrent=recurrent)
+    state = _fill(spec, (9, 14))
     drawn, _ = _draw_all(spec, state, draws=50)
     offset = np.arange(-spec.num_context_rows, spec.sequence_length + 1)
     rows = np.asarray(drawn.sequences.rows)
     np.testing.assert_array_equal(rows[..., 1], np.asarray(drawn.ids.start) + offset[:, None])
     assert (rows[..., 0] == np.asarray(drawn.ids.stream)).all()
-    if recurrent is RECURRENT:
-        np.testing.assert_array_equal(drawn.sequences.recurrent, drawn.ids.start)
+    np.testing.assert_array_equal(drawn.sequences.recurrent, drawn.ids.start)
 
 
 def test_add_donates_and_writes_in_place():
@@ -214,8 +213,3 @@ def test_replay_bytes_are_those_allocated():
 def test_spec_names_what_does_not_fit(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SPEC, **change)
-
-
-def test_init_rejects_recurrent_states_within_a_trajectory():
-    with pytest.raises(ValueError, match="expected a stride of 4"):
-        replay.init(SPECS["halves"], ROW, RECURRENT)
