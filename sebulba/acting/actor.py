@@ -214,8 +214,7 @@ def run_actor(
     """
     actor.clock.restart()
     for cycle in itertools.count(actor.num_cycles):
-        min_version = schedule.policy_version(actor.actor_id, cycle)
-        version, networks = staging.take(min_version)
+        version, networks = staging.take(schedule.policy_version(actor.actor_id, cycle))
         # A program that waits for its networks to arrive would block the programs of the device's
         # other actors behind it.
         jax.block_until_ready(networks)

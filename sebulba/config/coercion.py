@@ -25,7 +25,7 @@ def coerce(value: Any, annotation: Any) -> Any:
         for each in filter(dataclasses.is_dataclass, _alternatives(annotation)):
             return _construct(value, each)
     if not _fits(value, annotation):
-        got = f"{yaml_dialect.inline(value)} ({type(value).__name__})"
+        got = f"{yaml_dialect.shown(value)} ({type(value).__name__})"
         raise ConfigError(f"expected {describe_type(annotation)}, got {got}")
     return _convert(value, annotation)
 
@@ -62,9 +62,9 @@ def coerce_text(text: str, annotation: Any) -> Any:
         return None if text == "null" and type(None) in alternatives else text
     try:
         value = yaml_dialect.parse(text)
-    except yaml.YAMLError as error:
-        reason = getattr(error, "problem", None) or error
-        raise ConfigError(f"expected {describe_type(annotation)}, got {text!r}: {reason}") from None
+    except yaml.MarkedYAMLError as error:
+        got = f"{yaml_dialect.shown(text)}: {error.problem}"
+        raise ConfigError(f"expected {describe_type(annotation)}, got {got}") from None
     return coerce(value, annotation)
 
 
@@ -111,7 +111,8 @@ def _fits(value: Any, annotation: Any) -> bool:
         # An int may be too large for a float; the comparison fails for infinity and NaN as well.
         return is_number and abs(value) <= sys.float_info.max
     if annotation is int:
-        return is_number and (isinstance(value, int) or value.is_integer())
+        # More than 64 bits fit no counter, and no array.
+        return is_number and (isinstance(value, int) or value.is_integer()) and abs(value) < 2**63
     if annotation in (str, bool, type(None)):
         return isinstance(value, annotation)
     raise TypeError(f"the config schema cannot declare {annotation}")
