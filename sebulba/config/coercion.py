@@ -41,6 +41,10 @@ def _construct(value: dict[str, Any], cls: Any) -> Any:
             fields[name] = coerce(each, annotations[name])
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING and field.name not in fields:
+            expected = describe_type(annotations[field.name])
+            raise ConfigError(f"expected a value of `{field.name}`, {expected}")
     try:
         return cls(**fields)
     except (TypeError, ValueError) as error:

@@ -152,7 +152,7 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     taken = jnp.take_along_axis(log_policy, trajectory.action[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(targets.log_probs, taken, rtol=1e-5)
     _, (later, _) = jax.jit(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))
-    chex.assert_trees_all_equal(later.window, experience.window)
+    chex.assert_trees_all_equal(later.window.trajectory, experience.window.trajectory)
 
 
 @pytest.mark.parametrize("lstm_size", [None, 6])

@@ -219,6 +219,38 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ("seed: !!python/name:os.system\n", "x.yaml:1: tags are not supported, got tag"),
         ("agent:\n  name: 3\n", "x.yaml:2: agent.name: expected str, got 3 (int)"),
         (
+            "agent:\n  learning_rate_decay: true\n",
+            "x.yaml:2: agent.learning_rate_decay: unknown key; set agent.learning_rate: {",
+        ),
+        (
+            "agent: {learning_rate: {schedule: linear, start: 1e-3}}",
+            "x.yaml:1: agent.learning_rate: expected a value of `end` with schedule: linear",
+        ),
+        (
+            "agent: {learning_rate: {schedule: linear, begin: 1e-3}}",
+            "x.yaml:1: agent.learning_rate: unknown key begin; known: schedule, start",
+        ),
+        (
+            "agent: {learning_rate: {schedule: linear, start: x}}",
+            "x.yaml:1: agent.learning_rate: start: expected float | null, got x (str)",
+        ),
+        (
+            "agent: {learning_rate: {start: 1e-3}}",
+            "x.yaml:1: agent.learning_rate: expected a value of `schedule`",
+        ),
+        (
+            "agent: {learning_rate: fast}",
+            "x.yaml:1: agent.learning_rate: expected float | {schedule: ..., ...}, got fast (str)",
+        ),
+        (
+            "learner:\n  policy_lag: 1\nagent:\n  name: a2c\n",
+            "x.yaml:2: learner.policy_lag: expected 0",
+        ),
+        (
+            "agent:\n  name: policy_gradient\n",
+            "x.yaml: learner.policy_lag: expected 0 with policy_gradient, which does not correct",
+        ),
+        (
             "agent:\n  name: imapla\n",
             "x.yaml:2: agent.name: unknown name imapla; did you mean impala? (known: impala, ",
         ),
@@ -321,6 +353,7 @@ def test_to_yaml_loads_back_equal_for_unusual_values(write):
     arguments = [
         *("--env.options", "{a: '1e-4', b: 'no', c: ['010', '1:30', 1e-5, [~]], d: {}, é: ''}"),
         *("--run-dir", "null: # 7", "--agent.hidden-sizes", "[]", "--agent.learning-rate", "1e-20"),
+        *("--agent.entropy-cost", "{schedule: piecewise, values: [1, 2], boundaries: [9]}"),
         *("--devices.learner", "[1, 0]", "--agent.max-grad-norm", "null", "--run.mode", "serial"),
     ]
     config = load_config(None, arguments)
@@ -351,6 +384,18 @@ def test_validate_error_says_key_expected_and_got(config, message):
     with pytest.raises(ConfigError) as caught:
         validate(config)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("--learner.policy-lag", "0"),
+        ("--learner.policy-lag", "1", "--learner.allow-uncorrected-lag", "true"),
+        ("--run.mode", "serial"),
+    ],
+)
+def test_an_agent_that_does_not_correct_for_lag_accepts_none_or_what_is_allowed(settings):
+    assert load_config(None, ["--agent.name", "a2c", *settings]).agent.name == "a2c"
 
 
 def test_validate_accepts_minimum_and_maximum_values():

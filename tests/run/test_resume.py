@@ -24,6 +24,7 @@ from sebulba.learning.progress import Progress
 from sebulba.run import lifecycle
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
+from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import R2D2Config
 from tests.run.resuming import comparable, rows_in, run_ring
@@ -34,7 +35,8 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
 RECALL = EnvConfig(suite="jax", id="Recall-v0")
 CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
-IMPALA = ImpalaConfig(hidden_sizes=(8,), lstm_size=8)
+FALLING = Schedule(schedule="linear", start=1e-3, end=0.0)
+IMPALA = ImpalaConfig(hidden_sizes=(8,), lstm_size=8, learning_rate=FALLING)
 R2D2 = R2D2Config(
     hidden_sizes=(8,),
     lstm_size=8,
@@ -46,6 +48,7 @@ R2D2 = R2D2Config(
     min_replay_rows=100,
     replay_ratio=4.0,
     target_period=5,
+    importance_exponent=Schedule(schedule="linear", start=0.4, end=1.0),
 )
 
 

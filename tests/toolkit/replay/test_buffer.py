@@ -109,7 +109,7 @@ def test_sample_returns_the_rows_of_the_named_sequences(spec):
 def test_add_donates_and_writes_in_place():
     state = _fill(SPEC, (1, 0))
     pointer = state.rows.unsafe_buffer_pointer()
-    added = _jitted(SPEC)(state, _rows(SPEC, 0, 4), jnp.zeros(3), jnp.int32(0))
+    added = _jitted(SPEC)(state, _rows(SPEC, 0, 4), jnp.zeros((1, 3)), jnp.int32(0))
     assert state.rows.is_deleted()
     assert added.rows.unsafe_buffer_pointer() == pointer
 
@@ -146,7 +146,7 @@ def test_new_sequences_get_the_greatest_priority():
     state = _fill(SPEC, (3, 0))
     ids = SequenceIds(stream=jnp.array([0]), start=jnp.array([0]))
     state = replay.update_priorities(SPEC, state, ids, jnp.array([7.0]))
-    state = _jitted(SPEC)(state, _rows(SPEC, 0, 12), jnp.full(3, 12.0), jnp.int32(0))
+    state = _jitted(SPEC)(state, _rows(SPEC, 0, 12), jnp.full((1, 3), 12.0), jnp.int32(0))
     # Of starts 0, 4 and 8 the last is new.
     expected = [[7.0, 1.0, 7.0], [1.0, 1.0, 7.0], [1.0, 1.0, 7.0]]
     np.testing.assert_array_equal(state.mass[:3, :3], expected)
@@ -167,7 +167,7 @@ def test_update_priorities_passes_over_an_overwritten_sequence():
     stale, _ = _draw_all(SPEC, state, draws=40)
     for trajectory in range(5, 10):
         rows = _rows(SPEC, 0, 4 * trajectory)
-        state = _jitted(SPEC)(state, rows, jnp.zeros(3), jnp.int32(0))
+        state = _jitted(SPEC)(state, rows, jnp.zeros((1, 3)), jnp.int32(0))
     mass = np.asarray(state.mass)
     state = replay.update_priorities(SPEC, state, stale.ids, jnp.full(40, 1e6))
     np.testing.assert_array_equal(state.mass, mass)
@@ -180,7 +180,7 @@ def test_a_partly_overwritten_sequence_leaves_with_its_priority():
     state = _fill(SPEC, (5, 0))
     oldest = SequenceIds(stream=jnp.array([1]), start=jnp.array([0]))
     state = replay.update_priorities(SPEC, state, oldest, jnp.array([1e6]))
-    state = _jitted(SPEC)(state, _rows(SPEC, 0, 20), jnp.zeros(3), jnp.int32(0))
+    state = _jitted(SPEC)(state, _rows(SPEC, 0, 20), jnp.zeros((1, 3)), jnp.int32(0))
     _, identities = _draw_all(SPEC, state)
     assert (1, 0) not in identities
     assert (1, 20) not in identities  # what took its place is not complete yet
@@ -199,7 +199,9 @@ def test_priority_zero_is_never_drawn_even_uniformly():
 def test_replay_bytes_are_those_allocated():
     state = replay.init(SPEC, ROW, RECURRENT)
     allocated = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-    assert replay.replay_bytes(SPEC, ROW, RECURRENT) == allocated == 6 * 20 * 8 + 6 * 5 * 8 + 8
+    # Rows, recurrent states and priorities, rows counted, the clock.
+    expected = 6 * 20 * 8 + 6 * 5 * 8 + 8 + 20
+    assert replay.replay_bytes(SPEC, ROW, RECURRENT) == allocated == expected
 
 
 @pytest.mark.parametrize(
