@@ -20,6 +20,7 @@ from collections.abc import Callable
 from sebulba.errors import ConfigError
 
 LOCK = "run.lock"
+_CONFIG = "config.yaml"
 
 _HEARTBEAT_S = 1.0
 # Many beats: the owner's machine may be slow, and its file system may cache time stamps.
@@ -93,11 +94,14 @@ class RunLock:
         self._mutex = threading.Lock()
         self._is_released = threading.Event()
         self._thread: threading.Thread | None = None
+        self._missing_since: float | None = None
+        self._is_of_run = False  # whether there is a config that must stay
         self._fd = os.open(self._path, os.O_RDONLY)
         self._inode = directory.stat().st_ino
 
     def keep(self, start_thread: Callable[[Callable[[], None], str], threading.Thread]) -> None:
         """Start the thread that shows other machines that this process is alive."""
+        self._is_of_run = (self.directory / _CONFIG).exists()
         self._thread = start_thread(self._beat, "run lock")
 
     def check(self) -> None:
@@ -183,21 +187,28 @@ class RunLock:
                     os.utime(self._fd)
                 content = self._path.read_bytes()
             except (FileNotFoundError, NotADirectoryError):
+                # Not at once: what removes the lock may be about to remove the directory.
+                self._missing_since = self._missing_since or _now()
+                if self._is_there() and _now() - self._missing_since < _HEARTBEAT_S:
+                    return
                 self._loss = self._restore()
             except OSError:
                 return  # The file system fails, which says nothing about the lock.
             else:
                 if content != self._content:
                     self._loss = _taken_over(self._path, content)
-            self._verified_at = _now()
+            self._missing_since, self._verified_at = None, _now()
+
+    def _is_there(self) -> bool:
+        try:
+            has_config = not self._is_of_run or (self.directory / _CONFIG).exists()
+            return has_config and self.directory.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     def _restore(self) -> RunDirectoryError | None:
         """Put a lock back that was removed by hand, or return why that is impossible."""
-        try:
-            is_there = self.directory.stat().st_ino == self._inode
-        except OSError:
-            is_there = False
-        if not is_there:
+        if not self._is_there():
             place = self.moved_to()
             how = "removed" if place is None else f"moved to {place}"
             return MovedError(f"the run directory {self.directory} was {how} during the run")
