@@ -110,7 +110,8 @@ def describe_keys(section: str, values: Any) -> Iterator[tuple[str, str, str, st
 
 def _describe_flags(config: Config, source: str) -> str:
     lines = _wrap(
-        "A VALUE is YAML: 1e-4, true, null, '[64, 64]', '{max_episode_steps: 200}', '{schedule: linear, start: 1e-3, end: 0}'. A flag replaces"
+        "A VALUE is YAML: 1e-4, true, null, '[64, 64]', '{max_episode_steps: 200}',"
+        " '{schedule: linear, start: 1e-3, end: 0}'. A flag replaces"
         f" the config's value. Defaults are those of {source}.",
         indent="",
     )

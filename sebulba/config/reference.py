@@ -18,8 +18,8 @@ flag of the same dotted name, which replaces the file's value: `--actor.num-envs
 `python -m sebulba.train CONFIG --help` prints the same list with the values of `CONFIG`.
 
 A number of type `float | {schedule: ..., ...}` can change during the run:
-`agent.learning_rate: {schedule: linear, start: 1e-3, end: 0}` falls to 0 at `run.total_env_steps`. Schedules
-are constant, linear, cosine and piecewise, all with `warm_up`:
+`agent.learning_rate: {schedule: linear, start: 1e-3, end: 0}` falls to 0 at `run.total_env_steps`.
+Schedules are constant, linear, cosine and piecewise, all with `warm_up`:
 [examples](write_an_agent.md#settings-that-change-during-a-run).
 
 `python -m sebulba.config > docs/configuration.md` generates this page from the schema; do not edit
