@@ -26,6 +26,7 @@ from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import check_networks, open_run_dir_together
 from sebulba.learning.non_finite import NonFiniteError
 from sebulba.ring.run_end import RunEnd
+from sebulba.ring.watchdog import Timeouts
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.endings import (
     describe_checkpoint,
@@ -153,8 +154,11 @@ def _run(config: Config, path: pathlib.Path, console: Console, run_end: RunEnd) 
             writer_queues=outputs.fan_out.queues,
             after_cycle=outputs.after_cycle,
             on_poll=outputs.poll,
-            env_timeout_s=config.actor.env_timeout_s,
-            update_timeout_s=config.learner.update_timeout_s,
+            timeouts=Timeouts(
+                env_s=config.actor.env_timeout_s,
+                update_s=config.learner.update_timeout_s,
+                compile_s=config.run.compile_timeout_s,
+            ),
         )
     # `BaseException`: a `SystemExit` of a thread is raised here too.
     except BaseException as error:
