@@ -11,5 +11,7 @@ EXIT_STUCK = 5
 """The watchdog ended the run: an environment or the learner hangs."""
 EXIT_NON_FINITE = 6
 """The loss or the gradients were not finite."""
+EXIT_NOT_JOINED = 8
+"""The hosts of the run did not find each other at the start; nothing ran."""
 EXIT_SIGNAL_BASE = 128
 """Plus the number of the signal that stopped the run: 129 SIGHUP, 130 SIGINT, 143 SIGTERM."""

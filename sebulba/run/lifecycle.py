@@ -20,10 +20,12 @@ from sebulba.exit_codes import (
     EXIT_CONFIG,
     EXIT_DONE,
     EXIT_FAILED,
+    EXIT_NOT_JOINED,
     EXIT_SIGNAL_BASE,
 )
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import check_networks, open_run_dir_together
+from sebulba.hosts.rendezvous import JoinError
 from sebulba.learning.non_finite import NonFiniteError
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.watchdog import Timeouts
@@ -70,6 +72,9 @@ def _exit_code(config: Config) -> int:
     except ConfigError as error:
         _print_error(f"sebulba: {error}")
         return EXIT_CONFIG
+    except JoinError as error:
+        _print_error(f"sebulba: {error}. Start all hosts again, within that time.")
+        return EXIT_NOT_JOINED
     except CheckpointError as error:
         _print_error(f"{error}\n{describe_failure(error, pathlib.Path(config.run_dir or '.'))}")
         return EXIT_CHECKPOINT
