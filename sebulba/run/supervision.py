@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import jax
@@ -143,7 +143,9 @@ class Supervisor:
 
     def _dump_stacks(self) -> None:
         if not self._has_dumped:
-            faulthandler.dump_traceback(sys.__stderr__ or 2)
+            # An error here would hide the one that the stacks are for.
+            with suppress(OSError, ValueError):
+                faulthandler.dump_traceback(sys.__stderr__ or 2)
         self._has_dumped = True
 
 
