@@ -8,6 +8,7 @@ import pathlib
 import sys
 
 from sebulba.config import flags
+from sebulba.tools.check import names
 
 _PROG = "python -m sebulba.check"
 _DESCRIPTION = """\
@@ -15,19 +16,29 @@ Checks that the agent and the environment of a config work together. Runs them t
 pipeline on a known stream of rows, and prints for each check whether it passed (✓), failed (✗, with
 what was expected, what came, and a likely cause) or does not apply (–, with the reason).
 
---json FILE   also write the results to this file, as JSON"""
+--only NAME…  run these checks only, by their short names
+--list        print the short names of all checks, and end
+--json FILE   also write the results to this file, as JSON
+
+With the environment variable JAX_DISABLE_JIT=1 nothing is compiled, and a breakpoint in an agent
+shows numbers; choose a tiny config."""
 
 
 def main() -> None:
     """Parse the command line, run all checks, and exit with 0, 2 or 3."""
     parser = argparse.ArgumentParser(prog=f"{_PROG} CONFIG", add_help=False, allow_abbrev=False)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--list", action="store_true")
     options, argv = parser.parse_known_args()
+    if options.list:
+        print("\n".join(f"{short:12}  {name}" for short, name in names.SHORT_NAMES.items()))
+        return
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     # Importing jax takes a second, so command line errors and --help come first.
     from sebulba.tools.check.command import run_check
 
-    sys.exit(run_check(config, options.json))
+    sys.exit(run_check(config, options.json, options.only))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ A document is plain data of limited size. It has no tags, so no scalar can contr
 no alias to itself, so its tree is finite. Every error is a `yaml.MarkedYAMLError`.
 """
 
+import dataclasses
 import re
 from typing import Any
 
@@ -165,9 +166,14 @@ def dump(value: Any) -> str:
 
 
 def inline(value: Any) -> str:
-    """Return `value` on one line, for help."""
+    """Return `value` on one line, for messages and help."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((each, getattr(value, each.name)) for each in dataclasses.fields(value))
+        value = {each.name: setting for each, setting in fields if setting != each.default}
     try:
-        text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=float("inf"))
+        text = yaml.dump(
+            [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=float("inf")
+        )
     except yaml.representer.RepresenterError:
         return repr(value)
     return text.strip()[1:-1]

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.errors import ConfigError
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.types import PyTree
 
@@ -26,6 +27,8 @@ def map_over_learner_devices(
 ) -> Callable[..., Any]:
     """Return `function` mapped over the learner devices and jitted.
 
+    With `JAX_DISABLE_JIT=1`, `function` runs unmapped, on one learner device only.
+
     Args:
         function: takes one device's blocks, returns a tuple.
         learner_devices: placed the arguments of later calls.
@@ -39,12 +42,26 @@ def map_over_learner_devices(
 
     def call(*args: PyTree) -> Any:
         nonlocal mapped
+        if is_jit_disabled() and len(learner_devices) == 1:
+            # For a debugger: reductions over one device are the identity, and `shard_map` without
+            # jit takes seconds per update.
+            return function(*args)
+        if is_jit_disabled():
+            raise ConfigError(
+                "JAX_DISABLE_JIT: expected one learner device (devices.learner), got"
+                f" {len(learner_devices)}"
+            )
         if mapped is None:
             in_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, args)
             mapped = build(function, learner_devices, in_specs, out_specs, donate_argnums)
         return mapped(*args)
 
     return call
+
+
+def is_jit_disabled() -> bool:
+    """Whether `JAX_DISABLE_JIT` is set, to debug an agent."""
+    return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def _with_shard_map(function, learner_devices, in_specs, out_specs, donate_argnums):

@@ -11,7 +11,7 @@ from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevic
 from sebulba.learning.non_finite import count, init_counts, select
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.prng import stream
-from sebulba.toolkit.reductions import LEARNER_AXIS
+from sebulba.toolkit.reductions import learner_device_index, mean_over_learner_devices
 from sebulba.types import ActorState, Array, Experience, Networks, PyTree, Trajectory
 
 
@@ -113,10 +113,10 @@ def loss_and_gradients(
     """
     # Folded from the number of the step, so that a resumed run draws the same numbers.
     key = jax.random.fold_in(state.key, state.step)
-    key = jax.random.fold_in(key, jax.lax.axis_index(LEARNER_AXIS))
+    key = jax.random.fold_in(key, learner_device_index())
     loss = jax.value_and_grad(agent.loss, has_aux=True)
     (value, (experience, metrics)), grads = loss(state.networks, experience, key, state.step)
-    grads, value, metrics = jax.lax.pmean((grads, value, metrics), LEARNER_AXIS)
+    grads, value, metrics = mean_over_learner_devices((grads, value, metrics))
     return value, metrics, grads, experience
 
 

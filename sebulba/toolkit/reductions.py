@@ -15,6 +15,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from sebulba.types import PyTree
+
 LEARNER_AXIS = "learner"
 """The named axis of the learner's mapped update. Only the framework names it."""
 
@@ -73,6 +75,16 @@ def masked_max(x: jax.Array, mask: jax.Array) -> jax.Array:
     x = jax.lax.stop_gradient(x)
     local = jnp.max(_select(x, mask, -jnp.inf))
     return jax.lax.pmax(local, LEARNER_AXIS) if _is_mapped() else local
+
+
+def mean_over_learner_devices(tree: PyTree) -> PyTree:
+    """Return the mean of every leaf over all learner devices; for the framework's update."""
+    return jax.lax.pmean(tree, LEARNER_AXIS) if _is_mapped() else tree
+
+
+def learner_device_index() -> jax.Array:
+    """Return int32 `[]`, the number of this learner device; for the framework's update."""
+    return jax.lax.axis_index(LEARNER_AXIS) if _is_mapped() else jnp.int32(0)
 
 
 def _select(x: jax.Array, mask: jax.Array, otherwise: float) -> jax.Array:

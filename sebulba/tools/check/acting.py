@@ -7,15 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.tools.check.capture import as_data
+from sebulba.tools.check.names import ALIGNMENT, FORGETTING, REPLAYED
 from sebulba.tools.check.probe import action_code, expected_rows
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import CheckResult, first_difference, passed_unless, skipped
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, PyTree
-
-ALIGNMENT = "update_experience gets the environment's rows"
-REPLAYED = "acting again gives the same actor states"
-FORGETTING = "an episode begins without memory of the last"
 
 # XLA compiles this scan differently from the act cycle, and may reorder sums.
 _TOLERANCE = 1e-4

@@ -4,7 +4,8 @@ import collections
 import json
 import pathlib
 import sys
-from typing import TextIO
+from collections.abc import Sequence
+from typing import Self, TextIO
 
 import jax
 import rich.box
@@ -26,18 +27,22 @@ _MARKS: dict[Status, rich.text.Text] = {
 _PLAIN_WIDTH = 160  # columns of output that goes to a file or a pipe
 
 
-def run_check(config: Config, json_path: pathlib.Path | None = None) -> int:
+def run_check(
+    config: Config, json_path: pathlib.Path | None = None, only: Sequence[str] = ()
+) -> int:
     """Check a config, print the table, and return the process's exit code.
 
     Args:
         config: the config of a run.
         json_path: a file that the results are written to as JSON.
+        only: short names of the checks to run; empty: all.
     """
     if config.devices.actor is None and config.devices.learner is None:
         # Two devices, to compare updates on one and on two. JAX reads this when a backend starts.
         jax.config.update("jax_num_cpu_devices", 2)
     try:
-        report = check(config)
+        with Progress(sys.stderr) as progress:
+            report = check(config, only=only, on_progress=progress.show)
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -45,6 +50,27 @@ def run_check(config: Config, json_path: pathlib.Path | None = None) -> int:
     if json_path is not None:
         write_report(report, json_path)
     return EXIT_FAILED if report.has_failures else EXIT_DONE
+
+
+class Progress:
+    """Shows the name of the check in progress, on one line of a terminal or one line each."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def show(self, name: str) -> None:
+        """Show a name in place of the last one."""
+        text = f"\r\033[Kchecking: {name}" if self._stream.isatty() else f"checking: {name}\n"
+        self._stream.write(text)
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._stream.isatty():
+            self._stream.write("\r\033[K")
+            self._stream.flush()
 
 
 def print_report(report: Report, title: str, stream: TextIO) -> None:

@@ -1,11 +1,9 @@
 """Checks of buffer donation and of recompilation."""
 
+from sebulba.tools.check.names import COMPILATION, DONATION
 from sebulba.tools.check.recording import Recording, first_kept_leaf
 from sebulba.tools.check.result import CheckResult, passed_unless
 from sebulba.tools.check.subject import Subject
-
-DONATION = "actor and learner states are donated"
-COMPILATION = "every function is compiled once"
 
 
 def check_donation(subject: Subject, recording: Recording) -> CheckResult:

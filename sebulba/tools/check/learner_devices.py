@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
@@ -14,6 +15,7 @@ from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.tools.check.capture import from_data
+from sebulba.tools.check.names import EQUALITY, REPLICAS, SPLITTING
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import (
     CheckResult,
@@ -26,9 +28,6 @@ from sebulba.tools.check.result import (
 )
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import Networks, PyTree, TrajectoryItem
-
-SPLITTING = "shard_actor_state splits by environment"
-EQUALITY = "one and two learner devices learn the same"
 
 _NUM_DEVICES = 2
 _SAMPLED_UPDATES = 48  # for a mean gradient, where the loss samples
@@ -86,25 +85,30 @@ def comparison_devices() -> list[jax.Device]:
     return []
 
 
-def check_equality(subject: Subject, recording: Recording) -> CheckResult:
+def check_equality(subject: Subject, recording: Recording) -> list[CheckResult]:
     """Compare the mean gradients of one and of two learner devices on the same trajectories.
+
+    And compare the networks of two learner devices after an update.
 
     Where a loss samples (a replay, minibatches), the devices sample differently. Then the means of
     many updates are compared, projected on random directions and within their standard errors.
     """
     devices = comparison_devices()
+    reason = None
     if not devices:
-        return skipped(EQUALITY, "expected two devices, virtual CPU devices included, got one")
-    if subject.run_spec.num_envs % len(devices):
-        return skipped(
-            EQUALITY,
+        reason = "expected two devices, virtual CPU devices included, got one"
+    elif subject.run_spec.num_envs % len(devices):
+        reason = (
             f"expected actor.num_envs to be a multiple of {len(devices)}, got"
-            f" {subject.run_spec.num_envs}",
+            f" {subject.run_spec.num_envs}"
         )
-    try:
-        several, _ = subject.agent_on(len(devices))
-    except ConfigError as error:
-        return skipped(EQUALITY, f"the agent cannot use {len(devices)} learner devices: {error}")
+    else:
+        try:
+            several, _ = subject.agent_on(len(devices))
+        except ConfigError as error:
+            reason = f"the agent cannot use {len(devices)} learner devices: {error}"
+    if reason is not None:
+        return [skipped(EQUALITY, reason), skipped(REPLICAS, reason)]
     one, _ = subject.agent_on(1)
     updates = [
         _Updates(subject, recording, agent, devices[:count])
@@ -124,7 +128,13 @@ def check_equality(subject: Subject, recording: Recording) -> CheckResult:
         )
     failure = _difference(samples, updates[0], len(devices))
     cause = "a mean or sum over the batch does not use sebulba.toolkit.reductions"
-    return passed_unless(failure, EQUALITY, detail, cause)
+    return [passed_unless(failure, EQUALITY, detail, cause), _check_replicas(updates[1], kind)]
+
+
+def _check_replicas(several: "_Updates", kind: str) -> CheckResult:
+    detail = f"equal networks on {_NUM_DEVICES} {kind} after an update"
+    cause = "optimize depends on one device's experience, or on the device"
+    return passed_unless(several.differing_replica(), REPLICAS, detail, cause)
 
 
 def _difference(samples: list[np.ndarray], one: "_Updates", num_devices: int) -> str | None:
@@ -145,7 +155,11 @@ def _difference(samples: list[np.ndarray], one: "_Updates", num_devices: int) ->
 
 
 class _GradientsOnly:
-    """An agent that stores its gradients as the optimizer state, and changes no parameter."""
+    """An agent that changes no parameter, and stores in its optimizer state what it would change.
+
+    That state has the gradients, and the networks and optimizer state after one step from a new
+    optimizer state.
+    """
 
     def __init__(self, agent: Agent):
         self._agent = agent
@@ -154,13 +168,17 @@ class _GradientsOnly:
         return getattr(self._agent, name)
 
     def init_opt_state(self, networks: Networks) -> PyTree:
-        return jax.tree.map(lambda leaf: leaf * 0, networks)
+        start = self._agent.init_opt_state(networks)
+        grads = jax.tree.map(lambda leaf: leaf * 0, networks)
+        after = jax.tree.map(jnp.copy, (networks, start))
+        return {"grads": grads, "start": start, "after": after}
 
     def optimize(
         self, networks: Networks, opt_state: PyTree, grads: Networks, experience: PyTree
     ) -> Any:
-        del opt_state, experience
-        return networks, grads
+        start = opt_state["start"]
+        after = self._agent.optimize(networks, start, grads, experience)
+        return networks, {"grads": grads, "start": start, "after": after}
 
     def num_updates_per_cycle(self, cycle: int) -> int:
         del cycle
@@ -194,8 +212,34 @@ class _Updates:
         self.sizes = np.zeros(0)  # sum of absolute gradients in each leaf, in the latest update
         self.names = [
             leaf_name("gradient", path)
-            for path, _ in jax.tree_util.tree_leaves_with_path(self._learner.state.opt_state)
+            for path, _ in jax.tree_util.tree_leaves_with_path(self._grads)
         ]
+
+    @property
+    def _grads(self) -> Networks:
+        return self._learner.state.opt_state["grads"]
+
+    def differing_replica(self) -> str | None:
+        """Describe the first leaf that an update changes differently on two learner devices."""
+        after = self._learner.state.opt_state["after"]
+        leaves = zip(
+            jax.tree_util.tree_leaves_with_path(after[0]),
+            jax.tree.leaves(self._learner.state.networks),
+            strict=True,
+        )
+        for (path, leaf), before in leaves:
+            shards = [as_numpy(shard.data) for shard in leaf.addressable_shards]
+            differs = np.flatnonzero([not np.array_equal(shards[0], each) for each in shards])
+            if not len(differs):
+                continue
+            index = np.unravel_index(np.argmax(shards[0] != shards[differs[0]]), leaf.shape)
+            start = as_numpy(before.addressable_shards[0].data)[index]
+            return (
+                f"{leaf_name('networks', path)}{list(map(int, index))} (first update): expected the"
+                f" same on every learner device, got {shards[0][index]:.6g} on device 0 and"
+                f" {shards[differs[0]][index]:.6g} on device {differs[0]} ({start:.6g} before)"
+            )
+        return None
 
     def gradients(self, num_updates: int) -> np.ndarray:
         """Return the projected gradients of updates, `[num_updates, leaves · directions]`."""
@@ -203,7 +247,7 @@ class _Updates:
         for _ in range(num_updates):
             self._learner.run_cycle(self._cycles[-1])
             rng = np.random.default_rng(0)
-            leaves = jax.tree.leaves(as_numpy(self._learner.state.opt_state))
+            leaves = jax.tree.leaves(as_numpy(self._grads))
             self.sizes = np.array([np.abs(leaf).sum(dtype=np.float64) for leaf in leaves])
             projections.append(np.concatenate([_project(leaf, rng) for leaf in leaves]))
         return np.stack(projections)

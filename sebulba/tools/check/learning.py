@@ -7,30 +7,25 @@ field that the loss should ignore has to leave them bitwise equal.
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 
-from sebulba.tools.check import perturbation
-from sebulba.tools.check.perturbation import Entry, Perturbation, RowMask, other_values
+from sebulba.tools.check import memory, perturbation
+from sebulba.tools.check.names import MEMORY, REWARDS, TERMINATION, TRUNCATION, WEIGHT
+from sebulba.tools.check.perturbation import Entry, Perturbation, RowMask
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, is_equal, passed, passed_unless, skipped
+from sebulba.tools.check.result import CheckResult, failed, is_equal, passed, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
-from sebulba.tools.check.subject import Subject, env_axes
-from sebulba.types import EnvStep, PyTree
+from sebulba.tools.check.subject import Subject
+from sebulba.types import EnvStep
 
-REWARDS = "the loss credits a reward to the action before it"
-TERMINATION = "the loss does not bootstrap at a termination"
-TRUNCATION = "the loss bootstraps at a truncation"
-WEIGHT = "the loss gives autoreset transitions weight 0"
-MEMORY = "the loss begins episodes without memory"
-LOSS_CHECKS = (REWARDS, TERMINATION, TRUNCATION, WEIGHT, MEMORY)
+PROPERTIES = (REWARDS, TERMINATION, WEIGHT, TRUNCATION)
+LOSS_CHECKS = (*PROPERTIES, MEMORY)
 
 _LIKELY_CAUSES = {
     REWARDS: "rewards are one row off; transition t has the reward of row t + 1",
     TERMINATION: "the discount is not γ·(1 − terminated)",
-    TRUNCATION: "a truncation is treated as a termination",
+    TRUNCATION: "it bootstraps from the reset row after it, or is taken for a termination",
     WEIGHT: "a term of the loss is not masked with Trajectory.valid",
-    MEMORY: "the recurrent state is not reset where is_first, or only after it was used",
 }
 
 _MAX_ENTRIES_TRIED = 200  # to name the row; each one costs an update
@@ -68,8 +63,11 @@ _EXPECTATIONS = {
         _uses("action", perturbation.is_valid, "valid"),
     ),
     TRUNCATION: (
-        _uses("observation", perturbation.is_truncated, "truncated"),
+        # Apart: a loss that bootstraps from the reset after a truncation may still be right in a
+        # trajectory's last row, behind which it has no other.
+        _uses("observation", perturbation.is_truncated_inside, "truncated"),
         _uses("observation", perturbation.is_truncated_at_boundary, "truncated first or last"),
+        _ignores("observation", perturbation.is_reset_in_last_row, "reset last"),
         _uses("truncated flag", perturbation.is_truncated, "truncated"),
     ),
 }
@@ -80,28 +78,29 @@ _TERMINATED_FLAG = (_uses("terminated flag", perturbation.is_terminated, "termin
 
 
 def check_learning(subject: Subject, sensitivity: LossSensitivity) -> list[CheckResult]:
-    """Check every expectation, and the memory at the start of episodes."""
+    """Check every property of the loss, and the memory at the start of episodes."""
     if not sensitivity.has_gradient:
         reason = "the recorded trajectories gave no gradient"
         return [skipped(name, reason) for name in LOSS_CHECKS]
+    results = [check_property(name, subject, sensitivity) for name in PROPERTIES]
+    return [*results, memory.check_memory(subject, sensitivity)]
+
+
+def check_property(name: str, subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+    """Check every expectation of one property of the loss."""
     space = subject.run_spec.environment.action_space
-    results = []
-    for name, expectations in _expectations(subject).items():
-        needs_bootstrap = name == TRUNCATION or expectations is _TERMINATED_FLAG
-        if needs_bootstrap and not _bootstraps(sensitivity, subject):
-            reason = "the loss does not bootstrap, not even at the end of a trajectory"
-            results.append(skipped(name, reason))
-            continue
-        findings = [_examine(expectation, sensitivity, space) for expectation in expectations]
-        failure = next((finding.failure for finding in findings if finding.failure), None)
-        seen = ", ".join(finding.seen for finding in findings if finding.seen)
-        if failure is not None:
-            results.append(failed(name, f"{failure}; likely cause: {_LIKELY_CAUSES[name]}"))
-        elif not seen:
-            results.append(skipped(name, "the recorded trajectories have no such row"))
-        else:
-            results.append(passed(name, f"the loss {seen}"))
-    return [*results, _check_memory(subject, sensitivity)]
+    expectations = _expectations(subject)[name]
+    needs_bootstrap = name == TRUNCATION or expectations is _TERMINATED_FLAG
+    if needs_bootstrap and not _bootstraps(sensitivity, subject):
+        return skipped(name, "the loss does not bootstrap, not even at the end of a trajectory")
+    findings = [_examine(expectation, sensitivity, space) for expectation in expectations]
+    failure = next((finding.failure for finding in findings if finding.failure), None)
+    seen = ", ".join(finding.seen for finding in findings if finding.seen)
+    if failure is not None:
+        return failed(name, f"{failure}; likely cause: {_LIKELY_CAUSES[name]}")
+    if not seen:
+        return skipped(name, "the recorded trajectories have no such row")
+    return passed(name, f"the loss {seen}")
 
 
 def _expectations(subject: Subject) -> dict[str, tuple[_Expectation, ...]]:
@@ -180,62 +179,3 @@ def _changed_at_row(
         return Perturbation(field=field, rows=rows, action_space=space).apply([item])[0]
 
     return [changed(item) for item in items]
-
-
-def _check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
-    """Change the recurrent states that trajectories begin with, with and without a reset.
-
-    For the former, row 0 of every trajectory is made a reset: few of them begin with one.
-    """
-    axes = env_axes(subject.agent, subject.run_spec)
-    items = sensitivity.items
-    if not sensitivity.has_effect(_with_other_memory(items, axes)):
-        return skipped(MEMORY, "the loss does not use the actor state")
-    reset_items = [_with_reset_in_row_0(item) for item in items]
-    failure = None
-    if sensitivity.differs(reset_items, _with_other_memory(reset_items, axes)):
-        failure = (
-            f"expected the loss to ignore initial_state where row 0 is a reset ({items[-1].place},"
-            " row 0, env 0); changing it changed the loss or its gradients"
-        )
-    detail = "the loss uses initial_state, and ignores it where row 0 is a reset"
-    return passed_unless(failure, MEMORY, detail, _LIKELY_CAUSES[MEMORY])
-
-
-def _with_reset_in_row_0(item: RecordedTrajectory) -> RecordedTrajectory:
-    is_first, reward = item.trajectory.env_steps.is_first, item.trajectory.env_steps.reward
-    is_first, reward = is_first.copy(), reward.copy()
-    is_first[0], reward[0] = True, 0.0
-    env_steps = dataclasses.replace(item.trajectory.env_steps, is_first=is_first, reward=reward)
-    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
-    return dataclasses.replace(item, trajectory=trajectory)
-
-
-def _with_other_memory(
-    items: Sequence[RecordedTrajectory], axes: PyTree
-) -> list[RecordedTrajectory]:
-    """Return the trajectories with other per-environment floats in their initial states.
-
-    Leaves that never change within an actor are settings, such as ε, and not memory.
-    """
-    states = [
-        state
-        for item in items
-        if item.actor_id == items[0].actor_id
-        for state in (item.initial_state, item.final_state)
-    ]
-    is_constant = jax.tree.map(
-        lambda *leaves: all(np.array_equal(leaf, leaves[0]) for leaf in leaves), *states
-    )
-
-    def change(leaf: np.ndarray, axis: int, is_constant: bool) -> np.ndarray:
-        if axis < 0 or is_constant or not np.issubdtype(leaf.dtype, np.floating):
-            return leaf
-        return other_values(leaf)
-
-    return [
-        dataclasses.replace(
-            item, initial_state=jax.tree.map(change, item.initial_state, axes, is_constant)
-        )
-        for item in items
-    ]

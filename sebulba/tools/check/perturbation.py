@@ -160,6 +160,18 @@ def is_truncated_at_boundary(env_steps: EnvStep) -> np.ndarray:
     return env_steps.truncated & at_boundary
 
 
+def is_truncated_inside(env_steps: EnvStep) -> np.ndarray:
+    """Select rows that truncate an episode, and are neither a trajectory's first nor its last."""
+    return env_steps.truncated & ~is_truncated_at_boundary(env_steps)
+
+
+def is_reset_in_last_row(env_steps: EnvStep) -> np.ndarray:
+    """Select resets in a trajectory's last row, which no transition of the trajectory reaches."""
+    in_last_row = np.zeros_like(env_steps.is_first)
+    in_last_row[-1] = True
+    return env_steps.is_first & in_last_row
+
+
 def is_done(env_steps: EnvStep) -> np.ndarray:
     """Select rows that end an episode."""
     return env_steps.terminated | env_steps.truncated

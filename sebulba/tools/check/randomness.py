@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.tools.check.names import ACTORS, ENVIRONMENTS, EXPLORATION
 from sebulba.tools.check.recording import Recording
 from sebulba.tools.check.result import (
     CheckResult,
@@ -18,10 +19,6 @@ from sebulba.tools.check.result import (
 )
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, EnvStep, PyTree
-
-ACTORS = "each actor draws its own random numbers"
-ENVIRONMENTS = "each environment draws its own random numbers"
-EXPLORATION = "each environment has its own exploration"
 
 _ONE_ACTOR = "the agent allows only one actor, so there is none to compare it with"
 _STEPS = 256
@@ -35,7 +32,7 @@ def check_randomness(subject: Subject, recording: Recording) -> list[CheckResult
     Every actor gets the actor state of actor 0, with its own random keys.
     """
     axes = env_axes(subject.agent, subject.run_spec)
-    row = _first_row(recording)
+    row = first_row(recording)
     networks = recording.trajectories[0].networks
 
     def choose(networks: PyTree, state: ActorState) -> PyTree:
@@ -48,13 +45,13 @@ def check_randomness(subject: Subject, recording: Recording) -> list[CheckResult
     choose = jax.jit(choose)
     first = subject.start_states[0]
     actions = [
-        np.asarray(choose(networks, _with_randomness_of(state, first, axes)))
+        np.asarray(choose(networks, with_randomness_of(state, first, axes)))
         for state in subject.start_states
     ]
     return [_compare_actors(actions), _compare_environments(actions[0])]
 
 
-def _first_row(recording: Recording) -> EnvStep:
+def first_row(recording: Recording) -> EnvStep:
     """Return a row `[B]` in which all environments have the same first observation."""
     env_steps = recording.trajectories[0].trajectory.env_steps
     return jax.tree.map(
@@ -62,7 +59,7 @@ def _first_row(recording: Recording) -> EnvStep:
     )
 
 
-def _with_randomness_of(state: ActorState, first: ActorState, axes: PyTree) -> ActorState:
+def with_randomness_of(state: ActorState, first: ActorState, axes: PyTree) -> ActorState:
     """Return actor 0's state with the random keys of another actor.
 
     Keys are typed keys, and leaves that are neither per environment nor floats: raw keys, counters.

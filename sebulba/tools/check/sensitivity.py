@@ -1,5 +1,7 @@
 """Whether an agent's loss and gradients depend on a part of its trajectories."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,9 +30,9 @@ class LossSensitivity:
         """Choose enough trajectories for a gradient, and compute it as the baseline."""
         agent, self._run_spec = subject.agent_on(1)
         self._agent = agent
-        self._networks = jax.tree.map(jnp.asarray, recording.networks)
+        self.networks = jax.tree.map(jnp.asarray, recording.networks)
         self._ingest = jax.jit(agent.update_experience)
-        self._loss_and_gradients = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+        self.loss_and_gradients = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
         self._like = subject.start_states[0]
         self._num_updates = 1
         self.items = self._choose(recording.trajectories)
@@ -51,6 +53,16 @@ class LossSensitivity:
     def differs(self, left: list[RecordedTrajectory], right: list[RecordedTrajectory]) -> bool:
         """Whether two lists of trajectories give different results."""
         return not is_equal(self._compute(left), self._compute(right))
+
+    def relative_change(self, items: Sequence[RecordedTrajectory]) -> float:
+        """Return the greatest change of a gradient, relative to the greatest gradient."""
+        pairs = zip(
+            jax.tree.leaves(self.baseline[1]),
+            jax.tree.leaves(self._compute(items)[1]),
+            strict=True,
+        )
+        changes = [(np.max(np.abs(a - b)), np.max(np.abs(a))) for a, b in pairs if a.size]
+        return float(max(a for a, _ in changes) / max(b for _, b in changes))
 
     def describe(self, items: list[RecordedTrajectory]) -> str:
         """Describe how these trajectories change the loss and its gradients."""
@@ -76,23 +88,37 @@ class LossSensitivity:
                 return list(recorded[: max(least, 2 * count * per_cycle)])
         return list(recorded)
 
-    def _compute(self, items: list[RecordedTrajectory], *, seed: int = _SEED) -> LossAndGradients:
-        num_envs = self._run_spec.num_envs
-        experience = self._agent.init_experience(self._networks, num_envs)
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether the experience holds the trajectories of one learner cycle, and no older ones."""
+        per_cycle = self._run_spec.trajectories_per_cycle
+        # In the end they differ if a replay holds both, or counts what it was given.
+        both, newest = self.items[: 2 * per_cycle], self.items[per_cycle : 2 * per_cycle]
+        return is_equal(as_numpy(self.experience(both)), as_numpy(self.experience(newest)))
+
+    def experience(self, items: Sequence[RecordedTrajectory]) -> PyTree:
+        """Return the agent's experience after these trajectories."""
+        experience = self._agent.init_experience(self.networks, self._run_spec.num_envs)
         for item in items:
             experience = self._ingest(
-                self._networks,
+                self.networks,
                 experience,
                 from_data(item.initial_state, self._like),
                 from_data(item.final_state, self._like),
                 jax.tree.map(jnp.asarray, item.trajectory),
                 jnp.int32(item.actor_id),
             )
+        return experience
+
+    def _compute(
+        self, items: Sequence[RecordedTrajectory], *, seed: int = _SEED
+    ) -> LossAndGradients:
+        experience = self.experience(items)
         losses, gradients = [], []
         for step in range(self._num_updates):
             key = jax.random.fold_in(jax.random.key(seed), step)
-            (loss, (experience, _)), grads = self._loss_and_gradients(
-                self._networks, experience, key, jnp.int32(step)
+            (loss, (experience, _)), grads = self.loss_and_gradients(
+                self.networks, experience, key, jnp.int32(step)
             )
             losses.append(float(loss))
             gradients.append(as_numpy(grads))

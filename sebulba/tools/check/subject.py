@@ -1,13 +1,15 @@
 """The subject of the checks: a ring assembled as for a run, on probe environments."""
 
 import dataclasses
-from typing import cast
+from collections.abc import Iterator
+from typing import Any, cast
 
 import jax
 
 from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
+from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.memory_plan import MemoryPlan, plan_memory
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
@@ -31,10 +33,56 @@ class Subject:
     start_states: tuple[ActorState, ...]  # one for each actor, before row 0 of its stream
     memory_plan: MemoryPlan  # memory of a run, without the recorded arguments
 
-    def agent_on(self, num_learner_devices: int) -> tuple[Agent, RunSpec]:
-        """Build the agent, and its run spec, for another number of learner devices."""
-        run_spec = dataclasses.replace(self.run_spec, num_learner_devices=num_learner_devices)
-        return agent_factory(self.config.agent.name)(self.config.agent, run_spec), run_spec
+    def agent_on(
+        self, num_learner_devices: int, *, num_envs: int | None = None, **settings: Any
+    ) -> tuple[Agent, RunSpec]:
+        """Build the agent, and its run spec, for another number of learner devices.
+
+        Args:
+            num_learner_devices: of the run spec.
+            num_envs: of the run spec; None: the run's.
+            settings: of the agent; those that it does not have are ignored.
+        """
+        run_spec = dataclasses.replace(
+            self.run_spec,
+            num_learner_devices=num_learner_devices,
+            num_envs=num_envs or self.run_spec.num_envs,
+        )
+        config = with_settings(self.config.agent, **settings)
+        return agent_factory(config.name)(config, run_spec), run_spec
+
+    def setting(self, *names: str) -> Any:
+        """Return the agent's first setting with one of these words in its name; None: no such."""
+        return next(
+            (
+                value
+                for name, value in settings_of(self.config.agent)
+                if any(word in name for word in names)
+            ),
+            None,
+        )
+
+
+def settings_of(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of an agent's settings, those of wrapped agents included."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(value)
+        else:
+            yield field.name, value
+
+
+def with_settings(config: Any, **settings: Any) -> Any:
+    """Return an agent's settings with other values of those that it has."""
+    values = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in settings:
+            values[field.name] = settings[field.name]
+        elif dataclasses.is_dataclass(value):
+            values[field.name] = with_settings(value, **settings)
+    return dataclasses.replace(config, **values)
 
 
 def assemble_subject(config: Config) -> Subject:
@@ -78,7 +126,8 @@ def _memory_plan(run: Config, agent: CapturingAgent, *, num_actor_devices: int) 
         agent_factory(run.agent.name)(run.agent, run_spec),
         run_spec,
         num_actor_devices=num_actor_devices,
-        queue_slots_per_actor=run.learner.queue_slots_per_actor,
+        queue_slots_per_actor=queue_slots_per_actor(run.learner, num_actors),
+        policy_lag=run.learner.policy_lag,
     )
 
 

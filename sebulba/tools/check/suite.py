@@ -1,43 +1,135 @@
 """All checks, in the order in which they run and are printed."""
 
 import dataclasses
+import functools
 import pathlib
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 from sebulba.agent_check import AgentError
 from sebulba.config import Config
+from sebulba.devices.mapping import is_jit_disabled
 from sebulba.errors import ConfigError
-from sebulba.tools.check import acting, efficiency, learner_devices, learning, randomness
+from sebulba.tools.check import (
+    acting,
+    behaviour,
+    efficiency,
+    learner_devices,
+    learning,
+    memory,
+    names,
+    randomness,
+    samples,
+    sampling,
+    scale,
+    updates,
+)
+from sebulba.tools.check.names import PIPELINE, PROTOCOL
 from sebulba.tools.check.recording import Recording, first_learning_cycle, record
 from sebulba.tools.check.result import CheckResult, failed, passed, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, assemble_subject
 
-PROTOCOL = "the agent fits the environment"
-PIPELINE = "actors and learner run"
+Results = CheckResult | list[CheckResult]
+OnProgress = Callable[[str], None]
+"""Called with the name of a check before it begins."""
 
 
-def _check_learning(subject: Subject, recording: Recording) -> list[CheckResult]:
-    return learning.check_learning(subject, LossSensitivity(subject, recording))
+class _Context:
+    """What checks share; recorded and compiled when the first of them needs it."""
+
+    def __init__(self, subject: Subject):
+        self.subject = subject
+
+    @functools.cached_property
+    def recording(self) -> Recording:
+        return record(self.subject)
+
+    @functools.cached_property
+    def sensitivity(self) -> LossSensitivity:
+        return LossSensitivity(self.subject, self.recording)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Check:
+    names: tuple[str, ...]  # of its results
+    run: Callable[[_Context], Results]
+    needs_updates: bool = False
+    needs_jit: bool = False
+
+
+def _learns(*names: str, run: Callable[[Subject, LossSensitivity], Results]) -> _Check:
+    """Return a check that needs losses and gradients."""
+
+    def checked(context: _Context) -> Results:
+        if not context.sensitivity.has_gradient:
+            reason = "the recorded trajectories gave no gradient"
+            return [skipped(name, reason) for name in names]
+        return run(context.subject, context.sensitivity)
+
+    return _Check(names=names, run=checked, needs_updates=True)
+
+
+def _acts(*names: str, run: Callable[[Subject, Recording], Results]) -> _Check:
+    """Return a check that needs recorded trajectories."""
+    return _Check(names=names, run=lambda context: run(context.subject, context.recording))
 
 
 _START_CHECKS = (
-    ((learner_devices.SPLITTING,), learner_devices.check_splitting),
-    ((randomness.EXPLORATION,), randomness.check_exploration),
+    _Check(
+        names=(learner_devices.SPLITTING,),
+        run=lambda context: learner_devices.check_splitting(context.subject),
+    ),
+    _Check(
+        names=(randomness.EXPLORATION,),
+        run=lambda context: randomness.check_exploration(context.subject),
+    ),
 )
+# The quick ones first.
 _RECORDING_CHECKS = (
-    ((acting.ALIGNMENT,), acting.check_alignment),
-    ((acting.REPLAYED,), acting.check_states),
-    ((acting.FORGETTING,), acting.check_forgetting),
-    (learning.LOSS_CHECKS, _check_learning),
-    ((learner_devices.EQUALITY,), learner_devices.check_equality),
-    ((randomness.ACTORS, randomness.ENVIRONMENTS), randomness.check_randomness),
-    ((efficiency.DONATION,), efficiency.check_donation),
-    ((efficiency.COMPILATION,), efficiency.check_compilation),
+    _acts(acting.ALIGNMENT, run=acting.check_alignment),
+    _acts(acting.REPLAYED, run=acting.check_states),
+    _acts(acting.FORGETTING, run=acting.check_forgetting),
+    *(
+        _learns(name, run=functools.partial(learning.check_property, name))
+        for name in learning.PROPERTIES
+    ),
+    _learns(memory.MEMORY, run=memory.check_memory),
+    _learns(behaviour.CORRECTION, run=behaviour.check_correction),
+    _acts(randomness.ACTORS, randomness.ENVIRONMENTS, run=randomness.check_randomness),
+    _acts(sampling.STEPS, sampling.GREEDY, sampling.BEHAVIOUR, run=sampling.check_sampling),
+    _Check(
+        names=(efficiency.DONATION,),
+        run=lambda context: efficiency.check_donation(context.subject, context.recording),
+        needs_jit=True,
+    ),
+    _Check(
+        names=(efficiency.COMPILATION,),
+        run=lambda context: efficiency.check_compilation(context.subject, context.recording),
+        needs_jit=True,
+    ),
+    dataclasses.replace(
+        _learns(updates.UPDATES, run=lambda *_: []),
+        run=lambda context: updates.check_updates(
+            context.subject, context.recording, context.sensitivity
+        ),
+    ),
+    _learns(samples.PRIORITIES, run=samples.check_priorities),
+    _learns(samples.EPOCHS, run=samples.check_epochs),
+    _learns(scale.PADDING, run=scale.check_padding),
+    dataclasses.replace(
+        _learns(scale.DISCOUNT, run=lambda *_: []),
+        run=lambda context: scale.check_discount(
+            context.subject, context.recording, context.sensitivity
+        ),
+    ),
+    _Check(
+        names=(learner_devices.EQUALITY, learner_devices.REPLICAS),
+        run=lambda context: learner_devices.check_equality(context.subject, context.recording),
+        needs_updates=True,
+        needs_jit=True,
+    ),
 )
-_NEED_UPDATES = (*learning.LOSS_CHECKS, learner_devices.EQUALITY)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,12 +145,26 @@ class Report:
         return any(result.status == "fail" for result in self.results)
 
 
-def check(config: Config) -> Report:
-    """Run all checks of the agent and the environment of a config.
+def check(
+    config: Config,
+    *,
+    only: Collection[str] = (),
+    on_progress: OnProgress = lambda name: None,
+) -> Report:
+    """Run the checks of the agent and the environment of a config.
+
+    Args:
+        config: of a run.
+        only: short names of the checks to run, as in `names.SHORT_NAMES`; empty: all. The protocol
+            and, if they need it, the pipeline are checked in any case.
+        on_progress: called with the name of a check before it begins.
 
     Raises:
-        ConfigError: devices, environment or agent cannot be built from the config.
+        ConfigError: devices, environment or agent cannot be built from the config, or there is no
+            check of a name.
     """
+    wanted = names.resolve(only)
+    on_progress(PROTOCOL)
     try:
         subject = assemble_subject(config)
     except ConfigError:
@@ -66,50 +172,76 @@ def check(config: Config) -> Report:
     except Exception as error:
         return Report(results=(failed(PROTOCOL, _describe(error)),), memory_plan=None)
     try:
+        context = _Context(subject)
         results = [
             passed(PROTOCOL, "act keeps its shapes, and its actions fit the action space"),
-            *(result for each in _START_CHECKS for result in _run(*each, subject)),
-            *_check_pipeline(subject),
+            *_run_all(_START_CHECKS, context, wanted, on_progress),
         ]
+        if any(wanted.intersection(each.names) for each in _RECORDING_CHECKS) or (
+            PIPELINE in wanted
+        ):
+            results += _check_pipeline(context, wanted, on_progress)
         return Report(results=tuple(results), memory_plan=subject.memory_plan.describe())
     finally:
         subject.ring.close_environments()
 
 
-def _check_pipeline(subject: Subject) -> list[CheckResult]:
+def _check_pipeline(
+    context: _Context, wanted: frozenset[str], on_progress: OnProgress
+) -> list[CheckResult]:
+    on_progress(PIPELINE)
     try:
-        recording = record(subject)
+        recording = context.recording
     except ConfigError:
         raise
     except Exception as error:
-        later = [name for names, _ in _RECORDING_CHECKS for name in names]
+        later = [name for each in _RECORDING_CHECKS for name in each.names if name in wanted]
         skips = [skipped(name, f"see “{PIPELINE}”") for name in later]
         return [failed(PIPELINE, _describe(error)), *skips]
     detail = f"{recording.num_cycles} learner cycles, {recording.num_updates} updates"
-    results = [passed(PIPELINE, detail)]
-    has_updates = first_learning_cycle(subject) is not None
-    for names, check in _RECORDING_CHECKS:
-        if names[0] in _NEED_UPDATES and not has_updates:
+    return [
+        passed(PIPELINE, detail),
+        *_run_all(_RECORDING_CHECKS, context, wanted, on_progress),
+    ]
+
+
+def _run_all(
+    checks: Sequence[_Check], context: _Context, wanted: frozenset[str], on_progress: OnProgress
+) -> list[CheckResult]:
+    has_updates = first_learning_cycle(context.subject) is not None
+    results: list[CheckResult] = []
+    broken: str | None = None  # the check whose error ends all others that need the loss
+    for each in checks:
+        if not wanted.intersection(each.names):
+            continue
+        on_progress(each.names[0])
+        if each.needs_updates and not has_updates:
             reason = "the agent takes no updates, so there is no gradient"
-            results += [skipped(name, reason) for name in names]
+        elif each.needs_jit and is_jit_disabled():
+            reason = "JAX_DISABLE_JIT is set"
+        elif each.needs_updates and broken:
+            reason = f"see “{broken}”"
         else:
-            results += _run(names, check, subject, recording)
+            found, raised = _run(each, context)
+            results += [result for result in found if result.name in wanted]
+            if raised and each.needs_updates and "sensitivity" not in vars(context):
+                broken = each.names[0]
+            continue
+        results += [skipped(name, reason) for name in each.names if name in wanted]
     return results
 
 
-def _run(
-    names: Sequence[str], check: Callable[..., CheckResult | list[CheckResult]], *args: Any
-) -> list[CheckResult]:
+def _run(check: _Check, context: _Context) -> tuple[list[CheckResult], bool]:
     """Run a check; if it raises, fail the first of its names and skip the others."""
     try:
-        results = check(*args)
-        return results if isinstance(results, list) else [results]
+        results = check.run(context)
+        return (results if isinstance(results, list) else [results]), False
     except Exception as error:
-        first, *rest = names
+        first, *rest = check.names
         return [
             failed(first, _describe(error)),
             *(skipped(name, f"see “{first}”") for name in rest),
-        ]
+        ], True
 
 
 def _describe(error: Exception) -> str:

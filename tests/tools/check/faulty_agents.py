@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.config.agents import agent_factory
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit import replay
+from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.reductions import learner_device_index, masked_mean, masked_moments
 from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba_agents.actor_critic import ActorCriticAgent
+from sebulba_agents.ppo import compute_targets, ppo_loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,3 +156,191 @@ class LocalMean(Faulty):
     def loss(self, networks, experience, key, step):
         loss, aux = self.sound.loss(networks, experience, key, step)
         return loss / jnp.mean(experience.trajectory.valid.astype(jnp.float32)), aux
+
+
+class BootstrapsFromReset(Faulty):
+    """Sees the reset after a truncation in place of the true final observation."""
+
+    def update_experience(self, *args):
+        def replace(env_steps):
+            following = jnp.roll(env_steps.observation, -1, axis=0)
+            following = following.at[-1].set(env_steps.observation[-1])
+            mask = env_steps.truncated[..., None]
+            observation = jnp.where(mask, following, env_steps.observation)
+            return dataclasses.replace(env_steps, observation=observation)
+
+        return _with_trajectory(self, replace)(*args)
+
+
+class CurrentPolicyRatio(Faulty):
+    """Compares the current policy with itself, not with the behaviour policy."""
+
+    def loss(self, networks, experience, key, step):
+        outputs = jax.lax.stop_gradient(self.sound.unroll_window(networks, experience))
+        policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
+        return self._with_policy(networks, experience, key, step, policy)
+
+    def _with_policy(self, networks, experience, key, step, policy):
+        extras = dataclasses.replace(experience.trajectory.extras, policy=policy)
+        trajectory = dataclasses.replace(experience.trajectory, extras=extras)
+        changed = dataclasses.replace(experience, trajectory=trajectory)
+        loss, (_, metrics) = self.sound.loss(networks, changed, key, step)
+        return loss, (experience, metrics)
+
+
+@pytree_dataclass
+class LogProbOfMode(Categorical):
+    """Returns the log-probability of its mode, whatever the action is."""
+
+    def log_prob(self, action):
+        return Categorical.log_prob(self, jnp.broadcast_to(self.mode(), action.shape))
+
+
+class ModeRatio(CurrentPolicyRatio):
+    """Divides by the behaviour policy's probability of its mode."""
+
+    def loss(self, networks, experience, key, step):
+        policy = LogProbOfMode(logits=experience.trajectory.extras.policy.logits)
+        return self._with_policy(networks, experience, key, step, policy)
+
+
+class OptimizesOnOneDevice(Faulty):
+    """Applies its step on the first learner device only."""
+
+    def optimize(self, networks, *args):
+        after, opt_state = self.sound.optimize(networks, *args)
+        is_first = learner_device_index() == 0
+        after = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), after, networks)
+        return after, opt_state
+
+
+class SameKey(Faulty):
+    """Keeps its key, and so draws the same numbers at every step."""
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        action, extras, after = self.sound.act(networks, actor_state, env_step, greedy=greedy)
+        return action, extras, dataclasses.replace(after, key=actor_state.key)
+
+
+class IgnoresGreedy(Faulty):
+    """Samples, whether greedy or not."""
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        del greedy
+        return self.sound.act(networks, actor_state, env_step, greedy=False)
+
+
+class PrioritiesOfOthers(Faulty):
+    """Gives each sampled sequence the priority of the one before it in the batch."""
+
+    def loss(self, networks, experience, key, step):
+        agent = self.sound
+        sample = replay.sample(agent._replay_spec, experience, key, agent._batch_size)
+        loss, priority, metrics = agent.loss_of_sample(networks, sample, 0.6)
+        experience = replay.update_priorities(
+            agent._replay_spec, experience, sample.ids, jnp.roll(priority, 1)
+        )
+        return loss, (experience, metrics)
+
+
+class IgnoresStoredState(Faulty):
+    """Unrolls sequences from a zero state instead of the stored one."""
+
+    def loss(self, networks, experience, key, step):
+        nothing = jax.tree.map(jnp.zeros_like, experience.recurrent)
+        changed = dataclasses.replace(experience, recurrent=nothing)
+        loss, (after, metrics) = self.sound.loss(networks, changed, key, step)
+        after = dataclasses.replace(after, recurrent=experience.recurrent)
+        return loss, (after, metrics)
+
+
+class FrozenTarget(Faulty):
+    """Never updates its target network."""
+
+    def optimize(self, networks, *args):
+        after, opt_state = self.sound.optimize(networks, *args)
+        return dataclasses.replace(after, target=networks.target), opt_state
+
+
+class FrozenLeaf(Faulty):
+    """Leaves the first leaf of its parameters out of the update."""
+
+    def optimize(self, networks, *args):
+        after, opt_state = self.sound.optimize(networks, *args)
+        leaves, structure = jax.tree.flatten(after)
+        leaves[0] = jax.tree.leaves(networks)[0]
+        return jax.tree.unflatten(structure, leaves), opt_state
+
+
+class Ascends(Faulty):
+    """Adds its gradients."""
+
+    def optimize(self, networks, opt_state, grads, experience):
+        grads = jax.tree.map(jnp.negative, grads)
+        return self.sound.optimize(networks, opt_state, grads, experience)
+
+
+class UnmaskedMean(Faulty):
+    """Divides by the number of all rows, not of the valid ones."""
+
+    def loss(self, networks, experience, key, step):
+        loss, aux = self.sound.loss(networks, experience, key, step)
+        valid = experience.trajectory.valid
+        share = masked_mean(valid.astype(jnp.float32), jnp.ones_like(valid))
+        return loss * share, aux
+
+
+class _FaultyPPO(Faulty):
+    """PPO with a loss of its own, `self.ppo_loss`, or another order of its samples."""
+
+    def __init__(self, config, run_spec):
+        sound = config.sound
+        self.sound = ActorCriticAgent(
+            sound,
+            run_spec,
+            loss=lambda outputs, batch, step: self.ppo_loss(outputs, batch, sound),
+            targets=lambda outputs, trajectory: compute_targets(outputs, trajectory, sound),
+            num_epochs=sound.num_epochs,
+            num_minibatches=sound.num_minibatches,
+        )
+
+    def ppo_loss(self, outputs, batch, config):
+        return ppo_loss(outputs, batch, config, clip=jnp.float32(config.clip))
+
+
+class NormalisesMaskedRows(_FaultyPPO):
+    """Normalises advantages over all rows, masked ones included."""
+
+    def ppo_loss(self, outputs, batch, config):
+        advantages = batch.extras.advantages
+        mean, std = masked_moments(advantages, jnp.ones_like(batch.valid))
+        extras = dataclasses.replace(batch.extras, advantages=(advantages - mean) / (std + 1e-8))
+        config = dataclasses.replace(config, normalize_advantages=False)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class DrawsWithReplacement(_FaultyPPO):
+    """Draws every minibatch from all samples."""
+
+    def loss(self, networks, experience, key, step):
+        order = experience.order
+        drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.size)
+        changed = dataclasses.replace(experience, order=drawn)
+        return self.sound.loss(networks, changed, key, step)
+
+
+class LeavesOneOut(_FaultyPPO):
+    """Learns from the first sample of an epoch twice, and never from the last."""
+
+    def loss(self, networks, experience, key, step):
+        order = experience.order
+        order = jnp.where(order == order.size - 1, 0, order)
+        return self.sound.loss(networks, dataclasses.replace(experience, order=order), key, step)
+
+
+class DiscountsTwice(Faulty):
+    """Applies the discount twice."""
+
+    def __init__(self, config, run_spec):
+        sound = dataclasses.replace(config.sound, discount=config.sound.discount**2)
+        super().__init__(dataclasses.replace(config, sound=sound), run_spec)

@@ -41,7 +41,7 @@ def test_help_needs_no_jax():
 
 @pytest.mark.parametrize("flags", [["--json", "x.json"], ["--json=x.json"]])
 def test_json_is_no_flag_of_the_config(flags, monkeypatch):
-    monkeypatch.setattr(command, "run_check", lambda config, path: f"{config.seed} {path}")
+    monkeypatch.setattr(command, "run_check", lambda config, path, only: f"{config.seed} {path}")
     monkeypatch.setattr(sys, "argv", ["check", *flags, "configs/pg_bandit.yaml", "--seed", "5"])
     with pytest.raises(SystemExit) as exit_info:
         check.main()

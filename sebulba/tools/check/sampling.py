@@ -1,0 +1,241 @@
+"""Checks of sampled and greedy actions, and of the log-probabilities that are stored with them."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.tools.check.names import BEHAVIOUR, GREEDY, STEPS
+from sebulba.tools.check.randomness import first_row, with_randomness_of
+from sebulba.tools.check.recording import Recording
+from sebulba.tools.check.result import (
+    CheckResult,
+    as_numpy,
+    leaf_name,
+    passed_unless,
+    skipped,
+)
+from sebulba.tools.check.subject import Subject, env_axes
+from sebulba.types import ActorState, PyTree
+
+_DRAWS = 512
+_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
+_LEAST_PROBABILITY = 0.02  # of an action whose frequency is compared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Draws:
+    """`_DRAWS` independent answers of `act` to one row."""
+
+    action: np.ndarray  # [N, B, ...]
+    extras: PyTree  # [N, B, ...]
+
+
+def check_sampling(subject: Subject, recording: Recording) -> list[CheckResult]:
+    """Act on one observation, with equal memory and other random keys, and compare the actions.
+
+    The keys are those of new actors, or those of one actor at consecutive steps.
+    """
+    sampler = _Sampler(subject, recording)
+    fresh = sampler.fresh_states()
+    sampled = sampler.draw(fresh, greedy=False)
+    return [
+        _check_steps(sampled, sampler),
+        _check_greedy(subject, sampler.draw(fresh, greedy=True), recording),
+        _check_behaviour(sampled),
+    ]
+
+
+class _Sampler:
+    def __init__(self, subject: Subject, recording: Recording):
+        self._subject = subject
+        self._axes = env_axes(subject.agent, subject.run_spec)
+        self._networks = recording.trajectories[0].networks
+        row = first_row(recording)
+        # Not a reset, in which an agent may sample a skill, and then acts on that.
+        self._row = dataclasses.replace(row, is_first=jnp.zeros_like(row.is_first))
+
+    def fresh_states(self) -> ActorState:
+        """Return states of new actors, `[N, ...]`."""
+        agent, num_envs = self._subject.agent, self._subject.run_spec.num_envs
+
+        def init(key: jax.Array) -> ActorState:
+            return agent.init_actor_state(self._networks, num_envs, key, 0)
+
+        keys = jax.random.split(jax.random.key(self._subject.config.seed), _DRAWS)
+        return jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
+
+    def successive_states(self) -> ActorState:
+        """Return the states of one actor at consecutive steps, `[N, ...]`."""
+
+        def step(state: ActorState, _: None) -> tuple[ActorState, ActorState]:
+            _, _, after = self._subject.agent.act(self._networks, state, self._row, greedy=False)
+            return after, state
+
+        unroll = jax.jit(lambda state: jax.lax.scan(step, state, None, length=_DRAWS)[1])
+        return unroll(self._subject.start_states[0])
+
+    def draw(self, states: ActorState, *, greedy: bool) -> _Draws:
+        """Act with the memory of one actor, and the random keys of each of these states."""
+        base = self._subject.start_states[0]
+
+        def act(state: ActorState) -> tuple[PyTree, PyTree]:
+            state = with_randomness_of(state, base, self._axes)
+            return self._subject.agent.act(self._networks, state, self._row, greedy=greedy)[:2]
+
+        action, extras = jax.jit(lambda states: jax.lax.map(act, states))(states)
+        log_probs = {
+            name: node.log_prob(action) for name, node in _distributions(extras) if node is not None
+        }
+        modes = {name: node.mode() for name, node in _distributions(extras)}
+        return _Draws(
+            action=np.asarray(action),
+            extras=as_numpy({"extras": extras, "log_probs": log_probs, "modes": modes}),
+        )
+
+
+def _distributions(extras: PyTree) -> Iterator[tuple[str, Any]]:
+    """Yield the distributions of `sebulba.toolkit.distributions`, and others with their methods."""
+    for path, node in jax.tree_util.tree_leaves_with_path(extras, is_leaf=is_distribution):
+        if is_distribution(node):
+            yield leaf_name("extras", path), node
+
+
+def is_distribution(node: Any) -> bool:
+    """Whether a node of a pytree has the methods of a `Distribution`."""
+    return all(hasattr(node, name) for name in ("log_prob", "mode", "sample"))
+
+
+def _num_different(actions: np.ndarray) -> int:
+    return len(np.unique(actions.reshape(len(actions), -1), axis=0))
+
+
+def _check_steps(sampled: _Draws, sampler: _Sampler) -> CheckResult:
+    over_actors = _num_different(sampled.action)
+    if over_actors < 4:
+        return skipped(STEPS, "the agent acts deterministically, or nearly so")
+    over_steps = _num_different(sampler.draw(sampler.successive_states(), greedy=False).action)
+    failure = None
+    if over_steps <= over_actors // 8:
+        failure = (
+            f"actor 0: expected other actions at each of {_DRAWS} steps on one observation, as"
+            f" with other keys ({over_actors} different batches of actions), got {over_steps}"
+            " different batches of actions"
+        )
+    detail = f"{over_steps} different batches of actions in {_DRAWS} steps on one observation"
+    return passed_unless(failure, STEPS, detail, "act returns the actor state with the same key")
+
+
+def _check_greedy(subject: Subject, greedy: _Draws, recording: Recording) -> CheckResult:
+    if not jax.tree.leaves(recording.networks):
+        return skipped(GREEDY, "the agent has no networks, so no action is better than another")
+    epsilon = float(subject.setting("evaluation_epsilon", "eval_epsilon") or 0.0)
+    num_draws, num_envs = greedy.action.shape[:2]
+    departures = np.zeros((num_draws, num_envs), bool)
+    for env in range(num_envs):
+        actions = greedy.action[:, env].reshape(num_draws, -1)
+        values, counts = np.unique(actions, axis=0, return_counts=True)
+        departures[:, env] = (actions != values[np.argmax(counts)]).any(axis=-1)
+    count = departures.size
+    allowed = epsilon + _STANDARD_ERRORS * np.sqrt(epsilon * (1.0 - epsilon) / count)
+    failure = None
+    if departures.mean() > allowed:
+        draw, env = np.argwhere(departures)[0]
+        failure = (
+            f"action (row 0, env {env}, key {draw}): expected one greedy action for one"
+            f" observation, except with probability {epsilon:g} (evaluation_epsilon), got another"
+            f" in {departures.mean():.1%} of {count:,} draws"
+        )
+    cause = "act samples although `greedy` is set"
+    if failure is None and epsilon == 0.0:
+        failure, cause = _away_from_mode(greedy), "greedy actions are not the policy's mode"
+    detail = f"equal in {count:,} draws, up to evaluation_epsilon {epsilon:g}"
+    return passed_unless(failure, GREEDY, detail, cause)
+
+
+def _away_from_mode(greedy: _Draws) -> str | None:
+    for name, mode in greedy.extras["modes"].items():
+        if mode.shape != greedy.action.shape:
+            continue
+        differs = ~np.isclose(mode, greedy.action, rtol=1e-4, atol=1e-4)
+        if differs.any():
+            index = tuple(np.argwhere(differs)[0])
+            return (
+                f"action (row 0, env {index[1]}): expected the mode {mode[index]:.6g} of {name},"
+                f" got {greedy.action[index]:.6g}"
+            )
+    return None
+
+
+def _check_behaviour(sampled: _Draws) -> CheckResult:
+    log_probs = dict(sampled.extras["log_probs"])
+    for path, leaf in jax.tree_util.tree_leaves_with_path(sampled.extras["extras"]):
+        name = leaf_name("extras", path)
+        is_named = any(word in name.lower() for word in ("log_prob", "logprob", "logp"))
+        if is_named and leaf.shape == sampled.action.shape[:2]:
+            log_probs[name] = leaf
+    log_probs = {name: each for name, each in log_probs.items() if each.ndim == 2}
+    if not log_probs:
+        return skipped(BEHAVIOUR, "the extras have no distribution, and no log_prob of shape [B]")
+    compare = (
+        _wrong_frequency if np.issubdtype(sampled.action.dtype, np.integer) else _wrong_density
+    )
+    failures = (compare(name, each, sampled.action) for name, each in log_probs.items())
+    failure = next((each for each in failures if each), None)
+    detail = f"{', '.join(log_probs)}: agree with {_DRAWS} actions for one observation"
+    cause = "the log-probability is not that of the action taken, or of another policy"
+    return passed_unless(failure, BEHAVIOUR, detail, cause)
+
+
+def _wrong_frequency(name: str, log_probs: np.ndarray, actions: np.ndarray) -> str | None:
+    """Compare the probability of each action with its frequency."""
+    num_draws, num_envs = log_probs.shape
+    for env in range(num_envs):
+        of_env = actions[:, env].reshape(num_draws, -1)
+        values, index = np.unique(of_env, axis=0, return_inverse=True)
+        for number, value in enumerate(values):
+            chosen = index.reshape(-1) == number
+            frequency, expected = chosen.mean(), float(np.exp(log_probs[chosen, env]).mean())
+            if max(frequency, expected) < _LEAST_PROBABILITY:
+                continue
+            bound = max(frequency, min(expected, 1.0))
+            error = np.sqrt(max(bound * (1.0 - bound), 1e-3) / num_draws)
+            if abs(frequency - expected) > _STANDARD_ERRORS * error:
+                return (
+                    f"{name} (row 0, env {env}): expected the probability of action"
+                    f" {value.squeeze()}, which was {frequency:.3f} of {num_draws} draws, got"
+                    f" {expected:.3f}"
+                )
+    return None
+
+
+def _wrong_density(name: str, log_probs: np.ndarray, actions: np.ndarray) -> str | None:
+    """Compare a log density's own entropy with that of a Gaussian of the actions' covariance.
+
+    A Gaussian has the greatest entropy of all densities with a covariance, so the mean of
+    −log p of the actions must not exceed it; and it must vary as the actions do.
+    """
+    num_draws, num_envs = log_probs.shape
+    for env in range(num_envs):
+        of_env = actions[:, env].reshape(num_draws, -1).astype(np.float64)
+        if not of_env.std() > 0.0:
+            continue
+        if np.ptp(log_probs[:, env]) == 0.0:
+            return (
+                f"{name} (row 0, env {env}): expected another log density for each of"
+                f" {num_draws} different actions, got {log_probs[0, env]:.6g} for all of them"
+            )
+        covariance = np.atleast_2d(np.cov(of_env.T)) + 1e-9 * np.eye(of_env.shape[1])
+        size = of_env.shape[1]
+        most = 0.5 * (size * np.log(2.0 * np.pi * np.e) + np.linalg.slogdet(covariance)[1])
+        got = -float(log_probs[:, env].mean())
+        error = float(log_probs[:, env].std()) / np.sqrt(num_draws) + size / np.sqrt(num_draws)
+        if got > most + _STANDARD_ERRORS * error:
+            return (
+                f"{name} (row 0, env {env}): expected a mean log density of at least {-most:.3f}"
+                f" for the {num_draws} actions drawn, got {-got:.3f}"
+            )
+    return None
