@@ -13,6 +13,9 @@ from jax.sharding import NamedSharding
 from sebulba.agent import Agent
 from sebulba.types import EnvStep, PyTree, RunSpec
 
+# The learner keeps the metrics of each until the cycle ends.
+_MAX_UPDATES = 100_000
+
 
 class AgentError(ValueError):
     """An agent breaks the protocol; the message names method, leaf, expected and got."""
@@ -88,6 +91,29 @@ def validate_sharded_state(sharded: PyTree, local: PyTree) -> None:
                 f"shard_actor_state: {_name(path)}: expected an array from `sharding.split` or"
                 f" `sharding.replicate`, got one on {leaf.sharding}"
             )
+
+
+def num_updates_of(agent: Agent, cycle: int) -> int:
+    """Return `agent.num_updates_per_cycle(cycle)`.
+
+    Raises:
+        AgentError: it is no number of updates.
+    """
+    value: Any = agent.num_updates_per_cycle(cycle)
+    is_int = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_int or not 0 <= value <= _MAX_UPDATES:
+        raise AgentError(
+            f"num_updates_per_cycle({cycle}): expected an int from 0 to {_MAX_UPDATES:,}, got"
+            f" {_describe(value)} ({type(value).__name__})"
+        )
+    return int(value)
+
+
+def _describe(value: Any) -> str:
+    try:
+        return f"{value!r:.100}"
+    except ValueError:  # Python writes no int of more than 4,300 digits.
+        return "a longer one"
 
 
 def _expect_same(what: str, got: PyTree, expected: PyTree) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 _LIBRARIES_DEADLINE_S = 2.0
@@ -39,10 +39,17 @@ def leave(code: int) -> NoReturn:
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                for stream in (sys.stdout, sys.stderr):
-                    stream.flush()
-                os._exit(code)
+                end_at_once(code)
     sys.exit(code)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End the process without waiting for any thread."""
+    for stream in (sys.stdout, sys.stderr):
+        # Whoever read them may be gone; the code is what is left to say.
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 @contextmanager

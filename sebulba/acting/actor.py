@@ -61,6 +61,7 @@ class Actor:
         self._learner_devices = learner_devices
         self._ledger = ledger
         self._no_statistics = carry.statistics
+        self._has_transferred = False  # a trajectory, and so compiled what that needs
         self._carry: ActCarry  # of the next cycle, which donates its actor state
         self.resume_point: ActCarry  # a copy for checkpoints and repeated cycles, never donated
         self.start_at(carry, num_cycles=0)
@@ -100,6 +101,9 @@ class Actor:
             EnvironmentFault: the environment failed, and no restart is left.
         """
         result = self._act(networks)
+        # The Python code of `shard_actor_state` may hang.
+        self.clock.begin(TRANSFER if self._has_transferred else COMPILE)
+        self._has_transferred = True
         env_steps = int(result.env_steps)
         final_state = self._agent.shard_actor_state(result.final_state, self._learner_devices)
         # Shapes never change, so checking the agent's sharding once is enough.

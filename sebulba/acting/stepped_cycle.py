@@ -27,7 +27,7 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.data_checks import check_structure, describe_non_finite
-from sebulba.ring.timing import ENVIRONMENT, INFERENCE, WallClock
+from sebulba.ring.timing import COMPILE, ENVIRONMENT, INFERENCE, WallClock
 from sebulba.types import EnvStep, Networks
 
 
@@ -80,6 +80,7 @@ class SteppedCycle:
         self._allocate = allocate
         self._trajectory_length = trajectory_length
         self._clock = clock
+        self._inference = COMPILE  # in the first cycle
         self._whole = environment if isinstance(environment, WholeState) else None
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
@@ -89,9 +90,11 @@ class SteppedCycle:
         actor_state, env_step = carry.actor_state, carry.env_step
         buffer = self._allocate()
         num_steps = 0
+        inference, self._inference = self._inference, INFERENCE
         last_row = self._trajectory_length - 1
         try:
             for row in range(1, self._trajectory_length + 1):
+                self._clock.begin(inference)
                 action, actor_state, buffer = self._functions.step(
                     networks, actor_state, buffer, env_step
                 )
@@ -112,13 +115,16 @@ class SteppedCycle:
                         break
             check_structure(env_step, carry.env_step)
             if self._restart is not None:
+                self._clock.begin(inference)
                 buffer = self._functions.fill_after_end(buffer, env_step)
+                self._clock.begin(ENVIRONMENT)
                 env_step = call_environment("reset", self._restart)
         except Exception as error:
             fault = _find_fault(error, buffer, (env_step, carry.env_step), num_steps)
             if fault is error:
                 raise
             raise fault from error
+        self._clock.begin(inference)
         statistics, result = self._functions.finish(buffer, actor_state, carry.statistics, env_step)
         jax.block_until_ready(result)
         check_finite(result)

@@ -75,8 +75,8 @@ class LearnerConfig:
     max_non_finite_updates: int = 10
     """With on_non_finite skip: end the run after this many consecutive non-finite updates."""
     update_timeout_s: float | None = 600.0
-    """Timeout for the updates of a learner cycle, other hosts included, in seconds; null: no limit.
-    Compilation is not timed."""
+    """Timeout for the updates of a learner cycle, other hosts included, and for each inference and
+    transfer of an actor, which may wait for them, in seconds; null: no limit."""
     allow_uncorrected_lag: bool = False
     """Allow a policy_lag other than 0 with an agent that does not correct for it, such as A2C."""
 
@@ -88,7 +88,10 @@ class RunConfig:
     total_env_steps: int = 500_000
     """Number of env steps to learn from; the run ends after the learner cycle that reaches it."""
     mode: Literal["threads", "serial"] = "threads"
-    """threads: actors and learner run concurrently; serial: they take turns in one thread."""
+    """threads: actors and learner run concurrently; serial: they take turns in one thread,
+    without any timeout, for a debugger."""
+    compile_timeout_s: float | None = 1800.0
+    """Timeout for the first call of each program, which compiles it, in seconds; null: no limit."""
     stop_at_return: float | None = None
     """Mean return over return_window episodes at which the run ends early; null: never."""
     return_window: int = 100
@@ -151,6 +154,8 @@ class DistributedConfig:
     """Number of this process, from 0; manual only."""
     local_devices: tuple[int, ...] | None = None
     """GPUs of this process, as positions among the visible ones; null: every visible GPU."""
+    join_timeout_s: float = 60.0
+    """Timeout for all processes to join at the start, in seconds."""
     heartbeat_timeout_s: int = 30
     """Heartbeat timeout, in seconds, after which a silent process counts as dead."""
 

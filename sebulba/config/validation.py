@@ -19,6 +19,7 @@ _MINIMUM = {
     "learner.max_non_finite_updates": 1,
     "learner.update_timeout_s": 1,
     "run.total_env_steps": 1,
+    "run.compile_timeout_s": 1,
     "run.return_window": 1,
     "run.log_interval_env_steps": 1,
     "checkpoint.interval_s": 0,
@@ -30,6 +31,7 @@ _MINIMUM = {
     "evaluation.max_episode_steps": 1,
     "distributed.num_processes": 1,
     "distributed.process_id": 0,
+    "distributed.join_timeout_s": 1,
     "distributed.heartbeat_timeout_s": 1,
     "seed": 0,
 }
@@ -144,7 +146,7 @@ def _distributed_problems(config: Config) -> Iterator[tuple[str, str]]:
                 "expected a value with distributed.mode: manual, got null",
             )
     host, _, port = (distributed.coordinator or "host:1").rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16):
         yield "distributed.coordinator", f"expected host:port, got {distributed.coordinator!r}"
     if (distributed.process_id or 0) >= (distributed.num_processes or 1):
         yield (

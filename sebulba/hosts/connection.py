@@ -5,6 +5,7 @@
 """
 
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -12,10 +13,13 @@ from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
+from jax._src.clusters import ClusterEnv
 from jax.experimental import multihost_utils
 
 from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
+from sebulba.exit_codes import EXIT_NOT_JOINED
+from sebulba.hosts.rendezvous import wait_for_processes
 
 _LOCAL_DEVICES_VARIABLE = "JAX_LOCAL_DEVICE_IDS"
 # C holds a pointer to the handler, so Python must never free it.
@@ -28,19 +32,33 @@ def connect(config: DistributedConfig) -> None:
     Install signal handlers afterwards, since `jax.distributed` may replace that of SIGTERM.
 
     Raises:
-        ConfigError: no cluster was detected, or the processes did not find each other.
+        ConfigError: no cluster was detected, or the coordinator's port is in use.
+        JoinError: the processes did not find each other in time.
     """
     if config.effective_mode == "off":
         return
+    place = _place(config)
+    address, num_processes, process_id = place
+    if address is not None and num_processes is not None and process_id is not None:
+        wait_for_processes(
+            address,
+            num_processes=num_processes,
+            process_id=process_id,
+            timeout_s=config.join_timeout_s,
+            port=_port_to_bind(),
+        )
+    # A process may still end between this and the end of `initialize`.
+    _exit_on_abort(EXIT_NOT_JOINED, lambda: "sebulba: lost contact with a process that had joined")
     # With its preemption service JAX swallows SIGTERM. `Agreement` stops the hosts together.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
-            coordinator_address=config.coordinator,
-            num_processes=config.num_processes,
-            process_id=config.process_id,
+            coordinator_address=address,
+            num_processes=num_processes,
+            process_id=process_id,
             local_device_ids=_local_device_ids(config),
-            cluster_detection_method="deactivate" if config.effective_mode == "manual" else None,
+            cluster_detection_method=None if None in place else "deactivate",
+            initialization_timeout=math.ceil(config.join_timeout_s),
             heartbeat_timeout_seconds=config.heartbeat_timeout_s,
         )
     except (ValueError, RuntimeError) as error:
@@ -59,6 +77,28 @@ def _local_device_ids(config: DistributedConfig) -> list[int] | None:
     return None if _LOCAL_DEVICES_VARIABLE in os.environ else []
 
 
+def _place(config: DistributedConfig) -> tuple[str | None, int | None, int | None]:
+    """Return coordinator, number of processes and this one's number; None: unknown."""
+    if config.effective_mode == "manual":
+        return config.coordinator, config.num_processes, config.process_id
+    # `initialize` would detect them itself, too late to check them.
+    address, num_processes, process_id, _ = ClusterEnv.auto_detect_unset_distributed_params(
+        os.environ.get("JAX_COORDINATOR_ADDRESS"),
+        None,
+        None,
+        local_device_ids=[],
+        cluster_detection_method=None,
+        initialization_timeout=math.ceil(config.join_timeout_s),
+    )
+    return address, num_processes, process_id
+
+
+def _port_to_bind() -> int | None:
+    """Return the port of process 0 if it is not that of the coordinator's address."""
+    port = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", "").rpartition(":")[2]
+    return int(port) if port.isdecimal() else None
+
+
 def is_first() -> bool:
     """Return whether this host writes the files of the whole run: metrics, config, summary."""
     return jax.process_index() == 0
@@ -66,7 +106,8 @@ def is_first() -> bool:
 
 def are_several() -> bool:
     """Return whether the run has more than one host."""
-    return jax.process_count() > 1
+    # Without a connection, the question would make JAX look for devices.
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def gather_texts(text: str) -> list[str]:
@@ -103,9 +144,11 @@ def check_equal(what: Mapping[str, str]) -> None:
 
 def exit_when_lost(code: int, describe: Callable[[], str]) -> None:
     """Make the process print `describe()` and exit with `code` when it loses the other hosts."""
-    if not are_several():
-        return
+    if are_several():
+        _exit_on_abort(code, describe)
 
+
+def _exit_on_abort(code: int, describe: Callable[[], str]) -> None:
     # When a host misses its heartbeats or the coordinator is gone, a C++ thread of XLA's client
     # aborts this process. SIGABRT is the only hook. Python's `signal` would merely queue a handler
     # for the main thread, and `abort` does not wait for that.

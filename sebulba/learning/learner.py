@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.agent import Agent, Metrics
+from sebulba.agent_check import num_updates_of
 from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.devices.xla_cpu import bound_programs_in_flight
@@ -96,10 +97,15 @@ class Learner:
 
         Returns:
             Each optimisation step's metrics, on the devices.
+
+        Raises:
+            AgentError: the agent returned no number of updates.
         """
         self.is_between_cycles = False
         shares = tuple(self._share(item) for item in items)
-        num_updates = self._agent.num_updates_per_cycle(self.num_cycles)
+        # Its Python code may hang.
+        self.clock.begin(UPDATE)
+        num_updates = num_updates_of(self._agent, self.num_cycles)
         programs = min(num_updates, 2)
         self.clock.begin(UPDATE if programs in self._compiled_for else COMPILE)
         self._compiled_for.add(programs)

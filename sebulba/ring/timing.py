@@ -12,7 +12,7 @@ WAIT_FOR_NETWORKS = "wait for networks"
 WAIT_FOR_QUEUE = "wait for queue"
 # Activities of the learner.
 UPDATE = "update"
-COMPILE = "compile"  # only begun, also by actors; its time counts for the lap that follows
+COMPILE = "compile"  # only begun, also by actors; its time counts as the lap that follows
 PUBLISH = "publish"
 METRICS = "metrics"
 AGREEMENT = "agreement of the hosts"  # only begun; its time counts as metrics

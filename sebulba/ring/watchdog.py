@@ -1,14 +1,23 @@
-"""Detects a thread that hangs in an environment, an update or a collective.
+"""Detects a thread that hangs in an environment, the agent, a compilation or a collective.
 
 Threads `begin` such calls on their `WallClock`. They do not begin waits for a deque, which end with
-the run, and compilation has no limit.
+the run.
 """
 
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from sebulba.ring.timing import ACT, AGREEMENT, ENVIRONMENT, UPDATE, WallClock
+from sebulba.ring.timing import (
+    ACT,
+    AGREEMENT,
+    COMPILE,
+    ENVIRONMENT,
+    INFERENCE,
+    TRANSFER,
+    UPDATE,
+    WallClock,
+)
 
 # Some adapters enforce the same limit; their error names the worker, so they get to raise first.
 _GRACE_S = 1.0
@@ -68,14 +77,28 @@ class Watchdog:
                 raise error
 
 
-def actor_limits(env_timeout_s: float | None) -> dict[str, Limit]:
-    """Return the limits of an actor; None: no limits."""
-    return _limits("actor.env_timeout_s", env_timeout_s, ACT, ENVIRONMENT)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """The limits of a run, in seconds; None: no limit."""
 
+    env_s: float | None = None
+    update_s: float | None = None
+    compile_s: float | None = None
 
-def learner_limits(update_timeout_s: float | None) -> dict[str, Limit]:
-    """Return the limits of the learner; None: no limits."""
-    return _limits("learner.update_timeout_s", update_timeout_s, UPDATE, AGREEMENT)
+    def of_actor(self) -> dict[str, Limit]:
+        """Return the limits of an actor."""
+        return (
+            _limits("actor.env_timeout_s", self.env_s, ACT, ENVIRONMENT)
+            # On a device that also learns, they wait for its updates.
+            | _limits("learner.update_timeout_s", self.update_s, INFERENCE, TRANSFER)
+            | _limits("run.compile_timeout_s", self.compile_s, COMPILE)
+        )
+
+    def of_learner(self) -> dict[str, Limit]:
+        """Return the limits of the learner."""
+        return _limits("learner.update_timeout_s", self.update_s, UPDATE, AGREEMENT) | _limits(
+            "run.compile_timeout_s", self.compile_s, COMPILE
+        )
 
 
 def _limits(config_key: str, seconds: float | None, *activities: str) -> dict[str, Limit]:

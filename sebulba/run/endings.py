@@ -1,11 +1,9 @@
 """What a run that has ended says: its exit code, its summary, and its last line."""
 
 import multiprocessing
-import os
 import pathlib
 import shlex
 import signal
-import sys
 from typing import Any, NoReturn
 
 import jax
@@ -23,6 +21,7 @@ from sebulba.exit_codes import (
 )
 from sebulba.learning.learner import Learner
 from sebulba.learning.non_finite import NonFiniteError
+from sebulba.process import end_at_once
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import describe_bottleneck
 from sebulba.ring.watchdog import WatchdogError
@@ -188,6 +187,4 @@ def end_process(code: int) -> NoReturn:
     """
     for child in multiprocessing.active_children():
         child.kill()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
+    end_at_once(code)

@@ -20,13 +20,16 @@ from sebulba.exit_codes import (
     EXIT_CONFIG,
     EXIT_DONE,
     EXIT_FAILED,
+    EXIT_NOT_JOINED,
     EXIT_SIGNAL_BASE,
     EXIT_UNSAVED,
 )
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import check_networks, open_run_dir_together
+from sebulba.hosts.rendezvous import JoinError
 from sebulba.learning.non_finite import NonFiniteError
 from sebulba.ring.run_end import RunEnd
+from sebulba.ring.watchdog import Timeouts
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.endings import (
     describe_checkpoint,
@@ -79,6 +82,9 @@ def _exit_code(config: Config) -> int:
     except ConfigError as error:
         _print_error(f"sebulba: {error}")
         return EXIT_CONFIG
+    except JoinError as error:
+        _print_error(f"sebulba: {error}. Start all hosts again, within that time.")
+        return EXIT_NOT_JOINED
     except CheckpointError as error:
         path = pathlib.Path(_with_absolute_run_dir(config)[0].run_dir or "")
         _print_error(f"{error}\n{describe_unusable_checkpoint(error, path)}")
@@ -173,8 +179,11 @@ def _run(
             writer_queues=outputs.fan_out.queues,
             after_cycle=outputs.after_cycle,
             on_poll=outputs.poll,
-            env_timeout_s=config.actor.env_timeout_s,
-            update_timeout_s=config.learner.update_timeout_s,
+            timeouts=Timeouts(
+                env_s=config.actor.env_timeout_s,
+                update_s=config.learner.update_timeout_s,
+                compile_s=config.run.compile_timeout_s,
+            ),
         )
     # `BaseException`: a `SystemExit` of a thread is raised here too.
     except BaseException as error:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import jax
@@ -23,7 +23,7 @@ from sebulba.learning.learner import Learner, run_learner
 from sebulba.ring.queues import Closed
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import COMPILE, WallClock
-from sebulba.ring.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
+from sebulba.ring.watchdog import Timeouts, Watchdog, WatchdogError, Watched
 from sebulba.run.assembly import Ring
 from sebulba.storage.metrics.writers import WriterQueue
 from sebulba.types import TrajectoryItem
@@ -32,6 +32,7 @@ _POLL_S = 0.2
 # A stop takes 10 s at most, of which saving and closing the writers need the rest.
 _STOP_DEADLINE_S = 7.0
 _STOP_DEADLINE_OF_STUCK_S = 1.0
+_NO_LIMITS = Timeouts()
 
 
 class StuckError(RuntimeError):
@@ -142,7 +143,9 @@ class Supervisor:
 
     def _dump_stacks(self) -> None:
         if not self._has_dumped:
-            faulthandler.dump_traceback(sys.__stderr__ or 2)
+            # An error here would hide the one that the stacks are for.
+            with suppress(OSError, ValueError):
+                faulthandler.dump_traceback(sys.__stderr__ or 2)
         self._has_dumped = True
 
 
@@ -153,8 +156,7 @@ def run(
     writer_queues: Sequence[WriterQueue] = (),
     after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
     on_poll: Callable[[], None] = lambda: None,
-    env_timeout_s: float | None = None,
-    update_timeout_s: float | None = None,
+    timeouts: Timeouts = _NO_LIMITS,
 ) -> None:
     """Run the ring until its `run_end` is set, and end every thread of it.
 
@@ -164,9 +166,7 @@ def run(
         writer_queues: of the metrics writers; each gets a thread, which ends with its queue.
         after_cycle: takes the trajectories of each learner cycle, in the learner's thread.
         on_poll: called several times a second, in this thread.
-        env_timeout_s: limit of an env step or fused cycle, in seconds; None: no limit. `serial` has
-            no second thread that could watch the first.
-        update_timeout_s: limit of the updates of a learner cycle, in seconds; None: no limit.
+        timeouts: limits of the threads. `serial` has none: a debugger may hold it anywhere.
 
     Raises:
         Exception: the first of any thread, with a note that says where it happened.
@@ -178,7 +178,7 @@ def run(
     if mode == "serial":
         run_serial(ring, after_cycle, on_poll)
     else:
-        run_threads(ring, after_cycle, on_poll, _watchdog(ring, env_timeout_s, update_timeout_s))
+        run_threads(ring, after_cycle, on_poll, _watchdog(ring, timeouts))
 
 
 def run_threads(
@@ -219,19 +219,19 @@ def run_threads(
         ring.ledger.discard_in_flight()
 
 
-def _watchdog(ring: Ring, env_timeout_s: float | None, update_timeout_s: float | None) -> Watchdog:
+def _watchdog(ring: Ring, timeouts: Timeouts) -> Watchdog:
     learner = Watched(
         name="the learner",
         clock=ring.learner.clock,
         place=lambda: _place_of_learner(ring.learner),
-        limits=learner_limits(update_timeout_s),
+        limits=timeouts.of_learner(),
     )
     actors = [
         Watched(
             name=f"actor {actor.actor_id}",
             clock=actor.clock,
             place=functools.partial(_place_of_actor, actor),
-            limits=actor_limits(env_timeout_s),
+            limits=timeouts.of_actor(),
         )
         for actor in ring.actors
     ]

@@ -56,6 +56,8 @@ _MAY_CHANGE = (
     "actor.on_env_error",
     "actor.max_env_restarts",
     "actor.env_timeout_s",
+    "learner.update_timeout_s",
+    "run.compile_timeout_s",
     "evaluation.",
     "distributed.",
     "resume",

@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 
+from sebulba.acting.actor import Actor
 from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import COMPILE
+from sebulba.ring.timing import COMPILE, ENVIRONMENT
 from sebulba.run import lifecycle
 from tests.faults.runs import hang_at, last_line, make_config, summary_of
 from tests.subprocesses import DEADLINE_S, ROOT, environment, run_python
@@ -139,6 +140,31 @@ def test_a_run_without_stderr_is_a_run(tmp_path):
     )
     assert process.returncode == 0
     assert summary_of(tmp_path / "run")["status"] == "done"
+
+
+def test_a_process_whose_output_nobody_reads_still_ends_with_its_code():
+    script = (
+        "import os, sys, threading, time; from sebulba.process import leave;"
+        "threading.Thread(target=time.sleep, args=(3600,)).start();"
+        "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader);"
+        "sys.stdout.write('x'); leave(3)"
+    )
+    assert run_python("-c", script).returncode == 3
+
+
+def test_stacks_that_cannot_be_written_do_not_hide_the_error(
+    tmp_path, monkeypatch, blocked, capsys
+):
+    release, _ = blocked
+    monkeypatch.setattr("faulthandler.dump_traceback", raise_broken_pipe)
+    monkeypatch.setattr("sebulba.ring.watchdog._GRACE_S", 0.0)
+    hang_at(monkeypatch, Actor, 1, release, ENVIRONMENT)
+    assert lifecycle.train(make_config(tmp_path, actor={"env_timeout_s": 0.2})) == 5
+    assert "WatchdogError" in last_line(capsys)
+
+
+def raise_broken_pipe(*args, **kwargs):
+    raise BrokenPipeError
 
 
 def test_a_library_s_thread_does_not_keep_the_process_alive():

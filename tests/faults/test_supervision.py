@@ -1,19 +1,26 @@
 """Threads that fail, and threads that never come back."""
 
+import functools
 import re
 import signal
 import time
+import types
 
+import numpy as np
 import pytest
 
 from sebulba.acting.actor import Actor
+from sebulba.agent_check import AgentError, num_updates_of
 from sebulba.learning.learner import Learner
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import ENVIRONMENT
-from sebulba.run import endings, lifecycle
+from sebulba.ring.watchdog import Watchdog
+from sebulba.run import endings, lifecycle, supervision
 from sebulba.storage.checkpoints.restore import steps_in
+from tests.faults import hanging
 from tests.faults.runs import BREAKING, LONG_S, hang_at, last_line, make_config, summary_of
 from tests.subprocesses import run_python
+from tests.toys import ToyAgent
 
 BREAKING_CONFIG = """
 env: {{suite: gymnasium, id: '{module}:Breaking-v0', options: {{steps: {steps}, then: {then}}}}}
@@ -79,6 +86,59 @@ def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
     assert summary["status"] == "failed"
     for account in summary["ledger"]:
         assert account["acted"] == sum(account.values()) - account["acted"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "cycle", "what"),
+    [
+        ("HangsInCount", "fused", "the learner: update"),
+        ("HangsInSharding", "fused", "actor 0: transfer"),
+        ("HangsInFirstUpdate", "fused", "the learner: compile"),
+        ("HangsInFirstAct", "fused", "actor 0: compile"),
+        ("HangsInFirstAct", "stepped", "actor 0: compile"),
+    ],
+)
+def test_5_an_agent_that_hangs_ends_the_run(agent, cycle, what, tmp_path, monkeypatch, capsys):
+    """Watch the Python code of an agent wherever the run calls it."""
+    ends = []
+    monkeypatch.setattr(lifecycle, "end_process", ends.append)
+    monkeypatch.setattr(supervision, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
+    monkeypatch.setattr(supervision, "Watchdog", functools.partial(Watchdog, now=hanging.now))
+    agent = f"tests.faults.hanging:{agent}"
+    # With a single actor in lock-step, no other thread is in a call that could hang.
+    actor = {"cycle": cycle, "threads_per_device": 1}
+    config = make_config(tmp_path, agent=agent, actor=actor)
+    try:
+        assert lifecycle.train(config) == 5
+    finally:
+        hanging.released.set()
+        hanging.join()
+    assert ends == [5]
+    last = last_line(capsys)
+    assert last.startswith(f"sebulba: WatchdogError: {what} still running after "), last
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-3, 2.5, True, 10**9, 10**5000, None, "1", float("nan"), np.float32(1), np.True_],
+    ids=lambda value: type(value).__name__,
+)
+def test_6_a_wrong_number_of_updates_is_an_error_of_the_agent(value):
+    agent = types.SimpleNamespace(num_updates_per_cycle=lambda cycle: value)
+    expected = r"num_updates_per_cycle\(7\): expected an int from 0 to 100,000, got .{1,140}$"
+    with pytest.raises(AgentError, match=expected):
+        num_updates_of(agent, 7)
+
+
+def test_6_the_number_of_updates_is_checked_in_every_cycle(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        ToyAgent, "num_updates_per_cycle", lambda self, cycle: 1 if cycle < 4 else -3
+    )
+    assert lifecycle.train(make_config(tmp_path)) == 3
+    last = last_line(capsys)
+    expected = "num_updates_per_cycle(4): expected an int from 0 to 100,000, got -3 (int)"
+    assert last.startswith(f"sebulba: AgentError: {expected} – This happened in the learner"), last
+    assert summary_of(tmp_path)["learner_cycles"] == 4
 
 
 def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_code(

@@ -12,7 +12,7 @@ from sebulba.ring.timing import (
     WAIT_FOR_QUEUE,
     WallClock,
 )
-from sebulba.ring.watchdog import Watchdog, WatchdogError, Watched, actor_limits, learner_limits
+from sebulba.ring.watchdog import Timeouts, Watchdog, WatchdogError, Watched
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def watch(clock, limits):
 @pytest.mark.parametrize("activity", [ACT, ENVIRONMENT])
 def test_watchdog_names_the_thread_the_activity_the_time_and_the_key(time_now, activity):
     clock = WallClock()
-    watchdog = watch(clock, actor_limits(60.0))
+    watchdog = watch(clock, Timeouts(env_s=60.0).of_actor())
     time_now.seconds = 100.0
     clock.begin(activity)
     time_now.seconds = 160.9
@@ -49,7 +49,8 @@ def test_watchdog_names_the_thread_the_activity_the_time_and_the_key(time_now, a
 @pytest.mark.parametrize("how", ["waits", "compiles", "steps", "has no limit"])
 def test_watchdog_leaves_a_thread_alone_that(time_now, how):
     clock = WallClock()
-    watchdog = watch(clock, actor_limits(None if how == "has no limit" else 1.0))
+    env_s = None if how == "has no limit" else 1.0
+    watchdog = watch(clock, Timeouts(env_s=env_s, compile_s=200.0).of_actor())
     clock.begin(COMPILE if how == "compiles" else ENVIRONMENT)
     for time_now.seconds in range(1, 100):
         if how == "waits":
@@ -64,10 +65,22 @@ def test_watchdog_leaves_a_thread_alone_that(time_now, how):
 @pytest.mark.parametrize("activity", [UPDATE, AGREEMENT])
 def test_watchdog_applies_the_learners_limit_to_collectives(time_now, activity):
     clock = WallClock()
-    watchdog = watch(clock, learner_limits(5.0))
+    watchdog = watch(clock, Timeouts(update_s=5.0).of_learner())
     clock.begin(activity)
     time_now.seconds = 7.0
     expected = rf"{activity} still running after 7\.0 s; .* \(learner\.update_timeout_s\)"
     with pytest.raises(WatchdogError, match=expected):
         watchdog.check()
-    assert learner_limits(None) == {}
+    assert Timeouts().of_learner() == Timeouts().of_actor() == {}
+
+
+@pytest.mark.parametrize("limits", [Timeouts.of_actor, Timeouts.of_learner])
+def test_5_watchdog_limits_compilation(time_now, limits):
+    clock = WallClock()
+    watchdog = watch(clock, limits(Timeouts(env_s=1.0, update_s=1.0, compile_s=100.0)))
+    clock.begin(COMPILE)
+    time_now.seconds = 100.0
+    watchdog.check()
+    time_now.seconds = 102.0
+    with pytest.raises(WatchdogError, match=r"the limit is 100 s \(run\.compile_timeout_s\)"):
+        watchdog.check()
