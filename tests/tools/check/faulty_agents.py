@@ -10,6 +10,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.minibatches import ShuffledWindow
 from sebulba.toolkit.reductions import learner_device_index, masked_mean, masked_moments
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba_agents.actor_critic import ActorCriticAgent
@@ -323,6 +324,8 @@ class DrawsWithReplacement(_FaultyPPO):
     """Draws every minibatch from all samples."""
 
     def loss(self, networks, experience, key, step):
+        if not isinstance(experience, ShuffledWindow):
+            return self.sound.loss(networks, experience, key, step)
         order = experience.order
         drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.size)
         changed = dataclasses.replace(experience, order=drawn)
@@ -333,6 +336,8 @@ class LeavesOneOut(_FaultyPPO):
     """Learns from the first sample of an epoch twice, and never from the last."""
 
     def loss(self, networks, experience, key, step):
+        if not isinstance(experience, ShuffledWindow):
+            return self.sound.loss(networks, experience, key, step)
         order = experience.order
         order = jnp.where(order == order.size - 1, 0, order)
         return self.sound.loss(networks, dataclasses.replace(experience, order=order), key, step)
