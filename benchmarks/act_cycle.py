@@ -91,7 +91,7 @@ class Bench:
             num_learner_devices=1,
             trajectory_length=workload.length,
             trajectories_per_cycle=1,
-            num_cycles=1,
+            total_env_steps=1,
         )
         environment.close()
         self.agent = PolicyGradient(workload.agent, run_spec)

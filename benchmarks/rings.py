@@ -81,7 +81,7 @@ def make_agent(config: Config, spec: EnvironmentSpec, num_actors: int) -> Agent:
         num_learner_devices=1,
         trajectory_length=config.actor.trajectory_length,
         trajectories_per_cycle=config.learner.trajectories_per_cycle,
-        num_cycles=1,
+        total_env_steps=1,
     )
     return agent_factory(config.agent.name)(config.agent, run_spec)
 

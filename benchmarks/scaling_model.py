@@ -29,6 +29,7 @@ from benchmarks.scaling_model_plan import describe_plan
 from benchmarks.scaling_model_prediction import BEND, Host, Network, Point, bend, scale
 from sebulba.config import Config
 from sebulba.config.loading import load_config
+from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.memory_plan import num_bytes
 from sebulba.devices.split import plan_devices
 from sebulba.run.assembly import Ring, assemble
@@ -60,12 +61,12 @@ def measure_host(config: Config, *, seconds: float) -> Host:
         num_cores=len(os.sched_getaffinity(0)),
         gradient_bytes=num_bytes(state.networks),
         num_envs=config.actor.num_envs,
-        queue_slots=num_actors * config.learner.queue_slots_per_actor,
+        queue_slots=num_actors * queue_slots_per_actor(config.learner, num_actors),
         trajectory_bytes=num_bytes(trajectory),
         state_bytes=num_bytes((state.networks, state.opt_state, state.experience)),
         updates_per_cycle=updates,
         update_deviation_s=statistics.stdev(cycle_s) / max(1.0, updates) ** 0.5,
-        is_lock_step=config.learner.max_policy_lag == 0,
+        is_lock_step=config.learner.policy_lag == 0,
     )
 
 

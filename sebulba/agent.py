@@ -31,7 +31,9 @@ class Agent(Protocol):
 
     An agent whose loss depends on the observations that transitions arrive at (it rewards or
     predicts them) sets the attribute `learns_from_final_observations = True`. Otherwise
-    `sebulba.check` reports a dependence on terminal observations as wrong bootstrapping.
+    `sebulba.check` reports a dependence on terminal observations as wrong bootstrapping. One that
+    does not correct for acting with older networks sets `corrects_for_policy_lag = False` in the
+    dataclass of its settings.
     """
 
     def init_networks(self, key: jax.Array) -> Networks:
@@ -132,7 +134,9 @@ class Agent(Protocol):
             networks: differentiated.
             experience: this learner device's.
             key: different on every learner device and at every step.
-            step: int32 `[]`, optimisation steps taken before this one in the run.
+            step: int32 `[]`, optimisation steps taken before this one in the run, including those
+                discarded as non-finite. `optimize` can find it in the experience: see
+                `sebulba.toolkit.learner_clock`.
 
         Returns:
             The scalar loss, the experience (with new priorities, for example), and scalar metrics,

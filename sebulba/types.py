@@ -83,7 +83,7 @@ class EnvironmentSpec:
 class RunSpec:
     """Facts about the run that an agent is built for.
 
-    Counts are per host, except `num_cycles` and `num_hosts`.
+    Counts are per host, except `total_env_steps` and `num_hosts`.
     """
 
     environment: EnvironmentSpec
@@ -92,7 +92,7 @@ class RunSpec:
     num_learner_devices: int  # each gets an equal share of every actor's environments
     trajectory_length: int  # T
     trajectories_per_cycle: int  # consumed by each learner cycle
-    num_cycles: int  # learner cycles in the whole run
+    total_env_steps: int  # that the run learns from, on all hosts
     num_hosts: int = 1  # all with the same numbers of actors and devices
 
     @property

@@ -89,5 +89,12 @@ def evaluate(agent, networks, experience, step=0):
     return value, metrics, grads
 
 
+def at_step(experience, step):
+    """Return experience in shuffled windows as `loss` returns it at a step."""
+    clock = dataclasses.replace(experience.window.clock, step=jnp.int32(step))
+    window = dataclasses.replace(experience.window, clock=clock)
+    return dataclasses.replace(experience, window=window)
+
+
 def to_device(tree):
     return jax.tree.map(jnp.asarray, tree)

@@ -1,8 +1,9 @@
-"""Processes that tests start: none outlives the test that started it."""
+"""Processes that tests start: none outlives the test that started it, even if that is killed."""
 
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 NUM_CPU_DEVICES = 4  # as in conftest: XLA divides the cores among them
 # Generous: it bounds how long a test hangs, not how long it takes.
 DEADLINE_S = 240.0
+# The kernel kills the process when the thread that started it ends. Not by `preexec_fn`: JAX warns
+# of a fork in a process with threads. A run's own children listen for its end themselves.
+_SETPRIV = shutil.which("setpriv")
+_END_WITH_PARENT = (_SETPRIV, "--pdeathsig", "KILL", "--") if _SETPRIV else ()
 
 
 def environment(**variables):
@@ -37,7 +42,7 @@ def started(*arguments, variables=None, cwd=ROOT, **pipes):
         pipes: `stdout` and `stderr`, as `subprocess.Popen` takes them.
     """
     with subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
+        [*_END_WITH_PARENT, sys.executable, *map(str, arguments)],
         cwd=cwd,
         env=environment() if variables is None else variables,
         text=True,

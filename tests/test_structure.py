@@ -17,6 +17,7 @@ LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
 CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "exit_codes", "process"]
 DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch"]
 MAX_ROOMS, MAX_PACKAGES = 30, 14
+MAX_FUNCTION_LINES, MAX_PARAMETERS = 70, 8
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
@@ -111,6 +112,16 @@ def test_no_file_imports_itself_by_a_detour():
 def test_agents_import_the_contract_and_the_toolkit_alone(path):
     rooms = {room_of(name) for name in own_modules(imports_of(path))}
     assert rooms <= {f"sebulba.{name}" for name in [*CONTRACT, "toolkit"]} | {"sebulba_agents"}
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *AGENT_SOURCES], ids=ids)
+def test_functions_can_be_seen_whole(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            names = [each.arg for each in arguments if each.arg not in ("self", "cls")]
+            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
+            assert len(names) <= MAX_PARAMETERS, node.name
 
 
 def test_acting_and_learning_do_not_know_each_other():

@@ -2,10 +2,12 @@
 
 import os
 import select
+import subprocess
+import sys
 
 import pytest
 
-from tests.subprocesses import DEADLINE_S, started
+from tests.subprocesses import DEADLINE_S, ROOT, started
 
 # Its child is in a process group of its own, as the runs of several seeds are.
 PARENT = """
@@ -29,3 +31,22 @@ def test_a_process_and_what_it_started_end_when_the_test_fails():
         # The output ends once nothing is left that could write to it.
         assert select.select([output], [], [], DEADLINE_S)[0]
         assert output.read() == ""
+
+
+# It is killed while its process runs, as a pytest that has used up its memory is.
+KILLED_TEST = """
+import signal
+from tests.subprocesses import started
+with started("-c", "print('started', flush=True); import time; time.sleep(3600)") as process:
+    signal.pause()
+"""
+
+
+def test_a_process_ends_when_the_test_that_started_it_is_killed():
+    command, pipe = [sys.executable, "-c", KILLED_TEST], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, text=True) as test:
+        assert test.stdout.readline() == "started\n"
+        test.kill()
+        # The output ends once nothing is left that could write to it.
+        assert select.select([test.stdout], [], [], DEADLINE_S)[0]
+        assert test.stdout.read() == ""

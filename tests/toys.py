@@ -30,7 +30,7 @@ def toy_run_spec(**changes) -> RunSpec:
         num_learner_devices=1,
         trajectory_length=5,
         trajectories_per_cycle=1,
-        num_cycles=10,
+        total_env_steps=200,
     )
     return dataclasses.replace(spec, **changes)
 

@@ -2,7 +2,7 @@
 
 Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning" (arXiv 1602.01783),
 algorithm S3, with synchronised actors. Nothing corrects for acting with older parameters: use
-`learner.max_policy_lag` 0.
+`learner.policy_lag` 0.
 """
 
 import jax
@@ -23,11 +23,7 @@ def make_a2c(config: A2CConfig, run_spec: RunSpec) -> ActorCriticAgent:
     Raises:
         ConfigError: the environment does not suit the agent.
     """
-    return ActorCriticAgent(
-        config,
-        run_spec,
-        loss=lambda outputs, trajectory, step: a2c_loss(outputs, trajectory, config),
-    )
+    return ActorCriticAgent(config, run_spec, loss=a2c_loss)
 
 
 def a2c_loss(

@@ -15,6 +15,7 @@ import optax
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Distribution
+from sebulba.toolkit.learner_clock import LearnerClock, at_step
 from sebulba.toolkit.minibatches import (
     ShuffledWindow,
     TransitionBatch,
@@ -30,6 +31,7 @@ from sebulba.toolkit.normalization import (
 )
 from sebulba.toolkit.optimizers import clipped_adam, clipped_rmsprop, descend
 from sebulba.toolkit.policy_heads import make_policy_head
+from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import action_shape, zeros
 from sebulba.toolkit.torsos import check_torso
@@ -76,13 +78,13 @@ class ActorCriticOptState:
     """The optimizer's state."""
 
     optimizer: PyTree
-    num_updates: jax.Array  # [] int32
 
 
-Loss = Callable[[PolicyValue, Any, jax.Array], tuple[jax.Array, Metrics]]
-"""`loss(outputs, batch, step)`: the network's outputs for all rows of a batch, and the batch.
+Loss = Callable[[PolicyValue, Any, Any], tuple[jax.Array, Metrics]]
+"""`loss(outputs, batch, config)`: the network's outputs for all rows of a batch, and the batch.
 
-The batch is a `Trajectory`, or a `TransitionBatch` in minibatches without an LSTM.
+The batch is a `Trajectory`, or a `TransitionBatch` in minibatches without an LSTM. The config is
+the agent's, with the current values of its schedules.
 """
 Targets = Callable[[PolicyValue, Trajectory], PyTree]
 """`targets(outputs, trajectory)` returns leaves `[T, B, ...]`."""
@@ -135,7 +137,7 @@ class ActorCriticAgent:
             hidden_sizes=config.hidden_sizes,
             lstm_size=config.lstm_size,
         )
-        self._optimizer = _make_optimizer(config, run_spec.num_cycles * self._num_updates_per_cycle)
+        self._optimizer = _make_optimizer(config)
         self._action = action_shape(run_spec.environment.action_space)
 
     def init_networks(self, key: jax.Array) -> ActorCriticNetworks:
@@ -158,9 +160,7 @@ class ActorCriticAgent:
 
     def init_opt_state(self, networks: ActorCriticNetworks) -> ActorCriticOptState:
         """Return the optimizer's initial state."""
-        return ActorCriticOptState(
-            optimizer=self._optimizer.init(networks.params), num_updates=jnp.int32(0)
-        )
+        return ActorCriticOptState(optimizer=self._optimizer.init(networks.params))
 
     def init_experience(self, networks: ActorCriticNetworks, num_envs: int) -> Experience:
         """Return a window of zeros for one learner cycle's trajectories."""
@@ -168,7 +168,7 @@ class ActorCriticAgent:
         if self._targets is not None:
             learned = jax.eval_shape(self._with_targets, networks, window)
             trajectory = dataclasses.replace(window.trajectory, extras=zeros(learned.extras))
-            window = Window(initial=window.initial, trajectory=trajectory)
+            window = dataclasses.replace(window, trajectory=trajectory)
         if self._num_minibatches == 1:
             return window
         length, width = window.trajectory.action.shape[:2]
@@ -248,9 +248,10 @@ class ActorCriticAgent:
             experience, chosen = next_minibatch(experience, key, step, self._num_minibatches)
             outputs, batch = self._unroll_minibatch(networks, experience.window, chosen)
         else:
+            experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
             outputs = self.unroll_window(networks, experience)
             batch = with_scaled_rewards(networks, experience.trajectory)
-        loss, metrics = self._loss(outputs, batch, step)
+        loss, metrics = self._loss(outputs, batch, self._config_at(experience))
         return loss, (experience, metrics)
 
     def optimize(
@@ -264,13 +265,17 @@ class ActorCriticAgent:
 
         All updates of a cycle thus normalise like the targets that were computed at its start.
         """
+        window = _window(experience)
         params, optimizer = descend(
-            self._optimizer, networks.params, opt_state.optimizer, grads.params
+            self._optimizer,
+            networks.params,
+            opt_state.optimizer,
+            grads.params,
+            learning_rate=self._config_at(experience).learning_rate,
         )
-        num_updates = opt_state.num_updates + 1
-        # A mask instead of `lax.cond`, which would put collectives into a branch.
-        is_last = num_updates % self._num_updates_per_cycle == 0
-        window = experience.window if isinstance(experience, ShuffledWindow) else experience
+        # Not from a count of updates, which would leave out the discarded ones. A mask instead of
+        # `lax.cond`, which would put collectives into a branch.
+        is_last = (_clock(experience).step + 1) % self._num_updates_per_cycle == 0
         normalization = merge_rows(
             networks.normalization,
             window.trajectory.env_steps,
@@ -280,7 +285,7 @@ class ActorCriticAgent:
         )
         return (
             ActorCriticNetworks(params=params, normalization=normalization),
-            ActorCriticOptState(optimizer=optimizer, num_updates=num_updates),
+            ActorCriticOptState(optimizer=optimizer),
         )
 
     def num_updates_per_cycle(self, cycle: int) -> int:
@@ -337,12 +342,27 @@ class ActorCriticAgent:
         outputs, _ = self.unroll(networks, batch.env_steps, jnp.zeros_like(batch.action), ())
         return outputs, batch
 
+    def _config_at(self, experience: Experience) -> ActorCriticConfig:
+        """Return the config with the current values of its schedules."""
+        env_steps, total = _clock(experience).env_steps, self._run_spec.total_env_steps
+        return at_env_steps(self._config, env_steps, total_env_steps=total)
+
     def _with_targets(self, networks: ActorCriticNetworks, window: Window) -> Trajectory:
         """Return the trajectory with targets in place of extras; its rewards stay raw."""
         assert self._targets is not None
         outputs = self.unroll_window(networks, window)
         targets = self._targets(outputs, with_scaled_rewards(networks, window.trajectory))
         return dataclasses.replace(window.trajectory, extras=targets)
+
+
+def _window(experience: Experience) -> Window:
+    return experience.window if isinstance(experience, ShuffledWindow) else experience
+
+
+def _clock(experience: Experience) -> LearnerClock:
+    clock = _window(experience).clock
+    assert clock is not None
+    return clock
 
 
 def with_scaled_rewards(networks: ActorCriticNetworks, trajectory: Trajectory) -> Trajectory:
@@ -366,17 +386,11 @@ def clip_rewards(reward: jax.Array, limit: float | None) -> jax.Array:
     return reward if limit is None else jnp.clip(reward, -limit, limit)
 
 
-def _make_optimizer(config: ActorCriticConfig, num_updates: int) -> optax.GradientTransformation:
-    """Return the configured optimizer for a run of `num_updates` optimisation steps."""
-    rate = config.learning_rate
-    if config.learning_rate_decay:
-        rate = optax.linear_schedule(rate, 0.0, num_updates)
+def _make_optimizer(config: ActorCriticConfig) -> optax.GradientTransformation:
+    """Return the configured optimizer with learning rate 1."""
     if config.optimizer == "adam":
-        return clipped_adam(
-            learning_rate=rate, epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm
-        )
+        return clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
     return clipped_rmsprop(
-        learning_rate=rate,
         decay=config.rmsprop_decay,
         epsilon=config.rmsprop_epsilon,
         max_grad_norm=config.max_grad_norm,

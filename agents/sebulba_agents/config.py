@@ -8,6 +8,8 @@ changes its default.
 import dataclasses
 from typing import Literal
 
+from sebulba.toolkit.schedules import Scheduled
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig:
@@ -29,16 +31,14 @@ class ActorCriticConfig:
     """Initial log std of the Gaussian policy; bounded actions are scaled to [-1, 1]."""
     discount: float = 0.99
     """Discount factor γ."""
-    entropy_cost: float = 0.01
+    entropy_cost: Scheduled = 0.01
     """Weight of the entropy bonus."""
     reward_clip: float | None = None
     """Rewards are clipped to ± this value in the learner; null: no clipping."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """Optimizer. rmsprop: ε inside the square root and initial second moment 1, as in IMPALA."""
-    learning_rate: float = 1e-3
-    """Initial learning rate."""
-    learning_rate_decay: bool = False
-    """Decay linearly to 0 at run.total_env_steps."""
+    learning_rate: Scheduled = 1e-3
+    """Learning rate."""
     adam_epsilon: float = 1e-5
     """ε of Adam."""
     rmsprop_decay: float = 0.99
@@ -76,10 +76,8 @@ class PPOConfig(ActorCriticConfig):
     name: str = "ppo"
     lambda_: float = 0.95
     """λ of the generalised advantages."""
-    clip: float = 0.2
+    clip: Scheduled = 0.2
     """ε: importance weights are clipped to 1 ± ε."""
-    clip_decay: bool = False
-    """Decay clip linearly to 0 at run.total_env_steps."""
     value_clip: float | None = None
     """Value-clipping range around the values before the cycle; null: no clipping."""
     normalize_advantages: bool = True
@@ -96,6 +94,8 @@ class PPOConfig(ActorCriticConfig):
 class A2CConfig(ActorCriticConfig):
     """A2C, the synchronous form of A3C (Mnih et al. 2016, arXiv 1602.01783)."""
 
+    corrects_for_policy_lag = False  # needs learner.policy_lag 0
+
     name: str = "a2c"
     lambda_: float = 1.0
     """λ of the generalised advantages; 1: rewards up to the trajectory's end, as in the paper."""
@@ -107,9 +107,11 @@ class A2CConfig(ActorCriticConfig):
 class PolicyGradientConfig(ActorCriticConfig):
     """Simple policy gradient with rewards to go (REINFORCE, Williams 1992)."""
 
+    corrects_for_policy_lag = False  # needs learner.policy_lag 0
+
     name: str = "policy_gradient"
-    entropy_cost: float = 0.0
-    learning_rate: float = 1e-2
+    entropy_cost: Scheduled = 0.0
+    learning_rate: Scheduled = 1e-2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,8 @@ class RandomConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkillsConfig:
     """DIAYN skills on A2C (Eysenbach et al. 2018, arXiv 1802.06070)."""
+
+    corrects_for_policy_lag = False  # needs learner.policy_lag 0
 
     name: str = "skills"
     """Agent name."""
@@ -138,11 +142,11 @@ class SkillsConfig:
     """λ of the generalised advantages."""
     baseline_cost: float = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
-    entropy_cost: float = 0.01
+    entropy_cost: Scheduled = 0.01
     """Weight of the entropy bonus."""
-    learning_rate: float = 2e-3
+    learning_rate: Scheduled = 2e-3
     """Learning rate of Adam for policy and value."""
-    discriminator_learning_rate: float = 2e-3
+    discriminator_learning_rate: Scheduled = 2e-3
     """Learning rate of Adam for the discriminator."""
     adam_epsilon: float = 1e-5
     """ε of Adam."""

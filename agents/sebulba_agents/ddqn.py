@@ -4,15 +4,19 @@ Optional: prioritised replay (Schaul et al. 2016, arXiv 1511.05952), a dueling n
 2016, arXiv 1511.06581) and n-step targets.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
 from sebulba.toolkit.replay.transitions import Transitions
+from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
@@ -23,7 +27,7 @@ from sebulba_agents.q_learning import (
     QOptState,
     check_q_torso,
     epsilon_greedy,
-    exploration_epsilons,
+    exploration_powers,
     num_discrete_actions,
     select_action,
     with_copy,
@@ -37,7 +41,7 @@ class DDQNActorState:
     """The actor state."""
 
     env_steps: jax.Array  # [B] int32, taken by each environment
-    final_epsilon: jax.Array  # [B], at the end of the schedule
+    epsilon_power: jax.Array  # [B], of the schedule's ε
     key: jax.Array
 
 
@@ -69,7 +73,7 @@ class DDQN:
             hidden_sizes=config.hidden_sizes,
             dueling_size=config.dueling_size,
         )
-        self._optimizer = QOptimizer(config)
+        self._optimizer = QOptimizer(config, run_spec)
 
     def init_networks(self, key: jax.Array) -> QNetworks:
         """Return the parameters, and their copy as target parameters."""
@@ -91,11 +95,10 @@ class DDQN:
         del networks
         return DDQNActorState(
             env_steps=jnp.zeros(num_envs, jnp.int32),
-            final_epsilon=exploration_epsilons(
+            epsilon_power=exploration_powers(
                 first=global_actor_id * num_envs,
                 count=num_envs,
                 total=self._run_spec.num_envs_of_all_hosts,
-                base=self._config.epsilon_end,
                 exponent=self._config.epsilon_exponent,
             ),
             key=key,
@@ -107,7 +110,7 @@ class DDQN:
         """Select the action with the greatest Q, or with probability ε a random one."""
         key, action_key = jax.random.split(actor_state.key)
         if greedy:
-            epsilon = jnp.full_like(actor_state.final_epsilon, self._config.evaluation_epsilon)
+            epsilon = jnp.full_like(actor_state.epsilon_power, self._config.evaluation_epsilon)
         else:
             epsilon = self.epsilon(actor_state)
         q = self.network.apply(networks, env_step.observation)
@@ -116,7 +119,7 @@ class DDQN:
         counted = (~jnp.asarray(env_step.done)).astype(jnp.int32)
         actor_state = DDQNActorState(
             env_steps=actor_state.env_steps + counted,
-            final_epsilon=actor_state.final_epsilon,
+            epsilon_power=actor_state.epsilon_power,
             key=key,
         )
         return action, (), actor_state
@@ -124,16 +127,16 @@ class DDQN:
     def epsilon(self, actor_state: DDQNActorState) -> jax.Array:
         """Return the current exploration rates `[B]`.
 
-        An actor does not know the env steps of other actors: each environment estimates the host's
-        as its own times the number of the host's environments.
+        An actor does not know the env steps of other actors: each environment estimates the run's
+        as its own times the number of environments.
         """
-        num_envs = self._run_spec.num_envs * self._run_spec.num_actors
-        return annealed_epsilon(
+        num_envs = self._run_spec.num_envs_of_all_hosts
+        epsilon = value_at(
+            self._config.epsilon,
             actor_state.env_steps.astype(jnp.float32) * num_envs,
-            start=self._config.epsilon_start,
-            end=actor_state.final_epsilon,
-            decay_env_steps=self._config.epsilon_decay_env_steps,
+            total_env_steps=self._run_spec.total_env_steps,
         )
+        return jnp.power(epsilon, actor_state.epsilon_power)
 
     def shard_actor_state(
         self, actor_state: DDQNActorState, sharding: ActorStateSharding
@@ -162,6 +165,7 @@ class DDQN:
         self, networks: QNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
+        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
         batch = self._replay.sample(experience, key)
         loss, td_error, metrics = self.loss_of_batch(networks, batch)
         experience = self._replay.update_priorities(experience, batch.ids, td_error)
@@ -194,8 +198,7 @@ class DDQN:
         self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
     ) -> tuple[QNetworks, QOptState]:
         """Take an Adam step; copy to the target network every `target_period` updates."""
-        del experience
-        return self._optimizer.step(networks, opt_state, grads)
+        return self._optimizer.step(networks, opt_state, grads, experience.clock)
 
     def num_updates_per_cycle(self, cycle: int) -> int:
         """Return the number of updates that keeps the replay ratio exactly."""
@@ -204,18 +207,3 @@ class DDQN:
     def actor_networks(self, networks: QNetworks) -> PyTree:
         """Return the online parameters."""
         return networks.online
-
-
-def annealed_epsilon(
-    env_steps: jax.Array, *, start: float, end: jax.Array, decay_env_steps: int
-) -> jax.Array:
-    """Return ε `[B]`: linear from `start` to `end` over `decay_env_steps`, then `end`.
-
-    Args:
-        env_steps: `[B]` float32, the run's env steps as estimated by each environment.
-        start: initial ε.
-        end: `[B]`, final ε.
-        decay_env_steps: 0: `end` from the start.
-    """
-    share = jnp.clip(env_steps / max(decay_env_steps, 1), 0.0, 1.0) if decay_env_steps else 1.0
-    return start + share * (end - start)

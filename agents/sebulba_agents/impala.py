@@ -22,11 +22,7 @@ def make_impala(config: ImpalaConfig, run_spec: RunSpec) -> ActorCriticAgent:
     Raises:
         ConfigError: the environment does not suit the agent.
     """
-    return ActorCriticAgent(
-        config,
-        run_spec,
-        loss=lambda outputs, trajectory, step: impala_loss(outputs, trajectory, config),
-    )
+    return ActorCriticAgent(config, run_spec, loss=impala_loss)
 
 
 def impala_loss(

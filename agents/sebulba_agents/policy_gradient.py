@@ -3,7 +3,7 @@
 Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
 learning". The return of an action is the discounted reward until its trajectory or episode ends.
 There is no bootstrapping, not even at a truncation, so trajectories must be long enough. Nothing
-corrects for acting with older parameters: use `learner.max_policy_lag` 0.
+corrects for acting with older parameters: use `learner.policy_lag` 0.
 """
 
 import jax
@@ -26,11 +26,7 @@ def make_policy_gradient(config: PolicyGradientConfig, run_spec: RunSpec) -> Act
     Raises:
         ConfigError: the environment does not suit the agent.
     """
-    return ActorCriticAgent(
-        config,
-        run_spec,
-        loss=lambda outputs, trajectory, step: policy_gradient_loss(outputs, trajectory, config),
-    )
+    return ActorCriticAgent(config, run_spec, loss=policy_gradient_loss)
 
 
 def policy_gradient_loss(

@@ -48,29 +48,14 @@ def make_ppo(config: PPOConfig, run_spec: RunSpec) -> ActorCriticAgent:
             f"agent.num_minibatches: expected a divisor of the {num_entries} {kind} per learner"
             f" device and learner cycle, got {config.num_minibatches}"
         )
-    num_updates = run_spec.num_cycles * config.num_epochs * config.num_minibatches
-
-    def loss(
-        outputs: PolicyValue, batch: Trajectory | TransitionBatch, step: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
-        return ppo_loss(outputs, batch, config, clip=clip_range(config, step, num_updates))
-
     return ActorCriticAgent(
         config,
         run_spec,
-        loss=loss,
+        loss=ppo_loss,
         targets=lambda outputs, trajectory: compute_targets(outputs, trajectory, config),
         num_epochs=config.num_epochs,
         num_minibatches=config.num_minibatches,
     )
-
-
-def clip_range(config: PPOConfig, step: jax.Array, num_updates: int) -> jax.Array:
-    """Return ε `[]` after `step` of the run's `num_updates` optimisation steps."""
-    clip = jnp.float32(config.clip)
-    if not config.clip_decay:
-        return clip
-    return clip * jnp.maximum(1.0 - step.astype(jnp.float32) / num_updates, 0.0)
 
 
 def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOConfig) -> Targets:
@@ -95,7 +80,9 @@ def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOCon
     )
 
 
-def clipped_surrogate(ratios: jax.Array, advantages: jax.Array, clip: jax.Array) -> jax.Array:
+def clipped_surrogate(
+    ratios: jax.Array, advantages: jax.Array, clip: float | jax.Array
+) -> jax.Array:
     """Return the objective `[...]` of each transition, to be maximised: arXiv 1707.06347, eq. 7.
 
     Args:
@@ -110,16 +97,13 @@ def ppo_loss(
     outputs: PolicyValue,
     minibatch: Trajectory | TransitionBatch,
     config: PPOConfig,
-    *,
-    clip: jax.Array,
 ) -> tuple[jax.Array, Metrics]:
     """Return the loss `[]` and metrics: means over the valid transitions of all learner devices.
 
     Args:
         outputs: for all rows of the minibatch; differentiated.
         minibatch: transitions with `Targets` in the extras.
-        config: costs.
-        clip: `[]`, ε of the importance weights.
+        config: costs, clip.
     """
     valid, targets = minibatch.valid, minibatch.extras
     # Whole unrolls have one row more than transitions.
@@ -132,7 +116,8 @@ def ppo_loss(
     # Masked before `exp`: the gradient of an infinite ratio is NaN even if masked afterwards.
     log_ratios = jnp.where(valid, log_probs - targets.log_probs, 0.0)
     ratios = jnp.exp(log_ratios)
-    policy_loss = -masked_mean(clipped_surrogate(ratios, advantages, clip), valid)
+    is_clipped = jnp.abs(ratios - 1.0) > config.clip
+    policy_loss = -masked_mean(clipped_surrogate(ratios, advantages, config.clip), valid)
     value_loss = masked_mean(_value_losses(outputs.values, targets, config.value_clip), valid)
     entropy = masked_mean(outputs.policy.entropy(), valid)
     loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
@@ -144,7 +129,7 @@ def ppo_loss(
         # Estimates KL(μ, π) from samples of μ: unbiased and never negative (Schulman 2020,
         # http://joschu.net/blog/kl-approx.html).
         "kl": masked_mean(ratios - 1.0 - log_ratios, valid),
-        "clip_fraction": masked_mean((jnp.abs(ratios - 1.0) > clip).astype(jnp.float32), valid),
+        "clip_fraction": masked_mean(is_clipped.astype(jnp.float32), valid),
     }
     return loss, metrics
 

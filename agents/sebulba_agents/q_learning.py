@@ -7,14 +7,15 @@ import flax.linen as nn
 import gymnasium
 import jax
 import jax.numpy as jnp
-import optax
 
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.learner_clock import LearnerClock
 from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
+from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.torsos import DQNTorso, MLPTorso, fold_time
 from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
 from sebulba.types import EnvStep, PyTree, RunSpec
@@ -134,7 +135,7 @@ class QOptState:
     """The optimizer's state."""
 
     adam: PyTree
-    num_updates: jax.Array  # [] int32
+    num_periods: jax.Array  # [] int32, target periods before the last copy
 
 
 def with_copy(online: PyTree) -> QNetworks:
@@ -145,29 +146,35 @@ def with_copy(online: PyTree) -> QNetworks:
 class QOptimizer:
     """Adam for the online parameters, and periodic copies to the target parameters."""
 
-    def __init__(self, config: QLearningConfig):
-        self._target_period = config.target_period
-        self._adam = clipped_adam(
-            learning_rate=config.learning_rate,
-            epsilon=config.adam_epsilon,
-            max_grad_norm=config.max_grad_norm,
-        )
+    def __init__(self, config: QLearningConfig, run_spec: RunSpec):
+        self._config = config
+        self._total_env_steps = run_spec.total_env_steps
+        self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
 
     def init(self, networks: QNetworks) -> QOptState:
         """Return the initial state."""
-        return QOptState(adam=self._adam.init(networks.online), num_updates=jnp.int32(0))
+        return QOptState(adam=self._adam.init(networks.online), num_periods=jnp.int32(0))
 
     def step(
-        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks
+        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, clock: LearnerClock
     ) -> tuple[QNetworks, QOptState]:
-        """Return networks and state after one step."""
-        online, adam = descend(self._adam, networks.online, opt_state.adam, grads.online)
-        num_updates = opt_state.num_updates + 1
-        # Part of the jitted step: the period counts updates, not learner cycles.
-        target = optax.periodic_update(online, networks.target, num_updates, self._target_period)
+        """Return networks and state after the optimisation step of the clock."""
+        config = at_env_steps(self._config, clock.env_steps, total_env_steps=self._total_env_steps)
+        online, adam = descend(
+            self._adam,
+            networks.online,
+            opt_state.adam,
+            grads.online,
+            learning_rate=config.learning_rate,
+        )
+        # If the last update of a period was discarded, the next one copies.
+        num_periods = (clock.step + 1) // config.target_period
+        target = jax.lax.cond(
+            num_periods > opt_state.num_periods, lambda: online, lambda: networks.target
+        )
         return (
             QNetworks(online=online, target=target),
-            QOptState(adam=adam, num_updates=num_updates),
+            QOptState(adam=adam, num_periods=num_periods),
         )
 
 
@@ -194,8 +201,16 @@ def exploration_epsilons(
     `ε_i = base^(1 + exponent · i / (total − 1))`: Horgan et al. 2018 (arXiv 1803.00933), section
     4.1, but i counts environments instead of actors. A single environment explores with `base`.
     """
+    powers = exploration_powers(first=first, count=count, total=total, exponent=exponent)
+    return jnp.power(base, powers)
+
+
+def exploration_powers(
+    *, first: int | jax.Array, count: int, total: int, exponent: float
+) -> jax.Array:
+    """Return the powers `[count]` of `exploration_epsilons`: `1 + exponent · i / (total − 1)`."""
     fraction = (first + jnp.arange(count)).astype(jnp.float32) / max(total - 1, 1)
-    return jnp.power(base, 1.0 + exponent * fraction)
+    return 1.0 + exponent * fraction
 
 
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:

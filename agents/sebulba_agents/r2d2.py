@@ -1,8 +1,8 @@
 """R2D2: recurrent replay distributed DQN (Kapturowski et al. 2019, openreview r1lyTjAqYX).
 
 A sequence is `burn_in` transitions that only warm up the recurrent state that the actor stored,
-`learn_length` transitions to learn from, and one more row to bootstrap from. A sequence starts at
-row 0 of every trajectory, so sequences overlap if they are longer than a trajectory.
+`learn_length` transitions to learn from, and one more row to bootstrap from. Sequences start every
+`stride` rows. The stride is at most `learn_length`, so every row is learned from.
 
 As in SEED RL (Espeholt et al. 2020, arXiv 1910.06591), and unlike in the paper, a sequence may span
 several episodes: the recurrent state is zeroed at resets, and the transition from a final
@@ -15,12 +15,15 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
+from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState, Sample
 from sebulba.toolkit.replay.priorities import importance_weights
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
+from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
@@ -61,10 +64,12 @@ class R2D2ActorState:
 
 @pytree_dataclass
 class ActorQ:
-    """The actor's Q values of a row, for the initial priorities of sequences."""
+    """The actor's Q values of a row, for the initial priorities of sequences, and its memory."""
 
     taken: Array  # [B] float32, of the action taken
     greatest: Array  # [B] float32
+    # Before the row; None if sequences only start at row 0 of a trajectory.
+    memory: Memory | None = None
 
 
 class R2D2:
@@ -84,7 +89,7 @@ class R2D2:
             config,
             run_spec,
             sequence_length=config.burn_in + config.learn_length,
-            stride=run_spec.trajectory_length,
+            stride=sequence_stride(config, run_spec),
             stack=self._frame_stack,
             priority_exponent=config.priority_exponent,
         )
@@ -99,7 +104,7 @@ class R2D2:
             lstm_size=config.lstm_size,
             dueling_size=config.dueling_size,
         )
-        self._optimizer = QOptimizer(config)
+        self._optimizer = QOptimizer(config, run_spec)
 
     def init_networks(self, key: jax.Array) -> QNetworks:
         """Return the parameters, and their copy as target parameters."""
@@ -160,7 +165,11 @@ class R2D2:
         if greedy:
             epsilon = jnp.full_like(epsilon, self._config.evaluation_epsilon)
         action = epsilon_greedy(action_key, q, epsilon)
-        actor_q = ActorQ(taken=select_action(q, action), greatest=jnp.max(q, axis=-1))
+        actor_q = ActorQ(
+            taken=select_action(q, action),
+            greatest=jnp.max(q, axis=-1),
+            memory=memory if self._has_interior_starts else None,
+        )
         memory = Memory(lstm=lstm, last_action=action)
         actor_state = dataclasses.replace(actor_state, memory=memory, key=key)
         return action, actor_q, actor_state
@@ -186,9 +195,18 @@ class R2D2:
             ConfigError: frame_stack is set, but a lost life ends episodes without clearing stacks.
         """
         del networks, final_state
-        rows = rows_of(trajectory, self._frame_stack, trajectory.extras)
-        spec = self._replay_spec
-        experience = replay.add(spec, experience, rows, initial_state.memory, actor_id)
+        spec, actor_q = self._replay_spec, trajectory.extras
+        rows = rows_of(trajectory, self._frame_stack, dataclasses.replace(actor_q, memory=None))
+        memory = jax.tree.map(lambda x: x[None], initial_state.memory)
+        if self._has_interior_starts:
+            memory = jax.tree.map(lambda x: x[:: spec.stride], actor_q.memory)
+        clock = count_env_steps(
+            experience.clock,
+            trajectory.valid,
+            trajectories_per_cycle=self._run_spec.trajectories_per_cycle,
+        )
+        experience = dataclasses.replace(experience, clock=clock)
+        experience = replay.add(spec, experience, rows, memory, actor_id)
         ids = replay.newest(spec, experience, actor_id)
         rows = replay.read(spec, experience, ids).rows
         rows = jax.tree.map(lambda x: x[spec.num_context_rows + self._config.burn_in :], rows)
@@ -201,18 +219,29 @@ class R2D2:
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
         spec = self._replay_spec
+        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
         sample = replay.sample(spec, experience, key, self._batch_size)
-        loss, priority, metrics = self.loss_of_sample(networks, sample)
+        exponent = value_at(
+            self._config.importance_exponent,
+            experience.clock.env_steps,
+            total_env_steps=self._run_spec.total_env_steps,
+        )
+        loss, priority, metrics = self.loss_of_sample(networks, sample, exponent)
         experience = replay.update_priorities(spec, experience, sample.ids, priority)
         metrics |= self._replay_ratio.metrics(experience, step, sample.num_sequences)
         return loss, (experience, metrics)
 
     def loss_of_sample(
-        self, networks: QNetworks, sample: Sample
+        self, networks: QNetworks, sample: Sample, importance_exponent: float | jax.Array
     ) -> tuple[jax.Array, jax.Array, Metrics]:
         """Return the loss `[]`, new priorities `[n]` of the sampled sequences, and metrics.
 
         The mean over the batch of all learner devices of `w · ½ Σ_t δ_t²`, over valid transitions.
+
+        Args:
+            networks: differentiated.
+            sample: this learner device's.
+            importance_exponent: β `[]`.
         """
         recurrent = sample.sequences.recurrent
         rows = as_seen(sample.sequences.rows, self._frame_stack)
@@ -227,9 +256,7 @@ class R2D2:
         td_errors, priority = self._td_errors(
             learned, taken_q, bootstrap_q=select_action(target_q, greedy_action)
         )
-        weights = importance_weights(
-            sample.probability, sample.num_sequences, self._config.importance_exponent
-        )
+        weights = importance_weights(sample.probability, sample.num_sequences, importance_exponent)
         loss = weights * 0.5 * jnp.sum(jnp.square(td_errors), axis=0)
         every = jnp.ones_like(weights, bool)
         valid = valid_transitions(learned.env_step)
@@ -244,8 +271,7 @@ class R2D2:
         self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
     ) -> tuple[QNetworks, QOptState]:
         """Take an Adam step; copy to the target network every `target_period` updates."""
-        del experience
-        return self._optimizer.step(networks, opt_state, grads)
+        return self._optimizer.step(networks, opt_state, grads, experience.clock)
 
     def num_updates_per_cycle(self, cycle: int) -> int:
         """Return the number of updates that keeps the replay ratio exactly."""
@@ -254,6 +280,10 @@ class R2D2:
     def actor_networks(self, networks: QNetworks) -> PyTree:
         """Return the online parameters."""
         return networks.online
+
+    @property
+    def _has_interior_starts(self) -> bool:
+        return self._replay_spec.stride < self._run_spec.trajectory_length
 
     def _initial_memory(self, num_envs: int) -> Memory:
         return Memory(
@@ -303,3 +333,23 @@ class R2D2:
         valid = valid_transitions(rows.env_step)
         priority = sequence_priority(jax.lax.stop_gradient(td_errors), valid, config.priority_mix)
         return td_errors, priority
+
+
+def sequence_stride(config: R2D2Config, run_spec: RunSpec) -> int:
+    """Return the rows between the starts of sequences.
+
+    Raises:
+        ConfigError: some rows would never be learned from, or the stride does not divide T.
+    """
+    length, most = run_spec.trajectory_length, config.learn_length
+    divisors = [stride for stride in range(1, length + 1) if length % stride == 0]
+    allowed = [stride for stride in divisors if stride <= most]
+    if config.stride is None and allowed:
+        return allowed[-1]
+    if config.stride not in allowed:
+        raise ConfigError(
+            f"agent.stride: expected a divisor of actor.trajectory_length {length} of at most"
+            f" agent.learn_length {most}, so that every row is learned from, got {config.stride}."
+            f" Set one of {allowed}"
+        )
+    return config.stride

@@ -15,6 +15,7 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import ReplaySpec, ReplayState
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.transitions import TransitionReplay
+from sebulba.toolkit.schedules import Scheduled
 from sebulba.types import RunSpec
 from sebulba_agents.replay_config import QLearningConfig, ReplayConfig
 
@@ -137,7 +138,7 @@ def transition_replay(
     reward_clip: float | None = None,
     stack: FrameStack | None = None,
     priority_exponent: float = 0.0,
-    importance_exponent: float = 1.0,
+    importance_exponent: Scheduled = 1.0,
 ) -> TransitionReplay:
     """Return one learner device's replay of single transitions; see `TransitionReplay`.
 

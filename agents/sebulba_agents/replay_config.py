@@ -7,6 +7,8 @@ A subclass that repeats a field changes its default.
 import dataclasses
 from typing import Literal
 
+from sebulba.toolkit.schedules import Schedule, Scheduled
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
@@ -27,7 +29,7 @@ class ReplayConfig:
     replay_ratio: float = 8.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size rows. Reset rows count as collected."""
-    learning_rate: float = 1e-3
+    learning_rate: Scheduled = 1e-3
     """Learning rate of Adam."""
     adam_epsilon: float = 1e-5
     """ε of Adam."""
@@ -47,8 +49,8 @@ class QLearningConfig(ReplayConfig):
     """Rewards in a target; fewer near an episode's end."""
     priority_exponent: float = 0.0
     """α of prioritised sampling P ∝ p^α; 0: uniform."""
-    importance_exponent: float = 0.4
-    """β of the importance weights."""
+    importance_exponent: Scheduled = 0.4
+    """β of the importance weights; Schaul et al.: a schedule that ends at 1."""
     target_period: int = 250
     """Updates between copies to the target network."""
     evaluation_epsilon: float = 0.0
@@ -74,6 +76,9 @@ class R2D2Config(QLearningConfig):
     """Transitions that only warm up the recurrent state, l. The paper: 40."""
     learn_length: int = 16
     """Transitions of a sequence that are learned from, m. The paper: 80."""
+    stride: int | None = None
+    """Rows between the starts of sequences: a divisor of actor.trajectory_length, at most
+    learn_length; null: the greatest. The paper: 40."""
     rescale_epsilon: float = 1e-3
     """ε of the value rescaling h."""
     batch_size: int = 32
@@ -82,7 +87,7 @@ class R2D2Config(QLearningConfig):
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size × learn_length rows. Reset rows count on both sides. The paper: about 0.8."""
     priority_exponent: float = 0.9
-    importance_exponent: float = 0.6
+    importance_exponent: Scheduled = 0.6
     priority_mix: float = 0.9
     """η of the priority η·max|δ| + (1 − η)·mean|δ|."""
     target_period: int = 100
@@ -91,11 +96,14 @@ class R2D2Config(QLearningConfig):
     """Environment i of N explores with ε = epsilon_base^(1 + epsilon_exponent·i / (N − 1))."""
     epsilon_exponent: float = 7.0
     """Exponent in the formula of epsilon_base."""
-    learning_rate: float = 1e-3
+    learning_rate: Scheduled = 1e-3
     """Learning rate of Adam. The paper: 1e-4."""
     adam_epsilon: float = 1e-5
     """ε of Adam. The paper: 1e-3."""
     max_grad_norm: float | None = 40.0
+
+
+_EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=10_000)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,16 +124,12 @@ class DDQNConfig(QLearningConfig):
     """α of prioritised sampling P ∝ |δ|^α; 0: uniform. Schaul et al. (arXiv 1511.05952): 0.6."""
     target_period: int = 250
     """Updates between copies to the target network. The paper: 7500."""
-    epsilon_start: float = 1.0
-    """Initial exploration rate ε."""
-    epsilon_end: float = 0.05
-    """Final ε, reached linearly after epsilon_decay_env_steps."""
-    epsilon_decay_env_steps: int = 10_000
-    """Env steps per host until ε is final; 0: final from the start."""
+    epsilon: Scheduled = _EPSILON
+    """Exploration rate ε. Its schedule counts env steps taken, as each environment estimates."""
     epsilon_exponent: float = 0.0
-    """Final ε of environment i of N is epsilon_end^(1 + this·i / (N − 1)); 0: same for all."""
+    """Environment i of N explores with ε^(1 + this·i / (N − 1)); 0: all explore with ε."""
     evaluation_epsilon: float = 0.001
-    learning_rate: float = 5e-4
+    learning_rate: Scheduled = 5e-4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +150,6 @@ class SACConfig(ReplayConfig):
     replay_ratio: float = 64.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size rows. Reset rows count as collected. The paper: 256, an update per env step."""
-    learning_rate: float = 1e-3
+    learning_rate: Scheduled = 1e-3
     """Learning rate of Adam for policy, critics and temperature. The paper: 3e-4."""
     adam_epsilon: float = 1e-8

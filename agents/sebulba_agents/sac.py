@@ -20,6 +20,7 @@ from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
 from sebulba.toolkit.replay.transitions import Transitions
+from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
@@ -140,9 +141,7 @@ class SAC:
         )
         self._policy = GaussianPolicy(action_size=action_size, hidden_sizes=config.hidden_sizes)
         self._critics = TwinCritics(hidden_sizes=config.hidden_sizes)
-        self._optimizer = clipped_adam(
-            learning_rate=config.learning_rate, epsilon=config.adam_epsilon, max_grad_norm=None
-        )
+        self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
 
     def init_networks(self, key: jax.Array) -> SACNetworks:
         """Return the parameters, and a copy of the critics as target critics."""
@@ -282,8 +281,18 @@ class SAC:
         experience: ReplayState,
     ) -> tuple[SACNetworks, PyTree]:
         """Take an Adam step, and update the target critics' moving average."""
-        del experience
-        online, opt_state = descend(self._optimizer, networks.online, opt_state, grads.online)
+        config = at_env_steps(
+            self._config,
+            experience.clock.env_steps,
+            total_env_steps=self._run_spec.total_env_steps,
+        )
+        online, opt_state = descend(
+            self._optimizer,
+            networks.online,
+            opt_state,
+            grads.online,
+            learning_rate=config.learning_rate,
+        )
         target_critics = optax.incremental_update(
             online.critics, networks.target_critics, self._config.polyak
         )

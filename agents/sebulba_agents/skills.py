@@ -22,6 +22,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import MLPTorso, fold_time
 from sebulba.toolkit.window import Window
@@ -117,14 +118,10 @@ class SkillsAgent:
         self._actor_critic = ActorCriticAgent(
             a2c,
             dataclasses.replace(run_spec, environment=environment),
-            loss=lambda outputs, trajectory, step: a2c_loss(outputs, trajectory, a2c),
+            loss=a2c_loss,
         )
         self._discriminator = Discriminator(config.num_skills, config.hidden_sizes)
-        self._optimizer = clipped_adam(
-            learning_rate=config.discriminator_learning_rate,
-            epsilon=config.adam_epsilon,
-            max_grad_norm=None,
-        )
+        self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
 
     def init_networks(self, key: jax.Array) -> SkillsNetworks:
         """Return the parameters."""
@@ -259,8 +256,18 @@ class SkillsAgent:
         actor_critic, actor_critic_state = self._actor_critic.optimize(
             networks.actor_critic, opt_state.actor_critic, grads.actor_critic, experience
         )
+        assert experience.clock is not None
+        config = at_env_steps(
+            self._config,
+            experience.clock.env_steps,
+            total_env_steps=self._run_spec.total_env_steps,
+        )
         discriminator, discriminator_state = descend(
-            self._optimizer, networks.discriminator, opt_state.discriminator, grads.discriminator
+            self._optimizer,
+            networks.discriminator,
+            opt_state.discriminator,
+            grads.discriminator,
+            learning_rate=config.discriminator_learning_rate,
         )
         return (
             SkillsNetworks(actor_critic=actor_critic, discriminator=discriminator),

@@ -19,7 +19,7 @@ from sebulba.agent_check import validate_sharded_state
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.queues import Staging, TrajectoryDeque
+from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
 from sebulba.ring.schedule import Schedule
 from sebulba.ring.timing import (
     COMPILE,
@@ -205,7 +205,7 @@ class Actor:
 
 
 def run_actor(
-    actor: Actor, *, schedule: Schedule, staging: Staging, trajectories: TrajectoryDeque
+    actor: Actor, *, schedule: Schedule, staging: NetworksDeque, trajectories: TrajectoryDeque
 ) -> None:
     """Run act cycles until the deques are closed.
 
@@ -214,8 +214,7 @@ def run_actor(
     """
     actor.clock.restart()
     for cycle in itertools.count(actor.num_cycles):
-        min_version = schedule.min_policy_version(actor.actor_id, cycle)
-        version, networks = staging.take(min_version)
+        version, networks = staging.take(schedule.policy_version(actor.actor_id, cycle))
         # A program that waits for its networks to arrive would block the programs of the device's
         # other actors behind it.
         jax.block_until_ready(networks)

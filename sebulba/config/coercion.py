@@ -1,5 +1,6 @@
 """Check and convert plain values to the types that the config schema declares."""
 
+import dataclasses
 import sys
 import types
 import typing
@@ -8,22 +9,46 @@ from typing import Any, Literal
 import yaml
 
 from sebulba.config import yaml_dialect
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, did_you_mean
 
 
 def coerce(value: Any, annotation: Any) -> Any:
     """Return `value` as the type that `annotation` declares.
 
-    An integral float (1e6) fits int, an int fits float and a list fits a tuple. A bool is no
-    number, null fits `X | None` only, and no number is infinite or NaN.
+    An integral float (1e6) fits int, an int fits float, a list fits a tuple and a mapping fits a
+    dataclass. A bool is no number, null fits `X | None` only, and no number is infinite or NaN.
 
     Raises:
         ConfigError: `expected …, got …`.
     """
+    if isinstance(value, dict):
+        for each in filter(dataclasses.is_dataclass, _alternatives(annotation)):
+            return _construct(value, each)
     if not _fits(value, annotation):
-        got = f"{yaml_dialect.inline(value)} ({type(value).__name__})"
+        got = f"{yaml_dialect.shown(value)} ({type(value).__name__})"
         raise ConfigError(f"expected {describe_type(annotation)}, got {got}")
     return _convert(value, annotation)
+
+
+def _construct(value: dict[str, Any], cls: Any) -> Any:
+    """Return the dataclass whose fields a mapping sets."""
+    annotations = typing.get_type_hints(cls)
+    fields = {}
+    for name, each in value.items():
+        if name not in annotations:
+            raise ConfigError(f"unknown key {name}{did_you_mean(name, annotations)}")
+        try:
+            fields[name] = coerce(each, annotations[name])
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING and field.name not in fields:
+            expected = describe_type(annotations[field.name])
+            raise ConfigError(f"expected a value of `{field.name}`, {expected}")
+    try:
+        return cls(**fields)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from error
 
 
 def coerce_text(text: str, annotation: Any) -> Any:
@@ -37,9 +62,9 @@ def coerce_text(text: str, annotation: Any) -> Any:
         return None if text == "null" and type(None) in alternatives else text
     try:
         value = yaml_dialect.parse(text)
-    except yaml.YAMLError as error:
-        reason = getattr(error, "problem", None) or error
-        raise ConfigError(f"expected {describe_type(annotation)}, got {text!r}: {reason}") from None
+    except yaml.MarkedYAMLError as error:
+        got = f"{yaml_dialect.shown(text)}: {error.problem}"
+        raise ConfigError(f"expected {describe_type(annotation)}, got {got}") from None
     return coerce(value, annotation)
 
 
@@ -61,6 +86,8 @@ def _describe_alternative(annotation: Any) -> str:
         return f"[{describe_type(arguments[0])}, ...]"
     if origin is dict:
         return "{name: value, ...}"
+    if dataclasses.is_dataclass(annotation):
+        return f"{{{next(iter(typing.get_type_hints(annotation)))}: ..., ...}}"
     return {Any: "any", type(None): "null"}.get(annotation) or annotation.__name__
 
 
@@ -70,6 +97,8 @@ def _fits(value: Any, annotation: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is Any:
         return True
+    if dataclasses.is_dataclass(annotation):
+        return isinstance(value, annotation)  # type: ignore[arg-type]
     if origin in (types.UnionType, typing.Union):
         return any(_fits(value, alternative) for alternative in arguments)
     if origin is Literal:
@@ -82,7 +111,8 @@ def _fits(value: Any, annotation: Any) -> bool:
         # An int may be too large for a float; the comparison fails for infinity and NaN as well.
         return is_number and abs(value) <= sys.float_info.max
     if annotation is int:
-        return is_number and (isinstance(value, int) or value.is_integer())
+        # More than 64 bits fit no counter, and no array.
+        return is_number and (isinstance(value, int) or value.is_integer()) and abs(value) < 2**63
     if annotation in (str, bool, type(None)):
         return isinstance(value, annotation)
     raise TypeError(f"the config schema cannot declare {annotation}")

@@ -40,18 +40,25 @@ def read_config_file(path: str) -> dict[str, Setting]:
             mapping.
     """
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
+        text = _read(path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise ConfigError(f"{path}: no such file{_describe_nearest_files(path)}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot read the file: {error}") from error
     try:
-        return dict(_read_document(yaml.compose(text, yaml_dialect.Loader), path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).replace("\n", " ")
-        raise ConfigError(f"{path}{line}: {problem}") from error
+        return dict(_read_document(yaml_dialect.compose(text), path))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = mark.line + 1 if mark is not None else 1
+        raise ConfigError(f"{path}:{line}: {error.problem}") from error
+
+
+def _read(path: str) -> str:
+    with pathlib.Path(path).open("rb") as file:  # may be a pipe or a device, without an end
+        data = file.read(yaml_dialect.MAX_BYTES + 1)
+    if len(data) > yaml_dialect.MAX_BYTES:
+        raise ValueError(f"expected at most {yaml_dialect.MAX_BYTES:,} bytes")
+    return data.decode()
 
 
 def _describe_nearest_files(path: str) -> str:
@@ -84,7 +91,7 @@ def _entries(
     if node is None or node.tag == "tag:yaml.org,2002:null":
         return
     if not isinstance(node, yaml.MappingNode):
-        got = yaml_dialect.inline(yaml_dialect.construct(node))
+        got = yaml_dialect.shown(yaml_dialect.construct(node))
         words = "".join(f"{word} or " for word in WORDS.get(prefix.removesuffix("."), ()))
         raise ConfigError(f"{where}: expected {words}a mapping, {{name: value, ...}}, got {got}")
     yaml_dialect.check_keys(node)

@@ -7,6 +7,8 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import os
+import pathlib
 import shutil
 import sys
 import textwrap
@@ -19,7 +21,7 @@ from sebulba.config.coercion import describe_type
 from sebulba.config.file import SECTIONS
 from sebulba.config.loading import flag_name, load_config, split_arguments
 from sebulba.config.yaml_dialect import inline
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
 
 
@@ -27,7 +29,8 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
     """Return the config that the command line describes.
 
     `--help` prints every flag, with the config file's values as defaults, and exits with 0. An
-    error is the last line on stderr, and exits with 2.
+    error is the last line on stderr, and exits with 2. Without a config, `--run-dir RUN --resume`
+    takes that of the run.
 
     Args:
         argv: the arguments, without the name of the program.
@@ -39,18 +42,31 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
     usage = f"usage: {prog} CONFIG [--section.field VALUE ...]"
     try:
         paths, flags = split_arguments(argv)
+        paths = paths or _config_of_run(flags)
         if len(paths) != 1 and not (wants_help and not paths):
             raise ConfigError(f"expected one config file, got {' '.join(paths) or 'none'}")
         path = paths[0] if paths else None
-        config = load_config(path, [f"{flag}={text}" for flag, text in flags.items()])
+        arguments = [f"{flag}={text}" for flag, text in flags.items()]
+        # Help must explain the keys that an unfinished config lacks.
+        config = load_config(path, arguments, is_complete=not wants_help)
     except ConfigError as error:
-        print(f"{usage}\n{error}", file=sys.stderr)
+        print(f"{usage}\n{escaped(str(error))}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     if wants_help:
         source = path or "the schema"
         print(f"{usage}\n\n{description}\n\n{_describe_flags(config, source)}")
         sys.exit(EXIT_DONE)
     return config
+
+
+def _config_of_run(flags: dict[str, str]) -> list[str]:
+    """Return the config of the run that is to be resumed, if the flags name one."""
+    if "--run-dir" not in flags or flags.get("--resume", "null") == "null":
+        return []
+    path = pathlib.Path(os.path.expandvars(flags["--run-dir"])).expanduser() / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"--resume: expected a run in {path.parent}, which has no {path.name}")
+    return [str(path)]
 
 
 def field_docs(cls: type) -> dict[str, str]:

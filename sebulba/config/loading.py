@@ -18,14 +18,30 @@ from sebulba.errors import ConfigError, did_you_mean
 
 __all__ = ["ConfigError", "load_config", "to_yaml"]
 
+_REMOVED = {
+    "learner.max_policy_lag": "it is learner.policy_lag now, which is exact and not a bound",
+    "agent.learning_rate_decay": "set agent.learning_rate: {schedule: linear, start: RATE, end: 0}",
+    "agent.clip_decay": "set agent.clip: {schedule: linear, start: CLIP, end: 0}",
+    **dict.fromkeys(
+        ("agent.epsilon_start", "agent.epsilon_end", "agent.epsilon_decay_env_steps"),
+        "set agent.epsilon: {schedule: linear, start: 1, end: 0.05, env_steps: 10_000}",
+    ),
+    "run.record_schedule": "a run with learner.policy_lag is repeatable without a record",
+    "run.replay_schedule": "a run with learner.policy_lag is repeatable without a record",
+}
+"""Keys of earlier versions, and what to set instead."""
 
-def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
+
+def load_config(
+    path: str | None, arguments: Sequence[str] = (), *, is_complete: bool = True
+) -> Config:
     """Return the resolved config.
 
     Args:
         path: a YAML file; None for the defaults only.
         arguments: dotted flags, `["--actor.num-envs", "32", "--seed=3"]`. A value is YAML, or the
             text itself if the key is a string. Of a repeated flag, the last one counts.
+        is_complete: False skips what `sebulba.config.validation` checks.
 
     Raises:
         ConfigError: the first wrong value, with file and line or the flag.
@@ -46,7 +62,7 @@ def load_config(path: str | None, arguments: Sequence[str] = ()) -> Config:
     settings = _coerce(file_settings, annotations, coerce, noun="key")
     settings |= _coerce(flag_settings, annotations, coerce_text, noun="flag")
     config = _build(agent_class, settings, source=path or "defaults")
-    for key, message in problems(config):
+    for key, message in problems(config) if is_complete else ():
         where = settings[key].where if key in settings else f"{path or 'defaults'}: {key}"
         raise ConfigError(f"{where}: {message}")
     return config
@@ -166,6 +182,8 @@ def _coerce(
 
 
 def _nearest_keys(key: str, annotations: dict[str, Any]) -> str:
+    if key in _REMOVED:
+        return f"; {_REMOVED[key]}"
     section, _, name = key.rpartition(".")
     elsewhere = [known for known in annotations if known.rpartition(".")[2] == name]
     if elsewhere:

@@ -62,10 +62,12 @@ class LearnerConfig:
 
     trajectories_per_cycle: int = 1
     """Trajectories per learner cycle."""
-    max_policy_lag: int | None = None
-    """Maximum policy lag, in learner cycles; 0: lock-step; null: no limit (free-running)."""
-    queue_slots_per_actor: int = 1
-    """Capacity of the trajectory deque, in trajectories per actor thread."""
+    policy_lag: int | None = None
+    """Age of the acting networks, in learner cycles, exact and repeatable; 0: lock-step; 1: acting
+    and learning overlap; null: the newest networks, free-running."""
+    queue_slots_per_actor: int | None = None
+    """Capacity of the trajectory deque, in trajectories per actor thread; null: as many as
+    policy_lag needs."""
     mapping: Literal["shard_map", "pmap"] = "shard_map"
     """JAX function that maps the update over the learner devices; the results are equal."""
     on_non_finite: Literal["stop", "skip"] = "stop"
@@ -75,6 +77,8 @@ class LearnerConfig:
     update_timeout_s: float | None = 600.0
     """Timeout for the updates of a learner cycle, other hosts included, in seconds; null: no limit.
     Compilation is not timed."""
+    allow_uncorrected_lag: bool = False
+    """Allow a policy_lag other than 0 with an agent that does not correct for it, such as A2C."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,11 +95,6 @@ class RunConfig:
     """Number of recent episodes averaged for the mean return."""
     log_interval_env_steps: int = 10_000
     """Interval between rows of metrics, in env steps."""
-    record_schedule: bool = False
-    """Write schedule.jsonl: the trajectories of each learner cycle and their policy versions."""
-    replay_schedule: str | None = None
-    """Path of a schedule.jsonl to replay, which makes a free-running run bitwise repeatable; null:
-    none."""
     episode_reducers: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Custom per-episode metrics, {name: module:Name}; see sebulba.acting.episode_reducers."""
     wandb_project: str | None = None

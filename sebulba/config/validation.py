@@ -14,7 +14,7 @@ _MINIMUM = {
     "actor.max_env_restarts": 1,
     "actor.env_timeout_s": 1,
     "learner.trajectories_per_cycle": 1,
-    "learner.max_policy_lag": 0,
+    "learner.policy_lag": 0,
     "learner.queue_slots_per_actor": 1,
     "learner.max_non_finite_updates": 1,
     "learner.update_timeout_s": 1,
@@ -59,7 +59,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             yield key, f"expected at least {minimum}, got {value}"
     if config.seed > _MAX_SEED:
         yield "seed", f"expected at most {_MAX_SEED}, got {config.seed}"
-    for key in ("env.suite", "env.id", "run_dir", "run.replay_schedule"):
+    for key in ("env.suite", "env.id", "run_dir"):
         if value_of(config, key) == "":
             yield key, "expected a name, got an empty string"
     if config.actor.rollout == "episodes" and config.actor.trajectory_length < 2:
@@ -74,31 +74,33 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             yield "resume", f"expected latest, best or the number of a checkpoint, got {resume!r}"
         elif config.run_dir is None:
             yield "resume", "run_dir is not set. Set the run directory to resume: --run-dir RUN_DIR"
-    if config.run.replay_schedule is not None:
-        if config.run.mode == "serial":
-            yield (
-                "run.replay_schedule",
-                "run.mode: serial has a fixed order, so there is nothing to replay."
-                " Set run.mode: threads",
-            )
-        if resume is not None:
-            yield (
-                "run.replay_schedule",
-                "a replay cannot be resumed, since checkpoints omit older network versions."
-                " Start it again in a new run_dir",
-            )
     if (
         config.checkpoint.exact_reset_cycles is not None
-        and config.learner.max_policy_lag is None
+        and config.learner.policy_lag is None
         and config.run.mode == "threads"
     ):
         yield (
             "checkpoint.exact_reset_cycles",
             "an exact resume needs trajectories in actor order, which a free-running run does not"
-            " have. Set learner.max_policy_lag",
+            " have. Set learner.policy_lag",
         )
+    yield from _lag_problems(config)
     yield from _device_problems(config)
     yield from _distributed_problems(config)
+
+
+def _lag_problems(config: Config) -> Iterator[tuple[str, str]]:
+    lag = config.learner.policy_lag
+    if lag is None and config.run.mode == "serial":
+        lag = 0
+    corrects = getattr(config.agent, "corrects_for_policy_lag", True)
+    if lag != 0 and not corrects and not config.learner.allow_uncorrected_lag:
+        yield (
+            "learner.policy_lag",
+            f"expected 0 with {config.agent.name}, which does not correct for acting with older"
+            f" networks, got {'null' if lag is None else lag}. Set 0, or"
+            " learner.allow_uncorrected_lag true",
+        )
 
 
 def _device_problems(config: Config) -> Iterator[tuple[str, str]]:

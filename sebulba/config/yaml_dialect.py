@@ -3,12 +3,23 @@
 PyYAML implements YAML 1.1, which reads 1e-4 as a string, 010 as eight, 1:30 as ninety, `no` as
 false and 2024-01-01 as a date. Here 1e-4 is a number and the others are strings. Underscores
 between digits stay allowed. Documents written by `dump` mean the same in both versions.
+
+A document is plain data of limited size. It has no tags, so no scalar can contradict its type, and
+no alias to itself, so its tree is finite. Every error is a `yaml.MarkedYAMLError`.
 """
 
+import dataclasses
 import re
 from typing import Any
 
 import yaml
+
+MAX_BYTES = 256 * 1024
+# PyYAML composes some 60,000 nodes a second, and recurses for each level.
+_MAX_NODES = 10_000
+_MAX_DEPTH = 32
+_MAX_DIGITS = 100  # `int` refuses more than 4,300, and takes quadratic time
+_MAX_INLINE = 200  # characters
 
 _PLAIN_SCALARS = {  # tag: its pattern, and the characters that a match begins with
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -24,9 +35,40 @@ _PLAIN_SCALARS = {  # tag: its pattern, and the characters that a match begins w
 
 
 class Loader(yaml.SafeLoader):
-    """Load plain data only, and reject duplicate keys."""
+    """Load plain data of limited size only, and reject duplicate keys."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self._num_nodes = 0  # as if aliases were written out
+        self._depth = 0
+        self._sizes: dict[yaml.Node, int] = {}  # nodes below each complete collection, and itself
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        """Compose one node, within the limits of a document."""
+        event = self.peek_event()
+        mark = event.start_mark
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise _error(f"tags are not supported, got {event.tag}; write the value alone", mark)
+        before = self._num_nodes
+        self._num_nodes += 1
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise _error(f"expected at most {_MAX_DEPTH} levels", mark)
+        node = super().compose_node(parent, index)
+        assert node is not None
+        self._depth -= 1
+        if isinstance(event, yaml.AliasEvent):
+            if node not in self._sizes:
+                raise _error(f"*{event.anchor}: the alias is part of what it stands for", mark)
+            self._num_nodes += self._sizes[node]
+        if self._num_nodes > _MAX_NODES:
+            raise _error(f"expected at most {_MAX_NODES:,} values", mark)
+        self._sizes.setdefault(node, self._num_nodes - before)
+        if isinstance(node, yaml.ScalarNode):
+            _check_scalar(node)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         """Reject duplicate keys, of which PyYAML would keep the last."""
@@ -52,6 +94,19 @@ _Dumper.add_representer(
 )
 
 
+def _check_scalar(node: yaml.ScalarNode) -> None:
+    if node.tag.endswith(":int") and len(node.value) > _MAX_DIGITS:
+        problem = f"expected at most {_MAX_DIGITS} digits, got {len(node.value)}"
+        raise _error(problem, node.start_mark)
+    # No path may contain them, and no file in UTF-8 a surrogate.
+    if "\0" in node.value or any("\ud800" <= each <= "\udfff" for each in node.value):
+        raise _error("expected no NUL and no surrogates in a string", node.start_mark)
+
+
+def _error(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, mark)
+
+
 def check_keys(node: yaml.MappingNode) -> None:
     """Raise `yaml.constructor.ConstructorError` with the line of a duplicate or nested key."""
     lines: dict[str, int] = {}
@@ -67,14 +122,42 @@ def check_keys(node: yaml.MappingNode) -> None:
         lines[key.value] = line
 
 
+def compose(text: str) -> yaml.Node | None:
+    """Return the node of a document; None if it is empty.
+
+    Raises:
+        yaml.MarkedYAMLError: the text is no YAML, or not of this dialect.
+    """
+    try:
+        loader = Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position)
+        mark = yaml.Mark("", error.position, line, 0, None, 0)
+        raise _error(f"unacceptable character #x{error.character:04x}", mark) from None
+    try:
+        return loader.get_single_node()
+    # PyYAML lets errors of `chr` and `int` through, of the escape "\UFFFFFFFF" for one.
+    except (ValueError, OverflowError) as error:
+        raise _error(f"not valid: {error}", loader.get_mark()) from error
+
+
 def construct(node: yaml.Node) -> Any:
-    """Return the value of a composed node."""
+    """Return the value of a composed node.
+
+    Raises:
+        yaml.MarkedYAMLError: there is no such value.
+    """
     return Loader("").construct_document(node)
 
 
 def parse(text: str) -> Any:
-    """Return the value of a document."""
-    return yaml.load(text, Loader)
+    """Return the value of a document.
+
+    Raises:
+        yaml.MarkedYAMLError: as `compose` and `construct`.
+    """
+    node = compose(text)
+    return None if node is None else construct(node)
 
 
 def dump(value: Any) -> str:
@@ -84,8 +167,19 @@ def dump(value: Any) -> str:
 
 def inline(value: Any) -> str:
     """Return `value` on one line, for messages and help."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((each, getattr(value, each.name)) for each in dataclasses.fields(value))
+        value = {each.name: setting for each, setting in fields if setting != each.default}
     try:
-        text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=float("inf"))
+        text = yaml.dump(
+            [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=float("inf")
+        )
     except yaml.representer.RepresenterError:
         return repr(value)
     return text.strip()[1:-1]
+
+
+def shown(value: Any) -> str:
+    """Return `value` on one line of limited length, for messages."""
+    text = inline(value)
+    return text if len(text) <= _MAX_INLINE else f"{text[:_MAX_INLINE]} …"

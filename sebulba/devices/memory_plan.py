@@ -49,6 +49,7 @@ def plan_memory(
     *,
     num_actor_devices: int,
     queue_slots_per_actor: int,
+    policy_lag: int | None = None,
 ) -> MemoryPlan:
     """Return the bytes that a run needs on each device, by tracing shapes."""
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -70,7 +71,8 @@ def plan_memory(
             "optimizer": num_bytes(opt_state),
         },
         actor_device={
-            "staged networks": 2 * num_bytes(actor_networks),
+            # The staged versions, and the one that replaces the oldest of them.
+            "staged networks": (2 + (policy_lag or 0)) * num_bytes(actor_networks),
             "trajectory buffers": threads * trajectory,
         },
     )

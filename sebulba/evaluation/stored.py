@@ -100,7 +100,7 @@ def load_stored_policy(
     try:
         stored, meta = restore(directory, which, {"learner": {"networks": like}}, partial=True)
     except CheckpointError as error:
-        raise CheckpointError(str(error).replace("--resume STEP", "--checkpoint STEP")) from error
+        raise CheckpointError(str(error).replace("--resume ", "--checkpoint ")) from error
     networks = jax.jit(agent.actor_networks, out_shardings=placed)(stored["learner"]["networks"])
     return StoredPolicy(
         config=config,

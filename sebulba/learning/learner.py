@@ -15,7 +15,7 @@ from sebulba.devices.xla_cpu import bound_programs_in_flight
 from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
 from sebulba.learning.progress import Progress
 from sebulba.learning.update import STATE_SPECS, LearnerState, Share, Update, init_state
-from sebulba.ring.queues import Staging, TrajectoryDeque
+from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
 from sebulba.ring.timing import (
@@ -171,7 +171,7 @@ class Learner:
         """Return the published networks on a device; they are never donated."""
         return fetch_replicated(self.published, device)
 
-    def stage(self, stagings: Mapping[jax.Device, Staging]) -> None:
+    def stage(self, stagings: Mapping[jax.Device, NetworksDeque]) -> None:
         """Append the published networks to the staging deque of every actor device."""
         for device, staging in stagings.items():
             staging.append(self.num_cycles, self.networks_on(device))
@@ -195,7 +195,7 @@ def run_learner(
     *,
     schedule: Schedule,
     trajectories: TrajectoryDeque,
-    stagings: Mapping[jax.Device, Staging],
+    stagings: Mapping[jax.Device, NetworksDeque],
     progress: Progress,
     run_end: RunEnd,
     after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,

@@ -130,7 +130,8 @@ class Progress:
     def _look_for_goal(self) -> None:
         """Ends the run at its goal, which is the same on all hosts after the same cycle."""
         goal = self._config.stop_at_return
-        solved = goal is not None and (self.window.return_mean or -np.inf) >= goal
+        mean = self.window.return_mean
+        solved = goal is not None and mean is not None and mean >= goal
         if solved or self.env_steps >= self._config.total_env_steps:
             self._run_end.goal = True
 

@@ -6,8 +6,7 @@ The supervisor closes them when the run stops. Every waiting and every later cal
 
 import collections
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from sebulba.ring.ledger import Ledger
 from sebulba.types import Networks, TrajectoryItem
@@ -107,65 +106,58 @@ class TrajectoryDeque:
         self._next_sequence_number[item.actor_id] += 1
 
 
-class Staging(Protocol):
-    """A staging deque: the learner appends networks, the actors of one device take them.
-
-    A version counts the learner cycles that made the networks.
-    """
-
-    def append(self, version: int, networks: Networks) -> None:
-        """Stage networks that are on the device; versions ascend."""
-        ...
-
-    def take(self, version: int) -> tuple[int, Networks]:
-        """Return a version and its networks; wait until they are staged.
-
-        The class decides whether the result is of *at least* or of *exactly* this version.
-
-        Raises:
-            Closed: the run is stopping.
-        """
-        ...
-
-    def close(self) -> None:
-        """End every wait. Idempotent."""
-        ...
-
-
 class NetworksDeque:
-    """The staging deque of one actor device, which keeps only the newest networks (maxlen 1).
+    """The staging deque of one actor device: the newest `maxlen` versions of the networks.
 
-    It holds a copy that the learner never donates.
+    A version is the number of learner cycles that made the networks. The learner appends, the
+    device's actors take; the networks stay for the other actors. They are copies that the learner
+    never donates.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, maxlen: int = 1) -> None:
         self._changed = threading.Condition()
-        self._staged: collections.deque[tuple[int, Networks]] = collections.deque(maxlen=1)
-        self._version = -1
+        self._staged: collections.deque[tuple[int, Networks]] = collections.deque(maxlen=maxlen)
         self._closed = False
 
     def append(self, version: int, networks: Networks) -> None:
-        """Replace the staged networks, taken or not."""
+        """Stage networks that are on the device, in place of the oldest, taken or not."""
         with self._changed:
-            if version <= self._version:
+            if self._staged and version <= self._staged[-1][0]:
                 raise ValueError(
-                    f"expected networks of a version after {self._version}, got {version}"
+                    f"expected networks of a version after {self._staged[-1][0]}, got {version}"
                 )
-            self._version = version
             self._staged.append((version, networks))
             self._changed.notify_all()
 
-    def take(self, version: int) -> tuple[int, Networks]:
-        """Return the newest version, waiting until it is *at least* `version`.
+    def take(self, version: int | None) -> tuple[int, Networks]:
+        """Return exactly this version and its networks, waiting until it is staged.
 
-        The networks stay for the device's other actors.
+        None: return the newest version.
+
+        Raises:
+            Closed: the run is stopping.
+            SequenceError: the version was staged before those that are left.
         """
         with self._changed:
-            while self._version < version and not self._closed:
+            while not self._closed and not self._is_staged(version):
                 self._changed.wait(_MAX_WAIT_S)
             if self._closed:
                 raise Closed
-            return self._staged[0]
+            if version is None:
+                return self._staged[-1]
+            for staged in self._staged:
+                if staged[0] == version:
+                    return staged
+            raise SequenceError(
+                f"expected networks of version {version} on the device, got versions"
+                f" {self._staged[0][0]} to {self._staged[-1][0]}"
+            )
+
+    @property
+    def staged(self) -> list[tuple[int, Networks]]:
+        """The versions and their networks, the oldest first."""
+        with self._changed:
+            return list(self._staged)
 
     def close(self) -> None:
         """End every wait. Idempotent."""
@@ -173,47 +165,5 @@ class NetworksDeque:
             self._closed = True
             self._changed.notify_all()
 
-
-class ReplayedNetworksDeque:
-    """The staging deque of one actor device in a replayed schedule.
-
-    It keeps each version until all its takers have it: as many versions as the recorded run's
-    largest policy lag, plus one.
-    """
-
-    def __init__(self, num_takers: Mapping[int, int]):
-        """Start empty.
-
-        Args:
-            num_takers: act cycles of the device's actors that use each version.
-        """
-        self._changed = threading.Condition()
-        self._num_takers = dict(num_takers)
-        self._staged: dict[int, Networks] = {}
-        self._closed = False
-
-    def append(self, version: int, networks: Networks) -> None:
-        """Stage networks if an actor will take this version."""
-        with self._changed:
-            if self._num_takers.get(version, 0) > 0:
-                self._staged[version] = networks
-                self._changed.notify_all()
-
-    def take(self, version: int) -> tuple[int, Networks]:
-        """Return *exactly* `version`, waiting until it is staged; its last taker removes it."""
-        with self._changed:
-            while version not in self._staged and not self._closed:
-                self._changed.wait(_MAX_WAIT_S)
-            if self._closed:
-                raise Closed
-            networks = self._staged[version]
-            self._num_takers[version] -= 1
-            if self._num_takers[version] == 0:
-                del self._staged[version]
-            return version, networks
-
-    def close(self) -> None:
-        """End every wait. Idempotent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+    def _is_staged(self, version: int | None) -> bool:
+        return bool(self._staged) and (version is None or version <= self._staged[-1][0])

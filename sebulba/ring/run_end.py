@@ -13,7 +13,8 @@ class RunEnd:
     """Why a run ends; nothing is set while it trains.
 
     Each field has one writer, so no lock is needed: the learner's thread sets the goal, the signal
-    handler or (on several hosts) the learner's thread the signal, the supervisor the failure.
+    handler or (on several hosts) the learner's thread the signal, the supervisor the failure and
+    what was not saved.
     """
 
     def __init__(self, *, hosts_agree: bool = False):
@@ -28,6 +29,7 @@ class RunEnd:
         self.signal: int | None = None  # that ends the run
         self.received: int | None = None  # the first signal that this process received
         self.failure: BaseException | None = None
+        self.unsaved: str | None = None  # why the last state is not on the disk
         self._hosts_agree = hosts_agree
 
     @property
@@ -46,10 +48,12 @@ class RunEnd:
         return self.signal is not None or self.received is not None
 
     @property
-    def status(self) -> Literal["done", "interrupted", "failed"]:
+    def status(self) -> Literal["done", "interrupted", "failed", "unsaved"]:
         """The word for it in the summary."""
         if self.failure is not None:
             return "failed"
+        if self.unsaved is not None:
+            return "unsaved"
         return "interrupted" if self.is_interrupted else "done"
 
     @contextmanager

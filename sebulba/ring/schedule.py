@@ -1,52 +1,30 @@
-"""Which trajectories each learner cycle takes, and how old their networks may be."""
+"""Which trajectories each learner cycle takes, and which networks each of them is acted with."""
 
-import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
-
-_NEVER = 2**62  # a version that no run reaches
-
-
-class Schedule(Protocol):
-    """Decides which trajectories a learner cycle takes, and which networks actors use."""
-
-    def min_policy_version(self, actor_id: int, actor_cycle: int) -> int:
-        """Return the version to take from the staging deque for an actor's next act cycle."""
-        ...
-
-    def actors_in_turn(self, learner_cycle: int) -> list[int]:
-        """Return the actors of a learner cycle's trajectories in a fixed order (serial mode)."""
-        ...
-
-    def actors_to_take(self, learner_cycle: int) -> list[int | None]:
-        """Return the actors whose trajectories to wait for; None stands for any actor."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LagSchedule:
-    """The schedule of `learner.max_policy_lag`.
+class Schedule:
+    """The order of a run, from `learner.policy_lag`.
 
-    With a bound, the learner takes trajectories in actor order: the `s`-th trajectory of actor `a`
-    is number `g = s · num_actors + a` overall, and learner cycle `g // trajectories_per_cycle`
-    takes it. Networks of version `v` have seen `v` learner cycles, so networks of version
-    `g // trajectories_per_cycle - max_policy_lag` or newer keep the bound. At that moment no newer
-    version than `g // trajectories_per_cycle` can exist, since the learner waits for this very
-    trajectory: a bound of 0 is lock-step. None: the learner takes trajectories as they arrive, and
-    actors use the newest networks.
+    With a policy lag of `k`, the learner takes trajectories in actor order: the `s`-th trajectory
+    of actor `a` is number `g = s · num_actors + a` overall, and learner cycle
+    `c = g // trajectories_per_cycle` takes it. It is acted with networks of version
+    `max(0, c - k)` exactly, a version being the number of learner cycles that made the networks. So
+    nothing depends on the threads' timing, whatever `k` is; 0 is lock-step. None is free-running:
+    the learner takes trajectories as they arrive, and actors use the newest networks.
     """
 
     num_actors: int
     trajectories_per_cycle: int
-    max_policy_lag: int | None
+    policy_lag: int | None
 
-    def min_policy_version(self, actor_id: int, actor_cycle: int) -> int:
-        """Return the oldest version that an actor may use for its `actor_cycle`-th trajectory."""
-        if self.max_policy_lag is None:
-            return 0
+    def policy_version(self, actor_id: int, actor_cycle: int) -> int | None:
+        """Return the version for an actor's `actor_cycle`-th trajectory; None: the newest."""
+        if self.policy_lag is None:
+            return None
         number = actor_cycle * self.num_actors + actor_id
-        return max(0, number // self.trajectories_per_cycle - self.max_policy_lag)
+        return max(0, number // self.trajectories_per_cycle - self.policy_lag)
 
     def actors_in_turn(self, learner_cycle: int) -> list[int]:
         """Return the actors of a learner cycle's trajectories, in actor order."""
@@ -56,65 +34,15 @@ class LagSchedule:
 
     def actors_to_take(self, learner_cycle: int) -> list[int | None]:
         """Return the actors whose trajectories to wait for; None stands for any actor."""
-        if self.max_policy_lag is None:
+        if self.policy_lag is None:
             return [None] * self.trajectories_per_cycle
         return list(self.actors_in_turn(learner_cycle))
 
+    @property
+    def num_staged(self) -> int:
+        """Versions that an actor device has to hold.
 
-class ScheduleError(RuntimeError):
-    """A recorded schedule has ended before the run."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Taken:
-    """A trajectory that the learner took."""
-
-    actor_id: int
-    sequence_number: int
-    policy_version: int
-
-
-class RecordedSchedule:
-    """The schedule of an earlier run, cycle by cycle.
-
-    Actors ask for exactly the version of the recorded trajectory, so they need a
-    `ReplayedNetworksDeque`: when they ask, the learner may be ahead.
-    """
-
-    def __init__(self, cycles: Sequence[Sequence[Taken]]):
-        self._cycles = cycles
-        self._versions = {
-            (taken.actor_id, taken.sequence_number): taken.policy_version
-            for cycle in cycles
-            for taken in cycle
-        }
-
-    def min_policy_version(self, actor_id: int, actor_cycle: int) -> int:
-        """Return the version that the recorded run used for this trajectory."""
-        # The recorded run discarded a trajectory that is missing here: its actor waits for a
-        # version that never comes, until the run closes the deques.
-        return self._versions.get((actor_id, actor_cycle), _NEVER)
-
-    def actors_in_turn(self, learner_cycle: int) -> list[int]:
-        """Return the actors of a learner cycle's trajectories, in the recorded order.
-
-        Raises:
-            ScheduleError: the record has no such cycle.
+        Before the learner finishes cycle `c`, it has taken all trajectories of earlier cycles, so
+        the versions that somebody still has to take are `c - k … c`.
         """
-        if learner_cycle >= len(self._cycles):
-            raise ScheduleError(
-                f"run.replay_schedule: the schedule ends after {len(self._cycles)} learner cycles,"
-                " before this run. Set run.total_env_steps as in the recorded run"
-            )
-        return [taken.actor_id for taken in self._cycles[learner_cycle]]
-
-    def actors_to_take(self, learner_cycle: int) -> list[int | None]:
-        """Return the actors whose trajectories to wait for."""
-        return list(self.actors_in_turn(learner_cycle))
-
-    def num_takers(self, actor_ids: Iterable[int]) -> Mapping[int, int]:
-        """Return the number of these actors' trajectories that use each version."""
-        actors = set(actor_ids)
-        return collections.Counter(
-            version for (actor_id, _), version in self._versions.items() if actor_id in actors
-        )
+        return (self.policy_lag or 0) + 1

@@ -97,7 +97,7 @@ def describe_bottleneck(shares: Shares) -> str:
     if networks_waits > max(queue_waits, _NOTABLE_WAIT) and learner_waits > _NOTABLE_WAIT:
         return (
             f"actors and learner wait for each other ({networks_waits:.0%} and"
-            f" {learner_waits:.0%} of their time): increase learner.max_policy_lag"
+            f" {learner_waits:.0%} of their time): increase learner.policy_lag"
         )
     if learner_waits >= queue_waits + networks_waits and learner_waits > _NOTABLE_WAIT:
         busiest = max((ACT, ENVIRONMENT, INFERENCE, TRANSFER), key=lambda key: actor.get(key, 0.0))

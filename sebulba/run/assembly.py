@@ -22,7 +22,7 @@ from sebulba.agent import Agent
 from sebulba.agent_check import validate_agent
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
-from sebulba.config.run_spec import make_run_spec
+from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory_plan import MemoryPlan, check_memory, plan_memory
 from sebulba.devices.split import DevicePlan, plan_devices, plan_learner_devices
@@ -32,10 +32,9 @@ from sebulba.hosts.agreement import Agreement
 from sebulba.learning.learner import Learner
 from sebulba.learning.progress import Progress
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.queues import NetworksDeque, ReplayedNetworksDeque, Staging, TrajectoryDeque
+from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.schedule import LagSchedule, Schedule
-from sebulba.ring.schedule_file import read_schedule
+from sebulba.ring.schedule import Schedule
 from sebulba.ring.timing import WallClock
 from sebulba.storage.metrics.base import Row
 from sebulba.toolkit.prng import stream
@@ -52,7 +51,7 @@ class Ring:
     learner: Learner
     schedule: Schedule
     trajectories: TrajectoryDeque
-    stagings: dict[jax.Device, Staging]
+    stagings: dict[jax.Device, NetworksDeque]
     ledger: Ledger
     memory_plan: MemoryPlan
     progress: Progress
@@ -177,7 +176,8 @@ def _make_agent(config: Config, devices: _Devices, made: contextlib.ExitStack) -
         agent,
         run_spec,
         num_actor_devices=len(plan.actor),
-        queue_slots_per_actor=config.learner.queue_slots_per_actor,
+        queue_slots_per_actor=queue_slots_per_actor(config.learner, len(environments)),
+        policy_lag=config.learner.policy_lag,
     )
     check_memory(memory_plan, actor_devices=plan.actor, learner_devices=plan.learner)
     return _Subject(
@@ -210,7 +210,11 @@ def _join(
     )
     ledger = Ledger(len(devices.of_actors))
     actors = _make_actors(config, devices, subject, learner, ledger, on_warning)
-    schedule, stagings = _make_schedule(config, devices.of_actors)
+    schedule = Schedule(
+        num_actors=len(actors),
+        trajectories_per_cycle=config.learner.trajectories_per_cycle,
+        policy_lag=config.learner.policy_lag,
+    )
     agreement = Agreement(
         devices.learner_devices,
         run_end=run_end,
@@ -225,10 +229,10 @@ def _join(
         schedule=schedule,
         trajectories=TrajectoryDeque(
             num_actors=len(actors),
-            slots_per_actor=config.learner.queue_slots_per_actor,
+            slots_per_actor=queue_slots_per_actor(config.learner, len(actors)),
             ledger=ledger,
         ),
-        stagings=stagings,
+        stagings={device: NetworksDeque(schedule.num_staged) for device in devices.of_actors},
         ledger=ledger,
         memory_plan=subject.memory_plan,
         progress=Progress(
@@ -307,26 +311,3 @@ def _make_actors(
 
     made = zip(subject.environments, devices.of_actors, strict=True)
     return tuple(make_actor(actor_id, *each) for actor_id, each in enumerate(made))
-
-
-def _make_schedule(
-    config: Config, actor_devices: Sequence[jax.Device]
-) -> tuple[Schedule, dict[jax.Device, Staging]]:
-    """Return the order of the run, and a staging deque for each actor device that keeps it."""
-    num_actors, per_cycle = len(actor_devices), config.learner.trajectories_per_cycle
-    path = config.run.replay_schedule
-    if path is None:
-        schedule = LagSchedule(
-            num_actors=num_actors,
-            trajectories_per_cycle=per_cycle,
-            max_policy_lag=config.learner.max_policy_lag,
-        )
-        return schedule, {device: NetworksDeque() for device in actor_devices}
-    recorded = read_schedule(path, num_actors=num_actors, trajectories_per_cycle=per_cycle)
-    actors_of: dict[jax.Device, list[int]] = {}
-    for actor_id, device in enumerate(actor_devices):
-        actors_of.setdefault(device, []).append(actor_id)
-    return recorded, {
-        device: ReplayedNetworksDeque(recorded.num_takers(actor_ids))
-        for device, actor_ids in actors_of.items()
-    }

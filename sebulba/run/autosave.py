@@ -1,11 +1,13 @@
 """Saves a run while it trains, without holding it up."""
 
+import pathlib
 import time
 from collections.abc import Callable, Sequence
 
 from sebulba.run.assembly import Ring
 from sebulba.run.state import LearnedPoints, RunState, capture
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
+from sebulba.storage.lock import RunDirectoryError
 from sebulba.types import TrajectoryItem
 
 
@@ -95,11 +97,12 @@ class Autosave:
             copy, self._copy = self._copy, None
             self._save(copy)
 
-    def finish(self, *, threads_have_ended: bool) -> None:
+    def finish(self, *, threads_have_ended: bool, may_save: bool = True) -> None:
         """Save the run as of its last complete learner cycle, and close the checkpointer.
 
         After a failure of the learner itself, or while it may still be running, the state may be
-        that of half a cycle; then the latest copy is saved.
+        that of half a cycle; then the latest copy is saved. If it is not on the disk in the end,
+        `RunEnd.unsaved` says why. With `may_save` false nothing is saved.
         """
         learner = self._ring.learner
         is_between_cycles = learner.is_between_cycles and learner.num_cycles == self._num_cycles
@@ -108,11 +111,34 @@ class Autosave:
                 self._copy = self._at_reset
             elif threads_have_ended and is_between_cycles:
                 self._copy = capture(self._ring, self._points)
-            if self._copy is not None:
-                self._save(self._copy)
+            if self._copy is not None and may_save:
+                self._checkpointer.wait()
+                self._warn_of_failure()
+                self._ring.run_end.unsaved = self._save_for_good(self._copy)
         finally:
             self._checkpointer.close()
             self._warn_of_failure()
+
+    def _save_for_good(self, copy: RunState) -> str | None:
+        """Save a copy and wait; return why it is not on the disk, if it is not."""
+        self._save(copy)
+        self._checkpointer.wait()
+        try:
+            self._checkpointer.check_for_errors()
+        except SaveError as error:
+            return str(error)
+        if self._checkpointer.has(copy.num_cycles):
+            return None
+        return f"checkpoint {copy.num_cycles} is not in {self._checkpointer.directory}"
+
+    def save_to(self, directory: pathlib.Path) -> None:
+        """Save to this directory from now on, because the run's was moved.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        self._checkpointer.wait()
+        self._checkpointer.use(directory)
 
     def _save(self, copy: RunState) -> None:
         self._checkpointer.save(copy.num_cycles, copy.arrays, copy.meta, score=copy.return_mean)
@@ -122,6 +148,8 @@ class Autosave:
             self._checkpointer.check_for_errors()
             self._has_warned = False
         except SaveError as error:
+            if isinstance(error.__cause__, RunDirectoryError):
+                return  # This ends the run, and is its last line.
             if not self._has_warned:
                 self._on_warning(
                     f"checkpoint: {error}; training continues, and the next interval tries again"

@@ -19,6 +19,7 @@ from sebulba.exit_codes import (
     EXIT_NON_FINITE,
     EXIT_SIGNAL_BASE,
     EXIT_STUCK,
+    EXIT_UNSAVED,
 )
 from sebulba.learning.learner import Learner
 from sebulba.learning.non_finite import NonFiniteError
@@ -28,7 +29,8 @@ from sebulba.ring.watchdog import WatchdogError
 from sebulba.run.assembly import Ring
 from sebulba.run.supervision import StuckError
 from sebulba.storage.checkpoints.manifest import crc32_of, flatten
-from sebulba.storage.checkpoints.restore import steps_in
+from sebulba.storage.checkpoints.restore import CheckpointError, newest_whole_step, steps_in
+from sebulba.storage.lock import MovedError
 from sebulba.storage.run_dir import CHECKPOINTS, directory_of_host, resume_command
 
 
@@ -42,6 +44,9 @@ def cause_of(error: BaseException) -> BaseException:
 def exit_code_of(run_end: RunEnd) -> int:
     """Return the exit code of a run that has ended by a failure, a signal or its goal."""
     cause = None if run_end.failure is None else cause_of(run_end.failure)
+    is_unsaved = run_end.unsaved is not None
+    if is_unsaved and (cause is None or isinstance(cause, MovedError)):
+        return EXIT_UNSAVED
     if run_end.is_interrupted and (cause is None or isinstance(cause, StuckError)):
         return EXIT_SIGNAL_BASE + (run_end.signal or run_end.received or 0)
     if cause is None:
@@ -61,7 +66,34 @@ def describe_interrupted_compilation(run_end: RunEnd, path: pathlib.Path) -> str
     return f"sebulba: stopped by {signal.Signals(number).name} while compiling. {saved}"
 
 
-def describe_failure(error: BaseException, path: pathlib.Path) -> str:
+def describe_unsaved(run_end: RunEnd, path: pathlib.Path) -> str:
+    """Return the last line on stderr of a run that did not fail, but whose end is not saved."""
+    number = run_end.signal or run_end.received
+    how = f"stopped by {signal.Signals(number).name}" if number else "reached its goal"
+    return (
+        f"sebulba: {how}, but the last state is not saved: {escaped(run_end.unsaved or '')}."
+        f" Results so far: {path}. {describe_checkpoint(path)}"
+    )
+
+
+def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> str:
+    """Return the last line on stderr of a run that cannot resume from the chosen checkpoint."""
+    parts = [f"sebulba: CheckpointError: {escaped(str(error)).splitlines()[0]}"]
+    parts.append(f"Results so far: {path}.")
+    if error.fits:
+        whole = newest_whole_step(directory_of_host(path) / CHECKPOINTS)
+        parts.append(
+            "No checkpoint is whole."
+            if whole is None
+            else f"The newest checkpoint that is whole is of cycle {whole}; to resume from it:"
+            f" {resume_command(path, whole)}"
+        )
+    return " ".join(parts)
+
+
+def describe_failure(
+    error: BaseException, path: pathlib.Path, *, unsaved: str | None = None
+) -> str:
     """Return the last line on stderr of a run that failed: what, where, and what is saved."""
     cause = cause_of(error)
     what = escaped(str(cause)).strip().splitlines() or [""]
@@ -71,6 +103,8 @@ def describe_failure(error: BaseException, path: pathlib.Path) -> str:
     parts = [f"sebulba: {type(cause).__name__}: {what[0]}{where}"]
     if cause is not error:
         parts.append(f"Also: {error}.")
+    if unsaved is not None:
+        parts.append(f"The last state was not saved: {escaped(unsaved)}.")
     if isinstance(cause, NonFiniteError):
         rerun = f"python -m sebulba.rerun {shlex.quote(str(path))}"
         parts.append(f"To repeat that update alone: {rerun}.")
@@ -141,7 +175,8 @@ def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:
         f" {number(summary['steps_per_second'])} env steps/s (start-up and compilation,"
         f" {number(summary['startup_s'], 1)} s, excluded);"
         f" return {number(summary['final_episode_return_mean'], 1)},"
-        f" best {number(summary['best_episode_return_mean'], 1)}; {path}"
+        f" best {number(summary['best_episode_return_mean'], 1)};"
+        f" networks {summary['networks_crc32'] or 'unknown'}; {path}"
     )
 
 

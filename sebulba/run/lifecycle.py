@@ -21,6 +21,7 @@ from sebulba.exit_codes import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
+    EXIT_UNSAVED,
 )
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import check_networks, open_run_dir_together
@@ -33,18 +34,27 @@ from sebulba.run.endings import (
     describe_interrupted_compilation,
     describe_lost_hosts,
     describe_summary,
+    describe_unsaved,
+    describe_unusable_checkpoint,
     end_process,
     exit_code_of,
     networks_crc32,
     summarize,
 )
 from sebulba.run.outputs import Outputs, open_outputs
-from sebulba.run.supervision import StuckError, run
+from sebulba.run.supervision import StuckError, run, start_daemon
 from sebulba.storage.checkpoints.restore import CheckpointError
+from sebulba.storage.lock import MovedError, RunDirectoryError, RunLock, TakenOverError
 from sebulba.storage.metrics.console import Console
 from sebulba.storage.metrics.files import write_json
 from sebulba.storage.metrics.summary import write_summary
-from sebulba.storage.run_dir import NON_FINITE, directory_of_host, resume_command
+from sebulba.storage.run_dir import (
+    CHECKPOINTS,
+    NON_FINITE,
+    directory_of_host,
+    recover_run_dir,
+    resume_command,
+)
 
 
 def train(config: Config) -> int:
@@ -56,7 +66,7 @@ def train(config: Config) -> int:
     """
     code = _exit_code(config)
     if hosts.are_several():
-        if EXIT_DONE < code < EXIT_SIGNAL_BASE:
+        if EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED:
             end_process(code)
         hosts.disconnect()
     return code
@@ -70,11 +80,10 @@ def _exit_code(config: Config) -> int:
         _print_error(f"sebulba: {error}")
         return EXIT_CONFIG
     except CheckpointError as error:
-        _print_error(f"{error}\n{describe_failure(error, pathlib.Path(config.run_dir or '.'))}")
+        path = pathlib.Path(_with_absolute_run_dir(config)[0].run_dir or "")
+        _print_error(f"{error}\n{describe_unusable_checkpoint(error, path)}")
         return EXIT_CHECKPOINT
     except Exception as error:
-        if not hosts.are_several():
-            raise
         _print_error("".join(traceback.format_exception(error)))
         _print_error(f"sebulba: {type(error).__name__}: {error} – before the start.")
         return EXIT_FAILED
@@ -83,26 +92,32 @@ def _exit_code(config: Config) -> int:
 def _train(config: Config) -> int:
     prepare_process(config)
     config, is_new = _with_absolute_run_dir(config)
-    path = open_run_dir_together(config)
+    path, lock = open_run_dir_together(config, on_message=_print_error)
+    lock.keep(start_daemon)
     hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
     console = Console(config.run.total_env_steps)
     console.message(f"{config.agent.name} on {config.env.suite} {config.env.id}, into {path}")
     try:
         with RunEnd(hosts_agree=hosts.are_several()).listening() as run_end:
-            _run(config, path, console, run_end)
+            path = _run(config, path, lock, console, run_end)
     except ConfigError:
         # Only what this process made, and nothing was learned yet.
         if is_new and hosts.is_first():
             shutil.rmtree(path)
         raise
+    finally:
+        lock.release()
     code, failure = exit_code_of(run_end), run_end.failure
     is_compiling = isinstance(failure, StuckError) and failure.is_compiling
     if is_compiling and code > EXIT_SIGNAL_BASE:
         _print_error(describe_interrupted_compilation(run_end, path))
     elif failure is not None:
-        _print_error("".join(traceback.format_exception(failure)))
-        _print_error(describe_failure(failure, path))
-    if isinstance(failure, StuckError):
+        if not isinstance(failure, RunDirectoryError):
+            _print_error("".join(traceback.format_exception(failure)))
+        _print_error(describe_failure(failure, path, unsaved=run_end.unsaved))
+    elif run_end.unsaved is not None:
+        _print_error(describe_unsaved(run_end, path))
+    if isinstance(failure, StuckError) or (failure is not None and hosts.are_several()):
         end_process(code)
     return code
 
@@ -123,8 +138,13 @@ def _print_error(text: str) -> None:
         print(escaped(text).rstrip(), file=sys.stderr)
 
 
-def _run(config: Config, path: pathlib.Path, console: Console, run_end: RunEnd) -> None:
+def _run(
+    config: Config, path: pathlib.Path, lock: RunLock, console: Console, run_end: RunEnd
+) -> pathlib.Path:
     """Run to the goal, a signal or a failure, and leave everything saved.
+
+    Returns:
+        The run directory, which may have been moved during the run.
 
     Raises:
         ConfigError: before the first act cycle: the config does not fit devices, agent or
@@ -144,7 +164,7 @@ def _run(config: Config, path: pathlib.Path, console: Console, run_end: RunEnd) 
     try:
         ring = assemble(config, write_row=write_row, on_warning=console.message, run_end=run_end)
         console.message(f"memory: {ring.memory_plan.describe()}")
-        outputs = open_outputs(ring, config, path, console.message)
+        outputs = open_outputs(ring, config, path, lock, console.message)
         check_networks(networks_crc32(ring.learner))
         has_begun = True
         run(
@@ -164,6 +184,7 @@ def _run(config: Config, path: pathlib.Path, console: Console, run_end: RunEnd) 
     finally:
         threads_have_ended = not isinstance(run_end.failure, StuckError)
         if outputs is not None:
+            path = _find_run_dir(config, path, lock, outputs, run_end, console)
             failure = outputs.close(run_end, threads_have_ended=threads_have_ended)
             run_end.failure = run_end.failure or failure
         if ring is not None and threads_have_ended:
@@ -173,11 +194,38 @@ def _run(config: Config, path: pathlib.Path, console: Console, run_end: RunEnd) 
         _write_non_finite(run_end.failure, path, console)
     if ring is not None and outputs is not None:
         _summarize(ring, path, console)
+    return path
+
+
+def _find_run_dir(
+    config: Config,
+    path: pathlib.Path,
+    lock: RunLock,
+    outputs: Outputs,
+    run_end: RunEnd,
+    console: Console,
+) -> pathlib.Path:
+    """Return where the run can be saved: its directory, also if that was moved or removed."""
+    try:
+        lock.verify()
+    except TakenOverError as error:
+        run_end.failure = run_end.failure or error
+    except MovedError as error:
+        place = recover_run_dir(path, lock, config)
+        if run_end.failure is None:
+            console.message(str(error))
+        if place is not None:
+            with contextlib.suppress(OSError):
+                outputs.autosave.save_to(directory_of_host(place) / CHECKPOINTS)
+                return place
+    return path
 
 
 def _summarize(ring: Ring, path: pathlib.Path, console: Console) -> None:
     summary = summarize(ring, resume_command=resume_command(path))
     try:
+        if isinstance(ring.run_end.failure, TakenOverError):
+            raise PermissionError("it is another run's")
         write_summary(directory_of_host(path) / "summary.json", summary)
     except OSError as error:
         console.message(f"summary: not written: {error}")

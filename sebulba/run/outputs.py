@@ -1,4 +1,4 @@
-"""The files of a run: rows of metrics, checkpoints, evaluations and the recorded schedule."""
+"""The files of a run: rows of metrics, checkpoints and evaluations."""
 
 import dataclasses
 import pathlib
@@ -10,13 +10,13 @@ from sebulba.evaluation.stored import parse_which
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import choose_step
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.schedule_file import SCHEDULE, ScheduleRecorder, resume_schedule
 from sebulba.run.assembly import Ring
 from sebulba.run.autosave import Autosave
 from sebulba.run.evaluation import PeriodicEvaluation
-from sebulba.run.state import Resumed, resume
+from sebulba.run.state import resume
 from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
+from sebulba.storage.lock import RunLock, TakenOverError
 from sebulba.storage.metrics.base import MetricsWriter
 from sebulba.storage.metrics.csv import CsvWriter
 from sebulba.storage.metrics.jsonl import JsonlWriter
@@ -36,19 +36,21 @@ class Outputs:
     fan_out: MetricsFanOut
     autosave: Autosave
     evaluation: PeriodicEvaluation | None
-    recorder: ScheduleRecorder | None
+    lock: RunLock
 
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
         """Record a learner cycle, in the learner's thread."""
-        # First, so that the record holds this cycle before a checkpoint of it is taken.
-        if self.recorder is not None:
-            self.recorder.after_cycle(items)
         self.autosave.after_cycle(items)
         if self.evaluation is not None:
             self.evaluation.after_cycle(items)
 
     def poll(self) -> None:
-        """Save and evaluate if it is due, in the supervisor's thread."""
+        """Save and evaluate if it is due, in the supervisor's thread.
+
+        Raises:
+            RunDirectoryError: nothing can be saved any more.
+        """
+        self.lock.raise_if_lost()
         self.autosave.poll()
         if self.evaluation is not None:
             self.evaluation.poll()
@@ -56,7 +58,8 @@ class Outputs:
     def close(self, run_end: RunEnd, *, threads_have_ended: bool) -> Exception | None:
         """Save the run, evaluate its last networks and close all files; return the failure."""
         try:
-            self.autosave.finish(threads_have_ended=threads_have_ended)
+            may_save = not isinstance(run_end.failure, TakenOverError)
+            self.autosave.finish(threads_have_ended=threads_have_ended, may_save=may_save)
             if self.evaluation is not None and run_end.failure is None:
                 self.evaluation.finish(run_end)
         except Exception as error:
@@ -64,20 +67,21 @@ class Outputs:
         finally:
             if self.evaluation is not None:
                 self.evaluation.close()
-            if self.recorder is not None:
-                self.recorder.close()
             self.fan_out.close(_WRITERS_DEADLINE_S)
         return None
 
 
 def open_outputs(
-    ring: Ring, config: Config, path: pathlib.Path, on_message: Callable[[str], None]
+    ring: Ring,
+    config: Config,
+    path: pathlib.Path,
+    lock: RunLock,
+    on_message: Callable[[str], None],
 ) -> Outputs:
     """Open the run's files; to resume, bring the ring to its checkpoint first.
 
     Raises:
         CheckpointError: the checkpoint cannot be used; no file has been changed.
-        ConfigError: the run's recorded schedule cannot be continued from there.
     """
     own = directory_of_host(path)
     directory, env_steps, resumed = own / CHECKPOINTS, None, None
@@ -85,14 +89,16 @@ def open_outputs(
         resumed = resume(ring, directory, choose_step(directory, parse_which(config.resume)))
         env_steps = resumed.env_steps
         on_message(str(resumed))
-    recorder = _recorder(ring, config, own, on_message, resumed=resumed)
-    checkpointer = Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon)
+    checkpointer = Checkpointer(
+        directory, keep=config.checkpoint.keep, start_thread=start_daemon, check=lock.verify
+    )
     if resumed is not None:
         checkpointer.discard_after(resumed.num_cycles)
     return Outputs(
         fan_out=MetricsFanOut(
-            _writers(config, path, resume_env_steps=env_steps),
+            _writers(config, path, on_message, resume_env_steps=env_steps),
             on_warning=on_message,
+            check=lock.check_owner,
         ),
         autosave=Autosave(
             ring,
@@ -101,31 +107,7 @@ def open_outputs(
             on_warning=on_message,
         ),
         evaluation=_periodic_evaluation(ring, config, path, on_message, resume_env_steps=env_steps),
-        recorder=recorder,
-    )
-
-
-def _recorder(
-    ring: Ring,
-    config: Config,
-    path: pathlib.Path,
-    on_message: Callable[[str], None],
-    *,
-    resumed: Resumed | None,
-) -> ScheduleRecorder | None:
-    if not config.run.record_schedule:
-        return None
-    if resumed is not None:
-        resume_schedule(
-            path / SCHEDULE,
-            num_cycles=resumed.num_cycles,
-            is_exact=resumed.level != "restart",
-        )
-    return ScheduleRecorder(
-        path / SCHEDULE,
-        num_actors=len(ring.actors),
-        trajectories_per_cycle=config.learner.trajectories_per_cycle,
-        on_warning=on_message,
+        lock=lock,
     )
 
 
@@ -158,19 +140,27 @@ def _periodic_evaluation(
         ),
         interval_env_steps=settings.interval_env_steps,
         stop_on_error=settings.stop_on_error,
-        writer=JsonlWriter(path / EVALUATIONS, resume_env_steps=resume_env_steps),
+        writer=JsonlWriter(
+            path / EVALUATIONS, resume_env_steps=resume_env_steps, on_warning=on_message
+        ),
         on_message=on_message,
     )
 
 
 def _writers(
-    config: Config, path: pathlib.Path, *, resume_env_steps: int | None
+    config: Config,
+    path: pathlib.Path,
+    on_message: Callable[[str], None],
+    *,
+    resume_env_steps: int | None,
 ) -> list[MetricsWriter]:
     if not hosts.is_first():
         return []
     writers: list[MetricsWriter] = [
-        JsonlWriter(path / "metrics.jsonl", resume_env_steps=resume_env_steps),
-        CsvWriter(path / "metrics.csv", resume_env_steps=resume_env_steps),
+        writer(path / name, resume_env_steps=resume_env_steps, on_warning=on_message)
+        for writer, name in ((JsonlWriter, "metrics.jsonl"), (CsvWriter, "metrics.csv"))
+    ]
+    writers += [
         TensorBoardWriter(path, resume_env_steps=resume_env_steps),
     ]
     if config.run.wandb_project is not None:

@@ -20,7 +20,7 @@ from sebulba.acting.env_reset import StreamBoundary, boundary_after
 from sebulba.run.assembly import Ring
 from sebulba.storage.checkpoints.checkpointer import Snapshot, snapshot
 from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
-from sebulba.types import EpisodeRecord, PyTree, TrajectoryItem
+from sebulba.types import EpisodeRecord, Networks, PyTree, TrajectoryItem
 
 Level = Literal["exact", "exact-reset", "restart"]
 """What resuming restores of the environments; everything else is restored completely.
@@ -103,7 +103,9 @@ def capture(ring: Ring, points: LearnedPoints) -> RunState:
     learner, progress = ring.learner, ring.progress
     return RunState(
         num_cycles=learner.num_cycles,
-        arrays=snapshot(_stored(learner.state_of_host, points.carries)),
+        arrays=snapshot(
+            _stored(learner.state_of_host, points.carries) | {"staged": _older_networks(ring)}
+        ),
         meta={
             "hosts": jax.process_count(),
             "learner": {"num_cycles": learner.num_cycles, "num_updates": learner.num_updates},
@@ -129,7 +131,8 @@ def resume(ring: Ring, directory: str | os.PathLike[str], which: Which) -> Resum
             number of hosts.
     """
     carries = [actor.resume_point for actor in ring.actors]
-    like = jax.tree.map(_shape, _stored(ring.learner.state_of_host, carries))
+    stored = _stored(ring.learner.state_of_host, carries)
+    like = jax.tree.map(_shape, stored) | {"staged": _older_networks_like(ring)}
     for leaf in jax.tree.leaves(ring.learner.state):
         leaf.delete()
     arrays, meta = restore(directory, which, like)
@@ -140,6 +143,7 @@ def resume(ring: Ring, directory: str | os.PathLike[str], which: Which) -> Resum
             f" {num_hosts}; each host holds a part of it. Resume it on {num_hosts} hosts"
         )
     ring.learner.restore(arrays["learner"], **meta["learner"])
+    _stage_older_networks(ring, arrays["staged"])
     actor_cycles = meta["actors"]["num_cycles"]
     for actor, stored, num_cycles in zip(ring.actors, arrays["actors"], actor_cycles, strict=True):
         carry = dataclasses.replace(actor.resume_point, **stored)
@@ -171,6 +175,34 @@ def _stored_of_actor(carry: ActCarry) -> dict[str, PyTree]:
     if carry.env_state is None:
         return {"actor_state": carry.actor_state}
     return {field.name: getattr(carry, field.name) for field in dataclasses.fields(carry)}
+
+
+def _older_networks(ring: Ring) -> list[Networks]:
+    """Return the networks of the `policy_lag` versions before the current one, the oldest first.
+
+    The next act cycles need them. Before the first learner cycles, version 0 stands for all.
+    """
+    staging = ring.stagings[ring.actor_devices[0]]
+    current = ring.learner.num_cycles
+    older = [networks for version, networks in staging.staged if version < current]
+    first = older[0] if older else ring.learner.networks_on(ring.actor_devices[0])
+    return [first] * (ring.schedule.num_staged - 1 - len(older)) + older
+
+
+def _older_networks_like(ring: Ring) -> list[Networks]:
+    # Without a sharding, they are restored to host memory.
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), ring.learner.published
+    )
+    return [shapes] * (ring.schedule.num_staged - 1)
+
+
+def _stage_older_networks(ring: Ring, networks: list[Networks]) -> None:
+    first = ring.learner.num_cycles - len(networks)
+    for device, staging in ring.stagings.items():
+        for version, each in enumerate(networks, start=first):
+            if version >= 0:
+                staging.append(version, jax.device_put(each, device))
 
 
 def _read_boundary(stored: dict[str, Any]) -> StreamBoundary:

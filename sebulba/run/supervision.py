@@ -257,31 +257,47 @@ def run_serial(
     after_cycle: Callable[[Sequence[TrajectoryItem]], None],
     on_poll: Callable[[], None],
 ) -> None:
-    """Run the ring to its end in this thread, in the order of lock-step."""
-    learner, progress = ring.learner, ring.progress
+    """Run the ring to its end in this thread; equal to threads with the same policy lag."""
     try:
-        learner.stage(ring.stagings)
+        ring.learner.stage(ring.stagings)
         while not ring.run_end.is_set:
-            turn = ring.schedule.actors_in_turn(learner.num_cycles)
-            items = [_act_serially(ring, actor_id) for actor_id in turn]
-            learner.clock.restart()
-            with _noting(lambda: _place_of_learner(learner)):
-                metrics = learner.run_cycle(items)
-                learner.stage(ring.stagings)
-                progress.record(items, metrics, queue_depth=len(ring.trajectories))
-                after_cycle(items)
-                learner.check_finite()
+            learn_serially(ring, act_serially(ring), after_cycle)
             on_poll()
     finally:
         ring.close()
         ring.ledger.discard_in_flight()
 
 
-def _act_serially(ring: Ring, actor_id: int) -> TrajectoryItem:
+def act_serially(ring: Ring) -> list[TrajectoryItem]:
+    """Act the trajectories of the next learner cycle, in actor order."""
+    return [
+        _act_one(ring, actor_id)
+        for actor_id in ring.schedule.actors_in_turn(ring.learner.num_cycles)
+    ]
+
+
+def learn_serially(
+    ring: Ring,
+    items: Sequence[TrajectoryItem],
+    after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
+) -> None:
+    """Run one learner cycle."""
+    learner = ring.learner
+    learner.clock.restart()
+    with _noting(lambda: _place_of_learner(learner)):
+        metrics = learner.run_cycle(items)
+        learner.stage(ring.stagings)
+        ring.progress.record(items, metrics, queue_depth=len(ring.trajectories))
+        after_cycle(items)
+        learner.check_finite()
+
+
+def _act_one(ring: Ring, actor_id: int) -> TrajectoryItem:
     actor = ring.actors[actor_id]
     actor.clock.restart()
     with _noting(lambda: _place_of_actor(actor)):
-        version, networks = ring.stagings[ring.actor_devices[actor_id]].take(0)
+        wanted = ring.schedule.policy_version(actor_id, actor.num_cycles)
+        version, networks = ring.stagings[ring.actor_devices[actor_id]].take(wanted)
         ring.trajectories.put(actor.run_cycle(networks, version))
         return ring.trajectories.get(actor_id)
 

@@ -1,13 +1,16 @@
 """The directory of a run: its config, its versions and hardware, and the names of its files."""
 
+import contextlib
 import dataclasses
 import datetime
+import fnmatch
 import importlib.metadata
 import json
 import pathlib
 import platform
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +19,8 @@ from sebulba.config import Config, DistributedConfig
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
-from sebulba.storage.checkpoints.restore import steps_in
+from sebulba.storage.checkpoints.restore import Which, steps_in
+from sebulba.storage.lock import LOCK, RunLock, take_lock
 from sebulba.storage.metrics.files import write_json, write_text
 
 CHECKPOINTS = "checkpoints"
@@ -24,13 +28,29 @@ CONFIG = "config.yaml"
 NON_FINITE = "non_finite.json"
 """Which non-finite update stopped the run, and the checkpoint with the inputs of that update."""
 EVALUATIONS = "evaluations.jsonl"
+EARLIER = "earlier"
+"""Holds what runs have left that learned nothing, numbered from 1."""
 _RUN = "run.json"
+_WRITTEN = (
+    CONFIG,
+    _RUN,
+    CHECKPOINTS,
+    EVALUATIONS,
+    NON_FINITE,
+    "summary.json",
+    "schedule.jsonl",
+    "metrics.*",
+    "events.out.tfevents.*",
+    "wandb",
+    "hosts",
+    "*.tmp",
+)
+"""What a run writes into its directory."""
 
 _MAY_CHANGE = (
     "run.total_env_steps",
     "run.stop_at_return",
     "run.log_interval_env_steps",
-    "run.record_schedule",
     "checkpoint.interval_s",
     "checkpoint.keep",
     "actor.on_env_error",
@@ -44,31 +64,68 @@ _MAY_CHANGE = (
 _PACKAGES = ("sebulba", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "envpool")
 
 
-def open_run_dir(config: Config) -> pathlib.Path:
-    """Create the run's directory with `config.yaml` and `run.json`, or open it to resume the run.
+def open_run_dir(
+    config: Config, *, on_message: Callable[[str], None]
+) -> tuple[pathlib.Path, RunLock]:
+    """Lock the run's directory; create it with `config.yaml` and `run.json`, or reopen it.
 
-    A resumed run keeps `config.yaml` and is added to `run.json`.
+    A resumed run keeps `config.yaml` and is added to `run.json`. What a run that learned nothing
+    has left there is set aside.
+
+    Args:
+        config: of the run.
+        on_message: takes lines of text, such as where earlier files are.
 
     Raises:
-        ConfigError: the directory of a new run is not empty, or that of a resumed run holds no run
-            or one with another config.
+        ConfigError: the directory of a new run holds other files or a run that has learned, or that
+            of a resumed run holds no run or one with another config; another process is using the
+            directory; or it is not writable.
     """
     path = pathlib.Path(config.run_dir or default_run_dir(config))
-    if config.resume is not None:
-        return _reopen(path, config)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        command = resume_command(path)
-        advice = f"; to resume its run: {command}" if command else ""
-        raise ConfigError(
-            f"run_dir: expected a new or empty directory, got {path}; choose another with --run-dir"
-            f"{advice}"
-        )
+    if config.resume is None:
+        _check_own(path)
+    elif not (path / CONFIG).is_file():
+        raise ConfigError(f"resume: expected a run in {path}, which has no {CONFIG}")
+    lock, is_new = None, not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"run_dir: cannot create {path}: {error}") from error
-    write_text(path / CONFIG, to_yaml(_without_process_id(config)))
-    write_json(path / _RUN, describe_run())
+        lock = take_lock(path, on_message=on_message)
+        if config.resume is None:
+            _set_aside(path, on_message)
+            _write_start(path, config)
+        else:
+            _reopen(path, config)
+    except (ConfigError, OSError) as error:
+        if lock is not None:
+            lock.release()
+        if is_new:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"run_dir: cannot create or write to {path}: {error}") from error
+    return path, lock
+
+
+def recover_run_dir(path: pathlib.Path, lock: RunLock, config: Config) -> pathlib.Path | None:
+    """Find a directory that was moved during the run, or create a removed one again.
+
+    Returns:
+        The run's directory; None: nothing can be saved.
+    """
+    is_first = jax.process_index() == 0
+    is_removed = lock.moved_to() is None
+    if is_removed and is_first and (path / CONFIG).exists():
+        return None  # another run's
+    if not lock.recover():
+        return None
+    if not is_removed:
+        return lock.directory if is_first else lock.directory.parents[1]
+    try:
+        if is_first:
+            _write_start(path, dataclasses.replace(config, resume=None))
+    except OSError:
+        return None
     return path
 
 
@@ -94,12 +151,12 @@ def describe_host(config: Config) -> dict[str, str]:
     }
 
 
-def resume_command(path: pathlib.Path) -> str | None:
-    """Return the command that resumes from the last checkpoint; None without a checkpoint."""
+def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
+    """Return the command that resumes from a checkpoint; None without any checkpoint."""
     if not steps_in(path / CHECKPOINTS):
         return None
     config, directory = shlex.quote(str(path / CONFIG)), shlex.quote(str(path))
-    return f"python -m sebulba.train {config} --run-dir {directory} --resume latest"
+    return f"python -m sebulba.train {config} --run-dir {directory} --resume {which}"
 
 
 def describe_run() -> dict:
@@ -114,9 +171,55 @@ def describe_run() -> dict:
     }
 
 
-def _reopen(path: pathlib.Path, config: Config) -> pathlib.Path:
-    if not (path / CONFIG).is_file():
-        raise ConfigError(f"resume: expected a run in {path}, which has no {CONFIG}")
+def _check_own(path: pathlib.Path) -> None:
+    """Check that a new run may use a directory: there is none, or it holds a run's files only."""
+    try:
+        names = [each.name for each in path.iterdir()] if path.exists() else []
+    except OSError as error:
+        raise ConfigError(f"run_dir: expected a directory, got {path}: {error}") from error
+    # A lock may be that of a run that is just starting.
+    own = (*_WRITTEN, EARLIER, f"{LOCK}*")
+    is_foreign = any(not _matches(name, own) for name in names)
+    if is_foreign and CONFIG not in names:
+        raise ConfigError(
+            f"run_dir: expected a new or empty directory, got {path}; choose another with --run-dir"
+        )
+
+
+def _set_aside(path: pathlib.Path, on_message: Callable[[str], None]) -> None:
+    """Move what a run that learned nothing has left to a directory of its own.
+
+    Raises:
+        ConfigError: the run has a checkpoint.
+    """
+    if any(map(steps_in, (path / CHECKPOINTS, *path.glob(f"hosts/*/{CHECKPOINTS}")))):
+        command = resume_command(path)
+        raise ConfigError(
+            f"run_dir: expected a new or empty directory, got {path}; choose another with --run-dir"
+            + (f"; to resume its run: {command}" if command else "")
+        )
+    left = [each for each in path.iterdir() if _matches(each.name, _WRITTEN)]
+    if not left:
+        return
+    number = 1
+    while (aside := path / EARLIER / str(number)).exists():
+        number += 1
+    aside.mkdir(parents=True)
+    for each in left:
+        each.rename(aside / each.name)
+    on_message(f"an earlier run here learned nothing; its files are now in {aside}")
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+
+def _write_start(path: pathlib.Path, config: Config) -> None:
+    write_text(path / CONFIG, to_yaml(_without_process_id(config)))
+    write_json(path / _RUN, describe_run())
+
+
+def _reopen(path: pathlib.Path, config: Config) -> None:
     earlier, now = _flat(load_config(str(path / CONFIG))), _flat(config)
     changed = [
         f"{key} (there {earlier.get(key)!r}, now {now.get(key)!r})"
@@ -124,17 +227,20 @@ def _reopen(path: pathlib.Path, config: Config) -> pathlib.Path:
         if earlier.get(key) != now.get(key) and not key.startswith(_MAY_CHANGE)
     ]
     if changed:
+        own = f"python -m sebulba.train --run-dir {shlex.quote(str(path))} --resume {config.resume}"
         raise ConfigError(
             f"resume: expected the config of {path / CONFIG}, got another {', '.join(changed)};"
-            f" only {', '.join(key.rstrip('.') for key in _MAY_CHANGE)} may change"
+            f" only {', '.join(key.rstrip('.') for key in _MAY_CHANGE)} may change. To resume the"
+            f" run with its own config: {own}"
         )
     try:
         first = json.loads((path / _RUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        first = {}
-    resumed = [*first.get("resumed", []), describe_run()]
+        first = None
+    first = first if isinstance(first, dict) else {}
+    resumed = first.get("resumed")
+    resumed = [*(resumed if isinstance(resumed, list) else []), describe_run()]
     write_json(path / _RUN, {**first, "resumed": resumed})
-    return path
 
 
 def _without_process_id(config: Config) -> Config:

@@ -9,6 +9,7 @@ import dataclasses
 import jax
 
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, PyTree
 
@@ -37,21 +38,24 @@ def next_minibatch(
     """Return the experience and the entries `[M]` of the minibatch that `step` learns from.
 
     Args:
-        experience: reshuffled when `step` is an epoch's first.
+        experience: reshuffled at an epoch's first step that is not discarded as non-finite. With
+            the order of the epoch before, samples would be seen twice and others never.
         key: consumed.
         step: int32 `[]`, optimisation steps taken so far in the run.
         num_minibatches: optimisation steps per epoch; divides the number of entries.
     """
-    index = step % num_minibatches
+    clock = experience.window.clock
+    assert clock is not None
     order = jax.lax.cond(
-        index == 0,
+        step // num_minibatches != clock.step // num_minibatches,
         lambda order: jax.random.permutation(key, order),
         lambda order: order,
         experience.order,
     )
     # The order is part of the experience, so all steps of an epoch see the same permutation.
-    chosen = order.reshape(num_minibatches, -1)[index]
-    return dataclasses.replace(experience, order=order), chosen
+    chosen = order.reshape(num_minibatches, -1)[step % num_minibatches]
+    window = dataclasses.replace(experience.window, clock=at_step(clock, step))
+    return ShuffledWindow(window=window, order=order), chosen
 
 
 def choose_environments(window: Window, chosen: jax.Array) -> Window:

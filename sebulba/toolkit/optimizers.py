@@ -6,50 +6,57 @@ import optax
 from sebulba.types import PyTree
 
 
-def clipped_adam(
-    *, learning_rate: optax.ScalarOrSchedule, epsilon: float, max_grad_norm: float | None
-) -> optax.GradientTransformation:
-    """Return Adam, after clipping gradients to a global norm.
+def clipped_adam(*, epsilon: float, max_grad_norm: float | None) -> optax.GradientTransformation:
+    """Return Adam with learning rate 1, after clipping gradients to a global norm.
 
     Args:
-        learning_rate: a constant, or a function of the number of steps taken.
         epsilon: ε, outside the square root.
         max_grad_norm: maximum norm of all gradients together; None: no clipping.
     """
-    return _clipped(optax.adam(learning_rate, eps=epsilon), max_grad_norm)
+    return _clipped(optax.adam(1.0, eps=epsilon), max_grad_norm)
 
 
 def clipped_rmsprop(
     *,
-    learning_rate: optax.ScalarOrSchedule,
     decay: float,
     epsilon: float,
     max_grad_norm: float | None,
 ) -> optax.GradientTransformation:
-    """Return TensorFlow's RMSProp, after clipping gradients to a global norm.
+    """Return TensorFlow's RMSProp with learning rate 1, after clipping gradients to a global norm.
 
     ε is inside the square root and the initial second moment is 1, as in IMPALA and other papers
     whose code used TensorFlow 1.
 
     Args:
-        learning_rate: a constant, or a function of the number of steps taken.
         decay: of the second moment.
         epsilon: ε, inside the square root.
         max_grad_norm: maximum norm of all gradients together; None: no clipping.
     """
-    rmsprop = optax.rmsprop(
-        learning_rate, decay=decay, eps=epsilon, eps_in_sqrt=True, initial_scale=1.0
-    )
+    rmsprop = optax.rmsprop(1.0, decay=decay, eps=epsilon, eps_in_sqrt=True, initial_scale=1.0)
     return _clipped(rmsprop, max_grad_norm)
 
 
 def descend(
-    optimizer: optax.GradientTransformation, params: PyTree, opt_state: PyTree, grads: PyTree
+    optimizer: optax.GradientTransformation,
+    params: PyTree,
+    opt_state: PyTree,
+    grads: PyTree,
+    *,
+    learning_rate: float | jax.Array = 1.0,
 ) -> tuple[PyTree, PyTree]:
-    """Return the parameters and the optimizer's state after one step."""
+    """Return the parameters and the optimizer's state after one step.
+
+    Args:
+        optimizer: with a constant learning rate.
+        params: before the step.
+        opt_state: before the step.
+        grads: of the loss.
+        learning_rate: factor of the optimizer's own, `[]`.
+    """
     # Optax raises a float to an integer count, which strict dtype promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
         updates, opt_state = optimizer.update(grads, opt_state, params)
+    updates = jax.tree.map(lambda update: learning_rate * update, updates)
     return optax.apply_updates(params, updates), opt_state
 
 

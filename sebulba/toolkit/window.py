@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from sebulba.agent import Agent
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps, init_clock
 from sebulba.toolkit.spaces import zeros
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, RunSpec, Trajectory
 
@@ -22,6 +23,7 @@ class Window:
 
     initial: PyTree  # [N·B, ...], the kept part of the actor states before row 0
     trajectory: Trajectory  # [T + 1, N·B, ...] rows
+    clock: LearnerClock | None = None
 
 
 def init_window(
@@ -59,7 +61,7 @@ def init_window(
         action=zeros(row.action, length),
         extras=zeros(row.extras, length),
     )
-    return Window(initial=zeros(initial), trajectory=trajectory)
+    return Window(initial=zeros(initial), trajectory=trajectory, clock=init_clock())
 
 
 def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
@@ -73,9 +75,14 @@ def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
     # Only statistics need `episode_over`, and not every environment provides it.
     env_steps = dataclasses.replace(trajectory.env_steps, episode_over=None)
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
+    valid, clock = trajectory.valid, window.clock
+    if clock is not None:
+        num_trajectories = window.trajectory.valid.shape[1] // valid.shape[1]
+        clock = count_env_steps(clock, valid, trajectories_per_cycle=num_trajectories)
     return Window(
         initial=_roll_in(window.initial, initial, axis=0),
         trajectory=_roll_in(window.trajectory, trajectory, axis=1),
+        clock=clock,
     )
 
 

@@ -34,7 +34,7 @@ RUN_SPEC = toy_run_spec(
     num_envs=8,
     num_actors=1,
     trajectory_length=LENGTH,
-    num_cycles=100,
+    total_env_steps=10_000,
 )
 
 
@@ -65,7 +65,7 @@ def jitted_act(agent):
 @functools.cache
 def jitted_loss(agent):
     """Jitted `(networks, sample) -> loss, priority, metrics`."""
-    return jax.jit(agent.loss_of_sample)
+    return jax.jit(functools.partial(agent.loss_of_sample, importance_exponent=0.6))
 
 
 def live(agent, networks, stream, num_trajectories, num_envs=8):

@@ -14,6 +14,7 @@ from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
 from sebulba.toolkit.replay.transitions import Transitions
+from sebulba.toolkit.schedules import Schedule
 from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.q_learning import QNetworks
@@ -31,9 +32,7 @@ CONFIG = DDQNConfig(
     replay_ratio=4.0,
     target_period=2,
     priority_exponent=0.6,
-    epsilon_start=1.0,
-    epsilon_end=0.1,
-    epsilon_decay_env_steps=160,
+    epsilon=Schedule(schedule="linear", start=1.0, end=0.1, env_steps=160),
 )
 RUN_SPEC = toy_run_spec(
     environment=EnvironmentSpec(
@@ -43,7 +42,7 @@ RUN_SPEC = toy_run_spec(
     num_envs=NUM_ENVS,
     num_actors=1,
     trajectory_length=LENGTH,
-    num_cycles=100,
+    total_env_steps=10_000,
 )
 
 
@@ -201,9 +200,7 @@ def test_act_counts_no_reset_step():
 
 
 def test_ladder_goes_on_from_actor_to_actor():
-    config = dataclasses.replace(
-        CONFIG, epsilon_end=0.4, epsilon_exponent=7.0, epsilon_decay_env_steps=0
-    )
+    config = dataclasses.replace(CONFIG, epsilon=0.4, epsilon_exponent=7.0)
     agent = DDQN(config, dataclasses.replace(RUN_SPEC, num_actors=2, num_envs=4))
     states = [agent.init_actor_state((), 4, jax.random.key(0), actor_id) for actor_id in (0, 1)]
     np.testing.assert_allclose(
@@ -234,15 +231,24 @@ def test_replay_metrics_are_of_all_rows():
     assert int(metrics["replay_sequences"]) == np.count_nonzero(~done)
 
 
-def test_optimize_copies_to_the_target_once_a_period():
+def test_optimize_copies_to_the_target_once_a_period_also_after_a_discarded_update():
     agent, networks = agent_and_networks()
+    experience = agent.init_experience(networks, NUM_ENVS)
     opt_state = jax.jit(agent.init_opt_state)(networks)
     grads = jax.tree.map(jnp.ones_like, networks)
     optimize = jax.jit(agent.optimize)
-    once, opt_state = optimize(networks, opt_state, grads, ())
-    chex.assert_trees_all_equal(once.target, networks.target)
-    twice, opt_state = optimize(once, opt_state, grads, ())
-    chex.assert_trees_all_equal(twice.target, twice.online)
+    copies = []
+    # Updates 4 and 7 are discarded; the last of a period of 2 is odd.
+    for step in (0, 1, 2, 3, 5, 6, 8, 9):
+        clock = dataclasses.replace(experience.clock, step=jnp.int32(step))
+        experience = dataclasses.replace(experience, clock=clock)
+        after, opt_state = optimize(networks, opt_state, grads, experience)
+        is_copy = jax.tree.all(jax.tree.map(jnp.array_equal, after.target, after.online))
+        if not is_copy:
+            chex.assert_trees_all_equal(after.target, networks.target)
+        copies.append((step, bool(is_copy)))
+        networks = after
+    assert [step for step, is_copy in copies if is_copy] == [1, 3, 5, 8, 9]
 
 
 def test_actors_get_the_online_parameters_only():

@@ -13,6 +13,7 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.normalization import Normalization
 from sebulba.toolkit.reductions import LEARNER_AXIS
+from sebulba.toolkit.schedules import Schedule
 from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, Trajectory
 from sebulba_agents.actor_critic import ActorCriticExtras, ActorCriticNetworks
@@ -325,16 +326,27 @@ def test_gradients_are_clipped_to_the_global_norm_before_the_step():
     np.testing.assert_allclose(small, [-0.3, -0.4], rtol=1e-5)
 
 
-def test_the_learning_rate_falls_to_zero_over_the_runs_cycles():
-    changes = {"optimizer": "rmsprop", "rmsprop_decay": 1.0, "rmsprop_epsilon": 0.0}
-    changes |= {"learning_rate": 1.0, "max_grad_norm": None}
-    run_spec = make_run_spec(num_cycles=4)
-    steps = step_sizes(
-        jnp.array([2.0]), num_updates=5, run_spec=run_spec, learning_rate_decay=True, **changes
+def test_the_learning_rate_follows_its_schedule_of_env_steps_learned_from():
+    rate = Schedule(schedule="linear", start=1.0, end=0.0)
+    agent = make_agent(
+        make_run_spec(total_env_steps=100),
+        optimizer="rmsprop",
+        rmsprop_decay=1.0,
+        rmsprop_epsilon=0.0,
+        learning_rate=rate,
+        max_grad_norm=None,
     )
-    np.testing.assert_allclose(np.ravel(steps), [-2.0, -1.5, -1.0, -0.5, 0.0], rtol=1e-5)
-    steps = step_sizes(jnp.array([2.0]), num_updates=5, run_spec=run_spec, **changes)
-    np.testing.assert_allclose(np.ravel(steps), [-2.0] * 5, rtol=1e-5)
+    grads = networks_of(jnp.array([2.0]))
+    networks = networks_of(jnp.zeros(1))
+    opt_state = jax.jit(agent.init_opt_state)(networks)
+    window = agent.init_experience(jax.jit(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
+    steps = []
+    for env_steps in (0, 25, 50, 100, 120):
+        clock = dataclasses.replace(window.clock, env_steps_low=jnp.uint32(env_steps))
+        window = dataclasses.replace(window, clock=clock)
+        moved, _ = jax.jit(agent.optimize)(networks, opt_state, grads, window)
+        steps.append(moved.params)
+    np.testing.assert_allclose(np.ravel(steps), [-2.0, -1.5, -1.0, 0.0, 0.0], rtol=1e-5)
 
 
 def test_a_torso_that_cannot_take_the_observation_is_refused():

@@ -24,6 +24,7 @@ from tests.on_policy import (
     OBSERVATION,
     act_along_stream,
     add_trajectory,
+    at_step,
     evaluate,
     make_networks,
     make_run_spec,
@@ -193,9 +194,9 @@ def test_moments_have_no_gradient_and_move_with_the_last_update_of_a_cycle():
     assert not any(leaf.any() for leaf in jax.tree.leaves(grads.normalization))
     opt_state = agent.init_opt_state(networks)
     optimize = jax.jit(agent.optimize)
-    first, opt_state = optimize(networks, opt_state, grads, experience)
+    first, opt_state = optimize(networks, opt_state, grads, at_step(experience, 0))
     chex.assert_trees_all_equal(first.normalization, networks.normalization)
-    second, _ = optimize(first, opt_state, grads, experience)
+    second, _ = optimize(first, opt_state, grads, at_step(experience, 1))
     expected = merge_rows(
         networks.normalization,
         trajectory.env_steps,

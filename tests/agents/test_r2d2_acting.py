@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from sebulba.errors import ConfigError
+from sebulba.toolkit import replay
 from sebulba_agents.q_learning import exploration_epsilons
-from sebulba_agents.r2d2 import R2D2
+from sebulba_agents.r2d2 import R2D2, sequence_stride
+from sebulba_agents.replay_config import R2D2Config
 from tests.agents.r2d2_life import (
     BURN_IN,
     CONFIG,
@@ -23,7 +25,9 @@ from tests.agents.r2d2_life import (
     draw,
     jitted_act,
     jitted_unroll,
+    live,
     random_rows,
+    remember,
     slow_priority,
     slow_td_error,
     unrolled_q,
@@ -71,7 +75,42 @@ def test_new_sequences_get_the_priority_of_the_actors_own_q(lived):
 
 def test_stored_memory_is_that_of_a_fresh_replay_of_the_actor(lived):
     agent, networks, trajectories, experience = lived
-    sample = draw(experience)
+    check_stored_memory(agent, networks, trajectories, draw(experience))
+
+
+def test_rows_of_trajectories_longer_than_what_is_learned_are_all_learned_from():
+    config = dataclasses.replace(CONFIG, learn_length=2)
+    agent = R2D2(config, RUN_SPEC)
+    networks = jax.jit(agent.init_networks)(jax.random.key(0))
+    trajectories = live(agent, networks, random_rows(8 * LENGTH + 1), 8)
+    experience = remember(agent, networks, trajectories)
+    sample = replay.sample(agent._replay_spec, experience, jax.random.key(0), 400)
+    learned = {start + BURN_IN + t for start in sample.ids.start.tolist() for t in range(2)}
+    # Rows 8 … 31 are stored; the first have no burn-in, the last no row to bootstrap from.
+    assert learned == set(range(12, 30))
+    check_stored_memory(agent, networks, trajectories, sample)
+
+
+@pytest.mark.parametrize(
+    ("length", "learn_length", "expected"), [(64, 16, 16), (20, 16, 10), (8, 16, 8), (40, 80, 40)]
+)
+def test_the_default_stride_is_the_greatest_that_learns_from_every_row(
+    length, learn_length, expected
+):
+    run_spec = dataclasses.replace(RUN_SPEC, trajectory_length=length)
+    assert sequence_stride(R2D2Config(learn_length=learn_length), run_spec) == expected
+
+
+@pytest.mark.parametrize("stride", [0, 3, 20])
+def test_a_stride_that_skips_rows_names_both_keys(stride):
+    run_spec = dataclasses.replace(RUN_SPEC, trajectory_length=20)
+    message = r"agent\.stride: .* actor\.trajectory_length 20 .* agent\.learn_length 16"
+    with pytest.raises(ConfigError, match=message):
+        sequence_stride(R2D2Config(stride=stride), run_spec)
+
+
+def check_stored_memory(agent, networks, trajectories, sample):
+    """Compare the memory of sampled sequences with that of the actor's stream, unrolled again."""
     action = jnp.concatenate([t.action for _, _, t in trajectories])
     stream = random_rows(8 * LENGTH + 1)
     assert len(set(sample.ids.start.tolist())) > 1

@@ -100,7 +100,9 @@ def test_gradient_through_burn_in_and_autoreset_rows_is_exactly_zero(lived):
 def test_target_network_gets_no_gradient(lived):
     agent, networks, _, experience = lived
     sample = draw(experience)
-    grads = jax.jit(jax.grad(lambda networks: agent.loss_of_sample(networks, sample)[0]))(networks)
+    grads = jax.jit(jax.grad(lambda networks: agent.loss_of_sample(networks, sample, 0.6)[0]))(
+        networks
+    )
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(grads.target))
     assert all(np.any(leaf) for leaf in jax.tree.leaves(grads.online))
 
@@ -183,9 +185,10 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
     )
 
     def step(agent, networks, opt_state, sample, average=lambda grads: grads):
-        loss = lambda networks: agent.loss_of_sample(networks, sample)[0]  # noqa: E731
+        loss = lambda networks: agent.loss_of_sample(networks, sample, 0.6)[0]  # noqa: E731
         value, grads = jax.value_and_grad(loss)(networks)
-        return *agent.optimize(networks, opt_state, average(grads), ()), value
+        experience = agent.init_experience(networks, 8)
+        return *agent.optimize(networks, opt_state, average(grads), experience), value
 
     def on_device(networks, opt_state, sample):
         sample = jax.tree.map(lambda x: x[0], sample)
@@ -203,16 +206,23 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
     assert jax.tree.leaves(learners.split(stacked))[0].sharding.spec == PER_DEVICE
 
 
-def test_optimize_copies_to_the_target_once_a_period(lived):
-    agent, networks, _, _ = lived
+def test_optimize_copies_to_the_target_once_a_period_also_after_a_discarded_update(lived):
+    agent, networks, _, experience = lived
     opt_state = jax.jit(agent.init_opt_state)(networks)
     grads = jax.tree.map(jnp.ones_like, networks)
     optimize = jax.jit(agent.optimize)
-    once, opt_state = optimize(networks, opt_state, grads, ())
-    chex.assert_trees_all_equal(once.target, networks.target)
-    twice, opt_state = optimize(once, opt_state, grads, ())
-    chex.assert_trees_all_equal(twice.target, twice.online)
-    assert int(opt_state.num_updates) == 2
+    copies = []
+    # Updates 4 and 7 are discarded; the last of a period of 2 is odd.
+    for step in (0, 1, 2, 3, 5, 6, 8, 9):
+        clock = dataclasses.replace(experience.clock, step=jnp.int32(step))
+        experience = dataclasses.replace(experience, clock=clock)
+        after, opt_state = optimize(networks, opt_state, grads, experience)
+        is_copy = jax.tree.all(jax.tree.map(jnp.array_equal, after.target, after.online))
+        if not is_copy:
+            chex.assert_trees_all_equal(after.target, networks.target)
+        copies.append((step, bool(is_copy)))
+        networks = after
+    assert [step for step, is_copy in copies if is_copy] == [1, 3, 5, 8, 9]
 
 
 def test_replay_ratio_metric_is_the_configured_one(lived):

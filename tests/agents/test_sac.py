@@ -38,7 +38,7 @@ RUN_SPEC = toy_run_spec(
     num_envs=NUM_ENVS,
     num_actors=1,
     trajectory_length=LENGTH,
-    num_cycles=100,
+    total_env_steps=10_000,
 )
 
 
@@ -199,7 +199,9 @@ def test_loss_learns_from_the_replay_with_finite_gradients():
 def test_optimize_moves_the_target_critics_by_the_share():
     agent, networks = agent_and_networks()
     grads = jax.tree.map(jnp.ones_like, networks)
-    after, _ = jax.jit(agent.optimize)(networks, agent.init_opt_state(networks), grads, ())
+    experience = agent.init_experience(networks, 1)
+    opt_state = agent.init_opt_state(networks)
+    after, _ = jax.jit(agent.optimize)(networks, opt_state, grads, experience)
 
     def check(new, old, online):
         np.testing.assert_allclose(new, 0.995 * old + 0.005 * online, rtol=1e-5, atol=1e-7)

@@ -55,7 +55,7 @@ def make_agent(name):
         num_envs=NUM_ENVS,
         num_actors=1,
         trajectory_length=LENGTH,
-        num_cycles=100,
+        total_env_steps=10_000,
     )
     return build(config, run_spec)
 

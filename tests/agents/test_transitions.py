@@ -31,7 +31,7 @@ RUN_SPEC = toy_run_spec(
     num_envs=NUM_ENVS,
     num_actors=1,
     trajectory_length=LENGTH,
-    num_cycles=100,
+    total_env_steps=10_000,
 )
 ROWS = NUM_TRAJECTORIES * LENGTH
 

@@ -88,7 +88,14 @@ def test_help_shows_the_values_of_the_command_line_as_defaults(capsys):
     text = help_of(capsys, CATCH, "--agent.learning-rate", "5e-4")
     assert "--env.id <str>  (default: Catch-v0)" in text
     assert "--run.stop-at-return <float | null>  (default: 0.95)" in text
-    assert "--agent.learning-rate <float>  (default: 0.0005)" in text
+    assert "--agent.learning-rate <float | {schedule: ..., ...}>  (default: 0.0005)" in text
+
+
+def test_help_shows_schedules_and_explains_keys_that_an_unfinished_config_lacks(capsys):
+    rate = "{schedule: linear, start: 1e-3, end: 0}"
+    text = help_of(capsys, "--agent.name", "a2c", "--agent.learning-rate", rate)
+    assert "(default: {schedule: linear, start: 0.001, end: 0.0})" in text
+    assert "--learner.allow-uncorrected-lag <bool>  (default: false)" in text
 
 
 def test_help_describes_the_selected_agent(capsys):

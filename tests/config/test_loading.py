@@ -13,6 +13,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.loading import ConfigError, load_config, to_yaml
 from sebulba.config.validation import validate
 from sebulba.errors import did_you_mean
+from sebulba.toolkit.schedules import Schedule
 from sebulba_agents import AGENTS
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import R2D2Config
@@ -61,10 +62,14 @@ def test_empty_file_or_section_has_the_defaults(write, text):
         (["--run.total-env-steps", "1e6"], "run.total_env_steps", 1_000_000),
         (["--run.total-env-steps", "1_000"], "run.total_env_steps", 1_000),
         (["--run.stop-at-return", "-21"], "run.stop_at_return", -21.0),
-        (["--learner.max-policy-lag", "null"], "learner.max_policy_lag", None),
+        (["--learner.policy-lag", "null"], "learner.policy_lag", None),
         (["--devices.learner", "[0, 1]"], "devices.learner", (0, 1)),
         (["--agent.learning-rate", "1e-4"], "agent.learning_rate", 1e-4),
-        (["--agent.learning-rate-decay", "true"], "agent.learning_rate_decay", True),
+        (
+            ["--agent.learning-rate", "{schedule: linear, start: 1e-3, end: 0, env_steps: 1e6}"],
+            "agent.learning_rate",
+            Schedule(schedule="linear", start=1e-3, end=0.0, env_steps=1_000_000),
+        ),
         (["--agent.lambda_", "0.9"], "agent.lambda_", 0.9),
         (["--agent.lambda", "0.9"], "agent.lambda_", 0.9),
         (["--run-dir", "2024"], "run_dir", "2024"),
@@ -74,7 +79,7 @@ def test_empty_file_or_section_has_the_defaults(write, text):
     ],
 )
 def test_flags_are_read_by_the_declared_type(write, arguments, key, expected):
-    value = load_config(write("learner: {max_policy_lag: 3}"), arguments)
+    value = load_config(write("learner: {policy_lag: 3}"), arguments)
     for name in key.split("."):
         value = getattr(value, name)
     assert value == expected
@@ -211,8 +216,40 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ("seed: 1\nactor: 3\n", "x.yaml:2: actor: expected a mapping, {name: value, ...}, got 3"),
         ("actor: [\n", "x.yaml:2: expected the node content, but found '<stream end>'"),
         ("seed: 1\n---\nseed: 2\n", "x.yaml:2: but found another document"),
-        ("seed: !!python/name:os.system\n", "x.yaml:1: could not determine a constructor"),
+        ("seed: !!python/name:os.system\n", "x.yaml:1: tags are not supported, got tag"),
         ("agent:\n  name: 3\n", "x.yaml:2: agent.name: expected str, got 3 (int)"),
+        (
+            "agent:\n  learning_rate_decay: true\n",
+            "x.yaml:2: agent.learning_rate_decay: unknown key; set agent.learning_rate: {",
+        ),
+        (
+            "agent: {learning_rate: {schedule: linear, start: 1e-3}}",
+            "x.yaml:1: agent.learning_rate: expected a value of `end` with schedule: linear",
+        ),
+        (
+            "agent: {learning_rate: {schedule: linear, begin: 1e-3}}",
+            "x.yaml:1: agent.learning_rate: unknown key begin; known: schedule, start",
+        ),
+        (
+            "agent: {learning_rate: {schedule: linear, start: x}}",
+            "x.yaml:1: agent.learning_rate: start: expected float | null, got x (str)",
+        ),
+        (
+            "agent: {learning_rate: {start: 1e-3}}",
+            "x.yaml:1: agent.learning_rate: expected a value of `schedule`",
+        ),
+        (
+            "agent: {learning_rate: fast}",
+            "x.yaml:1: agent.learning_rate: expected float | {schedule: ..., ...}, got fast (str)",
+        ),
+        (
+            "learner:\n  policy_lag: 1\nagent:\n  name: a2c\n",
+            "x.yaml:2: learner.policy_lag: expected 0",
+        ),
+        (
+            "agent:\n  name: policy_gradient\n",
+            "x.yaml: learner.policy_lag: expected 0 with policy_gradient, which does not correct",
+        ),
         (
             "agent:\n  name: imapla\n",
             "x.yaml:2: agent.name: unknown name imapla; did you mean impala? (known: impala, ",
@@ -316,6 +353,7 @@ def test_to_yaml_loads_back_equal_for_unusual_values(write):
     arguments = [
         *("--env.options", "{a: '1e-4', b: 'no', c: ['010', '1:30', 1e-5, [~]], d: {}, é: ''}"),
         *("--run-dir", "null: # 7", "--agent.hidden-sizes", "[]", "--agent.learning-rate", "1e-20"),
+        *("--agent.entropy-cost", "{schedule: piecewise, values: [1, 2], boundaries: [9]}"),
         *("--devices.learner", "[1, 0]", "--agent.max-grad-norm", "null", "--run.mode", "serial"),
     ]
     config = load_config(None, arguments)
@@ -329,7 +367,7 @@ def test_to_yaml_loads_back_equal_for_unusual_values(write):
     [
         (Config(actor=ActorConfig(threads_per_device=0)), "actor.threads_per_device: expected at"),
         (Config(actor=ActorConfig(trajectory_length=0)), "actor.trajectory_length: expected at"),
-        (Config(learner=LearnerConfig(max_policy_lag=-1)), "learner.max_policy_lag: expected at"),
+        (Config(learner=LearnerConfig(policy_lag=-1)), "learner.policy_lag: expected at"),
         (Config(devices=DevicesConfig(actor=())), "devices.actor: expected at least one"),
         (Config(devices=DevicesConfig(actor=(-1,))), "devices.actor: expected positions from 0"),
         (Config(devices=DevicesConfig(learner=(1, 1))), "devices.learner: expected each device"),
@@ -348,11 +386,23 @@ def test_validate_error_says_key_expected_and_got(config, message):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("--learner.policy-lag", "0"),
+        ("--learner.policy-lag", "1", "--learner.allow-uncorrected-lag", "true"),
+        ("--run.mode", "serial"),
+    ],
+)
+def test_an_agent_that_does_not_correct_for_lag_accepts_none_or_what_is_allowed(settings):
+    assert load_config(None, ["--agent.name", "a2c", *settings]).agent.name == "a2c"
+
+
 def test_validate_accepts_minimum_and_maximum_values():
     validate(
         Config(
             actor=ActorConfig(threads_per_device=1, num_envs=2, trajectory_length=1),
-            learner=LearnerConfig(max_policy_lag=0),
+            learner=LearnerConfig(policy_lag=0),
             devices=DevicesConfig(actor=(0,), learner=(0, 1)),
             seed=2**31 - 1,
         )

@@ -24,7 +24,7 @@ def test_environment_and_agent_of_a_config_fit_each_other(path):
         num_learner_devices=1,
         trajectory_length=config.actor.trajectory_length,
         trajectories_per_cycle=config.learner.trajectories_per_cycle,
-        num_cycles=100,
+        total_env_steps=config.run.total_env_steps,
     )
     environment.close()
     validate_agent(agent_factory(config.agent.name)(config.agent, run_spec), run_spec)

@@ -67,7 +67,7 @@ def tiny_config(name, run_dir, *, evaluation=None, **changes):
         CONFIGS[name],
         devices=DevicesConfig(actor=(0,), learner=(0,)),
         actor=_ACTOR,
-        learner=LearnerConfig(max_policy_lag=0),
+        learner=LearnerConfig(policy_lag=0),
         run=RunConfig(total_env_steps=200, log_interval_env_steps=100),
         evaluation=evaluation or EvaluationConfig(),
         run_dir=str(run_dir),

@@ -25,7 +25,7 @@ def make_config(run_dir, *, agent="tests.toys:ToyAgent", updates_per_cycle=1, **
         env=EnvConfig(suite="jax", id="Catch-v0"),
         devices=DevicesConfig(actor=(0,), learner=(0,)),
         actor=ActorConfig(num_envs=4, trajectory_length=5),
-        learner=LearnerConfig(max_policy_lag=0),
+        learner=LearnerConfig(policy_lag=0),
         run=RunConfig(total_env_steps=400, log_interval_env_steps=100),
         checkpoint=CheckpointConfig(interval_s=None),
         agent=ToyConfig(name=agent, updates_per_cycle=updates_per_cycle),

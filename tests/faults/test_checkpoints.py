@@ -105,6 +105,7 @@ def test_checkpoint_of_other_networks_is_refused_with_a_table(run_dir, tmp_path,
     shutil.rmtree(run_dir / "checkpoints")
     shutil.copytree(tmp_path / "other/checkpoints", run_dir / "checkpoints")
     error = assert_refused(run_dir, capsys)
+    assert "to resume" not in error, "no other checkpoint of that run would fit"
     rows = [line for line in error.splitlines() if "actor_state.count" in line]
     assert len(rows) == 2
     assert all("int32[2]" in row and "int32[4]" in row for row in rows)
@@ -116,6 +117,29 @@ def test_foreign_directory_is_refused(run_dir, capsys):
     (run_dir / "checkpoints/7").mkdir()
     (run_dir / "checkpoints/7/model.pt").write_bytes(b"weights of something else")
     assert_refused(run_dir, capsys)
+
+
+def test_row_20_the_newest_checkpoint_that_is_whole_is_recommended(run_dir, capsys):
+    """Row 20: of three checkpoints the newest two are damaged."""
+    first = steps_in(run_dir / "checkpoints")[-1]
+    for env_steps in (200, 300):
+        config = make_config(run_dir, run={"total_env_steps": env_steps}, checkpoint={"keep": 9})
+        assert lifecycle.train(dataclasses.replace(config, resume="latest")) == 0
+    capsys.readouterr()
+    _, second, third = steps_in(run_dir / "checkpoints")
+    truncate(run_dir / f"checkpoints/{third}/arrays.npz")
+    flip(run_dir / f"checkpoints/{second}/manifest.json")
+    assert resume(run_dir) == 4
+    last = last_line(capsys)
+    assert f"CheckpointError: checkpoint {third} in " in last and "is damaged" in last
+    assert f"The newest checkpoint that is whole is of cycle {first}; to resume" in last
+    assert last.endswith(f"--run-dir {run_dir} --resume {first}")
+    config = make_config(run_dir, run={"total_env_steps": 200})
+    assert lifecycle.train(dataclasses.replace(config, resume=str(first))) == 0
+    for step in steps_in(run_dir / "checkpoints"):
+        remove(run_dir / f"checkpoints/{step}/arrays.npz")
+    assert resume(run_dir) == 4
+    assert last_line(capsys).endswith("No checkpoint is whole.")
 
 
 @pytest.mark.slow

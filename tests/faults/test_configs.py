@@ -14,7 +14,6 @@ from tests.faults.runs import last_line, make_config
         ({"env": {"id": "Cach-v0"}}, ("env.id", "Catch-v0")),
         ({"env": {"suite": "gymnasium", "id": "CartPole-v1"}, "actor": {"cycle": "fused"}},
          ("actor.cycle", "expected auto or stepped")),
-        ({"run": {"replay_schedule": "no/such/file"}}, ("run.replay_schedule", "no/such/file")),
     ],
 )  # fmt: skip
 def test_config_that_cannot_be_run_ends_with_code_2_and_leaves_nothing(

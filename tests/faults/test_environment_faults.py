@@ -64,7 +64,7 @@ def make_config(env, run_dir, *, on_env_error="fail", max_env_restarts=3, **acto
             max_env_restarts=max_env_restarts,
             **actor,
         ),
-        learner=LearnerConfig(max_policy_lag=0),
+        learner=LearnerConfig(policy_lag=0),
         run=RunConfig(total_env_steps=400, log_interval_env_steps=40),
         checkpoint=CheckpointConfig(interval_s=None),
         agent=ToyConfig(),

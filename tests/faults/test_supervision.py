@@ -115,7 +115,7 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
 
     run_cycle = Actor.run_cycle
     monkeypatch.setattr(Actor, "run_cycle", fail_at_second)
-    assert lifecycle.train(make_config(tmp_path, learner={"max_policy_lag": None})) == 3
+    assert lifecycle.train(make_config(tmp_path, learner={"policy_lag": None})) == 3
     assert ends == [3]
     last = last_line(capsys)
     assert last.startswith("sebulba: RuntimeError: the actor broke – This happened in actor ")

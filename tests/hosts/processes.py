@@ -17,7 +17,7 @@ CONFIG = """
 env: {suite: jax, id: Catch-v0}
 devices: {actor: [0], learner: [0, 1]}
 actor: {num_envs: 4, trajectory_length: 5}
-learner: {max_policy_lag: 0}
+learner: {policy_lag: 0}
 agent: {name: 'tests.toys:ToyAgent', updates_per_cycle: 2}
 checkpoint: {interval_s: 0.5}
 run: {log_interval_env_steps: 400, total_env_steps: 1600}

@@ -28,9 +28,12 @@ def test_a_manual_configuration_is_read():
         (MANUAL[:3], "distributed.process_id: expected a value"),
         (
             ("--distributed.mode=off", *MANUAL[1:]),
-            "expected null unless distributed.mode is manual",
+            "only used with distributed.mode: manual",
         ),
-        ((*MANUAL, "--distributed.process-id=2"), "expected less than the 2"),
+        (
+            (*MANUAL, "--distributed.process-id=2"),
+            "expected less than distributed.num_processes, which is 2",
+        ),
         ((*MANUAL, "--distributed.coordinator=here"), "expected host:port, got 'here'"),
         ((*MANUAL, "--distributed.heartbeat-timeout-s=0"), "expected at least 1"),
         (("--distributed.mode=on",), "expected 'off' | auto | manual"),

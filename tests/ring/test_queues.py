@@ -5,27 +5,8 @@ import threading
 import pytest
 
 from sebulba.ring.ledger import Ledger, LedgerError
-from sebulba.ring.queues import (
-    Closed,
-    NetworksDeque,
-    ReplayedNetworksDeque,
-    SequenceError,
-    TrajectoryDeque,
-)
-from sebulba.types import TrajectoryItem
-
-
-def make_item(actor_id, sequence_number, env_steps=10):
-    return TrajectoryItem(
-        initial_state=None,
-        final_state=None,
-        trajectory=None,
-        actor_id=actor_id,
-        sequence_number=sequence_number,
-        policy_version=0,
-        env_steps=env_steps,
-        episodes=(),
-    )
+from sebulba.ring.queues import Closed, NetworksDeque, SequenceError, TrajectoryDeque
+from tests.ring.items import make_item
 
 
 def make_deque(num_actors=2, slots_per_actor=1):
@@ -141,32 +122,33 @@ def test_ledger_refuses_to_move_env_steps_that_are_not_there():
         ledger.move(0, 5, "queued", "learned")
 
 
-def test_staging_replaces_networks_that_no_actor_took():
+def test_staging_keeps_the_newest_networks_alone_unless_it_is_to_hold_more():
     staging = NetworksDeque()
     staging.append(0, "old")
     staging.append(1, "new")
-    assert staging.take(0) == (1, "new")
-    assert staging.take(1) == (1, "new"), "the device's other actors get it too"
+    assert staging.take(None) == staging.take(1) == (1, "new"), "other actors get it too"
+    assert staging.staged == [(1, "new")]
 
 
-def test_staging_waits_for_at_least_the_version():
-    staging = NetworksDeque()
+def test_staging_gives_exactly_the_version_while_newer_ones_are_there():
+    staging = NetworksDeque(2)
+    for version in range(3):
+        staging.append(version, f"networks {version}")
+    assert staging.take(1) == (1, "networks 1")
+    assert staging.take(2) == staging.take(None) == (2, "networks 2")
+    with pytest.raises(SequenceError, match="version 0 on the device, got versions 1 to 2"):
+        staging.take(0)
+
+
+def test_staging_waits_for_the_version():
+    staging = NetworksDeque(3)
     staging.append(0, "old")
     got = []
     thread = start(lambda: got.append(staging.take(2)))
-    staging.append(1, "too old")
-    staging.append(2, "new")
-    thread.join(60)
-    assert got == [(2, "new")]
-
-
-def test_replayed_staging_returns_exactly_the_version_until_its_last_taker():
-    staging = ReplayedNetworksDeque({0: 2, 2: 1})
-    for version in range(3):
+    for version in (1, 2, 3):
         staging.append(version, f"networks {version}")
-    assert staging.take(2) == (2, "networks 2")
-    assert [staging.take(0), staging.take(0)] == [(0, "networks 0")] * 2
-    assert not staging._staged, "version 1 has no taker, the others have had all theirs"
+    thread.join(60)
+    assert got == [(2, "networks 2")]
 
 
 def test_staging_refuses_a_version_that_is_not_newer():

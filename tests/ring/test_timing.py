@@ -51,7 +51,7 @@ def test_shares_cover_the_time_since_the_restart_over_all_clocks_of_a_kind(clock
         (
             {"act": 0.5, "wait for networks": 0.5},
             {"wait for trajectories": 0.5, "update": 0.5},
-            "max_policy_lag",
+            "policy_lag",
         ),
         ({"act": 0.9, "wait for queue": 0.1}, {"update": 0.95, "publish": 0.05}, "balanced"),
         ({}, {}, "too short"),

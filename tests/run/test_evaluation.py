@@ -26,7 +26,7 @@ def evaluations_of(path):
 
 def state_of(path):
     directory = path / "checkpoints" / str(steps_in(path / "checkpoints")[-1])
-    manifest = json.loads((directory / "manifest" / "metadata").read_text())
+    manifest = json.loads((directory / "manifest.json").read_text())
     return {leaf: value["crc32"] for leaf, value in manifest["leaves"].items()}
 
 

@@ -24,6 +24,7 @@ from sebulba.learning.progress import Progress
 from sebulba.run import lifecycle
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
+from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import R2D2Config
 from tests.run.resuming import comparable, rows_in, run_ring
@@ -34,7 +35,8 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
 RECALL = EnvConfig(suite="jax", id="Recall-v0")
 CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
-IMPALA = ImpalaConfig(hidden_sizes=(8,), lstm_size=8)
+FALLING = Schedule(schedule="linear", start=1e-3, end=0.0)
+IMPALA = ImpalaConfig(hidden_sizes=(8,), lstm_size=8, learning_rate=FALLING)
 R2D2 = R2D2Config(
     hidden_sizes=(8,),
     lstm_size=8,
@@ -46,6 +48,7 @@ R2D2 = R2D2Config(
     min_replay_rows=100,
     replay_ratio=4.0,
     target_period=5,
+    importance_exponent=Schedule(schedule="linear", start=0.4, end=1.0),
 )
 
 
@@ -66,7 +69,7 @@ def make_config(
         env=env,
         devices=DevicesConfig(actor=(0,), learner=learner_devices),
         actor=ActorConfig(threads_per_device=threads, num_envs=4, trajectory_length=5),
-        learner=LearnerConfig(max_policy_lag=lag, trajectories_per_cycle=per_cycle),
+        learner=LearnerConfig(policy_lag=lag, trajectories_per_cycle=per_cycle),
         # Rows that no cycle ends with: what is in them has to be carried over.
         run=RunConfig(total_env_steps=env_steps, log_interval_env_steps=170, mode=mode),
         checkpoint=CheckpointConfig(interval_s=interval_s),
@@ -117,6 +120,14 @@ def learned(ring):
         pytest.param(make_config(mode="serial"), (5,), id="serial", marks=pytest.mark.slow),
         pytest.param(make_config(learner_devices=(1, 2)), (7,), id="2-devices"),
         pytest.param(make_config(per_cycle=3), (1, 6), id="3-a-cycle", marks=pytest.mark.slow),
+        pytest.param(make_config(lag=1), (1, 7), id="lag-1"),
+        pytest.param(make_config(lag=3, threads=3, per_cycle=2), (2, 6), id="lag-3"),
+        pytest.param(
+            make_config(RECALL, R2D2, lag=2, env_steps=500),
+            (20,),
+            id="lag-2",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             make_config(learner_devices=(1, 2), per_cycle=3),
             (5,),
@@ -138,7 +149,7 @@ def learned(ring):
         ),
     ],
 )
-def test_lock_step_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles, tmp_path):
+def test_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles, tmp_path):
     expected, expected_rows, _ = run_ring(config)
     ring, rows = run_in_parts(config, tmp_path, cycles)
     chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
@@ -169,7 +180,10 @@ def test_environments_that_cannot_be_stored_start_anew_and_all_else_goes_on(lag,
     config = make_config(CARTPOLE, IMPALA, lag=lag)
     run_ring(config, tmp_path, stop_at_cycle=9)
     ring, rows, resumed = run_ring(config, tmp_path, which="latest")
-    assert str(resumed) == "resumes at cycle 9 (restart: environments start anew)"
+    assert str(resumed) == (
+        "resumes at cycle 9 (restart: environments are recreated, and their current episodes are"
+        " dropped)"
+    )
     assert ring.progress.env_steps >= 600
     assert sum(learned(ring)) == ring.progress.env_steps
     assert rows[0]["env_steps"] > resumed.env_steps

@@ -24,7 +24,7 @@ CONFIG = """
 env: {{suite: jax, id: {env}}}
 devices: {{actor: [0], learner: {learners}}}
 actor: {{num_envs: 4, trajectory_length: 5}}
-learner: {{max_policy_lag: 0}}
+learner: {{policy_lag: {lag}}}
 agent: {agent}
 checkpoint: {{interval_s: {interval_s}}}
 run: {{log_interval_env_steps: 170}}
@@ -39,10 +39,10 @@ R2D2 = (
 
 @pytest.fixture
 def write_config(tmp_path):
-    def write(agent=TOY, env="Catch-v0", learners="[0]", interval_s="null"):
+    def write(agent=TOY, env="Catch-v0", learners="[0]", interval_s="null", lag=0):
         path = tmp_path / "config.yaml"
         path.write_text(
-            CONFIG.format(agent=agent, env=env, learners=learners, interval_s=interval_s)
+            CONFIG.format(agent=agent, env=env, learners=learners, interval_s=interval_s, lag=lag)
         )
         return path
 
@@ -110,18 +110,19 @@ def test_run_that_a_signal_ended_resumes_bitwise(
 
 
 @pytest.mark.parametrize(
-    ("agent", "env", "kills"),
+    ("agent", "env", "kills", "lag"),
     [
-        pytest.param(TOY, "Catch-v0", 1, id="toy"),
-        pytest.param(IMPALA, "Recall-v0", 20, id="impala", marks=pytest.mark.slow),
-        pytest.param(R2D2, "Recall-v0", 20, id="r2d2", marks=pytest.mark.slow),
+        pytest.param(TOY, "Catch-v0", 1, 1, id="toy"),
+        pytest.param(IMPALA, "Recall-v0", 20, 0, id="impala", marks=pytest.mark.slow),
+        pytest.param(IMPALA, "Recall-v0", 10, 1, id="impala-lag-1", marks=pytest.mark.slow),
+        pytest.param(R2D2, "Recall-v0", 20, 0, id="r2d2", marks=pytest.mark.slow),
     ],
 )
 def test_run_that_is_killed_while_it_saves_resumes_bitwise(
-    agent, env, kills, write_config, tmp_path
+    agent, env, kills, lag, write_config, tmp_path
 ):
     """It saves all the time."""
-    config, run_dir = write_config(agent, env, interval_s=0), tmp_path / "run"
+    config, run_dir = write_config(agent, env, interval_s=0, lag=lag), tmp_path / "run"
     rng = random.Random(agent)
     arguments, resumed_at = [], []
     for _ in range(kills):

@@ -41,7 +41,7 @@ def make_config(env=ENVPOOL, agent=None, *, every=3, lag=0, per_cycle=1, mode="t
             trajectory_length=5,
             cycle=changes.pop("cycle", "auto"),
         ),
-        learner=LearnerConfig(max_policy_lag=lag, trajectories_per_cycle=per_cycle),
+        learner=LearnerConfig(policy_lag=lag, trajectories_per_cycle=per_cycle),
         run=RunConfig(total_env_steps=350, log_interval_env_steps=70, mode=mode),
         checkpoint=CheckpointConfig(interval_s=None, exact_reset_cycles=every),
         agent=agent or ToyConfig(),
@@ -188,7 +188,7 @@ def test_a_lag_keeps_checkpoints_on_renewals(tmp_path):
 
 
 def test_renewals_that_cannot_be_kept_are_refused():
-    with pytest.raises(ConfigError, match=r"exact_reset_cycles: expected null, or a bound on the"):
+    with pytest.raises(ConfigError, match=r"exact_reset_cycles: an exact resume needs"):
         validate(make_config(lag=None))
     with pytest.raises(ConfigError, match=r"exact_reset_cycles: .* checkpoints hold"):
         assemble(make_config(CATCH), write_row=lambda row: None)

@@ -37,7 +37,7 @@ def make_config(
         env=env,
         devices=DevicesConfig(actor=actor_devices, learner=learner_devices),
         actor=ActorConfig(threads_per_device=threads, num_envs=4, trajectory_length=5, cycle=cycle),
-        learner=LearnerConfig(max_policy_lag=lag, trajectories_per_cycle=per_cycle, **learner),
+        learner=LearnerConfig(policy_lag=lag, trajectories_per_cycle=per_cycle, **learner),
         run=RunConfig(total_env_steps=env_steps, log_interval_env_steps=200),
         agent=agent or ToyConfig(),
     )
@@ -115,14 +115,13 @@ def test_lock_step_takes_turns_with_any_number_of_trajectories_a_cycle(per_cycle
     assert all(version == cycle for version, cycle in versions)
 
 
-def test_the_policy_lag_never_exceeds_its_bound_and_rows_count_it():
+def test_the_policy_lag_is_exact_and_rows_count_it():
     lags = []
     _, rows = run_ring(
         make_config(threads=3, lag=2, env_steps=4000),
         on_item=lambda item, cycle: lags.append(cycle - item.policy_version),
     )
-    assert max(lags) <= 2
-    assert min(lags) >= 0
+    assert lags == [0, 1] + [2] * (len(lags) - 2)
     for lag in range(3):
         assert sum(row.get(f"policy_lag/{lag}", 0) for row in rows) == lags.count(lag)
 

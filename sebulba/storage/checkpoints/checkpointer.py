@@ -34,6 +34,7 @@ from sebulba.storage.checkpoints.manifest import (
     leaf_of,
 )
 from sebulba.storage.checkpoints.restore import best_step, steps_in
+from sebulba.storage.lock import RunDirectoryError
 from sebulba.storage.metrics.files import write_text
 from sebulba.types import PyTree
 
@@ -85,6 +86,7 @@ class Checkpointer:
         *,
         keep: int,
         start_thread: StartThread | None = None,
+        check: Callable[[], None] = lambda: None,
     ):
         """Create the directory and remove what killed saves have left in it.
 
@@ -92,17 +94,31 @@ class Checkpointer:
             directory: of this host's checkpoints.
             keep: number of recent checkpoints to keep.
             start_thread: starts the thread that writes a checkpoint; None: `save` writes it.
+            check: called in that thread before it changes the directory; raises
+                `RunDirectoryError` if it may not.
         """
         if keep < 1:
             raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
-        self.directory = pathlib.Path(directory).resolve()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        _remove_temporary(self.directory)
         self._keep = keep
         self._start_thread = start_thread
+        self._check = check
+        self.use(pathlib.Path(directory))
         self._thread: threading.Thread | None = None
         # Set by the writing thread, read after it has ended.
         self._failure: SaveError | None = None
+
+    def use(self, directory: pathlib.Path) -> None:
+        """Save to this directory from now on; no save may be running."""
+        self.directory = directory.resolve()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        _remove_temporary(self.directory)
+
+    def has(self, step: int) -> bool:
+        """Return whether a step is on the disk."""
+        try:
+            return step in steps_in(self.directory)
+        except OSError:
+            return False
 
     def save(
         self, step: int, state: PyTree | Snapshot, meta: dict[str, Any], *, score: float | None
@@ -122,7 +138,7 @@ class Checkpointer:
         score = None if score is None or math.isnan(score) else float(score)
         meta = json.loads(json.dumps(meta))  # a copy, and what `restore` will return
         self.wait()
-        if step in steps_in(self.directory):
+        if self.has(step):
             return
         write = functools.partial(self._write, step, state, meta, score)
         if self._start_thread is None:
@@ -169,6 +185,7 @@ class Checkpointer:
     def _write(self, step: int, state: Snapshot, meta: dict[str, Any], score: float | None) -> None:
         path = self.directory / str(step)
         try:
+            self._check()
             partial = path.with_name(f"{path.name}{_TEMPORARY}")
             partial.mkdir()
             _write_arrays(partial / ARRAYS, state.arrays)
@@ -182,6 +199,7 @@ class Checkpointer:
             write_text(partial / MANIFEST, json.dumps(manifest.to_json()))
             # A power cut must leave no name whose content is missing: first content, then name.
             _sync_directory(partial)
+            self._check()
             partial.rename(path)
             _sync_directory(self.directory)
         except Exception as error:
@@ -195,8 +213,9 @@ class Checkpointer:
             f"the checkpoint of step {step} was not saved in {self.directory}: {reason}"
         )
         self._failure.__cause__ = cause
-        # The partial files may be what fills the disk.
-        _remove_temporary(self.directory)
+        if not isinstance(cause, RunDirectoryError):
+            # The partial files may be what fills the disk.
+            _remove_temporary(self.directory)
 
     def _remove_old(self) -> None:
         # A removal that fails is tried again after the next save.

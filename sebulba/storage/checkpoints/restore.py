@@ -3,9 +3,11 @@
 Nothing is unpickled, so no content of a checkpoint is ever executed.
 """
 
+import contextlib
 import json
 import os
 import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import jax
@@ -32,7 +34,15 @@ _KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be used; none of it was returned."""
+    """A checkpoint cannot be used; none of it was returned.
+
+    Attributes:
+        fits: whether another checkpoint of the run may be used instead.
+    """
+
+    def __init__(self, message: str, *, fits: bool = True):
+        self.fits = fits
+        super().__init__(message)
 
 
 def steps_in(directory: str | os.PathLike[str]) -> list[int]:
@@ -64,6 +74,21 @@ def restore(
     """
     directory = pathlib.Path(directory).resolve()
     step = _choose(directory, which)
+    try:
+        return _restore(directory, step, like, partial=partial)
+    except CheckpointError as error:
+        if not error.fits:
+            raise
+        whole = newest_whole_step(directory)
+        advice = "No checkpoint is whole."
+        if whole is not None:
+            advice = f"The newest that is whole is {whole}; take it with --resume {whole}."
+        raise CheckpointError(f"{error}\n{advice}") from error.__cause__
+
+
+def _restore(
+    directory: pathlib.Path, step: int, like: PyTree, *, partial: bool
+) -> tuple[PyTree, dict[str, Any]]:
     expected = flatten(like)
     manifest = _read_manifest(directory, step)
     stored = {
@@ -73,7 +98,8 @@ def restore(
     if mismatches:
         raise CheckpointError(
             f"checkpoint {step} in {directory} is of other networks, another agent or another"
-            f" number of devices or environments than this run's:\n{table(mismatches)}"
+            f" number of devices or environments than this run's:\n{table(mismatches)}",
+            fits=False,
         )
     data = {path: _storage(leaf) for path, leaf in expected.items()}
     arrays = _read_arrays(directory, step, data)
@@ -82,6 +108,18 @@ def restore(
         raise _damaged(directory, step, f"the data is not what was saved:\n{table(mismatches)}")
     leaves = [_place(arrays[path], leaf) for path, leaf in expected.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves), manifest.meta
+
+
+def newest_whole_step(directory: str | os.PathLike[str]) -> int | None:
+    """Return the newest step whose arrays are what was saved, after reading them."""
+    directory = pathlib.Path(directory).resolve()
+    for step in reversed(steps_in(directory)):
+        with contextlib.suppress(CheckpointError):
+            manifest = _read_manifest(directory, step)
+            with _opened(directory, step) as stored:
+                if all(crc32_of(stored[name]) == crc for name, crc in manifest.crc32.items()):
+                    return step
+    return None
 
 
 def _choose(directory: pathlib.Path, which: Which) -> int:
@@ -136,18 +174,25 @@ def _read_arrays(
     directory: pathlib.Path, step: int, like: dict[str, jax.ShapeDtypeStruct]
 ) -> dict[str, np.ndarray]:
     """Return every array that `like` names, none of them verified."""
+    with _opened(directory, step) as stored:
+        arrays = {path: np.asarray(stored[path]) for path in like}
+        # Files have no types such as bfloat16: NumPy stores these as opaque bytes.
+        return {
+            path: array.view(like[path].dtype) if array.dtype.kind == "V" else array
+            for path, array in arrays.items()
+        }
+
+
+@contextlib.contextmanager
+def _opened(directory: pathlib.Path, step: int) -> Iterator[Mapping[str, np.ndarray]]:
+    """Open the arrays of a checkpoint; errors in the body are those of a damaged one."""
     try:
         # NumPy does not close a file that it opened and could not read.
         with (
             open(directory / str(step) / ARRAYS, "rb") as file,
             np.load(file, allow_pickle=False) as stored,
         ):
-            arrays = {path: np.asarray(stored[path]) for path in like}
-        # Files have no types such as bfloat16: NumPy stores these as opaque bytes.
-        return {
-            path: array.view(like[path].dtype) if array.dtype.kind == "V" else array
-            for path, array in arrays.items()
-        }
+            yield stored
     # A damaged archive raises almost anything: `BadZipFile`, `zlib.error`, `NotImplementedError` …
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -167,13 +212,7 @@ def _verify(
 
 
 def _damaged(directory: pathlib.Path, step: int, reason: str) -> CheckpointError:
-    others = [other for other in steps_in(directory) if other != step]
-    advice = (
-        f"Other checkpoints: {', '.join(map(str, others))}; take one with --resume STEP."
-        if others
-        else "There is no other checkpoint."
-    )
-    return CheckpointError(f"checkpoint {step} in {directory} is damaged: {reason}\n{advice}")
+    return CheckpointError(f"checkpoint {step} in {directory} is damaged: {reason}")
 
 
 def _storage(leaf: Any) -> jax.ShapeDtypeStruct:

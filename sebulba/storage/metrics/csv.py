@@ -4,11 +4,11 @@ import csv
 import io
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sebulba.storage.metrics.base import Row
-from sebulba.storage.metrics.files import LineFile, cut_torn_line, write_text
+from sebulba.storage.metrics.files import LineFile, describe_damage, read_lines, write_text
 
 
 class CsvWriter:
@@ -18,21 +18,31 @@ class CsvWriter:
     blanks in the earlier rows.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, resume_env_steps: int | None = None):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        resume_env_steps: int | None = None,
+        on_warning: Callable[[str], None] = lambda text: None,
+    ):
         """Open `path`, to append to the rows that it holds.
 
         Args:
             path: of the file.
             resume_env_steps: env steps of the checkpoint that the run resumes from; later rows are
                 removed, because the run writes them again. None: all rows stay.
+            on_warning: takes one line of text about lines that a crash has damaged; they are
+                removed too, and with a damaged header the table.
         """
         self._path = pathlib.Path(path)
-        cut_torn_line(self._path)
-        self._columns, rows = _read(self._path)
+        self._columns, rows, num_damaged = _read(self._path)
+        kept = rows
         if resume_env_steps is not None:
-            kept = [row for row in rows if _is_row_until(row, resume_env_steps)]
-            if len(kept) < len(rows):
-                write_text(self._path, _table(self._columns, kept))
+            kept = [row for row in rows if float(row["env_steps"]) <= resume_env_steps]
+        if num_damaged:
+            on_warning(describe_damage(path, num_damaged))
+        if num_damaged or len(kept) < len(rows):
+            write_text(self._path, _table(self._columns, kept) if self._columns else "")
         self._file = LineFile(self._path)
 
     def write(self, row: Row) -> None:
@@ -47,7 +57,7 @@ class CsvWriter:
         self._file.close()
 
     def _add_columns(self, late: list[str]) -> None:
-        _, rows = _read(self._path)
+        _, rows, _ = _read(self._path)
         columns = [*self._columns, *late]
         write_text(self._path, _table(columns, rows))
         self._columns = columns
@@ -55,13 +65,27 @@ class CsvWriter:
         self._file = LineFile(self._path)
 
 
-def _read(path: pathlib.Path) -> tuple[list[str], list[dict[str, str]]]:
+def _read(path: pathlib.Path) -> tuple[list[str], list[dict[str, str]], int]:
+    """Return the columns, the rows and the number of damaged lines."""
     if not path.exists():
-        return [], []
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-        return list(reader.fieldnames or ()), rows
+        return [], [], 0
+    lines, num_damaged = read_lines(path)
+    columns: list[str] = []
+    rows = []
+    for line in lines:
+        try:
+            # Line by line: no value holds a newline, and a damaged line may hold a quote.
+            (values,) = csv.reader([line], strict=True)
+            if not columns and "env_steps" in values:
+                columns = values
+                continue
+            row = dict(zip(columns, values, strict=True))
+            float(row["env_steps"])
+        except (csv.Error, ValueError, KeyError):
+            num_damaged += 1
+        else:
+            rows.append(row)
+    return columns, rows, num_damaged
 
 
 def _table(columns: list[str], rows: Iterable[dict[str, str]]) -> str:
@@ -72,10 +96,3 @@ def _lines(*records: Iterable[Any]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(records)
     return text.getvalue()
-
-
-def _is_row_until(row: dict[str, str], env_steps: int) -> bool:
-    try:
-        return float(row["env_steps"]) <= env_steps
-    except (ValueError, KeyError, TypeError):
-        return False

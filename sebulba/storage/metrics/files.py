@@ -41,22 +41,20 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
-class LineFile:
-    """A text file that grows by complete lines, each handed to the operating system at once."""
+class AppendFile:
+    """A file that grows by complete records, each handed to the operating system at once."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        """Open `path`, creating it or removing an incomplete last line."""
-        cut_torn_line(path)
+        """Open `path`, creating it if it does not exist."""
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
         self._size = os.path.getsize(path)
 
-    def append(self, line: str) -> None:
-        """Append a line, which must end with a newline.
+    def append_bytes(self, data: bytes) -> None:
+        """Append a record.
 
         Raises:
-            OSError: for example, the disk is full; no part of the line stays in the file.
+            OSError: for example, the disk is full; no part of the record stays in the file.
         """
-        data = line.encode()
         try:
             if self._file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
@@ -68,6 +66,45 @@ class LineFile:
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
+
+
+class LineFile(AppendFile):
+    """A text file that grows by complete lines."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        """Open `path`, creating it or removing an incomplete last line."""
+        cut_torn_line(path)
+        super().__init__(path)
+
+    def append(self, line: str) -> None:
+        """Append a line, which must end with a newline.
+
+        Raises:
+            OSError: for example, the disk is full; no part of the line stays in the file.
+        """
+        self.append_bytes(line.encode())
+
+
+def read_lines(path: str | os.PathLike[str]) -> tuple[list[str], int]:
+    """Return the complete lines of a text file, each with its newline, and the number of others.
+
+    A machine that goes down during a write leaves a line without its end, or bytes that are no
+    text.
+    """
+    *complete, rest = pathlib.Path(path).read_bytes().split(b"\n")
+    lines, num_damaged = [], int(bool(rest))
+    for line in complete:
+        try:
+            lines.append(line.decode() + "\n")
+        except UnicodeDecodeError:
+            num_damaged += 1
+    return lines, num_damaged
+
+
+def describe_damage(path: str | os.PathLike[str], num_damaged: int) -> str:
+    """Return the warning about lines that were dropped from a file."""
+    lines = "1 damaged line" if num_damaged == 1 else f"{num_damaged} damaged lines"
+    return f"{pathlib.Path(path).name}: dropped {lines}, which a crash has left"
 
 
 def cut_torn_line(path: str | os.PathLike[str]) -> None:

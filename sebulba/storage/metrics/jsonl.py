@@ -2,25 +2,41 @@
 
 import json
 import os
-import pathlib
+from collections.abc import Callable
 
 from sebulba.storage.metrics.base import Row
-from sebulba.storage.metrics.files import LineFile, cut_torn_line, to_json, write_text
+from sebulba.storage.metrics.files import (
+    LineFile,
+    describe_damage,
+    read_lines,
+    to_json,
+    write_text,
+)
 
 
 class JsonlWriter:
     """Appends one JSON object per row; non-finite numbers become null, see `to_json`."""
 
-    def __init__(self, path: str | os.PathLike[str], *, resume_env_steps: int | None = None):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        resume_env_steps: int | None = None,
+        on_warning: Callable[[str], None] = lambda text: None,
+    ):
         """Open `path`, to append to the rows that it holds.
 
         Args:
             path: of the file.
             resume_env_steps: env steps of the checkpoint that the run resumes from; later rows are
                 removed, because the run writes them again. None: all rows stay.
+            on_warning: takes one line of text about lines that a crash has damaged; they are
+                removed too.
         """
         if resume_env_steps is not None and os.path.exists(path):
-            _remove_rows_after(pathlib.Path(path), resume_env_steps)
+            num_damaged = _remove_rows_after(path, resume_env_steps)
+            if num_damaged:
+                on_warning(describe_damage(path, num_damaged))
         self._file = LineFile(path)
 
     def write(self, row: Row) -> None:
@@ -32,16 +48,17 @@ class JsonlWriter:
         self._file.close()
 
 
-def _remove_rows_after(path: pathlib.Path, env_steps: int) -> None:
-    cut_torn_line(path)
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if _is_row_until(line, env_steps)]
-    if len(kept) < len(lines):
+def _remove_rows_after(path: str | os.PathLike[str], env_steps: int) -> int:
+    """Remove later rows and damaged lines; return the number of the latter."""
+    lines, num_damaged = read_lines(path)
+    kept = []
+    for line in lines:
+        try:
+            is_kept = json.loads(line)["env_steps"] <= env_steps
+        except (ValueError, KeyError, TypeError, RecursionError):
+            num_damaged += 1
+        else:
+            kept += [line] if is_kept else []
+    if num_damaged or len(kept) < len(lines):
         write_text(path, "".join(kept))
-
-
-def _is_row_until(line: str, env_steps: int) -> bool:
-    try:
-        return json.loads(line)["env_steps"] <= env_steps
-    except (ValueError, KeyError, TypeError):
-        return False
+    return num_damaged

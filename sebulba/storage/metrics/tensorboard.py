@@ -1,23 +1,25 @@
 """TensorBoard event files, with env steps as the x-axis."""
 
-import contextlib
 import os
 import pathlib
 import socket
+import struct
 import time
 
-from tensorboardX import RecordWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
 
 from sebulba.storage.metrics.base import Row
+from sebulba.storage.metrics.files import AppendFile
 
 
 class TensorBoardWriter:
     """Writes every number of a row as a scalar of the same name; None and strings are left out.
 
-    Uses tensorboardX's event file without its `SummaryWriter`, whose background thread dies on a
-    full disk and then blocks every write. Here the caller gets the error.
+    Uses tensorboardX's events without its `SummaryWriter`, whose background thread dies on a full
+    disk and then blocks every write. Here the caller gets the error, the file keeps no part of the
+    event, and later events go to the same file.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, resume_env_steps: int | None = None):
@@ -30,7 +32,8 @@ class TensorBoardWriter:
         """
         self._directory = pathlib.Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._file: RecordWriter | None = None
+        self._file: AppendFile | None = None
+        self._has_version = False
         if resume_env_steps is not None:
             start = SessionLog(status=SessionLog.START)
             self._write(Event(step=resume_env_steps + 1, session_log=start))
@@ -51,21 +54,20 @@ class TensorBoardWriter:
             file.close()
 
     def _write(self, event: Event) -> None:
-        try:
-            file = self._file
-            if file is None:
-                name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
-                file = self._file = RecordWriter(str(self._directory / name))
-                _append(file, Event(file_version="brain.Event:2"))
-            _append(file, event)
-            file.flush()
-        except OSError:
-            # TensorBoard stops reading a file at a torn record, so the next row opens a new file.
-            with contextlib.suppress(OSError):
-                self.close()
-            raise
+        if self._file is None:
+            name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
+            self._file = AppendFile(self._directory / name)
+            self._has_version = False
+        if not self._has_version:
+            self._file.append_bytes(_record(Event(file_version="brain.Event:2")))
+            self._has_version = True
+        self._file.append_bytes(_record(event))
 
 
-def _append(file: RecordWriter, event: Event) -> None:
+def _record(event: Event) -> bytes:
+    """Return an event as TensorBoard reads it: length, checksum, event, checksum."""
     event.wall_time = time.time()
-    file.write(event.SerializeToString())
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    checksums = (struct.pack("<I", masked_crc32c(part)) for part in (length, data))
+    return b"".join((length, next(checksums), data, next(checksums)))

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from sebulba.storage.lock import RunDirectoryError
 from sebulba.storage.metrics.base import MetricsWriter, Row
 
 # Every change notifies; the timeout is a second defence against a lost wake-up.
@@ -24,11 +25,19 @@ _WAKE_UP_S = 0.5
 class WriterQueue:
     """A writer, the bounded queue of its rows, and the loop of the thread that writes them."""
 
-    def __init__(self, *, writer: MetricsWriter, on_warning: Callable[[str], None], max_rows: int):
+    def __init__(
+        self,
+        *,
+        writer: MetricsWriter,
+        on_warning: Callable[[str], None],
+        max_rows: int,
+        check: Callable[[], None],
+    ):
         self.name = type(writer).__name__
         self._writer = writer
         self._on_warning = on_warning
         self._max_rows = max_rows
+        self._check = check
         self._changed = threading.Condition()
         self._rows: collections.deque[Row] = collections.deque()  # the first is being written
         self._dropped_rows = 0
@@ -106,7 +115,10 @@ class WriterQueue:
 
     def _write(self, row: Row) -> None:
         try:
+            self._check()
             self._writer.write(row)
+        except RunDirectoryError:  # This ends the run.
+            self._remove(row, is_written=False)
         except Exception as error:
             self._remove(row, is_written=False)
             self._warn(f"failed at {row.get('env_steps')} env steps: {_describe(error)}")
@@ -139,6 +151,7 @@ class MetricsFanOut:
         on_warning: Callable[[str], None],
         *,
         max_rows: int = 1000,
+        check: Callable[[], None] = lambda: None,
     ):
         """Create a queue for each writer.
 
@@ -146,9 +159,10 @@ class MetricsFanOut:
             writers: are closed with the fan-out.
             on_warning: takes one line of text; called at most once per writer, from any thread.
             max_rows: maximum number of rows waiting for each writer.
+            check: called in the writers' threads before each row; if it raises, the row is dropped.
         """
         self.queues = tuple(
-            WriterQueue(writer=writer, on_warning=on_warning, max_rows=max_rows)
+            WriterQueue(writer=writer, on_warning=on_warning, max_rows=max_rows, check=check)
             for writer in writers
         )
 

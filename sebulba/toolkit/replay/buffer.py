@@ -11,8 +11,8 @@ in place if the state is donated.
 
 A sequence is any `sequence_length + 1` consecutive rows (the last one to bootstrap from) that start
 at a multiple of `stride`. Sequences overlap and share rows. Reading can include `num_context_rows`
-rows before the first, to rebuild frame stacks. Recurrent states are stored for row 0 of each
-trajectory only, so the stride of a recurrent agent is the trajectory length.
+rows before the first, to rebuild frame stacks. Recurrent states are stored for the rows at which
+sequences start.
 
 A sequence is identified by `(stream, start)`, where `start` counts the stream's rows since the run
 began and is never reused. The stream's row count alone determines whether a sequence is complete
@@ -34,6 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.learner_clock import LearnerClock, init_clock
 from sebulba.toolkit.replay.priorities import draw, priority_mass
 from sebulba.types import PyTree
 
@@ -90,9 +91,10 @@ class ReplayState:
     """The stored rows and priorities; donate it to update in place."""
 
     rows: PyTree  # [streams, capacity, ...]
-    recurrent: PyTree  # [streams, capacity / T, ...], before the first row of each trajectory
+    recurrent: PyTree  # [streams, slots, ...], before the first row of each sequence
     mass: jax.Array  # [streams, slots] float32, p^α; meaningless where no sequence is stored
     num_rows: jax.Array  # [actors] int32, rows ever added to each stream of the actor
+    clock: LearnerClock
 
 
 @pytree_dataclass
@@ -128,15 +130,7 @@ def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
         spec: the sizes.
         row: one row of one stream, as `jax.ShapeDtypeStruct`s.
         recurrent: one recurrent state of one stream, likewise; `()` if there is none.
-
-    Raises:
-        ValueError: recurrent states need the trajectory length as stride.
     """
-    if jax.tree.leaves(recurrent) and spec.stride != spec.trajectory_length:
-        raise ValueError(
-            "replay: recurrent states are stored for row 0 of a trajectory only: expected a"
-            f" stride of {spec.trajectory_length} (actor.trajectory_length), got {spec.stride}"
-        )
 
     def zeros(tree: PyTree, length: int) -> PyTree:
         return jax.tree.map(
@@ -145,9 +139,10 @@ def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
 
     return ReplayState(
         rows=zeros(row, spec.capacity),
-        recurrent=zeros(recurrent, spec.capacity // spec.trajectory_length),
+        recurrent=zeros(recurrent, spec.num_slots),
         mass=jnp.zeros((spec.num_streams, spec.num_slots), jnp.float32),
         num_rows=jnp.zeros((spec.num_actors,), jnp.int32),
+        clock=init_clock(),
     )
 
 
@@ -168,7 +163,7 @@ def add(
         spec: the sizes.
         state: donate it to write in place.
         rows: `[T, B, ...]`: rows 0 … T − 1 of the trajectory.
-        recurrent: `[B, ...]`, before row 0.
+        recurrent: `[T / stride, B, ...]`, before rows 0, stride, 2 · stride …
         actor_id: `[]` int32, on this host.
     """
     stream = actor_id * spec.num_envs
@@ -179,13 +174,13 @@ def add(
         return _write(stored, jnp.moveaxis(new, 0, 1), stream, place)
 
     def write_recurrent(stored: jax.Array, new: jax.Array) -> jax.Array:
-        return _write(stored, new[:, None], stream, place // spec.trajectory_length)
+        return _write(stored, jnp.moveaxis(new, 0, 1), stream, place // spec.stride)
 
     default = jnp.max(state.mass, initial=0.0)
-    state = ReplayState(
+    state = dataclasses.replace(
+        state,
         rows=jax.tree.map(write_rows, state.rows, rows),
         recurrent=jax.tree.map(write_recurrent, state.recurrent, recurrent),
-        mass=state.mass,
         num_rows=state.num_rows.at[actor_id].set(num_rows + spec.trajectory_length),
     )
     default = jnp.where(default > 0.0, default, 1.0)
@@ -218,11 +213,10 @@ def read(spec: ReplaySpec, state: ReplayState, ids: SequenceIds) -> Sequences:
     """
     offset = jnp.arange(-spec.num_context_rows, spec.sequence_length + 1, dtype=jnp.int32)
     row = (ids.start[None] + offset[:, None]) % spec.capacity
-    trajectory = ids.start // spec.trajectory_length
-    trajectory = trajectory % (spec.capacity // spec.trajectory_length)
+    slot = ids.start // spec.stride % spec.num_slots
     return Sequences(
         rows=jax.tree.map(lambda leaf: leaf[ids.stream[None], row], state.rows),
-        recurrent=jax.tree.map(lambda leaf: leaf[ids.stream, trajectory], state.recurrent),
+        recurrent=jax.tree.map(lambda leaf: leaf[ids.stream, slot], state.recurrent),
     )
 
 

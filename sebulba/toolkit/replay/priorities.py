@@ -61,7 +61,7 @@ def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def importance_weights(
-    probability: jax.Array, num_entries: jax.Array, exponent: float
+    probability: jax.Array, num_entries: jax.Array, exponent: float | jax.Array
 ) -> jax.Array:
     """Return `(1 / (N · P))^β` `[B]`, divided by the maximum over all learner devices.
 

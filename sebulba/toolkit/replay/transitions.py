@@ -1,15 +1,19 @@
 """Replay of single transitions: sequences of `n` transitions, folded into n-step transitions."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
+from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.priorities import importance_weights
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
+from sebulba.toolkit.schedules import Scheduled, value_at
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 
 # Added to priorities, so that a transition with a TD error of 0 can still be drawn.
@@ -42,7 +46,7 @@ class TransitionReplay:
         batch_size: int,
         reward_clip: float | None = None,
         stack: FrameStack | None = None,
-        importance_exponent: float = 1.0,
+        importance_exponent: Scheduled = 1.0,
     ):
         """Take the sizes of one learner device's replay.
 
@@ -54,11 +58,12 @@ class TransitionReplay:
             reward_clip: rewards are clipped to ± this value when drawn; None: no clipping.
             stack: how frames are stacked, to store each frame once; None: observations are stored
                 as they are.
-            importance_exponent: β, used with priorities. Without them, weights only correct for
-                unequal numbers of valid transitions on the learner devices.
+            importance_exponent: β or its schedule, used with priorities. Without them, weights
+                only correct for unequal numbers of valid transitions on the learner devices.
         """
         self._spec = spec
         self._batch_size = batch_size
+        self._run_spec = run_spec
         self._row = row_shapes(run_spec, stack, ())
         self._discount = discount
         self._reward_clip = reward_clip
@@ -77,6 +82,12 @@ class TransitionReplay:
             ConfigError: frames are stored once, but a lost life ends episodes without clearing
                 stacks.
         """
+        clock = count_env_steps(
+            state.clock,
+            trajectory.valid,
+            trajectories_per_cycle=self._run_spec.trajectories_per_cycle,
+        )
+        state = dataclasses.replace(state, clock=clock)
         state = replay.add(self._spec, state, rows_of(trajectory, self._stack, ()), (), actor_id)
         ids = replay.newest(self._spec, state, actor_id)
         env_steps = replay.read(self._spec, state, ids).rows.env_step
@@ -108,16 +119,21 @@ class TransitionReplay:
             reward=reward,
             discount=discount,
             next_observation=jax.tree.map(lambda x: x[length, each], rows.env_step.observation),
-            weight=self._weights(sample),
+            weight=self._weights(sample, state.clock),
             ids=sample.ids,
             num_transitions=sample.num_sequences,
         )
 
-    def _weights(self, sample: Sample) -> jax.Array:
+    def _weights(self, sample: Sample, clock: LearnerClock) -> jax.Array:
         own = sample.num_sequences.astype(jnp.float32)[None]
         count = masked_mean(own, jnp.ones_like(own, bool))
         if self._has_priorities:
-            return importance_weights(sample.probability, count, self._importance_exponent)
+            exponent = value_at(
+                self._importance_exponent,
+                clock.env_steps,
+                total_env_steps=self._run_spec.total_env_steps,
+            )
+            return importance_weights(sample.probability, count, exponent)
         # Weights have mean 1, not maximum 1: the loss equals that of a single shared replay.
         return jnp.where(sample.probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)
 

@@ -62,7 +62,7 @@ def check_correction(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
 def _is_stale(subject: Subject) -> bool:
     """Whether the parameters may differ from those that acted."""
     first = first_learning_cycle(subject) or 0
-    lag = subject.config.learner.max_policy_lag
+    lag = subject.config.learner.policy_lag
     return lag != 0 or subject.agent.num_updates_per_cycle(first) > 1
 
 

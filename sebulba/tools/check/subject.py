@@ -9,6 +9,7 @@ import jax
 from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
+from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.memory_plan import MemoryPlan, plan_memory
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
@@ -125,7 +126,8 @@ def _memory_plan(run: Config, agent: CapturingAgent, *, num_actor_devices: int) 
         agent_factory(run.agent.name)(run.agent, run_spec),
         run_spec,
         num_actor_devices=num_actor_devices,
-        queue_slots_per_actor=run.learner.queue_slots_per_actor,
+        queue_slots_per_actor=queue_slots_per_actor(run.learner, num_actors),
+        policy_lag=run.learner.policy_lag,
     )
 
 

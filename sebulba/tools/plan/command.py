@@ -14,6 +14,7 @@ import rich.console
 import rich.table
 
 from sebulba.config import Config
+from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.split import plan_devices
 from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
@@ -96,13 +97,13 @@ def make_plan(config: Config, *, seconds: float) -> Plan:
         parts_on,
         num_devices=num_devices,
         num_cores=num_cores,
-        max_policy_lag=config.learner.max_policy_lag,
+        policy_lag=config.learner.policy_lag,
     )
     prediction = predict(
         parts_on(parts[given.num_envs], len(given.learner_devices)),
         num_actors=given.num_actors,
         num_cores=num_cores,
-        is_lock_step=config.learner.max_policy_lag == 0,
+        is_lock_step=config.learner.policy_lag == 0,
     )
     proposed = propose(found, given.num_envs)
     fastest = propose(found, found[0].setting.num_envs)
@@ -118,10 +119,11 @@ def given_setting(config: Config) -> Setting:
     """Return the setting of a config."""
     devices = jax.local_devices()
     chosen = plan_devices(config.devices, devices)
+    num_actors = config.actor.threads_per_device * len(chosen.actor)
     return Setting(
         threads_per_device=config.actor.threads_per_device,
         num_envs=config.actor.num_envs,
-        queue_slots_per_actor=config.learner.queue_slots_per_actor,
+        queue_slots_per_actor=queue_slots_per_actor(config.learner, num_actors),
         actor_devices=tuple(devices.index(device) for device in chosen.actor),
         learner_devices=tuple(devices.index(device) for device in chosen.learner),
     )

@@ -59,7 +59,7 @@ def candidates(
     *,
     num_devices: int,
     num_cores: float,
-    max_policy_lag: int | None,
+    policy_lag: int | None,
 ) -> list[Candidate]:
     """Return every setting that the devices allow, the fastest first.
 
@@ -68,7 +68,7 @@ def candidates(
         parts_on: maps measured parts to those with another number of learner devices.
         num_devices: number of devices of the host.
         num_cores: number of CPU cores of the host.
-        max_policy_lag: `learner.max_policy_lag`.
+        policy_lag: `learner.policy_lag`.
     """
     found = []
     for num_envs, measured in parts_of.items():
@@ -88,7 +88,7 @@ def candidates(
                     parts,
                     num_actors=setting.num_actors,
                     num_cores=num_cores,
-                    is_lock_step=max_policy_lag == 0,
+                    is_lock_step=policy_lag == 0,
                 )
                 found.append(Candidate(setting=setting, prediction=prediction))
     return sorted(found, key=lambda each: -each.prediction.env_steps_per_s)

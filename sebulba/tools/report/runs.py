@@ -111,8 +111,7 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     Raises:
         ConfigError: a line is not a JSON object.
     """
-    text = _read_text(path)
-    lines = text[: text.rfind("\n") + 1].splitlines()
+    lines = _read_text(path, complete_lines=True).splitlines()
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -164,9 +163,10 @@ def read_json(path: pathlib.Path) -> dict[str, Any] | None:
     return value
 
 
-def _read_text(path: pathlib.Path) -> str:
+def _read_text(path: pathlib.Path, *, complete_lines: bool = False) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        return (data[: data.rfind(b"\n") + 1] if complete_lines else data).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 

@@ -43,11 +43,13 @@ def _jitted_sample(spec):
 
 def _fill(spec, num_trajectories, row=ROW, recurrent=RECURRENT):
     """Each actor `a` adds `num_trajectories[a]`; the recurrent state before row n is n."""
+    starts = jnp.arange(0.0, spec.trajectory_length, spec.stride)[:, None]
     state = replay.init(spec, row, recurrent)
     for actor_id, count in enumerate(num_trajectories):
         for trajectory in range(count):
             first = trajectory * spec.trajectory_length
-            carried = jax.tree.map(lambda _: jnp.full(spec.num_envs, float(first)), recurrent)  # noqa: B023
+            before = jnp.broadcast_to(first + starts, (len(starts), spec.num_envs))
+            carried = jax.tree.map(lambda _: before, recurrent)  # noqa: B023
             rows = _rows(spec, actor_id, first)
             state = _jitted(spec)(state, rows, carried, jnp.int32(actor_id))
     return state
@@ -83,8 +85,7 @@ SPECS = {
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @pytest.mark.parametrize("counts", [(1, 2), (3, 5), (6, 0), (9, 14)])
 def test_sample_draws_exactly_the_complete_sequences(spec, counts):
-    recurrent = RECURRENT if spec.stride == spec.trajectory_length else ()
-    state = _fill(spec, counts, recurrent=recurrent)
+    state = _fill(spec, counts)
     drawn, identities = _draw_all(spec, state)
     expected = _stored_starts(spec, counts)
     assert int(drawn.num_sequences) == len(expected)
@@ -96,21 +97,19 @@ def test_sample_draws_exactly_the_complete_sequences(spec, counts):
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_sample_returns_the_rows_of_the_named_sequences(spec):
-    recurrent = RECURRENT if spec.stride == spec.trajectory_length else ()
-    state = _fill(spec, (9, 14), recurrent=recurrent)
+    state = _fill(spec, (9, 14))
     drawn, _ = _draw_all(spec, state, draws=50)
     offset = np.arange(-spec.num_context_rows, spec.sequence_length + 1)
     rows = np.asarray(drawn.sequences.rows)
     np.testing.assert_array_equal(rows[..., 1], np.asarray(drawn.ids.start) + offset[:, None])
     assert (rows[..., 0] == np.asarray(drawn.ids.stream)).all()
-    if recurrent is RECURRENT:
-        np.testing.assert_array_equal(drawn.sequences.recurrent, drawn.ids.start)
+    np.testing.assert_array_equal(drawn.sequences.recurrent, drawn.ids.start)
 
 
 def test_add_donates_and_writes_in_place():
     state = _fill(SPEC, (1, 0))
     pointer = state.rows.unsafe_buffer_pointer()
-    added = _jitted(SPEC)(state, _rows(SPEC, 0, 4), jnp.zeros(3), jnp.int32(0))
+    added = _jitted(SPEC)(state, _rows(SPEC, 0, 4), jnp.zeros((1, 3)), jnp.int32(0))
     assert state.rows.is_deleted()
     assert added.rows.unsafe_buffer_pointer() == pointer
 
@@ -147,7 +146,7 @@ def test_new_sequences_get_the_greatest_priority():
     state = _fill(SPEC, (3, 0))
     ids = SequenceIds(stream=jnp.array([0]), start=jnp.array([0]))
     state = replay.update_priorities(SPEC, state, ids, jnp.array([7.0]))
-    state = _jitted(SPEC)(state, _rows(SPEC, 0, 12), jnp.full(3, 12.0), jnp.int32(0))
+    state = _jitted(SPEC)(state, _rows(SPEC, 0, 12), jnp.full((1, 3), 12.0), jnp.int32(0))
     # Of starts 0, 4 and 8 the last is new.
     expected = [[7.0, 1.0, 7.0], [1.0, 1.0, 7.0], [1.0, 1.0, 7.0]]
     np.testing.assert_array_equal(state.mass[:3, :3], expected)
@@ -168,7 +167,7 @@ def test_update_priorities_passes_over_an_overwritten_sequence():
     stale, _ = _draw_all(SPEC, state, draws=40)
     for trajectory in range(5, 10):
         rows = _rows(SPEC, 0, 4 * trajectory)
-        state = _jitted(SPEC)(state, rows, jnp.zeros(3), jnp.int32(0))
+        state = _jitted(SPEC)(state, rows, jnp.zeros((1, 3)), jnp.int32(0))
     mass = np.asarray(state.mass)
     state = replay.update_priorities(SPEC, state, stale.ids, jnp.full(40, 1e6))
     np.testing.assert_array_equal(state.mass, mass)
@@ -181,7 +180,7 @@ def test_a_partly_overwritten_sequence_leaves_with_its_priority():
     state = _fill(SPEC, (5, 0))
     oldest = SequenceIds(stream=jnp.array([1]), start=jnp.array([0]))
     state = replay.update_priorities(SPEC, state, oldest, jnp.array([1e6]))
-    state = _jitted(SPEC)(state, _rows(SPEC, 0, 20), jnp.zeros(3), jnp.int32(0))
+    state = _jitted(SPEC)(state, _rows(SPEC, 0, 20), jnp.zeros((1, 3)), jnp.int32(0))
     _, identities = _draw_all(SPEC, state)
     assert (1, 0) not in identities
     assert (1, 20) not in identities  # what took its place is not complete yet
@@ -200,7 +199,9 @@ def test_priority_zero_is_never_drawn_even_uniformly():
 def test_replay_bytes_are_those_allocated():
     state = replay.init(SPEC, ROW, RECURRENT)
     allocated = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-    assert replay.replay_bytes(SPEC, ROW, RECURRENT) == allocated == 6 * 20 * 8 + 6 * 5 * 8 + 8
+    # Rows, recurrent states and priorities, rows counted, the clock.
+    expected = 6 * 20 * 8 + 6 * 5 * 8 + 8 + 20
+    assert replay.replay_bytes(SPEC, ROW, RECURRENT) == allocated == expected
 
 
 @pytest.mark.parametrize(
@@ -214,8 +215,3 @@ def test_replay_bytes_are_those_allocated():
 def test_spec_names_what_does_not_fit(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SPEC, **change)
-
-
-def test_init_rejects_recurrent_states_within_a_trajectory():
-    with pytest.raises(ValueError, match="expected a stride of 4"):
-        replay.init(SPECS["halves"], ROW, RECURRENT)

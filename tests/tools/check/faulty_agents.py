@@ -237,7 +237,7 @@ class PrioritiesOfOthers(Faulty):
     def loss(self, networks, experience, key, step):
         agent = self.sound
         sample = replay.sample(agent._replay_spec, experience, key, agent._batch_size)
-        loss, priority, metrics = agent.loss_of_sample(networks, sample)
+        loss, priority, metrics = agent.loss_of_sample(networks, sample, 0.6)
         experience = replay.update_priorities(
             agent._replay_spec, experience, sample.ids, jnp.roll(priority, 1)
         )

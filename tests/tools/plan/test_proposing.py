@@ -26,9 +26,7 @@ def divided(parts, num_learner_devices):
 
 
 def find(parts, num_devices=1):
-    return candidates(
-        {16: parts}, divided, num_devices=num_devices, num_cores=2, max_policy_lag=None
-    )
+    return candidates({16: parts}, divided, num_devices=num_devices, num_cores=2, policy_lag=None)
 
 
 def test_fewest_threads_that_keep_the_learner_busy_are_proposed():
@@ -52,7 +50,7 @@ def test_splits_are_all_ratios_and_shared():
 
 def test_environments_that_learner_devices_cannot_divide_are_left_out():
     found = candidates(
-        {6: make_parts(6, 0.01, 0.01)}, divided, num_devices=4, num_cores=2, max_policy_lag=None
+        {6: make_parts(6, 0.01, 0.01)}, divided, num_devices=4, num_cores=2, policy_lag=None
     )
     assert {len(each.setting.learner_devices) for each in found} == {1, 2, 3}
 

@@ -71,7 +71,7 @@ def test_shares_of_each_thread_fill_its_bar(tmp_path):
 
 def test_policy_lags_are_shares_of_the_trajectories_of_a_group(tmp_path):
     seeds = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
-    lagging = make_run(tmp_path / "b", learner=LearnerConfig(max_policy_lag=2))
+    lagging = make_run(tmp_path / "b", learner=LearnerConfig(policy_lag=2))
     (panel,) = panels(draw_runs(*seeds, lagging), "policy lag")
     shares = [(round(bar.get_x() + 0.2), bar.get_height()) for bar in panel.patches]
     assert shares == [(0, 0.25), (2, 0.75)] * 2
@@ -79,7 +79,7 @@ def test_policy_lags_are_shares_of_the_trajectories_of_a_group(tmp_path):
 
 def test_more_groups_than_colours_still_look_different(tmp_path):
     paths = [
-        make_run(tmp_path / f"{lag}", learner=LearnerConfig(max_policy_lag=lag)) for lag in range(9)
+        make_run(tmp_path / f"{lag}", learner=LearnerConfig(policy_lag=lag)) for lag in range(9)
     ]
     panel, *_ = panels(draw_runs(*paths), "jax Catch-v0")
     assert len({(line.get_color(), line.get_linestyle()) for line in panel.lines}) == 9

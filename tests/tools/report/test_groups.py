@@ -46,11 +46,11 @@ def test_a_label_has_the_environment_where_it_differs(tmp_path):
 def test_a_key_that_an_older_run_lacks_counts_as_null(tmp_path):
     older, newer = (make_run(tmp_path / name) for name in ("older", "newer"))
     text = (older / "config.yaml").read_text()
-    assert "  max_policy_lag: null\n" in text
-    (older / "config.yaml").write_text(text.replace("  max_policy_lag: null\n", ""))
-    lagging = make_run(tmp_path / "lagging", learner=LearnerConfig(max_policy_lag=2))
+    assert "  policy_lag: null\n" in text
+    (older / "config.yaml").write_text(text.replace("  policy_lag: null\n", ""))
+    lagging = make_run(tmp_path / "lagging", learner=LearnerConfig(policy_lag=2))
     groups = group_runs(read_runs([older, newer, lagging]))
     assert [(group.label, len(group.runs)) for group in groups] == [
-        ("impala Catch-v0 learner.max_policy_lag=null", 2),
-        ("impala Catch-v0 learner.max_policy_lag=2", 1),
+        ("impala Catch-v0 learner.policy_lag=null", 2),
+        ("impala Catch-v0 learner.policy_lag=2", 1),
     ]

@@ -119,7 +119,7 @@ def test_page_of_an_agent_that_is_not_installed_has_no_defaults(tmp_path):
         name: str = "elsewhere:Agent"
 
     text = text_of(page_of(make_run(tmp_path / "run", agent=Settings())))
-    assert "Defaults unknown: cannot import elsewhere" in text
+    assert "Defaults unknown: there is no module" in text
 
 
 def test_page_folds_the_runs_of_several_seeds(tmp_path):

@@ -1,0 +1,56 @@
+"""What a run counts, and when it has reached its goal."""
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
+from sebulba.run.assembly import assemble
+from sebulba.toolkit.schedules import Schedule
+from sebulba.types import EpisodeRecord
+from sebulba_agents.config import A2CConfig
+from tests.run.resuming import run_ring
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+
+def make_config(*, learner_devices=(0,), **run):
+    """Return a run on a bandit, of whose rows every second one is a reset."""
+    rate = Schedule(schedule="linear", start=1e-2, end=0.0)
+    return Config(
+        env=EnvConfig(suite="jax", id="Bandit-v0"),
+        devices=DevicesConfig(actor=(0,), learner=learner_devices),
+        actor=ActorConfig(threads_per_device=2, num_envs=4, trajectory_length=6),
+        learner=LearnerConfig(policy_lag=0, trajectories_per_cycle=2),
+        run=RunConfig(**{"total_env_steps": 200} | run),
+        agent=A2CConfig(hidden_sizes=(8,), learning_rate=rate),
+    )
+
+
+@pytest.mark.parametrize("returned, is_reached", [(0.0, True), (-0.1, False)])
+def test_a_mean_return_of_exactly_zero_reaches_a_goal_of_zero(returned, is_reached):
+    ring = assemble(make_config(stop_at_return=0.0), write_row=lambda row: None)
+    episodes = [EpisodeRecord(episode_return=returned, episode_length=1)] * 100
+    ring.progress.window.add(episodes, num_finished=100)
+    ring.progress.restore(ring.progress.state())
+    ring.close_environments()
+    assert ring.run_end.goal == is_reached
+
+
+@pytest.mark.parametrize("learner_devices", [(0,), (0, 1)])
+def test_the_learning_rate_falls_with_env_steps_and_not_with_rows(learner_devices):
+    config = make_config(learner_devices=learner_devices)
+    ring, _, _ = run_ring(config)
+    clock = jax.tree.map(lambda x: x[0], ring.learner.state.experience.clock)
+    last = int(clock.cycle_env_steps)
+    assert float(clock.env_steps) + last == ring.progress.env_steps >= 200 > clock.env_steps
+    # 48 rows a cycle: after 5 of 9 cycles all rows together are more than the env steps wanted.
+    cycles = ring.learner.num_cycles
+    assert cycles * 48 > 1.5 * ring.progress.env_steps
+    before, _, _ = run_ring(config, stop_at_cycle=cycles - 1)
+    moved = jax.tree.map(
+        lambda x, y: np.abs(np.asarray(x) - np.asarray(y)).max(),
+        ring.learner.state.networks.params,
+        before.learner.state.networks.params,
+    )
+    assert max(jax.tree.leaves(moved)) > 1e-5

@@ -1,0 +1,114 @@
+"""An exact policy lag: the same config and seed give the same run, whatever the threads' timing."""
+
+import random
+import time
+
+import chex
+import pytest
+
+from sebulba.acting.actor import Actor
+from sebulba.config import EnvConfig
+from sebulba.config.loading import load_config
+from sebulba.learning.learner import Learner
+from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
+from sebulba.run.endings import networks_crc32
+from sebulba_agents.config import ImpalaConfig, PPOConfig
+from sebulba_agents.replay_config import SACConfig
+from tests.run.resuming import comparable, run_ring
+from tests.run.test_resume import CATCH, IMPALA, R2D2, RECALL, make_config
+
+BANDIT = EnvConfig(suite="jax", id="ContinuousBandit-v0")
+SHALLOW = ImpalaConfig(torso="shallow")
+PPO = PPOConfig(hidden_sizes=(8,), num_epochs=2, num_minibatches=2)
+SAC = SACConfig(
+    hidden_sizes=(8,),
+    batch_size=8,
+    replay_capacity=400,
+    min_replay_rows=100,
+    replay_ratio=4.0,
+)
+ASYNC = EnvConfig(suite="gymnasium", id="CartPole-v1", options={"vectorization_mode": "async"})
+PONG = EnvConfig(suite="ale", id="pong")
+
+
+@pytest.fixture
+def disturb(monkeypatch):
+    """Makes everything that actors and learner do to each other sleep at random before it."""
+
+    def sleep_before(rng, longest_s):
+        monkeypatch.undo()  # Sleeps of an earlier run would add to these.
+        for owner, name in (
+            (Actor, "run_cycle"),
+            (Learner, "run_cycle"),
+            (TrajectoryDeque, "put"),
+            (TrajectoryDeque, "get"),
+            (NetworksDeque, "append"),
+            (NetworksDeque, "take"),
+        ):
+            method = getattr(owner, name)
+
+            def sleeping(self, *args, method=method):
+                time.sleep(rng.uniform(0.0, longest_s))
+                return method(self, *args)
+
+            monkeypatch.setattr(owner, name, sleeping)
+
+    return sleep_before
+
+
+def outcome(config):
+    ring, rows, _ = run_ring(config)
+    return ring.learner.state, comparable(rows)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize(("threads", "per_cycle"), [(2, 1), (3, 2)])
+def test_serial_and_disturbed_threads_give_bitwise_the_same_run(lag, threads, per_cycle, disturb):
+    settings = {"lag": lag, "threads": threads, "per_cycle": per_cycle}
+    serial = outcome(make_config(mode="serial", **settings))
+    disturb(random.Random(lag), 0.002)
+    chex.assert_trees_all_equal(outcome(make_config(**settings)), serial)
+
+
+def test_a_lag_is_another_run_than_lock_step():
+    with pytest.raises(AssertionError):
+        chex.assert_trees_all_equal(outcome(make_config(lag=1)), outcome(make_config(lag=0)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.parametrize("threads", [2, 4])
+def test_twenty_disturbed_runs_of_a_shipped_config_have_one_checksum(lag, threads, disturb):
+    flags = ("--actor.threads-per-device", threads, "--learner.policy-lag", lag)
+    devices = ("--devices.actor", "[0]", "--devices.learner", "[0]")
+    shortened = ("--run.total-env-steps", 10_000, "--run.stop-at-return", "null")
+    config = load_config("configs/impala_cartpole.yaml", [*map(str, flags + devices + shortened)])
+    checksums = set()
+    for seed in range(20):
+        disturb(random.Random(seed), 0.02)
+        ring, _, _ = run_ring(config)
+        checksums.add(networks_crc32(ring.learner))
+    assert len(checksums) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "agent", "changes"),
+    [
+        pytest.param(RECALL, IMPALA, {}, id="impala"),
+        pytest.param(RECALL, R2D2, {}, id="r2d2"),
+        pytest.param(BANDIT, SAC, {}, id="sac"),
+        pytest.param(CATCH, PPO, {}, id="ppo"),
+        pytest.param(EnvConfig(id="CartPole-v1"), IMPALA, {}, id="envpool"),
+        pytest.param(ASYNC, IMPALA, {}, id="gymnasium-async"),
+        pytest.param(PONG, SHALLOW, {"env_steps": 200}, id="ale"),
+        pytest.param(RECALL, IMPALA, {"learner_devices": (0, 1, 2, 3)}, id="4-devices"),
+    ],
+)
+@pytest.mark.parametrize("lag", [1, 2])
+def test_every_kind_of_run_repeats_bitwise_under_other_timings(env, agent, changes, lag, disturb):
+    config = make_config(env, agent, lag=lag, **changes)
+    expected = outcome(config)
+    for seed in range(2):
+        disturb(random.Random(seed), 0.005)
+        chex.assert_trees_all_equal(outcome(config), expected)

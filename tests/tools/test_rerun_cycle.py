@@ -1,0 +1,81 @@
+"""A learner cycle of a repeatable run, again."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.spaces import Discrete
+
+from sebulba.learning.learner import Learner
+from sebulba.run import lifecycle
+from sebulba.tools.rerun_cycle import rerun_to_cycle
+from tests.faults.runs import make_config
+
+BAD_REWARD = 1e6
+
+
+class SpoiledTask:
+    """Pays far too much, rarely."""
+
+    observation = jax.ShapeDtypeStruct((3,), np.float32)
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        return jnp.zeros((), jnp.int32), jnp.zeros(3)
+
+    def step(self, state, action, key):
+        reward = jnp.where(jax.random.uniform(key) < 0.02, BAD_REWARD, 1.0)
+        return state + 1, jnp.ones(3), reward, state == 6, jnp.zeros((), bool)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    config = make_config(
+        path,
+        env={"id": f"{__name__}:SpoiledTask"},
+        learner={"policy_lag": 1},
+        checkpoint={"interval_s": 0, "keep": 100},
+    )
+    batches, run_cycle = [], Learner.run_cycle
+
+    def remembering(self, items):
+        batches.append(np.asarray(items[0].trajectory.env_steps.reward))
+        return run_cycle(self, items)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "run_cycle", remembering)
+        assert lifecycle.train(config) == 0
+    return path, batches
+
+
+def test_the_batch_that_holds_a_bad_value_is_shown_and_written(run_dir, tmp_path, capsys):
+    path, batches = run_dir
+    bad = max(cycle for cycle, rewards in enumerate(batches) if rewards.max() == BAD_REWARD)
+    assert bad > 1
+    assert rerun_to_cycle(path, bad, dump=tmp_path / "batch.npz", debug=False) == 0
+    row, env = np.unravel_index(batches[bad].argmax(), batches[bad].shape)
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "reward" in each]
+    assert "1e+06" in line and f"row {row}, env {env}" in line
+    with np.load(tmp_path / "batch.npz") as batch:
+        (name,) = [name for name in batch if name.endswith("reward")]
+        np.testing.assert_array_equal(batch[name], batches[bad])
+
+
+def test_a_rerun_from_the_start_gives_the_same_batch(run_dir, tmp_path):
+    path, batches = run_dir
+    (tmp_path / "config.yaml").write_text((path / "config.yaml").read_text())
+    assert rerun_to_cycle(tmp_path, 5, dump=tmp_path / "batch.npz", debug=False) == 0
+    with np.load(tmp_path / "batch.npz") as batch:
+        (name,) = [name for name in batch if name.endswith("reward")]
+        np.testing.assert_array_equal(batch[name], batches[5])
+
+
+def test_what_cannot_be_repeated_is_refused(run_dir, tmp_path, capsys):
+    path, batches = run_dir
+    assert rerun_to_cycle(path, 10**6, dump=None, debug=False) == 2
+    assert f"expected at most {len(batches)}" in capsys.readouterr().err
+    text = (path / "config.yaml").read_text().replace("policy_lag: 1", "policy_lag: null")
+    (tmp_path / "config.yaml").write_text(text)
+    assert rerun_to_cycle(tmp_path, 1, dump=None, debug=False) == 2
+    assert "a free-running run is not repeatable" in capsys.readouterr().err
