@@ -9,7 +9,7 @@ import pytest
 TINY = """
 env: {suite: jax, id: Bandit-v0}
 actor: {threads_per_device: 1, num_envs: 2, trajectory_length: 4}
-learner: {max_policy_lag: 0}
+learner: {policy_lag: 0}
 agent: {name: a2c, hidden_sizes: [4]}
 run: {total_env_steps: 16}
 """
