@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
+from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
 from sebulba.types import TrajectoryItem
@@ -129,3 +130,24 @@ def test_a_cycle_without_updates_only_adds_experience():
     learner, metrics = run_cycles(num_cycles=2, updates_per_cycle=0)
     assert metrics == [] and learner.num_updates == 0
     np.testing.assert_array_equal(learner.state.experience.trajectories_of, [[2, 0]])
+
+
+def test_without_jit_a_loss_sees_numbers_and_the_update_is_the_same(monkeypatch):
+    expected, _ = run_cycles(num_cycles=1)
+    seen = []
+    loss = ToyAgent.loss
+
+    def loss_with_breakpoint(self, networks, experience, key, step):
+        seen.append(float(experience.trajectory.env_steps.reward[1, 0]))
+        return loss(self, networks, experience, key, step)
+
+    monkeypatch.setattr(ToyAgent, "loss", loss_with_breakpoint)
+    with jax.disable_jit():
+        learner, _ = run_cycles(num_cycles=1)
+    assert len(seen) == 1
+    chex.assert_trees_all_close(learner.published, expected.published, rtol=1e-5, atol=1e-6)
+
+
+def test_without_jit_several_learner_devices_are_refused():
+    with jax.disable_jit(), pytest.raises(ConfigError, match="expected one learner device"):
+        run_cycles(num_cycles=1, num_devices=2)

@@ -63,7 +63,9 @@ def _is_stale(subject: Subject) -> bool:
     """Whether the parameters may differ from those that acted."""
     first = first_learning_cycle(subject) or 0
     lag = subject.config.learner.policy_lag
-    return lag != 0 or subject.agent.num_updates_per_cycle(first) > 1
+    # The config was validated: an agent that declares no correction was allowed this lag.
+    corrects = getattr(subject.config.agent, "corrects_for_policy_lag", True)
+    return (lag != 0 and corrects) or subject.agent.num_updates_per_cycle(first) > 1
 
 
 def _with_other_log_probs(item: RecordedTrajectory) -> RecordedTrajectory | None:

@@ -17,7 +17,7 @@ from sebulba.tools.check.subject import Subject
 from sebulba.types import Experience, PyTree
 
 _MOST_UPDATES = 256
-_SEQUENCES_TRIED = 24
+_SEQUENCES_TRIED = 16
 
 
 def check_epochs(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
@@ -115,10 +115,15 @@ def check_priorities(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
         return skipped(PRIORITIES, "a loss changes no priority")
     stride = stored.shape[1] // before.shape[1]
     num_found = 0
-    for stream, slot in drawn[:: max(len(drawn) // _SEQUENCES_TRIED, 1)]:
-        row = int(slot) * stride + 1
-        if row >= stored.shape[1]:
-            continue
+    sequences = drawn[:: -(-len(drawn) // _SEQUENCES_TRIED)]
+    # Rewards of a burn-in may have little effect, so a later one is tried, too.
+    rewards_tried = [
+        (int(stream), int(slot) * stride + offset)
+        for stream, slot in sequences
+        for offset in {1, stride, 2 * stride}
+        if int(slot) * stride + offset < stored.shape[1]
+    ]
+    for stream, row in rewards_tried:
         reward = np.array(stored)
         reward[stream, row] = other_values(reward[stream, row])
         rows = jax.tree_util.tree_map_with_path(
@@ -139,8 +144,8 @@ def check_priorities(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
     if not num_found:
         return failed(
             PRIORITIES,
-            f"experience.mass: expected rewards to change priorities, got the same for"
-            f" {min(len(drawn), _SEQUENCES_TRIED)} changed rewards; likely cause: priorities are"
+            "experience.mass: expected rewards to change priorities, got the same for"
+            f" {len(rewards_tried)} changed rewards; likely cause: priorities are"
             " not those of the TD errors",
         )
     return passed(PRIORITIES, f"{num_found} priorities changed with their own rewards alone")

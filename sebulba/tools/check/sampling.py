@@ -196,6 +196,14 @@ def _wrong_frequency(name: str, log_probs: np.ndarray, actions: np.ndarray) -> s
     for env in range(num_envs):
         of_env = actions[:, env].reshape(num_draws, -1)
         values, index = np.unique(of_env, axis=0, return_inverse=True)
+        inverse = float(np.exp(-log_probs[0, env]))
+        # Equal probabilities are those of a uniform policy over some number of actions.
+        is_uniform = abs(inverse - round(inverse)) < 1e-2
+        if len(values) > 1 and np.ptp(log_probs[:, env]) == 0.0 and not is_uniform:
+            return (
+                f"{name} (row 0, env {env}): expected other log-probabilities of {len(values)}"
+                f" different actions, got {log_probs[0, env]:.6g} for all of them"
+            )
         for number, value in enumerate(values):
             chosen = index.reshape(-1) == number
             frequency, expected = chosen.mean(), float(np.exp(log_probs[chosen, env]).mean())

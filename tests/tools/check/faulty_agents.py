@@ -10,6 +10,8 @@ from sebulba.config.agents import agent_factory
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.learner_clock import at_step
+from sebulba.toolkit.minibatches import ShuffledWindow
 from sebulba.toolkit.reductions import learner_device_index, masked_mean, masked_moments
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba_agents.actor_critic import ActorCriticAgent
@@ -235,6 +237,7 @@ class PrioritiesOfOthers(Faulty):
 
     def loss(self, networks, experience, key, step):
         agent = self.sound
+        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
         sample = replay.sample(agent._replay_spec, experience, key, agent._batch_size)
         loss, priority, metrics = agent.loss_of_sample(networks, sample, 0.6)
         experience = replay.update_priorities(
@@ -298,14 +301,14 @@ class _FaultyPPO(Faulty):
         self.sound = ActorCriticAgent(
             sound,
             run_spec,
-            loss=lambda outputs, batch, step: self.ppo_loss(outputs, batch, sound),
+            loss=lambda *args: self.ppo_loss(*args),
             targets=lambda outputs, trajectory: compute_targets(outputs, trajectory, sound),
             num_epochs=sound.num_epochs,
             num_minibatches=sound.num_minibatches,
         )
 
     def ppo_loss(self, outputs, batch, config):
-        return ppo_loss(outputs, batch, config, clip=jnp.float32(config.clip))
+        return ppo_loss(outputs, batch, config)
 
 
 class NormalisesMaskedRows(_FaultyPPO):
@@ -323,6 +326,8 @@ class DrawsWithReplacement(_FaultyPPO):
     """Draws every minibatch from all samples."""
 
     def loss(self, networks, experience, key, step):
+        if not isinstance(experience, ShuffledWindow):
+            return self.sound.loss(networks, experience, key, step)
         order = experience.order
         drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.size)
         changed = dataclasses.replace(experience, order=drawn)
@@ -333,6 +338,8 @@ class LeavesOneOut(_FaultyPPO):
     """Learns from the first sample of an epoch twice, and never from the last."""
 
     def loss(self, networks, experience, key, step):
+        if not isinstance(experience, ShuffledWindow):
+            return self.sound.loss(networks, experience, key, step)
         order = experience.order
         order = jnp.where(order == order.size - 1, 0, order)
         return self.sound.loss(networks, dataclasses.replace(experience, order=order), key, step)

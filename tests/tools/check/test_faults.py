@@ -5,14 +5,27 @@ import dataclasses
 import pytest
 
 from sebulba.config import ActorConfig, Config, EnvConfig, LearnerConfig
-from sebulba.tools.check import acting, efficiency, learner_devices, learning, randomness
+from sebulba.errors import ConfigError
+from sebulba.tools.check import (
+    acting,
+    behaviour,
+    efficiency,
+    learner_devices,
+    learning,
+    names,
+    randomness,
+    suite,
+    updates,
+)
+from sebulba.tools.check.names import SHORT_NAMES
 from sebulba.tools.check.recording import record
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import assemble_subject
 from sebulba.tools.check.suite import check
-from sebulba_agents.config import ImpalaConfig
-from sebulba_agents.replay_config import R2D2Config
+from sebulba_agents.config import ImpalaConfig, PPOConfig
+from sebulba_agents.replay_config import DDQNConfig, R2D2Config, SACConfig
 from tests.tools.check.faulty_agents import faulty
+from tests.tools.check.small_agents import SmallConfig
 
 IMPALA = ImpalaConfig(hidden_sizes=(4,), lstm_size=4)
 R2D2 = R2D2Config(
@@ -30,9 +43,23 @@ R2D2 = R2D2Config(
 )
 
 
-def config_of(agent):
+SMALL_REPLAY = {"batch_size": 16, "replay_ratio": 8.0, "replay_capacity": 800}
+AGENTS = {
+    "impala": IMPALA,
+    "r2d2": R2D2,
+    "ppo": PPOConfig(hidden_sizes=(4,), num_minibatches=4, num_epochs=2),
+    "ddqn": DDQNConfig(hidden_sizes=(4,), min_replay_rows=120, **SMALL_REPLAY),
+    "sac": SACConfig(hidden_sizes=(8,), min_replay_rows=120, **SMALL_REPLAY),
+    "small": SmallConfig(),
+    "continuous": SmallConfig(discount=0.8),
+}
+
+
+def config_of(agent, seed=0):
+    is_continuous = agent in (AGENTS["sac"], AGENTS["continuous"])
     return Config(
-        env=EnvConfig(suite="jax", id="Recall-v0"),
+        seed=seed,
+        env=EnvConfig(suite="jax", id="ContinuousBandit-v0" if is_continuous else "Recall-v0"),
         actor=ActorConfig(num_envs=4, trajectory_length=8, threads_per_device=2),
         learner=LearnerConfig(trajectories_per_cycle=2),
         agent=agent,
@@ -95,6 +122,7 @@ def test_late_compilations_and_kept_buffers_are_named(sound):
     [
         ("ShiftedReward", learning.REWARDS, "ignore the reward in a reset row (actor"),
         ("MergedDone", learning.TRUNCATION, "use the observation in a truncated row (actor"),
+        ("BootstrapsFromReset", learning.TRUNCATION, "use the observation in a truncated row (act"),
         (
             "NeverResetInLearner",
             learning.MEMORY,
@@ -163,30 +191,111 @@ def test_an_epsilon_per_actor_is_found(fault, status):
     assert "epsilon" in result.detail
 
 
-@pytest.mark.slow
+def test_a_frozen_leaf_is_found(sound):
+    subject, recording = sound
+    subject = with_fault(subject, "FrozenLeaf")
+    result = updates.check_updates(subject, recording, LossSensitivity(subject, recording))
+    assert result.status == "fail"
+    assert result.detail.startswith("networks.params.params.core.Dense_0.bias (updates 0 … 5): ")
+
+
 @pytest.mark.parametrize(
-    ("fault", "agent", "name"),
-    [
-        ("ShiftedReward", IMPALA, learning.REWARDS),
-        ("ShiftedReward", R2D2, learning.REWARDS),
-        ("MergedDone", IMPALA, learning.TRUNCATION),
-        ("MergedDone", R2D2, learning.TRUNCATION),
-        ("NeverReset", IMPALA, acting.FORGETTING),
-        ("NeverReset", R2D2, acting.FORGETTING),
-        ("SharedKey", IMPALA, randomness.ACTORS),
-        ("SharedKey", R2D2, randomness.ACTORS),
-        ("WrongAxis", IMPALA, learner_devices.SPLITTING),
-        ("EpsilonPerActor", R2D2, randomness.EXPLORATION),
-        ("LocalMean", IMPALA, learner_devices.EQUALITY),
-    ],
+    ("fault", "words"), [("CurrentPolicyRatio", "use the extras"), ("ModeRatio", "actions taken")]
 )
-def test_the_whole_check_finds_a_fault(fault, agent, name):
-    report = check(config_of(faulty(fault, agent)))
-    assert report.has_failures
-    assert name in failures(report.results)
+def test_a_ratio_without_the_behaviour_policy_is_found(sound, fault, words):
+    subject, recording = sound
+    subject = with_fault(subject, fault)
+    result = behaviour.check_correction(subject, LossSensitivity(subject, recording))
+    assert result.status == "fail"
+    assert words in result.detail
+
+
+FAULTS = [
+    ("ShiftedReward", "impala", "rewards"),
+    ("ShiftedReward", "r2d2", "rewards"),
+    ("MergedDone", "impala", "truncation"),
+    ("MergedDone", "r2d2", "truncation"),
+    ("BootstrapsFromReset", "impala", "truncation"),
+    ("BootstrapsFromReset", "ppo", "truncation"),
+    ("BootstrapsFromReset", "ddqn", "truncation"),
+    ("BootstrapsFromReset", "r2d2", "truncation"),
+    ("RewardsObservationsWithoutEnd", "impala", "termination"),
+    ("NeverReset", "impala", "resets"),
+    ("NeverReset", "r2d2", "resets"),
+    ("NeverResetInLearner", "impala", "memory"),
+    ("IgnoresStoredState", "r2d2", "memory"),
+    ("CurrentPolicyRatio", "impala", "correction"),
+    ("ModeRatio", "impala", "correction"),
+    ("ModeLogProb", "small", "log-probs"),
+    ("ModeLogProb", "continuous", "log-probs"),
+    ("SharedKey", "impala", "actor-keys"),
+    ("SharedKey", "r2d2", "actor-keys"),
+    ("SameKey", "impala", "step-keys"),
+    ("SameKey", "ddqn", "step-keys"),
+    ("SameKey", "sac", "step-keys"),
+    ("IgnoresGreedy", "impala", "greedy"),
+    ("IgnoresGreedy", "ddqn", "greedy"),
+    ("IgnoresGreedy", "sac", "greedy"),
+    ("WrongAxis", "impala", "splitting"),
+    ("EpsilonPerActor", "r2d2", "exploration"),
+    ("LocalMean", "impala", "devices"),
+    ("OptimizesOnOneDevice", "impala", "replicas"),
+    ("FrozenTarget", "ddqn", "updates"),
+    ("FrozenTarget", "r2d2", "updates"),
+    ("FrozenLeaf", "impala", "updates"),
+    ("Ascends", "impala", "updates"),
+    ("PrioritiesOfOthers", "r2d2", "priorities"),
+    ("UnmaskedMean", "impala", "padding"),
+    ("NormalisesMaskedRows", "ppo", "padding"),
+    ("DrawsWithReplacement", "ppo", "epochs"),
+    ("LeavesOneOut", "ppo", "epochs"),
+    ("DiscountsTwice", "impala", "discount"),
+    ("DiscountsTwice", "ppo", "discount"),
+    ("DiscountsTwice", "ddqn", "discount"),
+    ("DiscountsTwice", "sac", "discount"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", [IMPALA, R2D2], ids=["impala", "r2d2"])
-def test_the_whole_check_of_a_sound_agent_has_no_failure(agent):
-    assert failures(check(config_of(agent)).results) == {}
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("fault", "agent", "short_name"), FAULTS)
+def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name, seed):
+    config = config_of(AGENTS[agent], seed)
+    module = "small_agents" if fault == "ModeLogProb" else "faulty_agents"
+    if module == "small_agents":
+        name = f"tests.tools.check.small_agents:{fault}"
+        config = dataclasses.replace(config, agent=dataclasses.replace(config.agent, name=name))
+    else:
+        config = dataclasses.replace(config, agent=faulty(fault, config.agent))
+    report = check(config, only=[short_name])
+    found = failures(report.results)
+    assert list(found) == [SHORT_NAMES[short_name]]
+    (detail,) = found.values()
+    assert "expected" in detail
+    assert any(word in detail for word in (" got ", "changing "))
+    assert "likely cause: " in detail or short_name == "splitting"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("agent", ["impala", "r2d2", "ppo", "ddqn", "sac", "small", "continuous"])
+def test_the_whole_check_of_a_sound_agent_has_no_failure(agent, seed):
+    assert failures(check(config_of(AGENTS[agent], seed)).results) == {}
+
+
+def test_only_the_named_checks_run():
+    seen = []
+    report = check(config_of(IMPALA), only=["splitting"], on_progress=seen.append)
+    assert [result.name for result in report.results] == [names.PROTOCOL, names.SPLITTING] == seen
+
+
+def test_an_unknown_name_is_an_error_that_names_the_nearest():
+    with pytest.raises(ConfigError, match="'truncations'; did you mean truncation"):
+        check(config_of(IMPALA), only=["truncations"])
+
+
+def test_every_result_has_a_short_name():
+    every = {
+        name for each in (*suite._START_CHECKS, *suite._RECORDING_CHECKS) for name in each.names
+    }
+    assert every | {names.PROTOCOL, names.PIPELINE} == set(SHORT_NAMES.values())
