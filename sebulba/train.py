@@ -3,6 +3,8 @@
 With `--seeds 0..4`, train once with each seed, one run after another.
 """
 
+import os
+import pathlib
 import sys
 
 from sebulba.config import flags
@@ -12,6 +14,7 @@ from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
 from sebulba.process import leave, open_standard_streams
+from sebulba.storage.lock import refuse_if_in_use
 
 _PROG = "python -m sebulba.train"
 _DESCRIPTION = """\
@@ -36,6 +39,14 @@ def main() -> None:
         sys.exit(seeds.train_seeds(argv, all_seeds, run_dir=run_dir))
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     # Importing jax takes a second, so command line errors and --help come first.
+    try:
+        # On several hosts the lock may be that of this run's first host.
+        if config.run_dir is not None and config.distributed.effective_mode == "off":
+            directory = os.path.expandvars(config.run_dir)
+            refuse_if_in_use(pathlib.Path(directory).expanduser().absolute())
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
     from sebulba.run.lifecycle import train
 
     leave(train(config))

@@ -247,18 +247,41 @@ def take_lock(directory: pathlib.Path, *, on_message: Callable[[str], None]) -> 
     """
     owner = _Owner.of_this_process()
     path = directory / LOCK
-    while not _create(path, _content(owner)):
-        seen = _read(path)
-        if seen is None:
-            continue
-        if _is_alive(path, seen, on_message):
-            raise ConfigError(
-                f"run_dir: {directory} is in use by {seen.owner or 'another process'}; wait for it,"
-                f" stop it, or choose another directory with --run-dir (its lock: {path})"
-            )
-        on_message(f"{path}: {seen.owner or 'its owner'} is gone; taken over")
-        _remove(path, seen, owner)
-    return RunLock(directory, owner)
+    while True:
+        if not _create(path, _content(owner)):
+            seen = _read(path)
+            if seen is None:
+                continue
+            if seen.content != _content(owner):
+                if _is_alive(path, seen, on_message):
+                    raise _in_use(directory, seen)
+                on_message(f"{path}: {seen.owner or 'its owner'} is gone; taken over")
+                _remove(path, seen, owner)
+                continue
+        # Another newcomer may have put the lock aside for a moment; see `_remove`.
+        with contextlib.suppress(FileNotFoundError):
+            return RunLock(directory, owner)
+
+
+def refuse_if_in_use(directory: pathlib.Path) -> None:
+    """Refuse a directory that another process of this machine uses, before jax is imported.
+
+    Raises:
+        ConfigError: as `take_lock`, which decides about all other cases.
+    """
+    with contextlib.suppress(OSError):
+        seen = _read(directory / LOCK)
+        if seen is None or seen.owner is None or seen.owner.machine != _machine():
+            return
+        if _is_running(seen.owner):
+            raise _in_use(directory, seen)
+
+
+def _in_use(directory: pathlib.Path, seen: _Seen) -> ConfigError:
+    return ConfigError(
+        f"run_dir: {directory} is in use by {seen.owner or 'another process'}; wait for it, stop"
+        f" it, or choose another directory with --run-dir (its lock: {directory / LOCK})"
+    )
 
 
 def _is_alive(path: pathlib.Path, seen: _Seen, on_message: Callable[[str], None]) -> bool:

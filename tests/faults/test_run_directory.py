@@ -302,16 +302,16 @@ def test_row_7_a_run_that_reaches_its_goal_in_a_moved_directory_is_done(
 def test_row_8_bytes_that_are_no_text_are_dropped_on_resume(tail, tmp_path, capsys):
     path = tmp_path / "run"
     evaluation = {"interval_env_steps": 200, "episodes": 2, "parallel_envs": 2}
-    settings = {"run": {"total_env_steps": 400, "record_schedule": True}, "evaluation": evaluation}
+    settings = {"run": {"total_env_steps": 400}, "evaluation": evaluation}
     assert lifecycle.train(make_config(path, **settings)) == 0
-    names = ("metrics.jsonl", "metrics.csv", "evaluations.jsonl", "schedule.jsonl")
+    names = ("metrics.jsonl", "metrics.csv", "evaluations.jsonl")
     for name in names:
         with open(path / name, "ab") as file:
             file.write(tail)
     settings["run"]["total_env_steps"] = 800
     assert lifecycle.train(resumed(path, **settings)) == 0
     error = capsys.readouterr().err
-    for name in names[:3]:
+    for name in names:
         assert error.count(f"{name}: dropped ") == 1
     assert [row["env_steps"] for row in rows_in(path)] == sorted(
         {row["env_steps"] for row in rows_in(path)}
