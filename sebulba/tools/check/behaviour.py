@@ -34,22 +34,29 @@ def check_correction(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
         rows=perturbation.is_valid,
         action_space=subject.run_spec.environment.action_space,
     )
-    if not sensitivity.has_effect(change.apply(items)):
+    others = [_with_other_log_probs(item) for item in items]
+    of_actions, of_all = (
+        [pair[number] for pair in others if pair is not None] for number in (0, 1)
+    )
+    is_known = bool(of_all) and sensitivity.is_on_policy
+    is_used = sensitivity.has_effect(change.apply(items))
+    if is_known:
+        is_used = sensitivity.relative_change(of_all) >= _LEAST_CHANGE
+    if not is_used:
         if not sensitivity.is_on_policy:
             return skipped(CORRECTION, "the loss of the replay does not use the extras")
         if not _is_stale(subject):
-            return skipped(CORRECTION, "the data are never stale, and the loss ignores the extras")
+            return skipped(CORRECTION, "the data are never stale, and the loss uses no correction")
         return failed(
             CORRECTION,
             f"trajectory.extras ({place}): expected the loss to use the extras in valid rows, since"
-            " trajectories may be older than the parameters; changing them changed neither the loss"
-            " nor its gradients; likely cause: the importance weights compare the current policy"
-            " with itself; a loss without them needs a policy lag of 0",
+            " trajectories may be older than the parameters; changing the stored policy changed"
+            " neither the loss nor its gradients; likely cause: the importance weights compare the"
+            " current policy with itself; a loss without them needs a policy lag of 0",
         )
-    changed = [_with_other_log_probs(item) for item in items]
-    if any(each is None for each in changed) or not sensitivity.is_on_policy:
+    if not is_known:
         return passed(CORRECTION, "the loss uses the extras in valid rows")
-    if sensitivity.relative_change([each for each in changed if each]) < _LEAST_CHANGE:
+    if sensitivity.relative_change(of_actions) < _LEAST_CHANGE:
         return failed(
             CORRECTION,
             f"trajectory.extras ({place}): expected the loss to use the log-probabilities of the"
@@ -68,31 +75,43 @@ def _is_stale(subject: Subject) -> bool:
     return (lag != 0 and corrects) or subject.agent.num_updates_per_cycle(first) > 1
 
 
-def _with_other_log_probs(item: RecordedTrajectory) -> RecordedTrajectory | None:
-    """Return the trajectory with other log-probabilities of its actions, but not of the modes.
+def _with_other_log_probs(
+    item: RecordedTrajectory,
+) -> tuple[RecordedTrajectory, RecordedTrajectory] | None:
+    """Return the trajectory with other log-probabilities of its actions, then of all actions.
 
-    None: the extras have no distribution for which this is possible.
+    The former leaves those of the modes. None: no distribution in the extras allows this.
     """
     action = item.trajectory.action
-    found: list[Any] = []
-
-    def change(node: Any) -> Any:
-        if isinstance(node, DiagonalGaussian):
-            found.append(node)
-            return dataclasses.replace(node, mean=node.mean + _SHIFT)
-        if isinstance(node, Categorical) and node.logits.shape[-1] > 2:
-            found.append(node)
-            return _swapped(node, action)
-        return node
 
     def is_known(node: Any) -> bool:
-        return isinstance(node, Categorical | DiagonalGaussian)
+        return isinstance(node, DiagonalGaussian) or (
+            isinstance(node, Categorical) and node.logits.shape[-1] > 2
+        )
 
-    extras = jax.tree.map(change, item.trajectory.extras, is_leaf=is_known)
-    if not found:
+    def of_action(node: Any) -> Any:
+        if not is_known(node):
+            return node
+        if isinstance(node, DiagonalGaussian):
+            return dataclasses.replace(node, mean=node.mean + _SHIFT)
+        return _swapped(node, action)
+
+    def of_all(node: Any) -> Any:
+        if not is_known(node):
+            return node
+        if isinstance(node, DiagonalGaussian):
+            return dataclasses.replace(node, mean=node.mean + _SHIFT, log_std=node.log_std + _SHIFT)
+        return Categorical(logits=3.0 * node.logits[..., ::-1])
+
+    extras = item.trajectory.extras
+    if not any(map(is_known, jax.tree.leaves(extras, is_leaf=is_known))):
         return None
-    trajectory = dataclasses.replace(item.trajectory, extras=extras)
-    return dataclasses.replace(item, trajectory=trajectory)
+    changed = [jax.tree.map(change, extras, is_leaf=is_known) for change in (of_action, of_all)]
+    left, right = (
+        dataclasses.replace(item, trajectory=dataclasses.replace(item.trajectory, extras=each))
+        for each in changed
+    )
+    return left, right
 
 
 def _swapped(policy: Categorical, action: np.ndarray) -> Categorical:

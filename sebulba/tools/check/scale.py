@@ -28,6 +28,7 @@ _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows 
 _TOLERANCE = 1e-4  # relative; sums of more terms round differently
 _REWARD = 0.05  # added to a reward; small, as losses may be quadratic within a bound only
 _DISCOUNT_TOLERANCE = 2e-3
+_SHRINK = 0.3  # factor of parameters
 _LEAST_COSINE = 0.9999
 
 
@@ -226,7 +227,15 @@ def _discount_of_targets(
     the gradients as rewards do, γⁿ / (1 + … + γⁿ⁻¹) times as far.
     """
     items = [_without_ends(item) for item in sensitivity.items]
-    networks = sensitivity.networks
+    # Small values have small TD errors, where a Huber loss is quadratic.
+    networks = jax.tree.map(
+        lambda leaf: (
+            leaf * jnp.asarray(_SHRINK, leaf.dtype)
+            if jnp.issubdtype(leaf.dtype, jnp.floating)
+            else leaf
+        ),
+        sensitivity.networks,
+    )
     key = jax.random.key(subject.config.seed)
 
     def gradient(networks: Networks, reward: float) -> PyTree:
