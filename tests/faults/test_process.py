@@ -146,8 +146,9 @@ def test_a_process_whose_output_nobody_reads_still_ends_with_its_code():
     script = (
         "import os, sys, threading, time; from sebulba.process import leave;"
         "threading.Thread(target=time.sleep, args=(3600,)).start();"
-        "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader);"
-        "sys.stdout.write('x'); leave(3)"
+        "reader, writer = os.pipe(); os.close(reader);"
+        # Buffered, whatever PYTHONUNBUFFERED says: it is the flush at the end that fails.
+        "sys.stdout = os.fdopen(writer, 'w'); sys.stdout.write('x'); leave(3)"
     )
     assert run_python("-c", script).returncode == 3
 
