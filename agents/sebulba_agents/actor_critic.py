@@ -25,6 +25,7 @@ from sebulba.toolkit.minibatches import (
 )
 from sebulba.toolkit.normalization import (
     Normalization,
+    clip_rewards,
     discounted_returns,
     init_normalization,
     merge_rows,
@@ -379,11 +380,6 @@ def rewards_and_discounts(
     env_steps = trajectory.env_steps
     discounts = jnp.where(env_steps.terminated[1:], 0.0, config.discount)
     return clip_rewards(env_steps.reward[1:], config.reward_clip), discounts
-
-
-def clip_rewards(reward: jax.Array, limit: float | None) -> jax.Array:
-    """Return rewards clipped to ± `limit`; None: no clipping."""
-    return reward if limit is None else jnp.clip(reward, -limit, limit)
 
 
 def _make_optimizer(config: ActorCriticConfig) -> optax.GradientTransformation:

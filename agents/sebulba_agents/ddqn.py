@@ -12,9 +12,11 @@ import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.exploration import epsilon_greedy, exploration_powers
 from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
+from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
@@ -26,13 +28,11 @@ from sebulba_agents.q_learning import (
     QOptimizer,
     QOptState,
     check_q_torso,
-    epsilon_greedy,
-    exploration_powers,
     num_discrete_actions,
     select_action,
     with_copy,
 )
-from sebulba_agents.replay_agents import ReplayRatio, frame_stack, transition_replay
+from sebulba_agents.replay_agents import frame_stack, transition_replay
 from sebulba_agents.replay_config import DDQNConfig
 
 
@@ -66,7 +66,12 @@ class DDQN:
             priority_exponent=config.priority_exponent,
             importance_exponent=config.importance_exponent,
         )
-        self._replay_ratio = ReplayRatio(config, run_spec, rows_per_update=config.batch_size)
+        self._replay_ratio = ReplayRatio(
+            run_spec,
+            replay_ratio=config.replay_ratio,
+            min_replay_rows=config.min_replay_rows,
+            rows_per_update=config.batch_size,
+        )
         self.network = QNetwork(
             num_actions=num_discrete_actions(run_spec, "ddqn"),
             torso=config.torso,

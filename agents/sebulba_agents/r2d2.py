@@ -18,10 +18,12 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
+from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState, Sample
 from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
@@ -33,15 +35,13 @@ from sebulba_agents.q_learning import (
     QOptState,
     RecurrentQNetwork,
     check_q_torso,
-    epsilon_greedy,
-    exploration_epsilons,
     num_discrete_actions,
     rescaled_td_errors,
     select_action,
     sequence_priority,
     with_copy,
 )
-from sebulba_agents.replay_agents import ReplayRatio, frame_stack, replay_spec
+from sebulba_agents.replay_agents import frame_stack, replay_spec
 from sebulba_agents.replay_config import R2D2Config
 
 
@@ -95,7 +95,10 @@ class R2D2:
         )
         self._batch_size = config.batch_size // run_spec.num_learner_devices
         self._replay_ratio = ReplayRatio(
-            config, run_spec, rows_per_update=config.batch_size * config.learn_length
+            run_spec,
+            replay_ratio=config.replay_ratio,
+            min_replay_rows=config.min_replay_rows,
+            rows_per_update=config.batch_size * config.learn_length,
         )
         self.network = RecurrentQNetwork(
             num_actions=num_discrete_actions(run_spec, "r2d2"),

@@ -1,68 +1,14 @@
-"""What agents with a replay share: the replay's sizes, the replay ratio, and single transitions.
-
-The replay ratio counts rows: those learned from per row collected after `min_replay_rows`. Reset
-rows count as collected.
-"""
-
-import fractions
-import math
+"""What agents with a replay share: the sizes of their replay, from settings and run."""
 
 import jax
-import jax.numpy as jnp
 
-from sebulba.agent import Metrics
 from sebulba.errors import ConfigError
-from sebulba.toolkit.replay import ReplaySpec, ReplayState
+from sebulba.toolkit.replay import ReplaySpec
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.transitions import TransitionReplay
 from sebulba.toolkit.schedules import Scheduled
 from sebulba.types import RunSpec
 from sebulba_agents.replay_config import QLearningConfig, ReplayConfig
-
-
-class ReplayRatio:
-    """The exact number of updates that keeps the replay ratio."""
-
-    def __init__(self, config: ReplayConfig, run_spec: RunSpec, *, rows_per_update: int):
-        """Take the rows that an update learns from, over all learner devices."""
-        self._config = config
-        self._run_spec = run_spec
-        self._rows_per_update = rows_per_update
-
-    def num_updates_in(self, cycle: int) -> int:
-        """Return the number of updates of learner cycle `cycle`; 0 while the replay fills.
-
-        Rounding does not accumulate: up to any cycle, the updates of all cycles together are the
-        rows collected after `min_replay_rows`, times the replay ratio, over `rows_per_update`.
-        """
-        return self._num_updates_before(cycle + 1) - self._num_updates_before(cycle)
-
-    def metrics(
-        self, experience: ReplayState, step: jax.Array, num_sequences: jax.Array
-    ) -> Metrics:
-        """Return the actual replay ratio, and the number of sequences in the replay.
-
-        Args:
-            experience: this learner device's; all devices store the same number of rows.
-            step: int32 `[]`, updates before this one.
-            num_sequences: int32 `[]`, sequences that this device can draw.
-        """
-        # float32, because a long run on many environments overflows int32.
-        num_rows = jnp.sum(experience.num_rows.astype(jnp.float32)) * self._run_spec.num_envs
-        learned = (step + 1).astype(jnp.float32) * float(self._rows_per_update)
-        return {
-            "replay_ratio": learned / jnp.maximum(num_rows - self._config.min_replay_rows, 1.0),
-            "replay_sequences": num_sequences.astype(jnp.float32)
-            * self._run_spec.num_learner_devices,
-        }
-
-    def _num_updates_before(self, cycle: int) -> int:
-        spec = self._run_spec
-        rows = cycle * spec.trajectories_per_cycle * spec.num_envs * spec.trajectory_length
-        # From the decimal digits: the float 0.1 is slightly more than a tenth.
-        ratio = fractions.Fraction(str(self._config.replay_ratio))
-        learned_rows = max(0, rows - self._config.min_replay_rows) * ratio
-        return math.floor(learned_rows / self._rows_per_update)
 
 
 def frame_stack(config: QLearningConfig, run_spec: RunSpec) -> FrameStack | None:

@@ -19,12 +19,13 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
+from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.replay_agents import ReplayRatio, transition_replay
+from sebulba_agents.replay_agents import transition_replay
 from sebulba_agents.replay_config import SACConfig
 
 # As in the authors' code; learned values stay far from both bounds.
@@ -135,7 +136,12 @@ class SAC:
         self._config = config
         self._run_spec = run_spec
         self._replay = transition_replay(config, run_spec)
-        self._replay_ratio = ReplayRatio(config, run_spec, rows_per_update=config.batch_size)
+        self._replay_ratio = ReplayRatio(
+            run_spec,
+            replay_ratio=config.replay_ratio,
+            min_replay_rows=config.min_replay_rows,
+            rows_per_update=config.batch_size,
+        )
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
         )

@@ -119,3 +119,8 @@ def _standardize(x: jax.Array, moments: RunningMoments) -> jax.Array:
 
 def _is_floating(leaf: jax.Array | jax.ShapeDtypeStruct) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def clip_rewards(reward: jax.Array, limit: float | None) -> jax.Array:
+    """Return rewards clipped to ± `limit`; None: no clipping."""
+    return reward if limit is None else jnp.clip(reward, -limit, limit)

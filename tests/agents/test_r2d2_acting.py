@@ -12,7 +12,7 @@ import pytest
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit import replay
-from sebulba_agents.q_learning import exploration_epsilons
+from sebulba.toolkit.exploration import exploration_epsilons
 from sebulba_agents.r2d2 import R2D2, sequence_stride
 from sebulba_agents.replay_config import R2D2Config
 from tests.agents.r2d2_life import (
