@@ -199,7 +199,7 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
             "actr:\n  num_envs: 3\n",
             "x.yaml:1: actr: unknown key; did you mean actor? "
             "(known: env, devices, actor, learner, run, checkpoint, evaluation, distributed, "
-            "agent, seed, run_dir, resume)",
+            "agent, seed, run_dir, init_from, init_mismatch, resume)",
         ),
         (
             "seed: 0\nactor:\n  num_envs: many\n",
