@@ -1,4 +1,4 @@
-"""The fenced blocks of README.md and docs/*.md, and how each is run.
+"""The fenced blocks of README.md and docs/**/*.md, and how each is run.
 
 The word after the fence is the kind of the block:
 
@@ -22,7 +22,7 @@ import re
 
 ROOT = pathlib.Path(__file__).parents[2]
 _TOP_LEVEL = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")]
-DOCUMENTS = [*_TOP_LEVEL, *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*_TOP_LEVEL, *sorted((ROOT / "docs").rglob("*.md"))]
 KINDS = {"sh", "python", "yaml", "text"}
 LAST_LINE = "last line on stderr"
 NOTES = {
