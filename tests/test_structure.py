@@ -15,7 +15,7 @@ SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setup
 # Packages from the bottom up, those inside of others apart.
 LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
 CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "exit_codes", "process"]
-DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch"]
+DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch", "sweep"]
 MAX_ROOMS, MAX_PACKAGES = 30, 14
 MAX_FUNCTION_LINES, MAX_PARAMETERS = 70, 8
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
