@@ -6,10 +6,10 @@ One process for each run; the results are compared in a table and a plot.
 import sys
 from collections.abc import Sequence
 
-from sebulba.process import open_standard_streams
+from sebulba.process import open_standard_streams, program
 from sebulba.tools.sweep.command import sweep
 
-_USAGE = "usage: python -m sebulba.sweep CONFIG [--section.field VALUE,VALUE ...] [--seeds 0..2]"
+_USAGE = f"usage: {program('sweep')} CONFIG [--section.field VALUE,VALUE ...] [--seeds 0..2]"
 _DESCRIPTION = """\
 Trains a config with every combination of the values that flags list, each with every seed. Prints
 the interquartile mean of the final returns over seeds with its 95 % bootstrap interval, and writes
