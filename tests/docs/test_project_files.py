@@ -25,5 +25,5 @@ def test_citation_and_changelog_have_the_version_and_license_of_the_package():
         project["version"],
         project["license"],
     )
-    newest, *_ = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    newest, *_ = re.findall(r"^## (\d\S*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest == project["version"]
