@@ -1,14 +1,24 @@
 """The decisions of the hosts before the first learner cycle: run directory and checkpoint."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from sebulba.config import Config
 from sebulba.errors import ConfigError
 from sebulba.hosts import connection as hosts
-from sebulba.storage.checkpoints.restore import CheckpointError, Which, best_step, steps_in
+from sebulba.storage.checkpoints.restore import (
+    CheckpointError,
+    Which,
+    best_step,
+    steps_in,
+    whole_steps,
+)
 from sebulba.storage.lock import RunLock, take_lock
 from sebulba.storage.run_dir import describe_host, directory_of_host, open_run_dir
+
+_Resumed = TypeVar("_Resumed")
+_NO_FIT = "no-fit: "  # begins the gathered text of an error whose `fits` is False
 
 
 def open_run_dir_together(
@@ -46,7 +56,58 @@ def open_run_dir_together(
     return path, lock
 
 
-def choose_step(directory: pathlib.Path, which: Which) -> Which:
+def resume_together(
+    resume: Callable[[Which], _Resumed], directory: pathlib.Path, which: Which
+) -> _Resumed:
+    """Resume from a checkpoint that every host has, and return what `resume` returned.
+
+    Args:
+        resume: brings this host to a checkpoint.
+        directory: of this host's checkpoints.
+        which: as for `_choose_step`.
+
+    Raises:
+        CheckpointError: a host lacks the checkpoint, or cannot use it; on every host.
+    """
+    if not hosts.are_several():
+        return resume(which)
+    step = _choose_step(directory, which)
+    own = None
+    try:
+        resumed = resume(step)
+    except CheckpointError as error:
+        own = error
+    # Gather a failure as well: a host that ended alone would look like one that is lost.
+    problems = {
+        number: text for number, text in enumerate(hosts.gather_texts(_describe(own))) if text
+    }
+    if problems:
+        number, text = next(iter(problems.items()))
+        fits = not any(text.startswith(_NO_FIT) for text in problems.values())
+        raise CheckpointError(f"host {number}: {text.removeprefix(_NO_FIT)}", fits=fits) from own
+    return resumed
+
+
+def _describe(error: CheckpointError | None) -> str:
+    if error is None:
+        return ""
+    # Which checkpoints are whole on all hosts is found later.
+    return str(error).splitlines()[0] if error.fits else f"{_NO_FIT}{error}"
+
+
+def newest_whole_step(directory: pathlib.Path) -> int | None:
+    """Return the newest checkpoint that is whole on every host; a collective like the others."""
+    if not hosts.are_several():
+        return next(whole_steps(directory), None)
+    return max(_common(whole_steps(directory)), default=None)
+
+
+def _common(steps: Iterable[int]) -> set[int]:
+    every = hosts.gather_texts(" ".join(map(str, steps)))
+    return set.intersection(*({int(step) for step in text.split()} for text in every))
+
+
+def _choose_step(directory: pathlib.Path, which: Which) -> Which:
     """Return the checkpoint to resume from, which every host has.
 
     `latest` is the newest common checkpoint, `best` that of the first host.
@@ -54,8 +115,6 @@ def choose_step(directory: pathlib.Path, which: Which) -> Which:
     Raises:
         CheckpointError: a host lacks the checkpoint; on every host.
     """
-    if not hosts.are_several():
-        return which
     own = " ".join(map(str, steps_in(directory)))
     every = [set(map(int, text.split())) for text in hosts.gather_texts(own)]
     common = set.intersection(*every)

@@ -19,6 +19,7 @@ from sebulba.exit_codes import (
     EXIT_STUCK,
     EXIT_UNSAVED,
 )
+from sebulba.hosts.joining import newest_whole_step
 from sebulba.learning.learner import Learner
 from sebulba.learning.non_finite import NonFiniteError
 from sebulba.process import end_at_once
@@ -28,7 +29,7 @@ from sebulba.ring.watchdog import WatchdogError
 from sebulba.run.assembly import Ring
 from sebulba.run.supervision import StuckError
 from sebulba.storage.checkpoints.manifest import crc32_of, flatten
-from sebulba.storage.checkpoints.restore import CheckpointError, newest_whole_step, steps_in
+from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import MovedError
 from sebulba.storage.run_dir import CHECKPOINTS, directory_of_host, resume_command
 
@@ -82,7 +83,7 @@ def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> 
     if error.fits:
         whole = newest_whole_step(directory_of_host(path) / CHECKPOINTS)
         parts.append(
-            "No checkpoint is whole."
+            f"No checkpoint is whole{_on_every_host()}; start again with another --run-dir."
             if whole is None
             else f"The newest checkpoint that is whole is of cycle {whole}; to resume from it:"
             f" {resume_command(path, whole)}"
@@ -121,10 +122,17 @@ def describe_lost_hosts(path: pathlib.Path) -> str:
 
 def describe_checkpoint(path: pathlib.Path) -> str:
     """Return which checkpoint is the last one, and the command that resumes from it."""
-    steps = steps_in(directory_of_host(path) / CHECKPOINTS)
+    # On a shared file system this host sees what the others have saved.
+    places = [directory_of_host(path, number) for number in range(jax.process_count())]
+    saved = [set(steps_in(place / CHECKPOINTS)) for place in places if place.is_dir()]
+    steps = sorted(set.intersection(*saved)) if saved else []
     if not steps:
-        return "There is no checkpoint."
+        return f"There is no checkpoint{_on_every_host()}."
     return f"The last checkpoint is of cycle {steps[-1]}; to resume from it: {resume_command(path)}"
+
+
+def _on_every_host() -> str:
+    return " on every host" if jax.process_count() > 1 else ""
 
 
 def summarize(ring: Ring, *, resume_command: str | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The files of a run: rows of metrics, checkpoints and evaluations."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -8,7 +9,7 @@ from sebulba.config import Config
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.stored import parse_which
 from sebulba.hosts import connection as hosts
-from sebulba.hosts.joining import choose_step
+from sebulba.hosts.joining import resume_together
 from sebulba.ring.run_end import RunEnd
 from sebulba.run.assembly import Ring
 from sebulba.run.autosave import Autosave
@@ -91,7 +92,9 @@ def open_outputs(
     own = directory_of_host(path)
     directory, env_steps, resumed = own / CHECKPOINTS, None, None
     if config.resume is not None:
-        resumed = resume(ring, directory, choose_step(directory, parse_which(config.resume)))
+        resumed = resume_together(
+            functools.partial(resume, ring, directory), directory, parse_which(config.resume)
+        )
         env_steps = resumed.env_steps
         on_message(str(resumed))
     if ring.warm_start is not None:

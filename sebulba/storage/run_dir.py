@@ -133,9 +133,14 @@ def recover_run_dir(path: pathlib.Path, lock: RunLock, config: Config) -> pathli
     return path
 
 
-def directory_of_host(path: pathlib.Path) -> pathlib.Path:
-    """Return the directory of this host's own files; for the first host it is `path`."""
-    process = jax.process_index()
+def directory_of_host(path: pathlib.Path, number: int | None = None) -> pathlib.Path:
+    """Return the directory of a host's own files; for the first host it is `path`.
+
+    Args:
+        path: the run directory.
+        number: of the host; None: this one.
+    """
+    process = jax.process_index() if number is None else number
     return path if process == 0 else path / "hosts" / str(process)
 
 

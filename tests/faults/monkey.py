@@ -114,7 +114,9 @@ class Run:
         latest = self.starts[-1] if self.starts else None
         if latest and (found := RESUME_COMMAND.search(latest.last_lines()[0])):
             return shlex.split(found[1])
-        if latest and 4 in latest.codes:
+        if latest and (
+            4 in latest.codes or "no checkpoint on every host" in latest.last_lines()[0]
+        ):
             shutil.rmtree(self.path)  # No checkpoint is whole: start again.
         start = [self.config, "--run-dir", self.path]
         return [*start, "--resume", "latest"] if self.steps() else start
@@ -258,7 +260,9 @@ def disturb(seed, directory, *, num_hosts=1, name=None):
         with kind.mounted(run.disk):
             kind.act(run)
             assert_ended_as_documented(run, kind)
-            run.resume_until_done(may_refuse=kind.may_refuse)
+            # What one of several hosts has lost, none can resume from.
+            has_lost = kind.loses_files and num_hosts > 1
+            run.resume_until_done(may_refuse=kind.may_refuse or has_lost)
             summary = run.assert_done()
             if kind.compares:
                 crc, rows = reference(agent, num_hosts)

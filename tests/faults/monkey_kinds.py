@@ -24,6 +24,7 @@ class Kind:
     needs_toy: bool = False  # the agent
     workers: bool = False  # Gymnasium's, in processes
     speaks: bool = True  # the last line can be read
+    loses_files: bool = False
     may_refuse: bool = False  # resuming may end with 4
     flags: tuple[str, ...] = ()  # of every start
     disk: str | None = None  # mount options of a disk of its own, which root alone can make
@@ -324,8 +325,8 @@ KINDS = {
     "resumed-on-a-full-disk": Kind(resume_on_a_full_disk, (2, FAILED, UNSAVED), disk=DISK),
     "read-only": Kind(live(make_read_only), (UNSAVED,), disk=DISK),
     "run-directory-moved": Kind(live(move), (FAILED, UNSAVED)),
-    "run-directory-removed": Kind(live(remove), (FAILED, UNSAVED)),
-    "checkpoints-removed": Kind(live(remove_checkpoints), (UNSAVED,)),
+    "run-directory-removed": Kind(live(remove), (FAILED, UNSAVED), loses_files=True),
+    "checkpoints-removed": Kind(live(remove_checkpoints), (UNSAVED,), loses_files=True),
     "second-writer": Kind(second_writer, (2,), **ALONE),
     "file-size-limit": Kind(live(limit_file_size), (FAILED, UNSAVED), **SILENT),
     "descriptors-used-up": Kind(live(use_up_descriptors), (FAILED, UNSAVED), **ALONE),

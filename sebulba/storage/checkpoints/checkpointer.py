@@ -186,6 +186,7 @@ class Checkpointer:
         path = self.directory / str(step)
         try:
             self._check()
+            self.directory.mkdir(exist_ok=True)  # Somebody may have removed it.
             partial = path.with_name(f"{path.name}{_TEMPORARY}")
             partial.mkdir()
             _write_arrays(partial / ARRAYS, state.arrays)

@@ -79,7 +79,7 @@ def restore(
     except CheckpointError as error:
         if not error.fits:
             raise
-        whole = newest_whole_step(directory)
+        whole = next(whole_steps(directory), None)
         advice = "No checkpoint is whole."
         if whole is not None:
             advice = f"The newest that is whole is {whole}; take it with --resume {whole}."
@@ -142,16 +142,18 @@ def restore_fitting(
     return leaves, compare(stored, expected)
 
 
-def newest_whole_step(directory: str | os.PathLike[str]) -> int | None:
-    """Return the newest step whose arrays are what was saved, after reading them."""
+def whole_steps(directory: str | os.PathLike[str]) -> Iterator[int]:
+    """Return the steps whose arrays are what was saved, newest first; each is read first."""
     directory = pathlib.Path(directory).resolve()
     for step in reversed(steps_in(directory)):
         with contextlib.suppress(CheckpointError):
             manifest = _read_manifest(directory, step)
             with _opened(directory, step) as stored:
-                if all(crc32_of(stored[name]) == crc for name, crc in manifest.crc32.items()):
-                    return step
-    return None
+                is_whole = all(
+                    crc32_of(stored[name]) == crc for name, crc in manifest.crc32.items()
+                )
+            if is_whole:
+                yield step
 
 
 def find_step(directory: pathlib.Path, which: Which) -> int:
