@@ -9,7 +9,7 @@ import dataclasses
 from typing import Literal
 
 from sebulba.toolkit.references import Core, Network
-from sebulba.toolkit.schedules import Scheduled
+from sebulba.toolkit.schedules import Schedule, Scheduled
 from sebulba.toolkit.settings import NetworkConfig
 
 
@@ -110,6 +110,41 @@ class PolicyGradientConfig(ActorCriticConfig):
     name: str = "policy_gradient"
     entropy_cost: Scheduled = 0.0
     learning_rate: Scheduled = 1e-2
+
+
+_PQN_EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=50_000)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PQNConfig:
+    """PQN (Gallici et al. 2025, arXiv 2407.04811)."""
+
+    name: str = "pqn"
+    """Agent name."""
+    torso: Literal["mlp", "minatar", "dqn"] = "mlp"
+    """Network torso, with LayerNorm and ReLU. minatar: one 3×3 convolution; dqn: DQN's three."""
+    hidden_sizes: tuple[int, ...] = (128, 128)
+    """Widths of the dense layers, also those after convolutions."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    lambda_: float = 0.65
+    """λ of the Q(λ) targets."""
+    reward_clip: float | None = None
+    """Rewards are clipped to ± this value in the learner; null: no clipping."""
+    epsilon: Scheduled = _PQN_EPSILON
+    """Exploration rate ε. Its schedule counts env steps taken, as each environment estimates."""
+    evaluation_epsilon: float = 0.0
+    """ε of the ε-greedy policy in evaluation."""
+    num_epochs: int = 2
+    """Passes over each learner cycle's trajectories."""
+    num_minibatches: int = 4
+    """Minibatches of transitions per epoch. The paper: 32."""
+    learning_rate: Scheduled = 5e-4
+    """Learning rate of RAdam."""
+    adam_epsilon: float = 1e-8
+    """ε of RAdam."""
+    max_grad_norm: float | None = 10.0
+    """Maximum global norm of the gradients; null: no clipping."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
