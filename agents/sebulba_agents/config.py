@@ -8,7 +8,7 @@ changes its default.
 import dataclasses
 from typing import Literal
 
-from sebulba.toolkit.references import Core, Network
+from sebulba.toolkit.references import Core, Network, Reference
 from sebulba.toolkit.schedules import Schedule, Scheduled
 from sebulba.toolkit.settings import NetworkConfig
 
@@ -116,13 +116,12 @@ _PQN_EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=50_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PQNConfig:
+class PQNConfig(NetworkConfig):
     """PQN (Gallici et al. 2025, arXiv 2407.04811)."""
 
     name: str = "pqn"
-    """Agent name."""
-    torso: Literal["mlp", "minatar", "dqn"] = "mlp"
-    """Network torso, with LayerNorm and ReLU. minatar: one 3×3 convolution; dqn: DQN's three."""
+    network: Literal["mlp", "minatar", "dqn"] | Reference = "mlp"  # type: ignore[assignment]
+    """Before the dense layers. minatar: one 3×3 convolution; dqn: DQN's three; or your own."""
     hidden_sizes: tuple[int, ...] = (128, 128)
     """Widths of the dense layers, also those after convolutions."""
     discount: float = 0.99
