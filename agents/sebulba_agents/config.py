@@ -8,20 +8,15 @@ changes its default.
 import dataclasses
 from typing import Literal
 
-from sebulba.toolkit.references import Core, Network
+from sebulba.toolkit.references import Core, Network, Reference
 from sebulba.toolkit.schedules import Schedule, Scheduled
+from sebulba.toolkit.settings import NetworkConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig:
+class ActorCriticConfig(NetworkConfig):
     """Settings of all agents with a policy and a value function."""
 
-    name: str = ""
-    """Agent name."""
-    network: Network = "mlp"
-    """From observations to features: tanh layers, none, convolutions, or your own flax module."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp's tanh layers; your own network gets them if it has this field."""
     lstm_size: int | None = None
     """Units of the recurrent core, which also sees last action and reward; null: no core."""
     core: Core = "lstm"
@@ -121,13 +116,12 @@ _PQN_EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=50_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PQNConfig:
+class PQNConfig(NetworkConfig):
     """PQN (Gallici et al. 2025, arXiv 2407.04811)."""
 
     name: str = "pqn"
-    """Agent name."""
-    torso: Literal["mlp", "minatar", "dqn"] = "mlp"
-    """Network torso, with LayerNorm and ReLU. minatar: one 3×3 convolution; dqn: DQN's three."""
+    network: Literal["mlp", "minatar", "dqn"] | Reference = "mlp"  # type: ignore[assignment]
+    """Before the dense layers. minatar: one 3×3 convolution; dqn: DQN's three; or your own."""
     hidden_sizes: tuple[int, ...] = (128, 128)
     """Widths of the dense layers, also those after convolutions."""
     discount: float = 0.99
@@ -161,21 +155,18 @@ class RandomConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SkillsConfig:
+class SkillsConfig(NetworkConfig):
     """DIAYN skills on A2C (Eysenbach et al. 2018, arXiv 1802.06070)."""
 
     corrects_for_policy_lag = False  # needs learner.policy_lag 0
 
     name: str = "skills"
-    """Agent name."""
     num_skills: int = 4
     """Number of skills; each episode draws one uniformly."""
     reward_weight: float = 1.0
     """Weight of the environment's reward; the skill reward has weight 1. The paper: 0."""
     network: Network = "flat"
     """From observations to the inputs of the tanh layers, as for other agents."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the tanh layers of policy, value and discriminator."""
     discount: float = 0.99
     """Discount factor γ."""
     lambda_: float = 0.95

@@ -14,9 +14,7 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
 from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.reductions import masked_mean
-from sebulba.toolkit.replay import ReplayState
-from sebulba.toolkit.replay.ratio import ReplayRatio
-from sebulba.toolkit.replay.transitions import Transitions
+from sebulba.toolkit.replay import ReplayState, Transitions, frame_stack, transition_replay
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import check_network
@@ -30,7 +28,6 @@ from sebulba_agents.q_learning import (
     select_action,
     with_copy,
 )
-from sebulba_agents.replay_agents import frame_stack, transition_replay
 from sebulba_agents.replay_config import DDQNConfig
 
 
@@ -51,15 +48,9 @@ class DDQN:
             run_spec,
             n_step=config.n_step,
             reward_clip=config.reward_clip,
-            stack=frame_stack(config, run_spec),
+            stack=frame_stack(config.frame_stack, config.frame_stack_fill, run_spec),
             priority_exponent=config.priority_exponent,
             importance_exponent=config.importance_exponent,
-        )
-        self._replay_ratio = ReplayRatio(
-            run_spec,
-            replay_ratio=config.replay_ratio,
-            min_replay_rows=config.min_replay_rows,
-            rows_per_update=config.batch_size,
         )
         self.network = QNetwork(
             num_actions=num_discrete_actions(run_spec, "ddqn"),
@@ -134,7 +125,7 @@ class DDQN:
         batch = self._replay.sample(experience, key)
         loss, td_error, metrics = self.loss_of_batch(networks, batch)
         experience = self._replay.update_priorities(experience, batch.ids, td_error)
-        metrics |= self._replay_ratio.metrics(experience, step, batch.num_transitions)
+        metrics |= self._replay.ratio.metrics(experience, step, batch.num_transitions)
         return loss, (experience, metrics)
 
     def loss_of_batch(
@@ -167,7 +158,7 @@ class DDQN:
 
     def num_updates_per_cycle(self, cycle: int) -> int:
         """Return the number of updates that keeps the replay ratio exactly."""
-        return self._replay_ratio.num_updates_in(cycle)
+        return self._replay.ratio.num_updates_in(cycle)
 
     def actor_networks(self, networks: QNetworks) -> PyTree:
         """Return the online parameters."""

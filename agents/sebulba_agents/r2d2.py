@@ -21,9 +21,8 @@ from sebulba.toolkit import replay
 from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import masked_mean
-from sebulba.toolkit.replay import ReplayState, Sample
+from sebulba.toolkit.replay import ReplayState, Sample, frame_stack, replay_ratio, replay_spec
 from sebulba.toolkit.replay.priorities import importance_weights
-from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
@@ -41,7 +40,6 @@ from sebulba_agents.q_learning import (
     sequence_priority,
     with_copy,
 )
-from sebulba_agents.replay_agents import frame_stack, replay_spec
 from sebulba_agents.replay_config import R2D2Config
 
 
@@ -84,7 +82,7 @@ class R2D2:
         self._config = config
         self._run_spec = run_spec
         check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
-        self._frame_stack = frame_stack(config, run_spec)
+        self._frame_stack = frame_stack(config.frame_stack, config.frame_stack_fill, run_spec)
         self._replay_spec = replay_spec(
             config,
             run_spec,
@@ -94,11 +92,8 @@ class R2D2:
             priority_exponent=config.priority_exponent,
         )
         self._batch_size = config.batch_size // run_spec.num_learner_devices
-        self._replay_ratio = ReplayRatio(
-            run_spec,
-            replay_ratio=config.replay_ratio,
-            min_replay_rows=config.min_replay_rows,
-            rows_per_update=config.batch_size * config.learn_length,
+        self._replay_ratio = replay_ratio(
+            config, run_spec, rows_per_update=config.batch_size * config.learn_length
         )
         self.network = RecurrentQNetwork(
             num_actions=num_discrete_actions(run_spec, "r2d2"),

@@ -19,15 +19,12 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.references import Network
-from sebulba.toolkit.replay import ReplayState
-from sebulba.toolkit.replay.ratio import ReplayRatio
-from sebulba.toolkit.replay.transitions import Transitions
+from sebulba.toolkit.replay import ReplayState, Transitions, transition_replay
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.replay_agents import transition_replay
 from sebulba_agents.replay_config import SACConfig
 
 # As in the authors' code; learned values stay far from both bounds.
@@ -138,12 +135,6 @@ class SAC:
         self._config = config
         self._run_spec = run_spec
         self._replay = transition_replay(config, run_spec)
-        self._replay_ratio = ReplayRatio(
-            run_spec,
-            replay_ratio=config.replay_ratio,
-            min_replay_rows=config.min_replay_rows,
-            rows_per_update=config.batch_size,
-        )
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
         )
@@ -227,7 +218,7 @@ class SAC:
             here=self._draw(here_key, policy, batch.observation),
             following=self._draw(next_key, policy, batch.next_observation),
         )
-        metrics |= self._replay_ratio.metrics(experience, step, batch.num_transitions)
+        metrics |= self._replay.ratio.metrics(experience, step, batch.num_transitions)
         return loss, (experience, metrics)
 
     def loss_of_batch(
@@ -309,7 +300,7 @@ class SAC:
 
     def num_updates_per_cycle(self, cycle: int) -> int:
         """Return the number of updates that keeps the replay ratio exactly."""
-        return self._replay_ratio.num_updates_in(cycle)
+        return self._replay.ratio.num_updates_in(cycle)
 
     def actor_networks(self, networks: SACNetworks) -> PyTree:
         """Return the policy's parameters."""

@@ -24,21 +24,46 @@ from tests.on_policy import make_run_spec
 
 PAGE = ROOT / "docs" / "tutorials" / "own_network.md"
 HERE = "tests.agents.test_own_network"
-AGENTS = ["impala", "a2c", "ppo", "policy_gradient", "r2d2", "ddqn", "sac", "skills"]
+AGENTS = ["impala", "a2c", "ppo", "policy_gradient", "r2d2", "ddqn", "pqn", "sac", "skills"]
 SETTINGS = {
-    "impala": ("impala_bandit", []),
+    "impala": ("impala_bandit", ["--agent.learning-rate", "3e-3"]),
     "ppo": ("ppo_bandit", []),
     "ddqn": ("ddqn_bandit", ["--agent.replay-capacity", "4000"]),
-    "r2d2": ("r2d2_recall", ["--agent.discount", "0.9", "--agent.replay-capacity", "8000"]),
+    "r2d2": ("r2d2_recall", ["--agent.replay-capacity", "8000"]),
     "sac": (
         "sac_bandit",
         [
-            *("--env.options", "{continuous: true}", "--agent.discount", "0.9"),
-            *("--agent.target-entropy", "-4", "--agent.replay-capacity", "8000"),
+            *("--env.options", "{continuous: true}", "--agent.target-entropy", "-4"),
+            *("--agent.replay-capacity", "8000"),
         ],
     ),
 }
 """The config that each agent learns with, and what the task needs besides."""
+
+
+class TupleEnv(gymnasium.Env):
+    """Observations of every kind; the reward is the action."""
+
+    observation_space = gymnasium.spaces.Tuple(
+        [
+            gymnasium.spaces.Box(0, 255, (10, 10, 4), np.uint8),
+            gymnasium.spaces.Dict({"vector": gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float64)}),
+            gymnasium.spaces.Discrete(3),
+        ]
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        done = bool(self.np_random.random() < 0.1)
+        return self.observation_space.sample(), float(action), done, False, {}
+
+
+gymnasium.register("Tuple-v0", entry_point=TupleEnv)
 
 
 class Sized(nn.Module):
@@ -173,12 +198,37 @@ def best_return(page, run_dir, name, *arguments):
         f"configs/{config}.yaml",
         [
             *("--env.id", "seeing:Seeing", "--agent.network", "my_network:ImageAndVector"),
-            *("--run-dir", str(run_dir), *settings, *arguments),
+            # An answer has no consequences.
+            *("--run-dir", str(run_dir), "--agent.discount", "0.9", *settings, *arguments),
         ],
     )
     config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
     assert lifecycle.train(config) == 0
     return json.loads((run_dir / "summary.json").read_text())["best_episode_return_mean"]
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        ("impala", "small"),
+        pytest.param("ppo", "small", marks=pytest.mark.slow),
+        pytest.param("r2d2", "small", marks=pytest.mark.slow),
+    ],
+)
+def test_tuples_and_dicts_come_through_gymnasium_normalisation_and_learner(name, network, tmp_path):
+    settings = ["--agent.normalize-observations", "true"] if name != "r2d2" else []
+    config = load_config(
+        f"configs/{SETTINGS[name][0]}.yaml",
+        [
+            *("--env.suite", "gymnasium", "--env.id", f"{HERE}:Tuple-v0"),
+            *("--run-dir", str(tmp_path / "run"), "--agent.network", network, *settings),
+            *("--run.total-env-steps", "1200", "--run.stop-at-return", "null"),
+        ],
+    )
+    config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
+    assert lifecycle.train(config) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["updates"] > 0
 
 
 @pytest.mark.slow
@@ -187,5 +237,5 @@ def best_return(page, run_dir, name, *arguments):
 def test_every_kind_of_agent_learns_from_a_dict(name, seed, page, tmp_path):
     """Random answers have a mean return of 2.5; of continuous ones about 3.7."""
     goal = 8.5 if name != "sac" else 8.0
-    limits = ["--run.total-env-steps", "60000", "--run.stop-at-return", str(goal)]
+    limits = ["--run.total-env-steps", "300_000", "--run.stop-at-return", str(goal)]
     assert best_return(page, tmp_path / "run", name, "--seed", str(seed), *limits) >= goal

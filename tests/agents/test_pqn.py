@@ -202,30 +202,32 @@ def test_agent_fits_the_protocol():
 
 
 @pytest.mark.parametrize(
-    ("torso", "shape", "message"),
+    ("network", "shape", "message"),
     [
         ("dqn", (84, 84, 4), "channels, height, width"),
         ("dqn", (4,), "expects one image"),
         ("minatar", (4, 2, 10), "height, width, channels"),
     ],
 )
-def test_torsos_refuse_other_observations(torso, shape, message):
+def test_networks_refuse_other_observations(network, shape, message):
     environment = EnvironmentSpec(
         observation=jax.ShapeDtypeStruct(shape, jnp.float32),
         action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
     )
     with pytest.raises(ConfigError, match=message):
-        PQN(dataclasses.replace(CONFIG, torso=torso), make_run_spec(environment=environment))
+        PQN(dataclasses.replace(CONFIG, network=network), make_run_spec(environment=environment))
 
 
 @pytest.mark.parametrize(
-    ("torso", "shape", "num_layers"), [("dqn", (4, 84, 84), 4), ("minatar", (10, 10, 6), 2)]
+    ("network", "shape", "num_layers"), [("dqn", (4, 84, 84), 4), ("minatar", (10, 10, 6), 2)]
 )
-def test_every_hidden_layer_is_normalised(torso, shape, num_layers):
+def test_every_hidden_layer_is_normalised(network, shape, num_layers):
     environment = EnvironmentSpec(
         observation=jax.ShapeDtypeStruct(shape, jnp.uint8),
         action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
     )
-    agent = PQN(dataclasses.replace(CONFIG, torso=torso), make_run_spec(environment=environment))
+    agent = PQN(
+        dataclasses.replace(CONFIG, network=network), make_run_spec(environment=environment)
+    )
     params = jax.eval_shape(agent.init_networks, jax.random.key(0))["params"]
     assert sum(name.startswith("LayerNorm") for name in params) == num_layers

@@ -11,10 +11,10 @@ import pytest
 from sebulba.devices.learner_devices import PER_DEVICE, LearnerDevices
 from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.errors import ConfigError
+from sebulba.toolkit.replay import transition_replay
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.transitions import fold
 from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
-from sebulba_agents.replay_agents import transition_replay
 from sebulba_agents.replay_config import DDQNConfig
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec

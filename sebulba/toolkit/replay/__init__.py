@@ -1,4 +1,13 @@
-"""Prioritised replay of sequences on the learner devices. Start reading at `buffer.py`."""
+"""Replay on the learner devices: all that an agent with a replay imports. Start at `buffer.py`.
+
+- Settings: `ReplayConfig`, a base of the agent's `Config`.
+- Single or n-step transitions: `transition_replay(config, run_spec)` returns a `TransitionReplay`
+  with `init`, `add`, `sample`, `update_priorities` and `ratio`, the number of updates of a cycle.
+- Sequences for recurrent agents: `replay_spec` and `replay_ratio`, and the functions `init`, `add`,
+  `newest`, `read`, `sample` and `update_priorities` over a `ReplayState`.
+- Frame stacks stored as single frames: `frame_stack`.
+- Rows of any content: `Row`, `row_shapes`, `rows_of`, `as_seen` and `valid_transitions`.
+"""
 
 from sebulba.toolkit.replay.buffer import (
     ReplaySpec,
@@ -15,19 +24,39 @@ from sebulba.toolkit.replay.buffer import (
     sample,
     update_priorities,
 )
+from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.ratio import ReplayRatio
+from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
+from sebulba.toolkit.replay.setup import frame_stack, replay_ratio, replay_spec, transition_replay
+from sebulba.toolkit.replay.transitions import TransitionReplay, Transitions
+from sebulba.toolkit.settings import ReplayConfig
 
 __all__ = [
+    "ReplayConfig",
+    "ReplayRatio",
     "ReplaySpec",
     "ReplayState",
+    "Row",
     "Sample",
     "SequenceIds",
     "Sequences",
+    "TransitionReplay",
+    "Transitions",
     "add",
+    "as_seen",
+    "frame_stack",
+    "importance_weights",
     "init",
     "is_stored",
     "newest",
     "read",
     "replay_bytes",
+    "replay_ratio",
+    "replay_spec",
+    "row_shapes",
+    "rows_of",
     "sample",
+    "transition_replay",
     "update_priorities",
+    "valid_transitions",
 ]

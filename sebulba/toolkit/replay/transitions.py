@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit import replay
 from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps
 from sebulba.toolkit.reductions import masked_mean
-from sebulba.toolkit.replay import ReplaySpec, ReplayState, Sample, SequenceIds
+from sebulba.toolkit.replay import buffer
+from sebulba.toolkit.replay.buffer import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import Scheduled, value_at
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
@@ -44,6 +45,7 @@ class TransitionReplay:
         spec: ReplaySpec,
         run_spec: RunSpec,
         *,
+        ratio: ReplayRatio,
         discount: float,
         batch_size: int,
         reward_clip: float | None = None,
@@ -55,6 +57,7 @@ class TransitionReplay:
         Args:
             spec: a sequence is the transitions of one n-step transition, at a stride of 1.
             run_spec: the run's.
+            ratio: how many updates a learner cycle takes, for `Agent.num_updates_per_cycle`.
             discount: γ.
             batch_size: transitions per draw.
             reward_clip: rewards are clipped to ± this value when drawn; None: no clipping.
@@ -63,6 +66,7 @@ class TransitionReplay:
             importance_exponent: β or its schedule, used with priorities. Without them, weights
                 only correct for unequal numbers of valid transitions on the learner devices.
         """
+        self.ratio = ratio
         self._spec = spec
         self._batch_size = batch_size
         self._run_spec = run_spec
@@ -75,7 +79,7 @@ class TransitionReplay:
 
     def init(self) -> ReplayState:
         """Return an empty replay of one learner device."""
-        return replay.init(self._spec, self._row, ())
+        return buffer.init(self._spec, self._row, ())
 
     def add(self, state: ReplayState, trajectory: Trajectory, actor_id: jax.Array) -> ReplayState:
         """Add rows; completed transitions get the greatest priority, invalid ones priority 0.
@@ -90,13 +94,13 @@ class TransitionReplay:
             trajectories_per_cycle=self._run_spec.trajectories_per_cycle,
         )
         state = dataclasses.replace(state, clock=clock)
-        state = replay.add(self._spec, state, rows_of(trajectory, self._stack, ()), (), actor_id)
-        ids = replay.newest(self._spec, state, actor_id)
-        env_steps = replay.read(self._spec, state, ids).rows.env_step
+        state = buffer.add(self._spec, state, rows_of(trajectory, self._stack, ()), (), actor_id)
+        ids = buffer.newest(self._spec, state, actor_id)
+        env_steps = buffer.read(self._spec, state, ids).rows.env_step
         is_invalid = ~valid_transitions(env_steps)[self._spec.num_context_rows]
         # A negative start is never stored, so valid transitions keep their priority.
         invalid = SequenceIds(stream=ids.stream, start=jnp.where(is_invalid, ids.start, -1))
-        return replay.update_priorities(
+        return buffer.update_priorities(
             self._spec, state, invalid, jnp.zeros(is_invalid.shape, jnp.float32)
         )
 
@@ -107,7 +111,7 @@ class TransitionReplay:
             state: this device's.
             key: consumed.
         """
-        sample = replay.sample(self._spec, state, key, self._batch_size)
+        sample = buffer.sample(self._spec, state, key, self._batch_size)
         rows = as_seen(sample.sequences.rows, self._stack)
         if self._reward_clip is not None:
             clipped = jnp.clip(rows.env_step.reward, -self._reward_clip, self._reward_clip)
@@ -148,7 +152,7 @@ class TransitionReplay:
         if not self._has_priorities:
             return state
         priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _LEAST_PRIORITY
-        return replay.update_priorities(self._spec, state, ids, priority)
+        return buffer.update_priorities(self._spec, state, ids, priority)
 
 
 def fold(

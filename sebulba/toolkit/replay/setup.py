@@ -1,31 +1,36 @@
-"""What agents with a replay share: the sizes of their replay, from settings and run."""
+"""The sizes of an agent's replay, from its settings and the run."""
+
+from typing import Literal
 
 import jax
 
 from sebulba.errors import ConfigError
-from sebulba.toolkit.replay import ReplaySpec
+from sebulba.toolkit.replay.buffer import ReplaySpec
 from sebulba.toolkit.replay.frame_stack import FrameStack
+from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.transitions import TransitionReplay
 from sebulba.toolkit.schedules import Scheduled
+from sebulba.toolkit.settings import ReplayConfig
 from sebulba.types import RunSpec
-from sebulba_agents.replay_config import QLearningConfig, ReplayConfig
 
 
-def frame_stack(config: QLearningConfig, run_spec: RunSpec) -> FrameStack | None:
-    """Return how frames are stacked; None: whole observations are stored.
+def frame_stack(
+    size: int | None, fill: Literal["repeat", "zeros"], run_spec: RunSpec
+) -> FrameStack | None:
+    """Return how frames are stacked; None, also as `size`: whole observations are stored.
 
     Raises:
-        ConfigError: the observations are not stacks of `frame_stack` frames.
+        ConfigError: the observations are not stacks of `size` frames.
     """
-    if config.frame_stack is None:
+    if size is None:
         return None
     shapes = [leaf.shape for leaf in jax.tree.leaves(run_spec.environment.observation)]
-    if len(shapes) != 1 or shapes[0][:1] != (config.frame_stack,):
+    if len(shapes) != 1 or shapes[0][:1] != (size,):
         raise ConfigError(
-            f"agent.frame_stack: expected one observation with {config.frame_stack} frames on its"
+            f"agent.frame_stack: expected one observation with {size} frames on its"
             f" first axis, got observations of {' and '.join(map(str, shapes))}; null stores any"
         )
-    return FrameStack(size=config.frame_stack, axis=0, fill=config.frame_stack_fill)
+    return FrameStack(size=size, axis=0, fill=fill)
 
 
 def replay_spec(
@@ -76,6 +81,16 @@ def replay_spec(
         ) from error
 
 
+def replay_ratio(config: ReplayConfig, run_spec: RunSpec, *, rows_per_update: int) -> ReplayRatio:
+    """Return the number of updates that keeps the replay ratio; see `ReplayRatio`."""
+    return ReplayRatio(
+        run_spec,
+        replay_ratio=config.replay_ratio,
+        min_replay_rows=config.min_replay_rows,
+        rows_per_update=rows_per_update,
+    )
+
+
 def transition_replay(
     config: ReplayConfig,
     run_spec: RunSpec,
@@ -102,6 +117,7 @@ def transition_replay(
     return TransitionReplay(
         spec,
         run_spec,
+        ratio=replay_ratio(config, run_spec, rows_per_update=config.batch_size),
         discount=config.discount,
         batch_size=config.batch_size // run_spec.num_learner_devices,
         reward_clip=reward_clip,
