@@ -2,10 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+from sebulba.devices.xla_flags import set_xla_flags
+
 if TYPE_CHECKING:
     from sebulba.evaluation.policy import load_policy
 
 __all__ = ["load_policy"]
+
+set_xla_flags()  # Here, since XLA reads them once, when the first backend starts.
 
 
 def __getattr__(name: str) -> Any:
