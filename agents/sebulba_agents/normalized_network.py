@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
+from sebulba.toolkit.convolutions import Conv
 from sebulba.types import PyTree
 
 NormalizedTorso = Literal["mlp", "minatar", "dqn"]
@@ -42,7 +43,7 @@ class NormalizedQNetwork(nn.Module):
         if self.torso == "dqn":
             x = jnp.moveaxis(x, 1, -1)
         for features, kernel, stride in _CONVOLUTIONS[self.torso]:
-            x = nn.Conv(
+            x = Conv(
                 features, (kernel, kernel), strides=stride, padding="VALID", kernel_init=he_normal()
             )(x)
             x = nn.relu(nn.LayerNorm()(x))

@@ -121,7 +121,7 @@ def _expected(operands: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         seen = (slice(None), slice(i, i + span, _STRIDE), slice(j, j + span, _STRIDE))
         output += images[seen] @ kernel[i, j]
         of_images[seen] += gradient @ kernel[i, j].T
-        of_kernel[i, j] = np.tensordot(images[seen], gradient, axes=[(0, 1, 2), (0, 1, 2)])
+        of_kernel[i, j] = np.einsum("nhwc,nhwo->co", images[seen], gradient)
     return {
         "sum of rows": matrix.sum(axis=0),
         "sum of columns": matrix.sum(axis=1),

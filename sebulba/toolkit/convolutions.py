@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen.initializers import lecun_normal, zeros_init
+from flax.typing import Initializer
 from jax import lax
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -29,12 +30,13 @@ class Conv(nn.Module):
     kernel_size: tuple[int, int]
     strides: int = 1
     padding: str = "SAME"
+    kernel_init: Initializer = lecun_normal()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return `[N, H', W', features]` of images `[N, H, W, C]`."""
         shape = (*self.kernel_size, x.shape[-1], self.features)
-        kernel = self.param("kernel", lecun_normal(), shape)
+        kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", zeros_init(), (self.features,))
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias)
         return (
