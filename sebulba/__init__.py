@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sebulba.devices.xla_flags import set_xla_flags
+
 if TYPE_CHECKING:
     from sebulba.config.loading import load_config
     from sebulba.evaluation.policy import load_policy
@@ -15,6 +17,8 @@ _HOMES = {
     "load_policy": "sebulba.evaluation.policy",
 }
 """The module of each function above."""
+
+set_xla_flags()  # Here, since XLA reads them once, when the first backend starts.
 
 
 def __getattr__(name: str) -> Any:

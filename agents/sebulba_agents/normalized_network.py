@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
+from sebulba.toolkit.convolutions import Conv
 from sebulba.toolkit.torsos import ObservationTorso, check_network, flatten
 from sebulba.types import PyTree
 
@@ -40,7 +41,7 @@ class NormalizedQNetwork(nn.Module):
         if self.network == "dqn":
             x = jnp.moveaxis(x, 1, -1)
         for features, kernel, stride in _CONVOLUTIONS.get(self.network, ()):
-            x = nn.Conv(
+            x = Conv(
                 features, (kernel, kernel), strides=stride, padding="VALID", kernel_init=he_normal()
             )(x)
             x = nn.relu(nn.LayerNorm()(x))

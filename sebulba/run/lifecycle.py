@@ -13,7 +13,9 @@ import jax
 
 from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
+from sebulba.devices.known_answers import MiscompiledError, check_compiler
 from sebulba.devices.xla_cpu import keep_freed_memory
+from sebulba.devices.xla_flags import describe_xla_flags
 from sebulba.errors import ConfigError, escaped
 from sebulba.exit_codes import (
     EXIT_CHECKPOINT,
@@ -90,6 +92,9 @@ def _exit_code(config: Config) -> int:
         path = pathlib.Path(_with_absolute_run_dir(config)[0].run_dir or "")
         _print_error(f"{error}\n{describe_unusable_checkpoint(error, path)}")
         return EXIT_CHECKPOINT
+    except MiscompiledError as error:
+        _print_error(f"sebulba: {error}")
+        return EXIT_FAILED
     except Exception as error:
         _print_error("".join(traceback.format_exception(error)))
         _print_error(f"sebulba: {type(error).__name__}: {error} – before the start.")
@@ -105,6 +110,8 @@ def _train(config: Config) -> int:
     hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
     console = Console(config.run.total_env_steps)
     console.message(f"{config.agent.name} on {config.env.suite} {config.env.id}, into {path}")
+    if flags := describe_xla_flags():
+        console.message(f"compiler: {flags}")
     try:
         with RunEnd(hosts_agree=hosts.are_several()).listening() as run_end:
             path = _run(config, path, lock, console, run_end)
@@ -255,10 +262,15 @@ def _write_non_finite(error: NonFiniteError, path: pathlib.Path, console: Consol
 
 
 def prepare_process(config: Config) -> None:
-    """Set process-wide options; call it before JAX starts its threads."""
+    """Set process-wide options; call it before JAX starts its threads.
+
+    Raises:
+        MiscompiledError: XLA computes wrong numbers on this machine.
+    """
     use_compilation_cache()
     if config.run.keep_memory:
         keep_freed_memory()
+    check_compiler()
 
 
 def use_compilation_cache() -> None:

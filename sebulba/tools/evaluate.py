@@ -9,6 +9,7 @@ import rich.console
 import rich.table
 
 from sebulba.config import Config
+from sebulba.devices.known_answers import check_compiler
 from sebulba.envs.base import Environment
 from sebulba.errors import ConfigError
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator, PlayedEpisodes
@@ -71,6 +72,7 @@ def _evaluate(options: argparse.Namespace, run_end: RunEnd) -> bool:
         check_format(options.video)
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
     use_compilation_cache()
+    check_compiler()
     stored = load_stored_policy(options.run_dir, which)
     if options.video is not None:
         check_rendering(stored.config.env)

@@ -1,0 +1,66 @@
+"""XLA flags that make programs on a CPU fast and right. Imports no jax."""
+
+import dataclasses
+import importlib.util
+import os
+
+_VARIABLE = "XLA_FLAGS"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flag:
+    """A flag, and the versions of jaxlib that know it: XLA ends the process at an unknown one."""
+
+    name: str
+    value: str
+    since: tuple[int, ...]
+    before: tuple[int, ...]  # the first version that it was not tried with
+
+    def suits(self, version: tuple[int, ...]) -> bool:
+        """Return whether a version of jaxlib knows the flag."""
+        return self.since <= version < self.before
+
+    def __str__(self) -> str:
+        return f"--{self.name}={self.value}"
+
+
+FLAGS = (
+    # What YNNPACK is not to compute. Its convolutions are 3 to 4 times slower than XLA's own. Its
+    # reductions lose rows or crash in jaxlib 0.10.2 (jax issues 39103 and 40412), and can be slower
+    # in 0.11 (37465).
+    Flag(
+        name="xla_cpu_experimental_ynn_fusion_type",
+        value="-individual_convolution,-reduce",
+        since=(0, 10, 0),
+        before=(0, 12, 0),
+    ),
+)
+
+
+def set_xla_flags() -> None:
+    """Add the flags to the environment; call before JAX starts its backends.
+
+    Adds no flag whose name is in `XLA_FLAGS`, which the user decides on, and none where programs
+    may run on an accelerator, whose plugin has its own list of known flags.
+    """
+    if not _runs_on_cpu():
+        return
+    from jaxlib.version import __version_info__ as version  # Without jax, quick to import.
+
+    given = os.environ.get(_VARIABLE, "")
+    missing = [str(flag) for flag in FLAGS if flag.name not in given and flag.suits(version)]
+    if missing:
+        os.environ[_VARIABLE] = " ".join([given, *missing]).strip()
+
+
+def describe_xla_flags() -> str:
+    """Return the flags of this process, for its log; empty if there are none."""
+    given = os.environ.get(_VARIABLE, "")
+    return f"{_VARIABLE}={given!r}" if given else ""
+
+
+def _runs_on_cpu() -> bool:
+    """Return whether JAX can use no other platform."""
+    if platforms := os.environ.get("JAX_PLATFORMS"):
+        return platforms == "cpu"
+    return not any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))

@@ -1,0 +1,217 @@
+"""Convolutions and max pooling whose gradients are fast on a CPU, also inside a `lax.scan`.
+
+XLA has fast kernels for convolutions on a CPU, but only with batch, rows, columns and channels in
+this order. Of the gradients that JAX derives it reorders those outside of loops only: inside, they
+run many times slower. Here they are stated in that order to begin with. The gradient of
+`nn.max_pool` is a scatter, which XLA runs slowly everywhere.
+
+Images are `[N, H, W, C]`. On other platforms, all gradients are those of JAX.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.initializers import lecun_normal, zeros_init
+from flax.typing import Initializer
+from jax import lax
+
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+Pads = tuple[tuple[int, int], tuple[int, int]]
+
+
+class Conv(nn.Module):
+    """A convolution with bias, with the parameters, names and values of `nn.Conv`."""
+
+    features: int
+    kernel_size: tuple[int, int]
+    strides: int = 1
+    padding: str = "SAME"
+    kernel_init: Initializer = lecun_normal()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return `[N, H', W', features]` of images `[N, H, W, C]`."""
+        shape = (*self.kernel_size, x.shape[-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, shape)
+        bias = self.param("bias", zeros_init(), (self.features,))
+        x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias)
+        return (
+            convolve(x, kernel, stride=self.strides, padding=self.padding) + bias[None, None, None]
+        )
+
+
+def convolve(x: jax.Array, kernel: jax.Array, *, stride: int, padding: str) -> jax.Array:
+    """Return the convolution `[N, H', W', O]` of images with a kernel `[h, w, C, O]`.
+
+    Args:
+        x: images `[N, H, W, C]`.
+        kernel: has the dtype of the images.
+        stride: of rows and of columns.
+        padding: `SAME` or `VALID`.
+    """
+    strides = (stride, stride)
+    (top, bottom), (left, right) = lax.padtype_to_pads(
+        x.shape[1:3], kernel.shape[:2], strides, padding
+    )
+    return _convolve(x, kernel, stride, ((top, bottom), (left, right)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _convolve(x: jax.Array, kernel: jax.Array, stride: int, pads: Pads) -> jax.Array:
+    return lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=_LAYOUT)
+
+
+def _convolve_forward(
+    x: jax.Array, kernel: jax.Array, stride: int, pads: Pads
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _convolve(x, kernel, stride, pads), (x, kernel)
+
+
+def _convolve_backward(
+    stride: int, pads: Pads, operands: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    def on_cpu(x: jax.Array, kernel: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (
+            _gradient_of_images(x.shape[1:3], kernel, gradient, stride, pads),
+            _gradient_of_kernel(x, kernel.shape[:2], gradient, stride, pads),
+        )
+
+    def derived(x: jax.Array, kernel: jax.Array, gradient: jax.Array) -> tuple[jax.Array, ...]:
+        plain = functools.partial(
+            lax.conv_general_dilated,
+            window_strides=(stride, stride),
+            padding=pads,
+            dimension_numbers=_LAYOUT,
+        )
+        return jax.vjp(plain, x, kernel)[1](gradient)
+
+    return lax.platform_dependent(*operands, gradient, cpu=on_cpu, default=derived)
+
+
+_convolve.defvjp(_convolve_forward, _convolve_backward)
+
+
+def _gradient_of_kernel(
+    x: jax.Array, size: Sequence[int], gradient: jax.Array, stride: int, pads: Pads
+) -> jax.Array:
+    """Return `[h, w, C, O]`: channels convolved with their batch of output gradients."""
+    ends = [
+        stride * (gradient.shape[axis] - 1) + size[axis - 1] - pads[axis - 1][0] for axis in (1, 2)
+    ]
+    # Rows and columns that no window reached, because of the stride.
+    x = x[:, : ends[0], : ends[1]]
+    result = lax.conv_general_dilated(
+        x.transpose(3, 1, 2, 0),
+        gradient.transpose(1, 2, 0, 3),
+        window_strides=(1, 1),
+        padding=[(pads[axis][0], ends[axis] - x.shape[axis + 1]) for axis in (0, 1)],
+        rhs_dilation=(stride, stride),
+        dimension_numbers=_LAYOUT,
+    )
+    return result.transpose(1, 2, 0, 3)
+
+
+def _gradient_of_images(
+    size: Sequence[int], kernel: jax.Array, gradient: jax.Array, stride: int, pads: Pads
+) -> jax.Array:
+    """Return `[N, H, W, C]`: output gradients, `stride` apart, convolved with the kernel."""
+    flipped = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
+    before = [kernel.shape[axis] - 1 - pads[axis][0] for axis in (0, 1)]
+    after = [
+        size[axis] - stride * (gradient.shape[axis + 1] - 1) - 1 + pads[axis][0] for axis in (0, 1)
+    ]
+    return lax.conv_general_dilated(
+        gradient,
+        flipped,
+        window_strides=(1, 1),
+        padding=list(zip(before, after, strict=True)),
+        lhs_dilation=(stride, stride),
+        dimension_numbers=_LAYOUT,
+    )
+
+
+@jax.custom_vjp
+def max_pool(x: jax.Array) -> jax.Array:
+    """Return the maxima `[N, ⌈H/2⌉, ⌈W/2⌉, C]` over 3×3 windows with stride 2, padding `SAME`.
+
+    As with `nn.max_pool`, the first of several equal maxima of a window, row by row, gets its
+    gradient.
+    """
+    return lax.platform_dependent(x, cpu=_max_pool_in_two, default=_max_pool_at_once)
+
+
+def _max_pool_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return max_pool(x), x
+
+
+def _max_pool_backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    def pull_back(pool, x: jax.Array, gradient: jax.Array) -> jax.Array:
+        (result,) = jax.vjp(pool, x)[1](gradient)
+        return result
+
+    return (
+        lax.platform_dependent(
+            x,
+            gradient,
+            cpu=functools.partial(pull_back, _max_pool_in_two),
+            default=functools.partial(pull_back, _max_pool_at_once),
+        ),
+    )
+
+
+max_pool.defvjp(_max_pool_forward, _max_pool_backward)
+
+
+def _max_pool_at_once(x: jax.Array) -> jax.Array:
+    return nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+
+
+def _max_pool_in_two(x: jax.Array) -> jax.Array:
+    # Columns first: of equal maxima, the one in the first row wins, whatever its column.
+    return _max_of_three(_max_of_three(x, 2), 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _max_of_three(x: jax.Array, axis: int) -> jax.Array:
+    """Return the maxima of windows of 3 along an axis, with stride 2 and padding `SAME`."""
+    first, second, third = _window(x, axis)
+    return jnp.maximum(jnp.maximum(first, second), third)
+
+
+def _window(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the first, second and third entry of every window."""
+    pads = [(0, 0)] * x.ndim
+    # `SAME` pads both ends of an odd length, and the far end of an even one.
+    pads[axis] = (1, 1) if x.shape[axis] % 2 else (0, 1)
+    padded = jnp.pad(x, pads, constant_values=-jnp.inf)
+    even = lax.slice_in_dim(padded, 0, None, 2, axis)
+    odd = lax.slice_in_dim(padded, 1, None, 2, axis)
+    num_windows = odd.shape[axis]
+    return (
+        lax.slice_in_dim(even, 0, num_windows, axis=axis),
+        odd,
+        lax.slice_in_dim(even, 1, num_windows + 1, axis=axis),
+    )
+
+
+def _max_of_three_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    return _max_of_three(x, axis), x
+
+
+def _max_of_three_backward(axis: int, x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    windows, pull_back = jax.vjp(lambda x: _window(x, axis), x)
+    first, second, third = windows
+    maximum = jnp.maximum(jnp.maximum(first, second), third)
+    zero = jnp.zeros_like(gradient)
+    is_first, is_second = first == maximum, second == maximum
+    of_first = jnp.where(is_first, gradient, zero)
+    of_second = jnp.where(~is_first & is_second, gradient, zero)
+    of_third = jnp.where(is_first | is_second, zero, gradient)
+    return pull_back((of_first, of_second, of_third))
+
+
+_max_of_three.defvjp(_max_of_three_forward, _max_of_three_backward)
