@@ -6,6 +6,7 @@ One process for each run; the results are compared in a table and a plot.
 import sys
 from collections.abc import Sequence
 
+from sebulba.config import flags
 from sebulba.process import open_standard_streams, program
 from sebulba.tools.sweep.command import sweep
 
@@ -22,7 +23,7 @@ sweep.json and sweep.png. Start the same command again to resume.
 --list                print the runs with their numbers, and train nothing
 
 As a task of a Slurm array, trains the run with the number of the task; the last task that ends
-writes the results. The other flags are those of python -m sebulba.train CONFIG --help."""
+writes the results."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -30,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     open_standard_streams()
     argv = sys.argv[1:] if argv is None else argv
     if any(argument in ("-h", "--help") for argument in argv):
-        print(f"{_USAGE}\n\n{_DESCRIPTION}")
-        return
+        config = [argument for argument in argv[:1] if not argument.startswith("-")]
+        flags.parse([*config, "--help"], program("sweep"), _DESCRIPTION)
     sys.exit(sweep(argv, usage=_USAGE))
 
 

@@ -20,7 +20,7 @@ from sebulba.storage.checkpoints.restore import restore_fitting, steps_in
 from sebulba_agents.config import ImpalaConfig
 from tests.evaluation.runs import tiny_config
 
-NORMALISED = ImpalaConfig(torso="mlp", hidden_sizes=(8,), normalize_observations=True)
+NORMALISED = ImpalaConfig(network="mlp", hidden_sizes=(8,), normalize_observations=True)
 
 
 @pytest.fixture
