@@ -18,6 +18,22 @@ AGENTS_GROUP = "sebulba.agents"
 SUITES_GROUP = "sebulba.envs"
 
 
+class Named(str):
+    """A name in a config that carries the object it names; see `sebulba.config.objects`."""
+
+    value: Any
+
+    def __new__(cls, name: str, value: Any) -> "Named":
+        """Return the string `name` that carries `value`."""
+        named = super().__new__(cls, name)
+        named.value = value
+        return named
+
+    def __deepcopy__(self, memo: dict) -> "Named":
+        # `dataclasses.asdict` copies the values of a config.
+        return self
+
+
 def load_named(name: str, own: Mapping[str, str], *, group: str, key: str = "") -> Any:
     """Import what a config names, and nothing else.
 
@@ -30,7 +46,7 @@ def load_named(name: str, own: Mapping[str, str], *, group: str, key: str = "") 
     Raises:
         ConfigError: the name is unknown, or its module or attribute does not exist.
     """
-    if ":" in name:
+    if isinstance(name, Named) or ":" in name:
         return load(name, key=key)
     # Twice: our own names are listed first, and their values win.
     known = own if name in own else {**own, **plugins(group), **own}
@@ -53,6 +69,8 @@ def load(reference: str, *, key: str = "") -> Any:
         ConfigError: the module does not exist, or has no such name.
         ImportError: the module exists, but its own imports fail.
     """
+    if isinstance(reference, Named):
+        return reference.value
     module_name, _, name = reference.partition(":")
     if not (module_name and name):
         raise ConfigError(f"{_prefix(key)}expected module:Name, got {reference!r}")

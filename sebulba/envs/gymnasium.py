@@ -6,10 +6,11 @@ from typing import Any
 import gymnasium
 import jax
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from sebulba.config import EnvConfig
-from sebulba.config.plugins import import_module
+from sebulba.config.plugins import Named, import_module
 from sebulba.envs import gymnasium_workers, spaces
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
 from sebulba.envs.lookup import describe_namespace, refuse_options
@@ -24,7 +25,8 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "GymnasiumEnvironmen
 
     The option `vectorization_mode` is `sync` (default), `async` (one process per environment) or
     `vector_entry_point`; `vector_kwargs` go to the vector environment, other options to the
-    environment. An id `module:Id` imports the module, which registers `Id`.
+    environment. An id `module:Id` imports the module, which registers `Id` or has a class or
+    function of that name.
 
     Raises:
         ConfigError: Gymnasium has no such environment or option, or the environment has an
@@ -170,10 +172,14 @@ def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> VectorEnv:
     module, _, name = config.id.rpartition(":")
-    if module:
-        import_module(module, key="env.id")
+    own = None
+    if isinstance(config.id, Named):
+        own = config.id.value
+    elif module:
+        own = getattr(import_module(module, key="env.id"), name, None)
+    spec = EnvSpec(id="Own-v0", entry_point=own) if callable(own) else config.id
     try:
-        return gymnasium.make_vec(config.id, num_envs, **options)
+        return gymnasium.make_vec(spec, num_envs, **options)
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(
             f"env.id: Gymnasium has no {config.id!r}{did_you_mean(name, gymnasium.registry)}"
