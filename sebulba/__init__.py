@@ -7,16 +7,43 @@ from sebulba.devices.xla_flags import set_xla_flags
 
 if TYPE_CHECKING:
     from sebulba.config.loading import load_config
+    from sebulba.config.schema import Config
+    from sebulba.errors import ConfigError
     from sebulba.evaluation.policy import load_policy
+    from sebulba.run.api import Result, TrainingError, TrainingInterrupted, train
+    from sebulba.storage.checkpoints.restore import CheckpointError
+    from sebulba.tools.evaluation import EvaluationResult, evaluate
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "load_config", "load_policy"]
+__all__ = [
+    "CheckpointError",
+    "Config",
+    "ConfigError",
+    "EvaluationResult",
+    "Result",
+    "TrainingError",
+    "TrainingInterrupted",
+    "__version__",
+    "evaluate",
+    "load_config",
+    "load_policy",
+    "train",
+]
 
 _HOMES = {
+    "CheckpointError": "sebulba.storage.checkpoints.restore",
+    "Config": "sebulba.config.schema",
+    "ConfigError": "sebulba.errors",
+    "EvaluationResult": "sebulba.tools.evaluation",
+    "Result": "sebulba.run.api",
+    "TrainingError": "sebulba.run.api",
+    "TrainingInterrupted": "sebulba.run.api",
+    "evaluate": "sebulba.tools.evaluation",
     "load_config": "sebulba.config.loading",
     "load_policy": "sebulba.evaluation.policy",
+    "train": "sebulba.run.api",
 }
-"""The module of each function above."""
+"""The module of each name above."""
 
 set_xla_flags()  # Here, since XLA reads them once, when the first backend starts.
 

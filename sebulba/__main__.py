@@ -3,6 +3,7 @@
 Imports nothing of a command that is not asked for.
 """
 
+import os
 import runpy
 import sys
 
@@ -39,6 +40,9 @@ def main() -> None:
     if name not in COMMANDS:
         print(f"sebulba: there is no command {name}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
+    # As `python -m` does: a config may name modules of the working directory.
+    if not sys.flags.safe_path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     # Usage lines and `run.json` begin with it.
     sys.argv = [f"sebulba {name}", *rest]
     runpy.run_module(f"sebulba.{name}", run_name="__main__")

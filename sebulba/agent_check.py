@@ -3,6 +3,7 @@
 Shapes come from `jax.eval_shape`, so nothing is computed or compiled.
 """
 
+import inspect
 from typing import Any
 
 import jax
@@ -22,11 +23,12 @@ class AgentError(ValueError):
 
 
 def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
-    """Check that `act` keeps the actor state's shapes and returns actions of the environment.
+    """Check methods, and that `act` keeps the actor state's shapes and returns actions.
 
     Raises:
-        AgentError: a leaf has another shape or dtype than expected.
+        AgentError: a method is missing, or a leaf has another shape or dtype than expected.
     """
+    _check_methods(agent)
     num_envs = run_spec.num_envs
     env_step = env_step_shapes(run_spec)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -48,6 +50,18 @@ def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
             raise AgentError(
                 f"act: extras: {_name(path)}: expected a leading axis of {num_envs} environments"
                 f" (actor.num_envs), got shape {leaf.shape}"
+            )
+
+
+def _check_methods(agent: Agent) -> None:
+    for name, method in inspect.getmembers(Agent, inspect.isfunction):
+        if not name.startswith("_") and not callable(getattr(agent, name, None)):
+            signature = inspect.signature(method)
+            plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+            what = (inspect.getdoc(method) or "").splitlines()[0]
+            raise AgentError(
+                f"{type(agent).__name__} has no method {name}; implement"
+                f" `def {name}{inspect.Signature(plain)}`: {what} See sebulba.agent.Agent"
             )
 
 

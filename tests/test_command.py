@@ -59,6 +59,32 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"sebulba {sebulba.__version__}\n"
 
 
+def test_a_command_finds_modules_of_the_working_directory(monkeypatch, capsys, tmp_path):
+    (tmp_path / "my_own_settings.py").write_text("class Agent: pass")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["/usr/bin", *sys.path[1:]])
+    assert call(monkeypatch, "train", "impala_catch", "--agent.name=my_own_settings:Agent") == 2
+    assert "expected its settings to be a dataclass `Config`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate"])
+def test_importing_the_module_of_a_command_leaves_the_function(name):
+    try:
+        importlib.import_module(f"sebulba.{name}")
+        function = getattr(sebulba, name)
+        assert function.__module__ in ("sebulba.run.api", "sebulba.tools.evaluation")
+        assert callable(function)
+    finally:
+        del sys.modules[f"sebulba.{name}"]
+
+
+def test_every_public_name_is_found():
+    assert all(getattr(sebulba, name) is not None for name in sebulba.__all__)
+    assert set(sebulba.__all__) <= set(dir(sebulba))
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = sebulba.trian
+
+
 def test_configs_are_copied_to_the_working_directory(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["sebulba", "configs", "--copy", "impala_catch"])

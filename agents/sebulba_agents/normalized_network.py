@@ -1,6 +1,7 @@
 """A Q network with LayerNorm before each activation, for Q-learning without a target network."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -26,7 +27,7 @@ class NormalizedQNetwork(nn.Module):
     """
 
     num_actions: int
-    network: str
+    network: Any  # `PQNConfig.network`
     hidden_sizes: Sequence[int]
 
     @nn.compact
@@ -52,7 +53,7 @@ class NormalizedQNetwork(nn.Module):
 
 
 def check_normalized_network(
-    network: str, hidden_sizes: Sequence[int], observation: PyTree
+    network: Any, hidden_sizes: Sequence[int], observation: PyTree
 ) -> None:
     """Check that the network accepts the observations.
 

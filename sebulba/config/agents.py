@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from sebulba.config.plugins import AGENTS_GROUP, load, load_named
+from sebulba.config.objects import settings_class
+from sebulba.config.plugins import AGENTS_GROUP, Named, load, load_named
 from sebulba.errors import ConfigError
 from sebulba_agents import AGENTS
 
@@ -23,6 +24,8 @@ def agent_config_class(name: str) -> type:
     Raises:
         ConfigError: there is no such agent, or its settings are no dataclass with a field `name`.
     """
+    if isinstance(name, Named):
+        return settings_class(name.value)
     if name in AGENTS:
         return load(AGENTS[name].config)
     config_class: Any = getattr(agent_factory(name), "Config", None)

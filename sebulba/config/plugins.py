@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sebulba.errors import ConfigError, did_you_mean
-from sebulba.toolkit.references import import_module, load
+from sebulba.toolkit.references import Named, import_module, load
 
-__all__ = ["import_module", "load", "load_named", "plugin_package", "plugins"]
+__all__ = ["Named", "import_module", "load", "load_named", "plugin_package", "plugins"]
 
 AGENTS_GROUP = "sebulba.agents"
 SUITES_GROUP = "sebulba.envs"
@@ -31,7 +31,7 @@ def load_named(name: str, own: Mapping[str, str], *, group: str, key: str = "") 
     Raises:
         ConfigError: the name is unknown, or its module or attribute does not exist.
     """
-    if ":" in name:
+    if isinstance(name, Named) or ":" in name:
         return load(name, key=key)
     # Twice: our own names are listed first, and their values win.
     known = own if name in own else {**own, **plugins(group), **own}

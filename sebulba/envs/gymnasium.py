@@ -30,9 +30,10 @@ def make(
 
     The option `vectorization_mode` is `sync` (default), `async` (one process per environment) or
     `vector_entry_point`; `vector_kwargs` go to the vector environment, other options to the
-    environment. An id `module:Id` imports the module, which registers `Id`; `module:function:Id`
-    also calls `module.function()`, for packages that register their environments there. Wrappers
-    are Gymnasium wrappers, or functions from one environment to another.
+    environment. An id `module:Id` imports the module, which registers `Id` or has a class or
+    function of that name; `module:function:Id` also calls `module.function()`, for packages that
+    register their environments there. Wrappers are Gymnasium wrappers, or functions from one
+    environment to another.
 
     Raises:
         ConfigError: Gymnasium has no such environment or option, a wrapper is of another kind, or

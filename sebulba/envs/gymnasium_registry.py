@@ -7,10 +7,12 @@ theirs only when they are asked to.
 import importlib
 import importlib.metadata
 import types
+from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
-from sebulba.config.plugins import import_module, load
+from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs.lookup import describe_namespace
 from sebulba.errors import did_you_mean
 
@@ -18,24 +20,33 @@ _HOOKS = "gymnasium.envs"
 """The group of entry points that packages declare their registering function in."""
 
 
-def register(name: str) -> str:
-    """Import the module of an id, call the function that it names, and return the id alone.
+def register(name: str) -> str | EnvSpec:
+    """Import the module of an id, call the function that it names, and return what to make.
 
     Args:
-        name: `Id`, `module:Id`, or `module:function:Id`.
+        name: `Id`, `module:Id`, `module:Class`, `module:function:Id`, or the name of an object.
+
+    Returns:
+        The id alone, or the specification of a class or function.
 
     Raises:
         ConfigError: there is no such module or function.
     """
+    if isinstance(name, Named):
+        return _spec_of(name.value)
     module, _, rest = name.partition(":")
     if not rest:
         return name
     function, _, bare = rest.partition(":")
     if not bare:
-        import_module(module, key="env.id")
-        return rest
+        own = getattr(import_module(module, key="env.id"), rest, None)
+        return _spec_of(own) if callable(own) else rest
     load(f"{module}:{function}", key="env.id")()
     return bare
+
+
+def _spec_of(entry_point: Any) -> EnvSpec:
+    return EnvSpec(id="Own-v0", entry_point=entry_point)
 
 
 def describe_unregistered(name: str) -> str:

@@ -29,6 +29,8 @@ def load_policy(
     *,
     greedy: bool = True,
     seed: int = 0,
+    agent: Any = None,
+    environment: Any = None,
 ) -> "Policy":
     """Load the policy of a run from its run directory.
 
@@ -39,12 +41,15 @@ def load_policy(
         checkpoint: `latest`, `best`, or the number of a learner cycle.
         greedy: whether to take the mode of the policy instead of samples.
         seed: seed of the samples.
+        agent: the object that `sebulba.train` was given, if it cannot be imported by its name.
+        environment: likewise.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.
         CheckpointError: the checkpoint does not exist or is damaged.
     """
-    stored = load_stored_policy(run_dir, parse_which(str(checkpoint)))
+    which = parse_which(str(checkpoint))
+    stored = load_stored_policy(run_dir, which, agent=agent, environment=environment)
     return Policy(stored, greedy=greedy, seed=seed)
 
 

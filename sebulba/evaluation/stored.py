@@ -2,8 +2,11 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -11,11 +14,12 @@ from sebulba.agent import Agent
 from sebulba.config import Config, EnvConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
+from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
 from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
-from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
+from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES
 from sebulba.types import EnvironmentSpec, Networks
 
 
@@ -33,8 +37,15 @@ class StoredPolicy:
     updates: int
 
 
-def read_config(run_dir: str | os.PathLike[str]) -> Config:
+def read_config(
+    run_dir: str | os.PathLike[str], *, agent: Any = None, environment: Any = None
+) -> Config:
     """Return the config that a run was started with.
+
+    Args:
+        run_dir: of the run.
+        agent: the object, if the run was given one that cannot be imported.
+        environment: likewise.
 
     Raises:
         ConfigError: not a run directory.
@@ -45,7 +56,37 @@ def read_config(run_dir: str | os.PathLike[str]) -> Config:
             f"expected a run directory with a {CONFIG}, got {run_dir}; create one with"
             " python -m sebulba.train CONFIG --run-dir RUN_DIR"
         )
-    return load_config(str(path))
+    overrides = {} if agent is None else {"agent.name": named_agent(agent)}
+    config = load_config(path, overrides)
+    return config if environment is None else with_environment(config, environment)
+
+
+@contextlib.contextmanager
+def _naming_the_sources(run_dir: str | os.PathLike[str]) -> Iterator[None]:
+    """Add to the error of a module that is missing where it was in training."""
+    try:
+        yield
+    except ConfigError as error:
+        for module, file in _sources(run_dir).items():
+            missing = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
+            if missing is not None and f"{module}.".startswith(f"{missing}."):
+                folder = file.parents[module.count(".")]
+                advice = f"run again with PYTHONPATH={folder}"
+            elif module == "__main__" and "__main__ has no" in str(error):
+                advice = "move it to a module, or give the object to sebulba.load_policy"
+            else:
+                continue
+            raise ConfigError(f"{error}. In training, it was in {file}: {advice}") from error
+        raise
+
+
+def _sources(run_dir: str | os.PathLike[str]) -> dict[str, pathlib.Path]:
+    """Return the files of the modules that the config of a run names."""
+    try:
+        files = json.loads((pathlib.Path(run_dir) / RUN).read_text(encoding="utf-8"))[SOURCES]
+        return {name.partition(":")[0]: pathlib.Path(file) for name, file in files.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # The run is of an earlier version, or its file is damaged.
 
 
 def parse_which(text: str) -> Which:
@@ -64,7 +105,12 @@ def parse_which(text: str) -> Which:
 
 
 def load_stored_policy(
-    run_dir: str | os.PathLike[str], which: Which, *, device: jax.Device | None = None
+    run_dir: str | os.PathLike[str],
+    which: Which,
+    *,
+    device: jax.Device | None = None,
+    agent: Any = None,
+    environment: Any = None,
 ) -> StoredPolicy:
     """Load the networks of a checkpoint, without the rest of it.
 
@@ -74,38 +120,41 @@ def load_stored_policy(
         run_dir: the directory of a finished or running run.
         which: a learner cycle, or the latest or best checkpoint.
         device: the device to act on; None: the first local one.
+        agent: as `read_config`.
+        environment: as `read_config`.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.
         CheckpointError: the checkpoint does not exist, is damaged, or has other networks.
     """
-    config = read_config(run_dir)
     device = device or jax.local_devices()[0]
-    environment = read_environment_spec(config.env)
+    with _naming_the_sources(run_dir):
+        config = read_config(run_dir, agent=agent, environment=environment)
+        spec = read_environment_spec(config.env)
     # One learner device is always valid: batch sizes that divide over more devices divide over one.
     actor_devices = config.devices.actor or (0,)
     run_spec = make_run_spec(
         config,
-        environment,
+        spec,
         num_actors=len(actor_devices) * config.actor.threads_per_device,
         num_learner_devices=1,
     )
-    agent: Agent = agent_factory(config.agent.name)(config.agent, run_spec)
+    made: Agent = agent_factory(config.agent.name)(config.agent, run_spec)
     placed = jax.sharding.SingleDeviceSharding(device)
     like = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-        jax.eval_shape(agent.init_networks, jax.eval_shape(lambda: jax.random.key(0))),
+        jax.eval_shape(made.init_networks, jax.eval_shape(lambda: jax.random.key(0))),
     )
     directory = pathlib.Path(run_dir) / CHECKPOINTS
     try:
         stored, meta = restore(directory, which, {"learner": {"networks": like}}, partial=True)
     except CheckpointError as error:
         raise CheckpointError(str(error).replace("--resume ", "--checkpoint ")) from error
-    networks = jax.jit(agent.actor_networks, out_shardings=placed)(stored["learner"]["networks"])
+    networks = jax.jit(made.actor_networks, out_shardings=placed)(stored["learner"]["networks"])
     return StoredPolicy(
         config=config,
-        agent=agent,
-        environment=environment,
+        agent=made,
+        environment=spec,
         networks=networks,
         device=device,
         learner_cycle=meta["learner"]["num_cycles"],

@@ -12,9 +12,9 @@ from sebulba.process import handled
 class RunEnd:
     """Why a run ends; nothing is set while it trains.
 
-    Each field has one writer, so no lock is needed: the learner's thread sets the goal, the signal
-    handler or (on several hosts) the learner's thread the signal, the supervisor the failure and
-    what was not saved.
+    No field has two writers that disagree, so no lock is needed: the learner's thread or a callback
+    of the user sets the goal, the signal handler or (on several hosts) the learner's thread the
+    signal, the supervisor the failure and what was not saved.
     """
 
     def __init__(self, *, hosts_agree: bool = False):

@@ -45,6 +45,7 @@ class PeriodicEvaluation:
         stop_on_error: bool,
         writer: MetricsWriter,
         on_message: Callable[[str], None],
+        on_row: Callable[[Row], None] = lambda row: None,
         now: Callable[[], float] = time.perf_counter,
     ):
         """Start at the ring's current cycle.
@@ -56,6 +57,7 @@ class PeriodicEvaluation:
             stop_on_error: whether `poll` and `finish` raise the error of a failed evaluation.
             writer: takes a row for each evaluation, in the supervisor's thread; `close` closes it.
             on_message: takes a line of text about each evaluation.
+            on_row: takes the same rows as the writer.
             now: seconds.
         """
         self._ring = ring
@@ -64,6 +66,7 @@ class PeriodicEvaluation:
         self._stop_on_error = stop_on_error
         self._writer = writer
         self._on_message = on_message
+        self._on_row = on_row
         self._now = now
         self._intervals = ring.progress.env_steps // interval_env_steps
         # Handed from the learner's thread to the supervisor's.
@@ -174,6 +177,7 @@ class PeriodicEvaluation:
             ),
         }
         self._writer.write(row)
+        self._on_row(row)
         self._on_message(describe_row(row))
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""A training run from its config to its exit code."""
+"""A training run from its config to its end, and to its exit code."""
 
 import contextlib
 import dataclasses
@@ -33,6 +33,7 @@ from sebulba.learning.non_finite import NonFiniteError
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.watchdog import Timeouts
 from sebulba.run.assembly import Ring, assemble
+from sebulba.run.callbacks import NO_CALLBACKS, Callbacks
 from sebulba.run.endings import (
     describe_checkpoint,
     describe_failure,
@@ -51,7 +52,7 @@ from sebulba.run.supervision import StuckError, run, start_daemon
 from sebulba.run.warm_start import with_exact_source
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.lock import MovedError, RunDirectoryError, RunLock, TakenOverError
-from sebulba.storage.metrics.console import Console
+from sebulba.storage.metrics.console import Console, Display
 from sebulba.storage.metrics.files import write_json
 from sebulba.storage.metrics.summary import write_summary
 from sebulba.storage.run_dir import (
@@ -101,27 +102,19 @@ def _exit_code(config: Config) -> int:
         return EXIT_FAILED
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndedRun:
+    """A run that has ended: saved, its files closed, its lock given back."""
+
+    config: Config  # with the complete path of the run directory
+    path: pathlib.Path  # of the run directory, which may have been moved during the run
+    run_end: RunEnd
+    ring: Ring | None  # None: it failed before there was one
+
+
 def _train(config: Config) -> int:
-    prepare_process(config)
-    config, is_new = _with_absolute_run_dir(config)
-    config = with_exact_source(config)
-    path, lock = open_run_dir_together(config, on_message=_print_error)
-    lock.keep(start_daemon)
-    hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
-    console = Console(config.run.total_env_steps)
-    console.message(f"{config.agent.name} on {config.env.suite} {config.env.id}, into {path}")
-    if flags := describe_xla_flags():
-        console.message(f"compiler: {flags}")
-    try:
-        with RunEnd(hosts_agree=hosts.are_several()).listening() as run_end:
-            path = _run(config, path, lock, console, run_end)
-    except ConfigError:
-        # Only what this process made, and nothing was learned yet.
-        if is_new and hosts.is_first():
-            shutil.rmtree(path)
-        raise
-    finally:
-        lock.release()
+    ended = run_to_end(config)
+    run_end, path = ended.run_end, ended.path
     code, failure = exit_code_of(run_end), run_end.failure
     is_compiling = isinstance(failure, StuckError) and failure.is_compiling
     if is_compiling and code > EXIT_SIGNAL_BASE:
@@ -135,6 +128,46 @@ def _train(config: Config) -> int:
     if isinstance(failure, StuckError) or (failure is not None and hosts.are_several()):
         end_process(code)
     return code
+
+
+def run_to_end(
+    config: Config, *, display: Display | None = None, callbacks: Callbacks = NO_CALLBACKS
+) -> EndedRun:
+    """Train to the goal, a signal or a failure, which the result's `run_end` holds.
+
+    Stop signals are received in the main thread only.
+
+    Args:
+        config: of the run.
+        display: takes rows and lines of text; None: a console on stderr.
+        callbacks: called in this thread with rows of metrics and evaluations.
+
+    Raises:
+        ConfigError: before the first act cycle: the config does not fit devices, agent or
+            environment. Later such errors are failures of the run like any other.
+        CheckpointError: before the first act cycle: the run cannot be resumed.
+    """
+    prepare_process(config)
+    config, is_new = _with_absolute_run_dir(config)
+    config = with_exact_source(config)
+    on_message = _print_error if display is None else display.message
+    path, lock = open_run_dir_together(config, on_message=on_message)
+    lock.keep(start_daemon)
+    hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
+    console = display or Console(config.run.total_env_steps)
+    console.message(f"{config.agent.name} on {config.env.suite} {config.env.id}, into {path}")
+    if flags := describe_xla_flags():
+        console.message(f"compiler: {flags}")
+    try:
+        with RunEnd(hosts_agree=hosts.are_several()).listening() as run_end:
+            return _run(config, path, lock, console, run_end, callbacks)
+    except ConfigError:
+        # Only what this process made, and nothing was learned yet.
+        if is_new and hosts.is_first():
+            shutil.rmtree(path)
+        raise
+    finally:
+        lock.release()
 
 
 def _with_absolute_run_dir(config: Config) -> tuple[Config, bool]:
@@ -154,24 +187,26 @@ def _print_error(text: str) -> None:
 
 
 def _run(
-    config: Config, path: pathlib.Path, lock: RunLock, console: Console, run_end: RunEnd
-) -> pathlib.Path:
-    """Run to the goal, a signal or a failure, and leave everything saved.
-
-    Returns:
-        The run directory, which may have been moved during the run.
-
-    Raises:
-        ConfigError: before the first act cycle: the config does not fit devices, agent or
-            environment. Later such errors are failures of the run like any other.
-        CheckpointError: before the first act cycle: the run cannot be resumed.
-    """
+    config: Config,
+    path: pathlib.Path,
+    lock: RunLock,
+    console: Display,
+    run_end: RunEnd,
+    callbacks: Callbacks,
+) -> EndedRun:
+    """Run to the goal, a signal or a failure, and leave everything saved; see `run_to_end`."""
 
     def write_row(row: dict[str, Any]) -> None:
         assert outputs is not None, "no cycle runs before they are open"
         outputs.fan_out.put(row)
         if hosts.is_first():
             console.update(row)
+        callbacks.add("metrics", row)
+
+    def poll() -> None:
+        assert outputs is not None
+        outputs.poll()
+        callbacks.deliver(run_end)
 
     ring: Ring | None = None
     outputs: Outputs | None = None
@@ -179,7 +214,14 @@ def _run(
     try:
         ring = assemble(config, write_row=write_row, on_warning=console.message, run_end=run_end)
         console.message(f"memory: {ring.memory_plan.describe()}")
-        outputs = open_outputs(ring, config, path, lock, console.message)
+        outputs = open_outputs(
+            ring,
+            config,
+            path,
+            lock,
+            console.message,
+            on_evaluation=lambda row: callbacks.add("evaluation", row),
+        )
         check_networks(networks_crc32(ring.learner))
         has_begun = True
         run(
@@ -187,7 +229,7 @@ def _run(
             mode=config.run.mode,
             writer_queues=outputs.fan_out.queues,
             after_cycle=outputs.after_cycle,
-            on_poll=outputs.poll,
+            on_poll=poll,
             timeouts=Timeouts(
                 env_s=config.actor.env_timeout_s,
                 update_s=config.learner.update_timeout_s,
@@ -204,7 +246,7 @@ def _run(
         if outputs is not None:
             path = _find_run_dir(config, path, lock, outputs, run_end, console)
             failure = outputs.close(run_end, threads_have_ended=threads_have_ended)
-            run_end.failure = run_end.failure or failure
+            run_end.failure = run_end.failure or failure or callbacks.finish(run_end)
         if ring is not None and threads_have_ended:
             ring.close_environments()
         console.close()
@@ -212,7 +254,7 @@ def _run(
         _write_non_finite(run_end.failure, path, console)
     if ring is not None and outputs is not None:
         _summarize(ring, path, console)
-    return path
+    return EndedRun(config=config, path=path, run_end=run_end, ring=ring)
 
 
 def _find_run_dir(
@@ -221,7 +263,7 @@ def _find_run_dir(
     lock: RunLock,
     outputs: Outputs,
     run_end: RunEnd,
-    console: Console,
+    console: Display,
 ) -> pathlib.Path:
     """Return where the run can be saved: its directory, also if that was moved or removed."""
     try:
@@ -239,7 +281,7 @@ def _find_run_dir(
     return path
 
 
-def _summarize(ring: Ring, path: pathlib.Path, console: Console) -> None:
+def _summarize(ring: Ring, path: pathlib.Path, console: Display) -> None:
     summary = summarize(ring, resume_command=resume_command(path))
     try:
         if isinstance(ring.run_end.failure, TakenOverError):
@@ -252,7 +294,7 @@ def _summarize(ring: Ring, path: pathlib.Path, console: Console) -> None:
     console.message(f"{line}. {describe_checkpoint(path)}" if is_interrupted else line)
 
 
-def _write_non_finite(error: NonFiniteError, path: pathlib.Path, console: Console) -> None:
+def _write_non_finite(error: NonFiniteError, path: pathlib.Path, console: Display) -> None:
     """Write which checkpoint holds the state that the update saw: the one taken after its cycle."""
     place = {"update": error.update, "learner_cycle": error.cycle, "checkpoint": error.cycle + 1}
     try:

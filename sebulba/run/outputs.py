@@ -18,7 +18,7 @@ from sebulba.run.state import resume
 from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.lock import RunLock, TakenOverError
-from sebulba.storage.metrics.base import MetricsWriter
+from sebulba.storage.metrics.base import MetricsWriter, Row
 from sebulba.storage.metrics.csv import CsvWriter
 from sebulba.storage.metrics.jsonl import JsonlWriter
 from sebulba.storage.metrics.tensorboard import TensorBoardWriter
@@ -83,8 +83,12 @@ def open_outputs(
     path: pathlib.Path,
     lock: RunLock,
     on_message: Callable[[str], None],
+    *,
+    on_evaluation: Callable[[Row], None] = lambda row: None,
 ) -> Outputs:
     """Open the run's files; to resume, bring the ring to its checkpoint first.
+
+    `on_evaluation` takes a row for each evaluation, in the supervisor's thread.
 
     Raises:
         CheckpointError: the checkpoint cannot be used; no file has been changed.
@@ -118,7 +122,9 @@ def open_outputs(
             interval_s=config.checkpoint.interval_s,
             on_warning=on_message,
         ),
-        evaluation=_periodic_evaluation(ring, config, path, on_message, resume_env_steps=env_steps),
+        evaluation=_periodic_evaluation(
+            ring, config, path, on_message, on_evaluation, resume_env_steps=env_steps
+        ),
         lock=lock,
     )
 
@@ -128,6 +134,7 @@ def _periodic_evaluation(
     config: Config,
     path: pathlib.Path,
     on_message: Callable[[str], None],
+    on_evaluation: Callable[[Row], None],
     *,
     resume_env_steps: int | None,
 ) -> PeriodicEvaluation | None:
@@ -156,6 +163,7 @@ def _periodic_evaluation(
             path / EVALUATIONS, resume_env_steps=resume_env_steps, on_warning=on_message
         ),
         on_message=on_message,
+        on_row=on_evaluation,
     )
 
 

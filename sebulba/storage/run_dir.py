@@ -18,6 +18,7 @@ import jax
 from sebulba.config import Config, DistributedConfig
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.naming import default_run_dir
+from sebulba.config.objects import source_files
 from sebulba.errors import ConfigError
 from sebulba.storage.checkpoints.restore import Which, steps_in
 from sebulba.storage.lock import LOCK, RunLock, take_lock
@@ -27,13 +28,16 @@ CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"
 NON_FINITE = "non_finite.json"
 """Which non-finite update stopped the run, and the checkpoint with the inputs of that update."""
+METRICS = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 EARLIER = "earlier"
 """Holds what runs have left that learned nothing, numbered from 1."""
-_RUN = "run.json"
+RUN = "run.json"
+SOURCES = "sources"
+"""In `run.json`: the file of each module that the config names."""
 _WRITTEN = (
     CONFIG,
-    _RUN,
+    RUN,
     CHECKPOINTS,
     EVALUATIONS,
     NON_FINITE,
@@ -183,12 +187,12 @@ def describe_run() -> dict:
 def record_in_run_json(path: pathlib.Path, key: str, value: Any) -> None:
     """Add a key to `run.json`, or replace its value."""
     stored = _read_run_json(path)
-    write_json(path / _RUN, {**stored, key: value})
+    write_json(path / RUN, {**stored, key: value})
 
 
 def _read_run_json(path: pathlib.Path) -> dict[str, Any]:
     try:
-        stored = json.loads((path / _RUN).read_text(encoding="utf-8"))
+        stored = json.loads((path / RUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return stored if isinstance(stored, dict) else {}
@@ -239,7 +243,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 def _write_start(path: pathlib.Path, config: Config) -> None:
     write_text(path / CONFIG, to_yaml(_without_process_id(config)))
-    write_json(path / _RUN, describe_run())
+    write_json(path / RUN, {**describe_run(), SOURCES: source_files(config)})
 
 
 def _reopen(path: pathlib.Path, config: Config) -> None:

@@ -14,6 +14,22 @@ Core = Literal["lstm"] | Reference
 """The type of `agent.core`; `sebulba.toolkit.lstm` explains the values."""
 
 
+class Named(str):
+    """A name in a config that carries the object it names; see `sebulba.config.objects`."""
+
+    value: Any
+
+    def __new__(cls, name: str, value: Any) -> "Named":
+        """Return the string `name` that carries `value`."""
+        named = super().__new__(cls, name)
+        named.value = value
+        return named
+
+    def __deepcopy__(self, memo: dict) -> "Named":
+        # `dataclasses.asdict` copies the values of a config.
+        return self
+
+
 def load(reference: str, *, key: str = "") -> Any:
     """Import what `module:Name` refers to.
 
@@ -25,6 +41,8 @@ def load(reference: str, *, key: str = "") -> Any:
         ConfigError: the module does not exist, or has no such name.
         ImportError: the module exists, but its own imports fail.
     """
+    if isinstance(reference, Named):
+        return reference.value
     module_name, _, name = reference.partition(":")
     if not (module_name and name):
         raise ConfigError(f"{_prefix(key)}expected module:Name, got {reference!r}")

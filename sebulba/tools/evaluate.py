@@ -12,8 +12,8 @@ from sebulba.config import Config
 from sebulba.devices.known_answers import check_compiler
 from sebulba.envs.base import Environment
 from sebulba.errors import ConfigError
-from sebulba.evaluation.episodes import EvaluationPlan, Evaluator, PlayedEpisodes
-from sebulba.evaluation.protocol import describe_protocol, notable_settings
+from sebulba.evaluation.episodes import EvaluationPlan, PlayedEpisodes
+from sebulba.evaluation.protocol import notable_settings
 from sebulba.evaluation.recording import Recording
 from sebulba.evaluation.rendering import check_rendering, load_opengl, with_rendering
 from sebulba.evaluation.statistics import Statistics, summarize
@@ -31,6 +31,7 @@ from sebulba.run.lifecycle import use_compilation_cache
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.files import write_json
+from sebulba.tools.evaluation import play, protocol_of
 
 _PIPE_WIDTH = 120
 
@@ -83,29 +84,12 @@ def _evaluate(options: argparse.Namespace, run_end: RunEnd) -> bool:
             return environment
         return Recording(environment, episodes=options.video_episodes)
 
-    evaluator = Evaluator(
-        stored.agent,
-        plan,
-        device=stored.device,
-        env_timeout_s=stored.config.actor.env_timeout_s,
-    )
-    evaluation = evaluator.start(stored.networks, wrap=wrap)
-    try:
-        while not evaluation.is_done and not run_end.is_interrupted:
-            evaluation.advance()
-    finally:
-        evaluation.close()
+    evaluation = play(stored, plan, wrap=wrap, is_interrupted=lambda: run_end.is_interrupted)
     if run_end.is_interrupted:
         return False
     played = evaluation.result()
     statistics = summarize(played.records, seed=plan.seed)
-    protocol = describe_protocol(
-        plan,
-        settings=evaluation.settings,
-        learner_cycle=stored.learner_cycle,
-        env_steps=stored.env_steps,
-        updates=stored.updates,
-    )
+    protocol = protocol_of(stored, plan, evaluation)
     _show(statistics, protocol, played)
     if options.json is not None:
         write_json(options.json, _to_json(statistics, protocol, played))

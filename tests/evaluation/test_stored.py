@@ -1,5 +1,7 @@
 """Loading a policy from a run directory."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -48,3 +50,14 @@ def test_parse_which_takes_latest_best_or_a_number():
 def test_spaces_of_asynchronous_environments_need_no_worker_process():
     config = EnvConfig(suite="gymnasium", id="CartPole-v1", options={"vectorization_mode": "async"})
     assert read_environment_spec(config).observation.shape == (4,)
+
+
+def test_a_module_that_is_elsewhere_is_named_with_its_place_in_training(tmp_path, monkeypatch):
+    # As if the run had been started in another directory.
+    (tmp_path / "config.yaml").write_text("agent: {name: my_lost_agent:Agent}")
+    place = "/home/me/project/my_lost_agent.py"
+    (tmp_path / "run.json").write_text(json.dumps({"sources": {"my_lost_agent:Agent": place}}))
+    with pytest.raises(
+        ConfigError, match=f"no module 'my_lost_agent'.*{place}.*PYTHONPATH=/home/me"
+    ):
+        load_stored_policy(tmp_path, "latest")

@@ -1,6 +1,7 @@
 """The progress of a run: a live bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
+import logging
 import math
 import sys
 import threading
@@ -15,12 +16,43 @@ import rich.table
 from sebulba.errors import escaped
 from sebulba.storage.metrics.base import Row
 
+_LOGGER = logging.getLogger("sebulba")
 _LIVE_INTERVAL_S = 0.1
 _MIN_LINE_INTERVAL_S = 2.0
 _MAX_LINE_INTERVAL_S = 60.0
 
 
-class _Display(Protocol):
+class Display(Protocol):
+    """Shows how a run goes. Thread-safe; never raises."""
+
+    def update(self, row: Row) -> None:
+        """Show a row of metrics."""
+        ...
+
+    def message(self, text: str) -> None:
+        """Show a line of text; works after `close` too."""
+        ...
+
+    def close(self) -> None:
+        """Show what is pending; may be called twice."""
+        ...
+
+
+class LogDisplay:
+    """Passes lines of text on to the logger `sebulba`, as INFO, and shows nothing itself."""
+
+    def update(self, row: Row) -> None:
+        """Show nothing."""
+
+    def message(self, text: str) -> None:
+        """Log a line of text."""
+        _LOGGER.info("%s", escaped(text))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Style(Protocol):
     def show(self, row: Row) -> None: ...
 
     def message(self, text: str) -> None: ...
@@ -50,9 +82,7 @@ class Console:
         display = _LiveDisplay if is_live else _PlainDisplay
         # Reentrant, because a signal handler may send a message while this thread draws.
         self._lock = threading.RLock()
-        self._display: _Display = display(
-            total_env_steps=total_env_steps, stream=stream, clock=clock
-        )
+        self._display: _Style = display(total_env_steps=total_env_steps, stream=stream, clock=clock)
 
     def update(self, row: Row) -> None:
         """Show a row, or keep it for later if another was shown a moment ago."""

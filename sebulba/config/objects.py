@@ -1,0 +1,131 @@
+"""Agents and environments of a config as Python objects instead of names. Imports no jax.
+
+A config holds names, so that it can be written to a file. The name of an object is a `Named`, a
+string that carries the object: whatever reads the config finds it there, in every thread, and no
+table of the process has to be filled and emptied.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import inspect
+import pathlib
+import sys
+from typing import Any
+
+from sebulba.config.plugins import Named
+from sebulba.config.schema import Config
+from sebulba.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NameOnly:
+    """The settings of an agent that has none in the config."""
+
+    name: str
+    """The agent."""
+
+
+def settings_class(agent: Any) -> type:
+    """Return the dataclass of an agent's settings: its `Config`, or `NameOnly`."""
+    return getattr(agent, "Config", NameOnly)
+
+
+def named_agent(agent: Any) -> Named:
+    """Return the `agent.name` of an agent: the value is called with `(config, run_spec)`.
+
+    Args:
+        agent: a class or function `(config, run_spec) -> Agent`, or an `Agent`.
+    """
+    if hasattr(agent, "init_networks") and not isinstance(agent, type):
+        return Named(_reference(agent), _Constant(agent))
+    if not callable(agent):
+        raise ConfigError(f"agent: expected an agent, or a class or function, got {agent!r}")
+    return Named(_reference(agent), agent)
+
+
+def with_agent(config: Config, agent: Any) -> Config:
+    """Return the config with an agent.
+
+    Its settings are `config.agent` if that is of the agent's dataclass `Config`, else the defaults
+    of `Config`, or none if the agent has no such dataclass.
+
+    Raises:
+        ConfigError: it is no agent, or its settings have no defaults.
+    """
+    name = named_agent(agent)
+    of_agent: Any = settings_class(name.value)
+    if isinstance(config.agent, of_agent):
+        return dataclasses.replace(config, agent=dataclasses.replace(config.agent, name=name))
+    try:
+        return dataclasses.replace(config, agent=of_agent(name=name))
+    except TypeError as error:
+        raise ConfigError(f"agent: expected `config.agent` of {of_agent}: {error}") from error
+
+
+def with_environment(config: Config, environment: Any) -> Config:
+    """Return the config with an environment; `env.options` are kept.
+
+    Args:
+        config: whose environment is replaced.
+        environment: a subclass of `gymnasium.Env`, or a function that takes `env.options` as
+            keywords and returns one; a JAX task or its class, as `sebulba.envs.jax_suite` explains;
+            or an adapter's function `(env_config, *, num_envs, seed)`.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    name = _reference(environment)
+    if all(hasattr(environment, each) for each in ("observation", "action_space", "reset", "step")):
+        is_class = isinstance(environment, type)
+        task = environment if is_class else _Constant(environment)
+        changes: dict[str, Any] = {"suite": "jax", "id": Named(name, task)}
+    elif not callable(environment):
+        raise ConfigError(
+            "environment: expected a class or function that makes environments, since each actor"
+            f" makes actor.num_envs of them, got {environment!r}; write lambda: MyEnvironment(...)"
+        )
+    elif {"num_envs", "seed"} <= _parameters(environment):
+        changes = {"suite": Named(name, environment), "id": name}
+    else:
+        changes = {"suite": "gymnasium", "id": Named(name, environment)}
+    return dataclasses.replace(config, env=dataclasses.replace(config.env, **changes))
+
+
+def source_files(config: Config) -> dict[str, str]:
+    """Return the file of each module that a config names as `module:Name`, by that name."""
+    files = {}
+    for name in (config.agent.name, config.env.suite, config.env.id):
+        module, colon, _ = name.partition(":")
+        # Parents are imported, which may fail; others may be no modules at all.
+        with contextlib.suppress(Exception):
+            loaded = sys.modules.get(module)
+            spec = importlib.util.find_spec(module) if loaded is None else None
+            file = getattr(loaded, "__file__", None) or getattr(spec, "origin", None)
+            if colon and file is not None:
+                files[str(name)] = str(pathlib.Path(file).absolute())
+    return files
+
+
+class _Constant:
+    """A factory that returns the same object each time."""
+
+    def __init__(self, value: Any):
+        self._value = value
+        if hasattr(value, "Config"):
+            self.Config = value.Config
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._value
+
+
+def _reference(value: Any) -> str:
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _parameters(function: Any) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # Written in C.
+        return set()

@@ -1,0 +1,202 @@
+"""`sebulba.train`: results, errors and callbacks, without anything left behind in the process."""
+
+import concurrent.futures
+import copy
+import dataclasses
+import logging
+import os
+import signal
+import subprocess
+
+import gymnasium
+import numpy as np
+import pytest
+
+import sebulba
+from sebulba.config import (
+    ActorConfig,
+    Config,
+    DevicesConfig,
+    EnvConfig,
+    EvaluationConfig,
+    RunConfig,
+)
+from sebulba.envs.jax_tasks import Catch
+from sebulba.run.api import TrainingError
+from sebulba_agents.config import ImpalaConfig
+from tests.subprocesses import started
+from tests.toys import ToyAgent, ToyConfig
+
+
+class FailingAgent(ToyAgent):
+    """Fails when its loss is traced, in the learner's thread."""
+
+    def loss(self, networks, experience, key, step):
+        raise ArithmeticError("no such loss")
+
+
+class Halves(gymnasium.Env):
+    """Rewards 1 for the action that the observation names; episodes of one step."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._side = int(self.np_random.integers(2))
+        return np.eye(2, dtype=np.float32)[self._side], {}
+
+    def step(self, action):
+        reward = float(action == self._side)
+        return np.eye(2, dtype=np.float32)[self._side], reward, True, False, {}
+
+
+def make_config(run_dir, **changes):
+    config = Config(
+        env=EnvConfig(suite="jax", id="Catch-v0"),
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        actor=ActorConfig(num_envs=4),
+        run=RunConfig(total_env_steps=2000, log_interval_env_steps=500),
+        agent=ToyConfig(),
+        run_dir=str(run_dir),
+    )
+    return dataclasses.replace(config, **changes)
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+def test_two_runs_of_a_process_return_results_and_leave_nothing_behind(tmp_path, capfd):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    variables = copy.copy(os.environ)
+    results = [sebulba.train(make_config(tmp_path / name)) for name in ("first", "second")]
+    for name, result in zip(("first", "second"), results, strict=True):
+        assert result.status == "done"
+        assert result.run_dir == tmp_path / name
+        assert result.env_steps == result.rows[-1]["env_steps"] >= 2000
+        assert len(result.rows) == 4
+        assert result.updates == result.rows[-1]["updates"] > 0
+        assert result.summary["networks_crc32"] and result.networks is not None
+        assert result.evaluations == []
+        action, _ = result.policy(np.zeros(50, np.float32))
+        assert 0 <= int(action) < 3
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert os.environ == variables
+    assert capfd.readouterr() == ("", ""), "a library call is quiet"
+
+
+def test_agent_and_environment_may_be_objects_and_callbacks_may_end_the_run(tmp_path):
+    events = []
+
+    def stop_early(event, row):
+        events.append((event, row["env_steps"]))
+        return event == "metrics" and row["env_steps"] >= 500
+
+    built = []
+
+    def build(settings, run_spec):
+        built.append(run_spec)
+        return ToyAgent(ToyConfig(), run_spec)
+
+    run = RunConfig(total_env_steps=10_000_000, log_interval_env_steps=500)
+    evaluation = EvaluationConfig(interval_env_steps=10_000_000, episodes=2, parallel_envs=2)
+    config = make_config(tmp_path / "run", run=run, evaluation=evaluation, agent=ImpalaConfig())
+    result = sebulba.train(config, agent=build, environment=Catch, callbacks=stop_early)
+    assert result.status == "done"
+    assert 500 <= result.env_steps < 10_000_000
+    assert [each for each in events if each[0] == "evaluation"] == [
+        ("evaluation", result.env_steps)
+    ]
+    assert result.evaluations[0]["episodes"] == 2
+    assert built[0].environment.action_space.n == 3
+    # The objects come with the policy, and a loaded one has to be given what has no name.
+    assert len(sebulba.evaluate(result.policy, episodes=3, parallel_envs=1).returns) == 3
+    with pytest.raises(sebulba.ConfigError):
+        sebulba.load_policy(tmp_path / "run")
+    policy = sebulba.load_policy(tmp_path / "run", agent=build)
+    observation = np.ones(50, np.float32)
+    assert policy(observation)[0] == result.policy(observation)[0]
+
+
+def test_a_gymnasium_class_is_an_environment_and_a_thread_may_train(tmp_path):
+    config = make_config(tmp_path / "run", run=RunConfig(total_env_steps=200))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        result = pool.submit(sebulba.train, config, agent=ToyAgent, environment=Halves).result()
+    assert result.status == "done"
+    # Both have names that can be imported, so the run directory is enough.
+    assert sebulba.load_policy(tmp_path / "run")(np.zeros(2, np.float32))[0] in (0, 1)
+
+
+def test_a_failure_raises_with_the_code_of_the_command_line(tmp_path):
+    with pytest.raises(TrainingError, match=r"ArithmeticError: no such loss.*learner") as caught:
+        sebulba.train(make_config(tmp_path / "run"), agent=FailingAgent)
+    assert caught.value.exit_code == 3
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert caught.value.result.status == "failed"
+    with pytest.raises(sebulba.ConfigError, match="expected a new or empty"):
+        sebulba.train(make_config(tmp_path))
+    with pytest.raises(sebulba.ConfigError, match=r"actor.num_envs: expected at least 1, got 0"):
+        sebulba.train(make_config(tmp_path / "other", actor=ActorConfig(num_envs=0)))
+
+
+def test_what_a_callback_raises_comes_out_as_it_is(tmp_path):
+    class Pruned(Exception):
+        pass
+
+    def prune(event, row):
+        raise Pruned(row["env_steps"])
+
+    with pytest.raises(Pruned):
+        sebulba.train(make_config(tmp_path / "run"), callbacks=[prune])
+
+
+def test_lines_of_text_go_to_the_log_or_to_stderr(tmp_path, caplog, capsys):
+    with caplog.at_level(logging.INFO, "sebulba"):
+        sebulba.train(make_config(tmp_path / "quiet"))
+    assert any("into" in line for line in caplog.messages)
+    assert any(line.startswith("done: ") for line in caplog.messages)
+    sebulba.train(make_config(tmp_path / "shown"), verbose=True)
+    assert "done: " in capsys.readouterr().err
+
+
+def test_a_method_that_is_missing_is_named_with_its_signature(tmp_path):
+    class Unfinished:
+        def __init__(self, config, run_spec):
+            self.made = ToyAgent(ToyConfig(), run_spec)
+
+        def __getattr__(self, name):
+            if name == "optimize":
+                raise AttributeError(name)
+            return getattr(self.made, name)
+
+    signature = (
+        r"def optimize\(self, networks, opt_state, grads, experience\)`: Return the networks"
+    )
+    with pytest.raises(TrainingError, match=f"Unfinished has no method optimize; .*{signature}"):
+        sebulba.train(make_config(tmp_path / "run"), agent=Unfinished)
+
+
+_SCRIPT = """
+import sys, sebulba
+if __name__ == "__main__":
+    run = {"total_env_steps": 10**9, "stop_at_return": None, "log_interval_env_steps": 1000}
+    one = {"actor": [0], "learner": [0]}
+    overrides = {"run_dir": sys.argv[1], "run": run, "devices": one}
+    config = sebulba.load_config("impala_catch", overrides)
+    try:
+        sebulba.train(config, callbacks=lambda event, row: print("row", flush=True))
+    except sebulba.TrainingInterrupted as error:
+        print(error.exit_code, error.result.status, error.result.env_steps > 0)
+        raise
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_script_saves_and_is_a_keyboard_interrupt(tmp_path):
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started(tmp_path / "script.py", tmp_path / "run", **pipes) as process:
+        assert process.stdout.readline() == "row\n"
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    assert stdout.splitlines()[-1] == "130 interrupted True"
+    assert "TrainingInterrupted: stopped by SIGINT" in stderr and "to resume from it" in stderr
+    assert any((tmp_path / "run" / "checkpoints").iterdir())
