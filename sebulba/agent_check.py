@@ -76,6 +76,8 @@ def env_step_shapes(run_spec: RunSpec) -> EnvStep:
     """Return the shapes and dtypes of one row of an actor's environments."""
     num_envs = run_spec.num_envs
     mask = run_spec.environment.action_mask
+    if mask is not None:
+        mask = jax.ShapeDtypeStruct((num_envs, *mask.shape), mask.dtype)
     flag = jax.ShapeDtypeStruct((num_envs,), bool)
     return EnvStep(
         observation=jax.tree.map(
@@ -86,7 +88,7 @@ def env_step_shapes(run_spec: RunSpec) -> EnvStep:
         terminated=flag,
         truncated=flag,
         is_first=flag,
-        action_mask=mask and jax.ShapeDtypeStruct((num_envs, *mask.shape), mask.dtype),
+        action_mask=mask,
     )
 
 

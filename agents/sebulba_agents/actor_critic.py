@@ -16,7 +16,7 @@ import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.distributions import Distribution
+from sebulba.toolkit.distributions import Distribution, legal_only
 from sebulba.toolkit.learner_clock import LearnerClock, at_step
 from sebulba.toolkit.minibatches import (
     ShuffledWindow,
@@ -322,7 +322,7 @@ class ActorCriticAgent:
         """
         normalization = networks.normalization
         reward = normalization.scale(env_steps.reward)
-        return self._network.apply(
+        outputs, core = self._network.apply(
             networks.params,
             normalization.normalize(env_steps.observation),
             reward=clip_rewards(reward, self._config.reward_clip),
@@ -330,6 +330,8 @@ class ActorCriticAgent:
             is_first=env_steps.is_first,
             state=core,
         )
+        policy = legal_only(outputs.policy, env_steps.action_mask)
+        return dataclasses.replace(outputs, policy=policy), core
 
     def unroll_window(self, networks: ActorCriticNetworks, window: Window) -> PolicyValue:
         """Return policy and value of all rows `[T + 1, B]` of a window or of one trajectory."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
-from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
+from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration, greedy_action
 from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState, Transitions, frame_stack, transition_replay
@@ -138,7 +138,8 @@ class DDQN:
         """
         online, target = networks.online, jax.lax.stop_gradient(networks.target)
         taken_q = select_action(self.network.apply(online, batch.observation), batch.action)
-        next_action = jnp.argmax(self.network.apply(online, batch.next_observation), axis=-1)
+        online_next_q = self.network.apply(online, batch.next_observation)
+        next_action = greedy_action(online_next_q, batch.next_action_mask)
         next_q = self.network.apply(target, batch.next_observation)
         td_error = batch.reward + batch.discount * select_action(next_q, next_action) - taken_q
         drawn = batch.weight > 0.0

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.distributions import legal_logits
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
 from sebulba.toolkit.learner_clock import LearnerClock
 from sebulba.toolkit.minibatches import (
@@ -148,10 +149,11 @@ class PQN:
         observation = jax.tree.map(lambda leaf: leaf[0], batch.env_steps.observation)
         q = self.network.apply(networks, observation)[None]
         taken_q, valid = select_action(q, batch.action), batch.valid
+        legal_q = legal_logits(q, batch.env_steps.action_mask)
         td_error = batch.extras - taken_q
         metrics = {
             "q_taken": masked_mean(taken_q, valid),
-            "q_greatest": masked_mean(jnp.max(q, axis=-1), valid),
+            "q_greatest": masked_mean(jnp.max(legal_q, axis=-1), valid),
             "td_error": masked_mean(jnp.abs(td_error), valid),
         }
         return masked_mean(0.5 * jnp.square(td_error), valid), metrics
@@ -190,7 +192,8 @@ def q_lambda_targets(q: jax.Array, trajectory: Trajectory, config: PQNConfig) ->
         trajectory: with raw rewards.
         config: γ, λ, reward clip.
     """
-    env_steps, values = trajectory.env_steps, jnp.max(q, axis=-1)
+    env_steps = trajectory.env_steps
+    values = jnp.max(legal_logits(q, env_steps.action_mask), axis=-1)
     # The recursion is that of generalised advantages, with greatest Q for values.
     advantages = gae(
         rewards=clip_rewards(env_steps.reward[1:], config.reward_clip),

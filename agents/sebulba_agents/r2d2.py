@@ -18,7 +18,8 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
-from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons
+from sebulba.toolkit.distributions import legal_logits
+from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons, greedy_action
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState, Sample, frame_stack, replay_ratio, replay_spec
@@ -163,10 +164,10 @@ class R2D2:
         epsilon = actor_state.epsilon
         if greedy:
             epsilon = jnp.full_like(epsilon, self._config.evaluation_epsilon)
-        action = epsilon_greedy(action_key, q, epsilon)
+        action = epsilon_greedy(action_key, q, epsilon, env_step.action_mask)
         actor_q = ActorQ(
             taken=select_action(q, action),
-            greatest=jnp.max(q, axis=-1),
+            greatest=jnp.max(legal_logits(q, env_step.action_mask), axis=-1),
             memory=memory if self._has_interior_starts else None,
         )
         memory = Memory(lstm=lstm, last_action=action)
@@ -251,9 +252,9 @@ class R2D2:
         target_q = self._learned_q(frozen, rows, last_action, recurrent.lstm)
         learned = jax.tree.map(lambda x: x[self._config.burn_in :], rows)
         taken_q = select_action(online_q[:-1], learned.action[:-1])
-        greedy_action = jnp.argmax(online_q, axis=-1)
+        best = greedy_action(online_q, learned.env_step.action_mask)
         td_errors, priority = self._td_errors(
-            learned, taken_q, bootstrap_q=select_action(target_q, greedy_action)
+            learned, taken_q, bootstrap_q=select_action(target_q, best)
         )
         weights = importance_weights(sample.probability, sample.num_sequences, importance_exponent)
         loss = weights * 0.5 * jnp.sum(jnp.square(td_errors), axis=0)

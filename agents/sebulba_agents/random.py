@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
+from sebulba.toolkit.distributions import Categorical, MultiCategorical, legal_only
 from sebulba.types import EnvStep, RunSpec, Trajectory
 from sebulba_agents.config import RandomConfig
 
@@ -21,6 +22,7 @@ class RandomAgent:
         Raises:
             ConfigError: the action space has no uniform distribution.
         """
+        self._space = run_spec.environment.action_space
         self._sample = _sampler(run_spec.environment.action_space, config.name)
 
     def init_networks(self, key: jax.Array) -> tuple[()]:
@@ -50,6 +52,8 @@ class RandomAgent:
         """Draw an action for each environment, in evaluation too."""
         del networks, greedy
         key, action_key = jax.random.split(actor_state)
+        if env_step.action_mask is not None:
+            return _draw_legal(self._space, action_key, env_step.action_mask), (), key
         return self._sample(action_key, env_step.reward.shape[0]), (), key
 
     def shard_actor_state(self, actor_state: jax.Array, sharding: ActorStateSharding) -> jax.Array:
@@ -95,6 +99,17 @@ class RandomAgent:
     def actor_networks(self, networks: tuple[()]) -> tuple[()]:
         """Return nothing."""
         return networks
+
+
+def _draw_legal(space: gymnasium.Space, key: jax.Array, action_mask: jax.Array) -> jax.Array:
+    """Return a random legal action for each environment, given masks `[B, A]`."""
+    sizes = [space.n] if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
+    num_envs = action_mask.shape[0]
+    uniform = MultiCategorical(
+        choices=tuple(Categorical(logits=jnp.zeros((num_envs, int(size)))) for size in sizes)
+    )
+    action = legal_only(uniform, action_mask).sample(key).reshape(num_envs, *space.shape)
+    return action + jnp.broadcast_to(jnp.asarray(space.start, jnp.int32), action.shape)
 
 
 def _sampler(space: gymnasium.Space, name: str) -> Callable[[jax.Array, int], jax.Array]:

@@ -6,10 +6,11 @@ gradients, stay finite.
 """
 
 import math
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sebulba.pytree import pytree_dataclass
 
@@ -131,6 +132,40 @@ class DiagonalGaussian:
     def mode(self) -> jax.Array:
         """Return `[..., A]`: the mean."""
         return self.mean
+
+
+def legal_logits(logits: jax.Array, action_mask: jax.Array | None) -> jax.Array:
+    """Return logits, or action values, `[..., A]`: −∞ for the actions that are not legal."""
+    return logits if action_mask is None else jnp.where(action_mask, logits, -jnp.inf)
+
+
+D = TypeVar("D", bound=Distribution)
+
+
+def legal_only(policy: D, action_mask: jax.Array | None) -> D:
+    """Return the policy over the legal actions: the logits of the others are −∞.
+
+    Their probabilities and the gradients of their logits are exactly 0, and `mode`, `sample`,
+    `entropy` and `kl` ignore them.
+
+    Args:
+        policy: `[...]`, discrete.
+        action_mask: `[..., A]` bool, see `EnvStep.action_mask`; None: the policy is returned as it
+            is.
+
+    Raises:
+        TypeError: the policy is continuous.
+    """
+    if action_mask is None:
+        return policy
+    if isinstance(policy, Categorical):
+        return type(policy)(logits=legal_logits(policy.logits, action_mask))
+    if isinstance(policy, MultiCategorical):
+        ends = np.cumsum([choice.logits.shape[-1] for choice in policy.choices])[:-1]
+        masks = jnp.split(action_mask, ends, axis=-1)
+        pairs = zip(policy.choices, masks, strict=True)
+        return type(policy)(choices=tuple(legal_only(choice, mask) for choice, mask in pairs))
+    raise TypeError(f"expected a discrete policy with an action mask, got {type(policy).__name__}")
 
 
 def _total(terms: list[jax.Array]) -> jax.Array:

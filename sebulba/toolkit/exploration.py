@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.distributions import Categorical, legal_logits
 from sebulba.toolkit.schedules import Scheduled, value_at
 from sebulba.types import EnvStep, RunSpec
 
@@ -83,7 +84,7 @@ class ScheduledExploration:
             epsilon = jnp.full_like(state.epsilon_power, self._evaluation_epsilon)
         else:
             epsilon = self.epsilon(state)
-        action = epsilon_greedy(action_key, q, epsilon)
+        action = epsilon_greedy(action_key, q, epsilon, env_step.action_mask)
         # The action of a final row is ignored: the next row is a reset, not an env step.
         counted = (~jnp.asarray(env_step.done)).astype(jnp.int32)
         state = ExplorationState(
@@ -112,15 +113,32 @@ def exploration_powers(
     return 1.0 + exponent * fraction
 
 
-def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
+def epsilon_greedy(
+    key: jax.Array, q: jax.Array, epsilon: jax.Array, action_mask: jax.Array | None = None
+) -> jax.Array:
     """Return actions `[B]` int32: the one with the greatest Q, or a random one with probability ε.
 
     Args:
         key: consumed.
         q: `[B, A]`.
         epsilon: `[B]`.
+        action_mask: `[B, A]` bool, the legal actions; None: all.
     """
     explore_key, action_key = jax.random.split(key)
-    greatest = jnp.argmax(q, axis=-1).astype(jnp.int32)
-    random = jax.random.randint(action_key, greatest.shape, 0, q.shape[-1], dtype=jnp.int32)
+    greatest = greedy_action(q, action_mask)
+    if action_mask is None:
+        random = jax.random.randint(action_key, greatest.shape, 0, q.shape[-1], dtype=jnp.int32)
+    else:
+        uniform = Categorical(logits=legal_logits(jnp.zeros_like(q), action_mask))
+        random = uniform.sample(action_key)
     return jnp.where(jax.random.uniform(explore_key, greatest.shape) < epsilon, random, greatest)
+
+
+def greedy_action(q: jax.Array, action_mask: jax.Array | None) -> jax.Array:
+    """Return the legal actions `[...]` int32 with the greatest Q.
+
+    Args:
+        q: `[..., A]`.
+        action_mask: `[..., A]` bool; None: all actions are legal.
+    """
+    return jnp.argmax(legal_logits(q, action_mask), axis=-1).astype(jnp.int32)

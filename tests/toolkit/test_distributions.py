@@ -9,6 +9,7 @@ from sebulba.toolkit.distributions import (
     Categorical,
     DiagonalGaussian,
     MultiCategorical,
+    legal_only,
 )
 
 PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.25, 0.5, 0.25]], np.float32)
@@ -138,3 +139,35 @@ def test_gaussian_draws_have_its_moments_and_the_divergence_of_their_densities()
     np.testing.assert_allclose(policy.kl(other)[0], log_ratio.mean(), atol=0.01)
     np.testing.assert_allclose(-policy.log_prob(draws).mean(), policy.entropy()[0], atol=0.02)
     np.testing.assert_array_equal(policy.kl(policy)[0], 0.0)
+
+
+def test_illegal_actions_have_neither_probability_nor_gradient():
+    logits, mask = jnp.array([[1.0, 5.0, 2.0], [0.5, 0.0, 9.0]]), jnp.array([[1, 0, 1]] * 2, bool)
+
+    def policy(logits):
+        return legal_only(Categorical(logits=logits), mask)
+
+    legal = Categorical(logits=logits[:, ::2])
+    np.testing.assert_allclose(policy(logits).entropy(), legal.entropy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        policy(logits).log_prob(jnp.array([2, 0])), legal.log_prob(jnp.array([1, 0])), rtol=1e-6
+    )
+    np.testing.assert_array_equal(policy(logits).mode(), [2, 2])
+    for function in (
+        lambda x: policy(x).entropy().sum(),
+        lambda x: policy(x).log_prob(jnp.array([2, 0])).sum(),
+        lambda x: policy(x).kl(policy(2.0 * x)).sum(),
+    ):
+        gradient = jax.grad(function)(logits)
+        assert (gradient[:, 1] == 0.0).all() and (gradient[:, ::2] != 0.0).all()
+
+
+def test_a_mask_of_several_choices_is_split_among_them():
+    choices = tuple(Categorical(logits=jnp.zeros((500, size))) for size in (2, 3))
+    mask = jnp.broadcast_to(jnp.array([0, 1, 1, 0, 1], bool), (500, 5))
+    draws = legal_only(MultiCategorical(choices=choices), mask).sample(jax.random.key(0))
+    assert set(np.unique(draws[:, 0])) == {1} and set(np.unique(draws[:, 1])) == {0, 2}
+    gaussian = DiagonalGaussian(mean=jnp.zeros((500, 2)), log_std=jnp.zeros((500, 2)))
+    with pytest.raises(TypeError, match="expected a discrete policy"):
+        legal_only(gaussian, mask)
+    assert legal_only(gaussian, None) is gaussian
