@@ -45,12 +45,12 @@ def check_alignment(subject: Subject, recording: Recording) -> CheckResult:
 
 def check_states(subject: Subject, recording: Recording) -> CheckResult:
     """Recompute `act` from the first row of each stream, and compare what the learner received."""
-    unroll = jax.jit(lambda *args: _unroll(subject.agent, *args))
+    acted = jax.jit(lambda *args: unroll(subject.agent, *args))
     failure, rows = None, 0
     for actor_id, start in enumerate(subject.start_states):
         state = start
         for item in _of_actor(recording, actor_id):
-            action, extras, after = unroll(item.networks, state, _acted_rows(item))
+            action, extras, after = acted(item.networks, state, _acted_rows(item))
             for what, axes, expected, got in (
                 ("initial_state", ("env",), as_data(state), item.initial_state),
                 ("trajectory.action", _ROW_AXES, action, item.trajectory.action),
@@ -76,13 +76,13 @@ def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
     if all(axis < 0 for axis in jax.tree.leaves(axes)):
         return skipped(FORGETTING, "no leaf of the actor state is per environment")
 
-    def unroll(*args: Any) -> tuple[PyTree, PyTree]:
-        return _unroll(subject.agent, *args, greedy=True)[:2]
+    def without_reset(*args: Any) -> tuple[PyTree, PyTree]:
+        return unroll(subject.agent, *args, greedy=True)[:2]
 
-    def unroll_reset(networks: PyTree, state: ActorState, rows: PyTree) -> tuple[PyTree, PyTree]:
-        return _unroll(subject.agent, networks, state, rows, greedy=True, reset=(state, axes))[:2]
+    def with_reset(networks: PyTree, state: ActorState, rows: PyTree) -> tuple[PyTree, PyTree]:
+        return unroll(subject.agent, networks, state, rows, greedy=True, reset=(state, axes))[:2]
 
-    both = jax.jit(lambda *args: (unroll(*args), unroll_reset(*args)))
+    both = jax.jit(lambda *args: (without_reset(*args), with_reset(*args)))
     failure = None
     for actor_id, start in enumerate(subject.start_states):
         items = _of_actor(recording, actor_id)[:2]
@@ -112,7 +112,7 @@ def _acted_rows(item: RecordedTrajectory) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[:-1], item.trajectory.env_steps)
 
 
-def _unroll(
+def unroll(
     agent: Any,
     networks: PyTree,
     state: ActorState,

@@ -25,6 +25,9 @@ BEHAVIOUR = "stored log-probabilities are those of the sampled actions"
 DONATION = "actor and learner states are donated"
 COMPILATION = "every function is compiled once"
 UPDATES = "updates descend, and reach every leaf in use"
+PREFERENCE = "rewarded actions become more likely"
+ENTROPY = "the entropy bonus raises the entropy"
+VALUES = "values approach rewards"
 PRIORITIES = "a TD error sets the priority of its own sequence"
 EPOCHS = "each epoch learns once from every transition"
 PADDING = "environments without valid rows change nothing"
@@ -54,6 +57,9 @@ SHORT_NAMES = {
     "donation": DONATION,
     "compilation": COMPILATION,
     "updates": UPDATES,
+    "preference": PREFERENCE,
+    "entropy": ENTROPY,
+    "values": VALUES,
     "priorities": PRIORITIES,
     "epochs": EPOCHS,
     "padding": PADDING,

@@ -260,7 +260,8 @@ def _discount_of_targets(
         shifted = [*leaves]
         shifted[index] = leaves[index] + jnp.float32(_REWARD)
         by_leaf = _flat(gradient(jax.tree.unflatten(structure, shifted), 0.0)) - base
-        if not _is_measurable(by_reward, by_leaf, base):
+        # A bootstrap value with the wrong sign has the opposite direction.
+        if not any(_is_measurable(by_reward, sign * by_leaf, base) for sign in (1.0, -1.0)):
             continue
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
         name = leaf_name("networks", paths[index])

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sebulba.agent_check import AgentError
 from sebulba.config import Config
@@ -13,6 +13,7 @@ from sebulba.errors import ConfigError
 from sebulba.tools.check import (
     acting,
     behaviour,
+    direction,
     efficiency,
     learner_devices,
     learning,
@@ -114,6 +115,12 @@ _RECORDING_CHECKS = (
             context.subject, context.recording, context.sensitivity
         ),
     ),
+    _learns(
+        direction.PREFERENCE,
+        direction.ENTROPY,
+        direction.VALUES,
+        run=direction.check_direction,
+    ),
     _learns(samples.PRIORITIES, run=samples.check_priorities),
     _learns(samples.EPOCHS, run=samples.check_epochs),
     _learns(scale.PADDING, run=scale.check_padding),
@@ -172,44 +179,43 @@ def check(
     except Exception as error:
         return Report(results=(failed(PROTOCOL, _describe(error)),), memory_plan=None)
     try:
-        context = _Context(subject)
-        results = [
-            passed(PROTOCOL, "act keeps its shapes, and its actions fit the action space"),
-            *_run_all(_START_CHECKS, context, wanted, on_progress),
-        ]
-        if any(wanted.intersection(each.names) for each in _RECORDING_CHECKS) or (
-            PIPELINE in wanted
-        ):
-            results += _check_pipeline(context, wanted, on_progress)
-        return Report(results=tuple(results), memory_plan=subject.memory_plan.describe())
+        results = tuple(results_of(subject, wanted, on_progress))
+        return Report(results=results, memory_plan=subject.memory_plan.describe())
     finally:
         subject.ring.close_environments()
 
 
-def _check_pipeline(
-    context: _Context, wanted: frozenset[str], on_progress: OnProgress
-) -> list[CheckResult]:
+def results_of(
+    subject: Subject,
+    wanted: frozenset[str] = frozenset(names.SHORT_NAMES.values()),
+    on_progress: OnProgress = lambda name: None,
+) -> Iterator[CheckResult]:
+    """Yield the results of the checks with these names, each as soon as it is known."""
+    context = _Context(subject)
+    yield passed(PROTOCOL, "act keeps its shapes, and its actions fit the action space")
+    yield from _run_all(_START_CHECKS, context, wanted, on_progress)
+    later = [name for each in _RECORDING_CHECKS for name in each.names if name in wanted]
+    if not later and PIPELINE not in wanted:
+        return
     on_progress(PIPELINE)
     try:
         recording = context.recording
     except ConfigError:
         raise
     except Exception as error:
-        later = [name for each in _RECORDING_CHECKS for name in each.names if name in wanted]
-        skips = [skipped(name, f"see “{PIPELINE}”") for name in later]
-        return [failed(PIPELINE, _describe(error)), *skips]
-    detail = f"{recording.num_cycles} learner cycles, {recording.num_updates} updates"
-    return [
-        passed(PIPELINE, detail),
-        *_run_all(_RECORDING_CHECKS, context, wanted, on_progress),
-    ]
+        yield failed(PIPELINE, _describe(error))
+        yield from (skipped(name, f"see “{PIPELINE}”") for name in later)
+        return
+    yield passed(
+        PIPELINE, f"{recording.num_cycles} learner cycles, {recording.num_updates} updates"
+    )
+    yield from _run_all(_RECORDING_CHECKS, context, wanted, on_progress)
 
 
 def _run_all(
     checks: Sequence[_Check], context: _Context, wanted: frozenset[str], on_progress: OnProgress
-) -> list[CheckResult]:
+) -> Iterator[CheckResult]:
     has_updates = first_learning_cycle(context.subject) is not None
-    results: list[CheckResult] = []
     broken: str | None = None  # the check whose error ends all others that need the loss
     for each in checks:
         if not wanted.intersection(each.names):
@@ -223,12 +229,11 @@ def _run_all(
             reason = f"see “{broken}”"
         else:
             found, raised = _run(each, context)
-            results += [result for result in found if result.name in wanted]
+            yield from (result for result in found if result.name in wanted)
             if raised and each.needs_updates and "sensitivity" not in vars(context):
                 broken = each.names[0]
             continue
-        results += [skipped(name, reason) for name in each.names if name in wanted]
-    return results
+        yield from (skipped(name, reason) for name in each.names if name in wanted)
 
 
 def _run(check: _Check, context: _Context) -> tuple[list[CheckResult], bool]:

@@ -18,6 +18,7 @@ _SHORT_PERIOD = 2  # of a target network, in updates
 _LEAST_UPDATES = 6
 _MOST_UPDATES = 64
 _SHIFT = 0.37
+_LEAST_SIZE = 1e-3  # of a gradient, relative to the greatest
 
 
 def check_updates(
@@ -34,12 +35,14 @@ def check_updates(
     opt_state = agent.init_opt_state(networks)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(before)]
     is_changed, has_gradient = np.zeros((2, len(paths)), bool)
+    ignored: int | None = None
     for step in range(num_updates):
         key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
         (_, (experience, _)), grads = sensitivity.loss_and_gradients(
             networks, experience, key, jnp.int32(step)
         )
-        after, opt_state = optimize(networks, opt_state, grads, experience)
+        opt_before = opt_state
+        after, opt_state = optimize(networks, opt_before, grads, experience)
         slope = _slope(grads, networks, after)
         if step == 0 and slope > 0.0:
             return failed(
@@ -47,6 +50,8 @@ def check_updates(
                 "networks (update 0): expected the step of optimize to have a negative product"
                 f" with the gradients, got {slope:.3g}; likely cause: optimize adds the gradients",
             )
+        if step == 0:
+            ignored = _first_ignored(optimize, networks, opt_before, grads, experience, after)
         networks = after
         is_changed |= ~_are_equal(before, networks)
         has_gradient |= [bool(np.any(leaf)) for leaf in jax.tree.leaves(as_numpy(grads))]
@@ -67,9 +72,53 @@ def check_updates(
                 " its period is longer, call the setting target_period), or stop_gradient cuts the"
                 " leaf off",
             )
+    if ignored is not None:
+        return failed(
+            UPDATES,
+            f"{leaf_name('gradient', paths[ignored])} (update 0): expected 0 where optimize does"
+            " not use the gradient, got another value; likely cause: a stop_gradient is missing",
+        )
+    for index in np.flatnonzero(is_changed & ~has_gradient):
+        is_array = np.size(jax.tree.leaves(before)[index]) > 1
+        if is_array and not _is_used(subject, recording, sensitivity, int(index)):
+            return failed(
+                UPDATES,
+                f"{leaf_name('networks', paths[index])} (updates 0 … {num_updates - 1}): expected"
+                " the loss or acting to use a leaf that optimize changes, got no difference with"
+                " other values of it; likely cause: the online network takes the place of the"
+                " target network",
+            )
     unused = len(paths) - int(is_changed.sum())
     detail = f"{int(is_changed.sum())} leaves changed in {num_updates} updates"
     return passed(UPDATES, f"{detail}; {unused} are not in use" if unused else detail)
+
+
+def _first_ignored(optimize: Any, networks: PyTree, *others: Any) -> int | None:
+    """Return the first leaf that has a gradient, without which `optimize` gives the same networks.
+
+    Args:
+        optimize: of the agent.
+        networks: before the update.
+        others: optimizer state, gradients, experience, and the networks after the update.
+    """
+    opt_state, grads, experience, after = others
+    if is_equal(as_numpy(networks), as_numpy(after)):
+        return None  # A learning rate of 0, as in a warm-up.
+    leaves, structure = jax.tree.flatten(grads)
+    sizes = [
+        float(jnp.linalg.norm(leaf)) if jnp.issubdtype(leaf.dtype, jnp.floating) else 0.0
+        for leaf in leaves
+    ]
+    for index, leaf in enumerate(leaves):
+        # Small gradients may be lost in rounding.
+        if sizes[index] == 0.0 or sizes[index] < _LEAST_SIZE * max(sizes):
+            continue
+        without = [*leaves]
+        without[index] = jnp.zeros_like(leaf)
+        result = optimize(networks, opt_state, jax.tree.unflatten(structure, without), experience)
+        if is_equal(as_numpy(result[0]), as_numpy(after)):
+            return index
+    return None
 
 
 def _slope(grads: PyTree, before: PyTree, after: PyTree) -> float:
@@ -95,7 +144,9 @@ def _is_used(
     leaves, structure = jax.tree.flatten(sensitivity.networks)
     if not jnp.issubdtype(leaves[index].dtype, jnp.floating):
         return False
-    leaves[index] = leaves[index] + jnp.asarray(_SHIFT, leaves[index].dtype)
+    # Not a constant, to which an advantage minus its mean is blind.
+    noise = np.random.default_rng(0).normal(_SHIFT, _SHIFT, leaves[index].shape)
+    leaves[index] = leaves[index] + jnp.asarray(noise, leaves[index].dtype)
     shifted = jax.tree.unflatten(structure, leaves)
     experience = sensitivity.experience(sensitivity.items)
     row, state = first_row(recording), subject.start_states[0]

@@ -67,6 +67,39 @@ class ShiftedReward(Faulty):
         return _with_trajectory(self, shift)(*args)
 
 
+class NegatedReward(Faulty):
+    """Learns to avoid rewards."""
+
+    def update_experience(self, *args):
+        def negate(env_steps):
+            return dataclasses.replace(env_steps, reward=-env_steps.reward)
+
+        return _with_trajectory(self, negate)(*args)
+
+
+class _OtherCost(Faulty):
+    """Has the opposite sign of a cost."""
+
+    cost = ""
+
+    def __init__(self, config, run_spec):
+        costs = {self.cost: -getattr(config.sound, self.cost)}
+        sound = dataclasses.replace(config.sound, **costs)
+        super().__init__(dataclasses.replace(config, sound=sound), run_spec)
+
+
+class EntropyCost(_OtherCost):
+    """Lowers the entropy."""
+
+    cost = "entropy_cost"
+
+
+class ValueCost(_OtherCost):
+    """Moves values away from their targets."""
+
+    cost = "baseline_cost"
+
+
 class MergedDone(Faulty):
     """Treats a truncation as a termination."""
 

@@ -1,10 +1,10 @@
 """Mutate the shipped agents' source, and see whether the check finds each mutant.
 
-    python -m tests.tools.check.mutants [--list] [--sample N] [--only MODULE …]
+    python -m tests.tools.check.mutants [--list] [--sample N] [--only MODULE …] [--table]
 
-Each mutant runs in a process of its own, with a copy of `agents/` in which one expression differs.
-A mutant is *equivalent* if the losses, gradients, updated parameters and actions of a short run are
-bitwise those of the original; *found* if a check fails; *missed* otherwise.
+A mutant is *equivalent* if it computes what the original does, or if the parameters, optimizer
+state and experience of a short run are bitwise the original's; *found* if a check fails; *missed*
+otherwise.
 """
 
 import argparse
@@ -12,14 +12,16 @@ import ast
 import collections
 import copy
 import dataclasses
-import os
+import json
 import pathlib
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sebulba.config import Config
 
 ROOT = pathlib.Path(__file__).parents[3]
 SOURCE = ROOT / "agents" / "sebulba_agents"
@@ -35,7 +37,22 @@ AGENT_OF = {
 }
 _REDUCTIONS = ("masked_mean", "masked_sum", "masked_moments", "reduce")
 _SWAPS = {"online": "target", "target": "online", "terminated": "truncated"}
-_MARK = "fingerprint: "
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "impala": {"normalize_observations": True, "normalize_rewards": True, "reward_clip": 1.0},
+    "ppo": {"value_clip": 0.2},
+}
+# By module and original expression. The first one changes bits, but not what is learned.
+EQUIVALENT = {
+    ("r2d2", "jax.lax.stop_gradient(td_errors)"): "priorities are no part of the loss",
+}
+REASONS = {
+    ("sac", "-float(action_size)"): "a constant",
+    ("ddqn", "actor_state.env_steps + counted"): "the schedule of ε never advances",
+    ("q_learning", "value + advantage"): "another parametrisation of the same action values",
+}
+TABLE = ROOT / "docs" / "check.md"
+CACHE = ROOT / ".pytest_cache" / "jax"
+_BEGIN, _END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +64,7 @@ class Mutant:
     operator: str
     before: str
     after: str
-    source: str = dataclasses.field(repr=False)
+    tree: ast.Module = dataclasses.field(repr=False)
 
 
 def _is_all_but_first(node: ast.AST) -> bool:
@@ -146,93 +163,128 @@ def mutants(modules: list[str]) -> Iterator[Mutant]:
                 code = text.splitlines()[line - 1]
                 if before == after or code.lstrip().startswith('"') or "class " in code:
                     continue
-                source = ast.unparse(ast.fix_missing_locations(tree))
-                yield Mutant(module, line, name, before, after, source)
+                yield Mutant(module, line, name, before, after, ast.fix_missing_locations(tree))
 
 
-def run(mutant: Mutant | None, agent: str) -> tuple[str, list[str]]:
-    """Check a mutant in a process; return its fingerprint and the failures."""
-    with tempfile.TemporaryDirectory() as path:
-        agents = pathlib.Path(path) / "agents"
-        shutil.copytree(SOURCE.parent, agents)
-        if mutant is not None:
-            (agents / "sebulba_agents" / f"{mutant.module}.py").write_text(mutant.source)
-        result = subprocess.run(
-            [sys.executable, "-m", "tests.tools.check.mutants", "--agent", agent],
-            env={**os.environ, "PYTHONPATH": f"{agents}:{ROOT}"},
-            cwd=path,
-            capture_output=True,
-            text=True,
-        )
-    lines = result.stdout.splitlines()
-    fingerprint = next((line for line in lines if line.startswith(_MARK)), "none")
-    failed = [line.removeprefix("✗ ") for line in lines if line.startswith("✗ ")]
-    if result.returncode and not failed:
-        failed = [f"raised: {result.stderr.splitlines()[-1]}"]
-    return fingerprint, failed
+def make_config(agent: str) -> "Config":
+    """Return the config of a mutant's agent, with settings that reach most of its code."""
+    from sebulba.config import ActorConfig, Config, EnvConfig, LearnerConfig
+
+    suite, id = ("jax", "ContinuousBandit-v0" if agent == "sac" else "Recall-v0")
+    return Config(
+        env=EnvConfig(suite=suite, id=id),
+        actor=ActorConfig(num_envs=4, trajectory_length=8, threads_per_device=2),
+        learner=LearnerConfig(trajectories_per_cycle=2),
+        agent=_make_settings(agent),
+    )
 
 
-def check_agent(name: str) -> None:
-    """Print the failures of an agent, and the fingerprint of what it computes."""
-    import hashlib
+def _make_settings(agent: str) -> Any:
+    from tests.tools.check.test_faults import AGENTS
 
+    settings = AGENTS[agent]
+    return dataclasses.replace(settings, **_SETTINGS.get(agent, {}))
+
+
+def examine_all(every: list[Mutant], results: pathlib.Path | None) -> Iterator[dict[str, Any]]:
+    """Yield the outcome of each mutant; those in the file of results are taken from it."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", 2)
-    from sebulba.tools.check.recording import record
-    from sebulba.tools.check.result import as_numpy
-    from sebulba.tools.check.subject import assemble_subject
-    from sebulba.tools.check.suite import check
-    from tests.tools.check.test_faults import AGENTS, config_of
+    # Mutants share most compiled functions, and the rest runs only a few times.
+    jax.config.update("jax_compilation_cache_dir", str(CACHE))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_disable_most_optimizations", True)
+    from tests.tools.check import mutation
 
-    config = config_of(AGENTS[name])
-    for result in check(config).results:
-        if result.status == "fail":
-            print(f"✗ {result.name}")
-    subject = assemble_subject(config)
-    recording = record(subject)
-    acted = [(each.trajectory.action, each.trajectory.extras) for each in recording.trajectories]
-    learned = as_numpy(subject.ring.learner.state.opt_state)
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves((acted, recording.networks, learned)):
-        digest.update(leaf.tobytes())
-    subject.ring.close_environments()
-    print(_MARK + digest.hexdigest())
+    known = json.loads(results.read_text()) if results is not None and results.exists() else []
+    keys = [_key(each) for each in known]
+    originals: dict[str, mutation.Original] = {}
+    rows = []
+    for each in every:
+        agent = AGENT_OF[each.module]
+        row = dataclasses.asdict(each) | {"agent": agent}
+        del row["tree"]
+        if _key(row) in keys:
+            row = known[keys.index(_key(row))]
+        else:
+            if agent not in originals:
+                originals[agent] = mutation.original(make_config(agent))
+            start = time.process_time()
+            with mutation.mutated(f"sebulba_agents.{each.module}", each.tree):
+                row |= dataclasses.asdict(mutation.examine(originals[agent]))
+            row["cpu_seconds"] = round(time.process_time() - start, 1)
+        if row["kind"] == "missed" and (each.module, each.before) in EQUIVALENT:
+            row["kind"] = "equivalent"
+        rows.append(row)
+        if results is not None:
+            results.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        yield row
+
+
+def _key(row: dict[str, Any]) -> tuple:
+    return tuple(row[name] for name in ("module", "line", "operator", "before", "after"))
+
+
+def make_table(rows: list[dict[str, Any]]) -> str:
+    """Return the table of the documentation."""
+    lines = ["| place | mutation | expression | outcome |", "|---|---|---|---|"]
+    for row in rows:
+        changed = f"`{row['before']}` → `{row['after']}`".replace("|", "\\|")
+        outcome = {
+            "found": f"found by `{row['check']}`",
+            "equivalent": f"equivalent: {reason(row)}",
+            "missed": f"**not found**: {reason(row)}",
+        }[row["kind"]]
+        lines.append(
+            f"| {row['module']}.py:{row['line']} | {row['operator']} | {changed} | {outcome} |"
+        )
+    counts = collections.Counter(row["kind"] for row in rows)
+    summary = (
+        f"{len(rows)} mutants: {counts['equivalent']} equivalent, {counts['found']} found,"
+        f" {counts['missed']} not found.\n\n"
+    )
+    return summary + "\n".join(lines) + "\n"
+
+
+def reason(row: dict[str, Any]) -> str:
+    """Return why a mutant is equivalent, or is not found."""
+    place = row["module"], row["before"]
+    return EQUIVALENT.get(place) or REASONS.get(place) or row["detail"] or "no question sees it"
 
 
 def main() -> None:
-    """List mutants, or run them and print the table."""
+    """List mutants, or examine them, print a line for each, and write the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--sample", type=int)
+    parser.add_argument("--sample", type=int, help="examine so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", default=list(AGENT_OF))
-    parser.add_argument("--agent")
+    parser.add_argument("--only", nargs="+", default=list(AGENT_OF), help="modules")
+    parser.add_argument("--lines", nargs="+", type=int, help="of the modules")
+    parser.add_argument("--results", type=pathlib.Path, help="JSON, to continue from and to")
+    parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     options = parser.parse_args()
-    if options.agent is not None:
-        check_agent(options.agent)
-        return
-    every = list(mutants(options.only))
+    every = [
+        each for each in mutants(options.only) if not options.lines or each.line in options.lines
+    ]
     if options.sample is not None:
         every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
-    originals: dict[str, str] = {}
-    counts: collections.Counter[str] = collections.Counter()
-    for each in every:
-        agent = AGENT_OF[each.module]
-        outcome, failed = "listed", []
-        if not options.list:
-            if agent not in originals:
-                originals[agent], failed = run(None, agent)
-                assert not failed, (agent, failed)
-            fingerprint, failed = run(each, agent)
-            is_same = fingerprint == originals[agent]
-            outcome = "found" if failed else "equivalent" if is_same else "missed"
-        counts[outcome] += 1
-        place = f"{each.module}.py:{each.line}"
-        why = f" | {failed[0]}" if failed else ""
-        print(f"| {outcome} | {place} | {each.operator} | `{each.before}` → `{each.after}`{why} |")
+    if options.list:
+        for each in every:
+            print(f"{each.module}.py:{each.line} {each.operator}: {each.before} → {each.after}")
+        return
+    rows = []
+    for row in examine_all(every, options.results):
+        rows.append(row)
+        print(row["kind"], row["check"], f"{row['module']}.py:{row['line']}", row["operator"])
+        print("   ", row["before"], "→", row["after"], f"({row['cpu_seconds']} s)")
         sys.stdout.flush()
-    print(dict(counts))
+    counts = collections.Counter(row["kind"] for row in rows)
+    print(dict(counts), f"{sum(row['cpu_seconds'] for row in rows):.0f} s of CPU time")
+    if options.table:
+        before, _, rest = TABLE.read_text().partition(_BEGIN)
+        after = rest.partition(_END)[2]
+        TABLE.write_text(before + _BEGIN + make_table(rows) + _END + after)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Serial training and the check run without jit, so that a debugger sees numbers."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -15,15 +16,30 @@ run: {total_env_steps: 16}
 """
 
 
-def run_module(module, *arguments, path):
+DEBUGGED = """
+from tests.tools.check.small_agents import ImportanceAgent
+
+
+class Debugged(ImportanceAgent):
+    def loss(self, networks, experience, key, step):
+        loss, aux = super().loss(networks, experience, key, step)
+        # As typed at a breakpoint.
+        print("rewards:", float(experience.trajectory.env_steps.reward.sum()))
+        print("loss:", loss)
+        return loss, aux
+"""
+
+
+def run_module(module, *arguments, path, config_text=TINY):
     config = path / "tiny.yaml"
-    config.write_text(TINY)
+    config.write_text(config_text)
+    python_path = os.pathsep.join([*sys.path, str(path)])
     return subprocess.run(
         [sys.executable, "-m", module, str(config), *arguments],
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "JAX_DISABLE_JIT": "1"},
+        env={**os.environ, "JAX_DISABLE_JIT": "1", "PYTHONPATH": python_path},
     )
 
 
@@ -44,3 +60,14 @@ def test_the_check_without_jit(tmp_path):
     assert "✗" not in result.stdout
     assert "JAX_DISABLE_JIT is set" in result.stdout
     assert "checking: the loss bootstraps at a truncation" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_breakpoint_in_a_loss_shows_numbers(tmp_path):
+    (tmp_path / "debugged.py").write_text(DEBUGGED)
+    text = TINY.replace("{name: a2c, hidden_sizes: [4]}", "{name: 'debugged:Debugged'}")
+    arguments = ("--run.mode", "serial", "--run-dir", str(tmp_path / "run"))
+    result = run_module("sebulba.train", *arguments, path=tmp_path, config_text=text)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^rewards: -?\d", result.stdout, re.MULTILINE)
+    assert re.search(r"^loss: .*\d\.\d", result.stdout, re.MULTILINE)
