@@ -184,6 +184,12 @@ class Config:
     """Seed of the networks, actors and environments."""
     run_dir: str | None = None
     """Directory of the results; null: runs/<agent>-<environment>-<date and time>."""
+    init_from: str | None = None
+    """Run whose networks and normalisers a new run starts with: RUN_DIR, RUN_DIR@best,
+    RUN_DIR@latest or RUN_DIR@CYCLE; null: newly initialised networks."""
+    init_mismatch: Literal["fail", "new"] = "fail"
+    """What to do with arrays of the networks that differ from those of init_from by name, shape or
+    dtype: fail, or leave them newly initialised."""
     resume: str | None = None
     """Checkpoint in run_dir to resume from: latest, best, or the number of its learner cycle; null:
     start a new run."""

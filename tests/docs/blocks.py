@@ -38,7 +38,7 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _FILE_NAME = re.compile(r"# (?P<name>[\w/.-]+\.(?:py|yaml))\n")
-_INLINE_COMMAND = re.compile(r"`(python -m (?:sebulba|benchmarks)[^`]*)`")
+_INLINE_COMMAND = re.compile(r"`((?:python -m (?:sebulba|benchmarks)|sebulba [a-z])[^`]*)`")
 _LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]+)(?:#[^)]*)?\)")
 
 
