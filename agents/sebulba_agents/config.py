@@ -123,8 +123,8 @@ class PQNConfig:
 
     name: str = "pqn"
     """Agent name."""
-    torso: Literal["mlp", "minatar", "dqn"] = "mlp"
-    """Network torso, with LayerNorm and ReLU. minatar: one 3×3 convolution; dqn: DQN's three."""
+    network: Literal["mlp", "small", "dqn"] = "mlp"
+    """Layers with LayerNorm and ReLU. small: MinAtar's convolution; dqn: DQN's three; mlp: none."""
     hidden_sizes: tuple[int, ...] = (128, 128)
     """Widths of the dense layers, also those after convolutions."""
     discount: float = 0.99

@@ -11,14 +11,16 @@ from flax.linen.initializers import he_normal
 from sebulba.errors import ConfigError
 from sebulba.types import PyTree
 
-NormalizedTorso = Literal["mlp", "minatar", "dqn"]
+NormalizedNetwork = Literal["mlp", "small", "dqn"]
 
 # Features, kernel and stride of each convolution.
 _CONVOLUTIONS = {
     "mlp": (),
-    "minatar": ((16, 3, 1),),
+    "small": ((16, 3, 1),),
     "dqn": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
 }
+# Smaller images leave no output after the unpadded convolutions.
+_SMALLEST_IMAGE = {"small": 3, "dqn": 36}
 
 
 class NormalizedQNetwork(nn.Module):
@@ -28,20 +30,19 @@ class NormalizedQNetwork(nn.Module):
     """
 
     num_actions: int
-    torso: NormalizedTorso
+    network: NormalizedNetwork
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
         leaves = [_as_float(leaf) for leaf in jax.tree.leaves(observation)]
-        if self.torso == "mlp":
+        if self.network == "mlp":
             x = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
         else:
             (x,) = leaves
-        if self.torso == "dqn":
-            x = jnp.moveaxis(x, 1, -1)
-        for features, kernel, stride in _CONVOLUTIONS[self.torso]:
+            x = jnp.moveaxis(x, 1, -1) if _has_channels_first(x.shape[1:]) else x
+        for features, kernel, stride in _CONVOLUTIONS[self.network]:
             x = nn.Conv(
                 features, (kernel, kernel), strides=stride, padding="VALID", kernel_init=he_normal()
             )(x)
@@ -52,28 +53,30 @@ class NormalizedQNetwork(nn.Module):
         return nn.Dense(self.num_actions)(x)
 
 
-def check_normalized_torso(torso: NormalizedTorso, observation: PyTree) -> None:
-    """Check that the torso accepts the observations.
+def check_normalized_network(network: NormalizedNetwork, observation: PyTree) -> None:
+    """Check that the network accepts the observations.
 
     Args:
-        torso: the config's.
+        network: the config's.
         observation: `EnvironmentSpec.observation`.
 
     Raises:
-        ConfigError: dqn needs one image with channels first, minatar one with channels last.
+        ConfigError: convolutions need one image, large enough to convolve.
     """
-    if torso == "mlp":
+    if network == "mlp":
         return
     shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
-    layout, smallest = ("[channels, height, width]", 36)
-    if torso == "minatar":
-        layout, smallest = ("[height, width, channels]", 3)
-    sides = shapes[0][1:] if torso == "dqn" else shapes[0][:2]
-    if len(shapes) != 1 or len(shapes[0]) != 3 or min(sides) < smallest:
+    smallest = _SMALLEST_IMAGE[network]
+    if len(shapes) != 1 or len(shapes[0]) != 3 or sorted(shapes[0])[1] < smallest:
         raise ConfigError(
-            f"agent.torso: {torso} expects one image {layout} of at least {smallest}×{smallest},"
-            f" got observations of {' and '.join(map(str, shapes))}; mlp takes any"
+            f"agent.network: {network} expects one image of at least {smallest}×{smallest}, got"
+            f" observations of {' and '.join(map(str, shapes))}; mlp takes any"
         )
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether the channels of an image are its first axis: the shorter one of first and last."""
+    return shape[0] <= shape[2]
 
 
 def _as_float(leaf: jax.Array) -> jax.Array:

@@ -35,7 +35,7 @@ from sebulba.toolkit.torsos import fold_time
 from sebulba.toolkit.window import init_window, push
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import PQNConfig
-from sebulba_agents.normalized_network import NormalizedQNetwork, check_normalized_torso
+from sebulba_agents.normalized_network import NormalizedQNetwork, check_normalized_network
 from sebulba_agents.q_learning import num_discrete_actions, select_action
 
 
@@ -57,12 +57,12 @@ class PQN:
                 device's share of a learner cycle cannot be split into minibatches.
         """
         check_num_minibatches(config.num_minibatches, run_spec, of_unrolls=False)
-        check_normalized_torso(config.torso, run_spec.environment.observation)
+        check_normalized_network(config.network, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         self.network = NormalizedQNetwork(
             num_actions=num_discrete_actions(run_spec, "pqn"),
-            torso=config.torso,
+            network=config.network,
             hidden_sizes=config.hidden_sizes,
         )
         self.exploration = ScheduledExploration(

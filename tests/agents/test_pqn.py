@@ -202,30 +202,28 @@ def test_agent_fits_the_protocol():
 
 
 @pytest.mark.parametrize(
-    ("torso", "shape", "message"),
-    [
-        ("dqn", (84, 84, 4), "channels, height, width"),
-        ("dqn", (4,), "expects one image"),
-        ("minatar", (4, 2, 10), "height, width, channels"),
-    ],
+    ("network", "shape"), [("dqn", (4, 30, 84)), ("dqn", (4,)), ("small", (4, 2, 10))]
 )
-def test_torsos_refuse_other_observations(torso, shape, message):
-    environment = EnvironmentSpec(
-        observation=jax.ShapeDtypeStruct(shape, jnp.float32),
-        action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
-    )
-    with pytest.raises(ConfigError, match=message):
-        PQN(dataclasses.replace(CONFIG, torso=torso), make_run_spec(environment=environment))
+def test_networks_refuse_observations_that_they_cannot_convolve(network, shape):
+    with pytest.raises(ConfigError, match=f"{network} expects one image"):
+        make_agent(network, shape)
 
 
 @pytest.mark.parametrize(
-    ("torso", "shape", "num_layers"), [("dqn", (4, 84, 84), 4), ("minatar", (10, 10, 6), 2)]
+    ("network", "shape", "kernel", "num_layers"),
+    [("dqn", (4, 84, 84), (8, 8, 4, 32), 4), ("small", (10, 10, 6), (3, 3, 6, 16), 2)],
 )
-def test_every_hidden_layer_is_normalised(torso, shape, num_layers):
+def test_every_hidden_layer_is_normalised(network, shape, kernel, num_layers):
+    agent = make_agent(network, shape)
+    params = jax.eval_shape(agent.init_networks, jax.random.key(0))["params"]
+    assert params["Conv_0"]["kernel"].shape == kernel
+    assert sum(name.startswith("LayerNorm") for name in params) == num_layers
+
+
+def make_agent(network, shape):
     environment = EnvironmentSpec(
         observation=jax.ShapeDtypeStruct(shape, jnp.uint8),
         action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
     )
-    agent = PQN(dataclasses.replace(CONFIG, torso=torso), make_run_spec(environment=environment))
-    params = jax.eval_shape(agent.init_networks, jax.random.key(0))["params"]
-    assert sum(name.startswith("LayerNorm") for name in params) == num_layers
+    run_spec = make_run_spec(environment=environment)
+    return PQN(dataclasses.replace(CONFIG, network=network), run_spec)
