@@ -12,6 +12,7 @@ from sebulba.exit_codes import EXIT_CONFIG
 
 COMMANDS = {
     "train": "train an agent",
+    "sweep": "train with several settings and seeds, and compare the results",
     "evaluate": "evaluate a trained policy, and record videos",
     "plot": "plot learning curves of runs",
     "report": "write an HTML report of runs",

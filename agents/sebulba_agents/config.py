@@ -8,6 +8,7 @@ changes its default.
 import dataclasses
 from typing import Literal
 
+from sebulba.toolkit.references import Core, Network
 from sebulba.toolkit.schedules import Schedule, Scheduled
 
 
@@ -17,12 +18,14 @@ class ActorCriticConfig:
 
     name: str = ""
     """Agent name."""
-    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
-    """Network torso. mlp: tanh layers; shallow, deep: IMPALA's two networks; dqn: DQN's."""
+    network: Network = "mlp"
+    """From observations to features: tanh layers, none, convolutions, or your own flax module."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso's layers."""
+    """Widths of the mlp's tanh layers; your own network gets them if it has this field."""
     lstm_size: int | None = None
-    """Units of the LSTM after the torso, which also sees last action and reward; null: no LSTM."""
+    """Units of the recurrent core, which also sees last action and reward; null: no core."""
+    core: Core = "lstm"
+    """Recurrent core: an LSTM or your own flax module."""
     normalize_observations: bool = False
     """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False
@@ -123,10 +126,11 @@ class PQNConfig:
 
     name: str = "pqn"
     """Agent name."""
-    network: Literal["mlp", "small", "dqn"] = "mlp"
-    """Layers with LayerNorm and ReLU. small: MinAtar's convolution; dqn: DQN's three; mlp: none."""
+    network: Network = "mlp"
+    """From observations to features: mlp, small or dqn with LayerNorm, or your own flax module."""
     hidden_sizes: tuple[int, ...] = (128, 128)
-    """Widths of the dense layers, also those after convolutions."""
+    """Widths of the dense layers, also after convolutions; your own network gets them if it has
+    this field."""
     discount: float = 0.99
     """Discount factor γ."""
     lambda_: float = 0.65
@@ -169,6 +173,8 @@ class SkillsConfig:
     """Number of skills; each episode draws one uniformly."""
     reward_weight: float = 1.0
     """Weight of the environment's reward; the skill reward has weight 1. The paper: 0."""
+    network: Network = "flat"
+    """From observations to the inputs of the tanh layers, as for other agents."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the tanh layers of policy, value and discriminator."""
     discount: float = 0.99

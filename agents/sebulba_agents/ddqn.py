@@ -19,13 +19,13 @@ from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
+from sebulba.toolkit.torsos import check_network
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.q_learning import (
     QNetwork,
     QNetworks,
     QOptimizer,
     QOptState,
-    check_q_torso,
     num_discrete_actions,
     select_action,
     with_copy,
@@ -45,7 +45,7 @@ class DDQN:
         """
         self._config = config
         self._run_spec = run_spec
-        check_q_torso(config.torso, run_spec.environment.observation)
+        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
         self._replay = transition_replay(
             config,
             run_spec,
@@ -63,7 +63,7 @@ class DDQN:
         )
         self.network = QNetwork(
             num_actions=num_discrete_actions(run_spec, "ddqn"),
-            torso=config.torso,
+            network=config.network,
             hidden_sizes=config.hidden_sizes,
             dueling_size=config.dueling_size,
         )

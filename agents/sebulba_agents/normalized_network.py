@@ -1,7 +1,6 @@
 """A Q network with LayerNorm before each activation, for Q-learning without a target network."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -9,39 +8,40 @@ import jax.numpy as jnp
 from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
+from sebulba.toolkit.references import Network
+from sebulba.toolkit.torsos import ObservationTorso, check_network, flatten
 from sebulba.types import PyTree
 
-NormalizedNetwork = Literal["mlp", "small", "dqn"]
-
 # Features, kernel and stride of each convolution.
-_CONVOLUTIONS = {
+_CONVOLUTIONS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "mlp": (),
     "small": ((16, 3, 1),),
     "dqn": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
 }
-# Smaller images leave no output after the unpadded convolutions.
-_SMALLEST_IMAGE = {"small": 3, "dqn": 36}
 
 
 class NormalizedQNetwork(nn.Module):
     """Convolutions and dense layers, each with LayerNorm and ReLU, and a linear head.
 
-    Gallici et al. 2025 (arXiv 2407.04811), section 3, and their code's networks.
+    Gallici et al. 2025 (arXiv 2407.04811), section 3, and their code's networks. A network of the
+    user's replaces all layers but the head, and normalises by itself.
     """
 
     num_actions: int
-    network: NormalizedNetwork
+    network: Network
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
-        leaves = [_as_float(leaf) for leaf in jax.tree.leaves(observation)]
+        if ":" in self.network:
+            features = ObservationTorso(self.network, self.hidden_sizes)(observation)
+            return nn.Dense(self.num_actions)(features)
         if self.network == "mlp":
-            x = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
+            x = flatten(observation)
         else:
-            (x,) = leaves
-            x = jnp.moveaxis(x, 1, -1) if _has_channels_first(x.shape[1:]) else x
+            (x,) = jax.tree.leaves(observation)
+            x = _as_channels_last(x)
         for features, kernel, stride in _CONVOLUTIONS[self.network]:
             x = nn.Conv(
                 features, (kernel, kernel), strides=stride, padding="VALID", kernel_init=he_normal()
@@ -53,31 +53,36 @@ class NormalizedQNetwork(nn.Module):
         return nn.Dense(self.num_actions)(x)
 
 
-def check_normalized_network(network: NormalizedNetwork, observation: PyTree) -> None:
-    """Check that the network accepts the observations.
+def check_normalized_network(
+    network: Network, hidden_sizes: Sequence[int], observation: PyTree
+) -> None:
+    """Check that there is such a network, and that it accepts the observations.
 
     Args:
         network: the config's.
+        hidden_sizes: the config's.
         observation: `EnvironmentSpec.observation`.
 
     Raises:
-        ConfigError: convolutions need one image, large enough to convolve.
+        ConfigError: there is no form of the network with LayerNorm, or it does not accept the
+            observations.
     """
-    if network == "mlp":
-        return
-    shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
-    smallest = _SMALLEST_IMAGE[network]
-    if len(shapes) != 1 or len(shapes[0]) != 3 or sorted(shapes[0])[1] < smallest:
+    if network not in _CONVOLUTIONS and ":" not in network:
+        names = ", ".join(_CONVOLUTIONS)
         raise ConfigError(
-            f"agent.network: {network} expects one image of at least {smallest}×{smallest}, got"
-            f" observations of {' and '.join(map(str, shapes))}; mlp takes any"
+            f"agent.network: expected a network with LayerNorm, one of {names} or module:Name, got"
+            f" {network!r}"
         )
+    shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
+    if network in ("small", "dqn") and len(shapes) != 1:
+        raise ConfigError(
+            f"agent.network: {network} with LayerNorm expects one image, got observations of"
+            f" {' and '.join(map(str, shapes))}; mlp takes any"
+        )
+    check_network(network, hidden_sizes, observation)
 
 
-def _has_channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether the channels of an image are its first axis: the shorter one of first and last."""
-    return shape[0] <= shape[2]
-
-
-def _as_float(leaf: jax.Array) -> jax.Array:
-    return leaf.astype(jnp.float32) / (255.0 if leaf.dtype == jnp.uint8 else 1.0)
+def _as_channels_last(images: jax.Array) -> jax.Array:
+    """Return float images `[N, H, W, C]`; channels are the shorter one of first and last axis."""
+    x = images.astype(jnp.float32) / (255.0 if images.dtype == jnp.uint8 else 1.0)
+    return jnp.moveaxis(x, 1, -1) if x.shape[1] <= x.shape[3] else x

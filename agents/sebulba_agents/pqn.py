@@ -57,7 +57,9 @@ class PQN:
                 device's share of a learner cycle cannot be split into minibatches.
         """
         check_num_minibatches(config.num_minibatches, run_spec, of_unrolls=False)
-        check_normalized_network(config.network, run_spec.environment.observation)
+        check_normalized_network(
+            config.network, config.hidden_sizes, run_spec.environment.observation
+        )
         self._config = config
         self._run_spec = run_spec
         self.network = NormalizedQNetwork(

@@ -24,6 +24,7 @@ __all__ = ["ConfigError", "load_config", "to_yaml"]
 _REMOVED = {
     "learner.max_policy_lag": "it is learner.policy_lag now, which is exact and not a bound",
     "agent.learning_rate_decay": "set agent.learning_rate: {schedule: linear, start: RATE, end: 0}",
+    "agent.torso": "it is agent.network now, and may also be module:Name",
     "agent.clip_decay": "set agent.clip: {schedule: linear, start: CLIP, end: 0}",
     **dict.fromkeys(
         ("agent.epsilon_start", "agent.epsilon_end", "agent.epsilon_decay_env_steps"),

@@ -12,11 +12,14 @@ class EnvConfig:
     """The environment."""
 
     suite: str = "envpool"
-    """Environment adapter: envpool, ale, gymnasium, gymnax, jax, or module:function."""
+    """Environment adapter: envpool, ale, gymnasium, gymnax, jax, pgx, or module:function."""
     id: str = "CartPole-v1"
     """Environment ID within the suite."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the suite's constructor, passed on unchanged."""
+    wrappers: tuple[Any, ...] = ()
+    """Wrappers around each environment, the innermost first: module:Name, or {module:Name:
+    {argument: value}}; see docs/tutorials/wrappers.md."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -202,11 +202,23 @@ def test_agent_fits_the_protocol():
 
 
 @pytest.mark.parametrize(
-    ("network", "shape"), [("dqn", (4, 30, 84)), ("dqn", (4,)), ("small", (4, 2, 10))]
+    ("network", "shape", "message"),
+    [
+        ("dqn", (4, 30, 84), "dqn expects images of at least 36×36"),
+        ("small", (4,), "small expects an image"),
+        ("deep", (4, 84, 84), "a network with LayerNorm, one of mlp, small, dqn or module:Name"),
+    ],
 )
-def test_networks_refuse_observations_that_they_cannot_convolve(network, shape):
-    with pytest.raises(ConfigError, match=f"{network} expects one image"):
+def test_networks_that_do_not_suit_are_refused(network, shape, message):
+    with pytest.raises(ConfigError, match=message):
         make_agent(network, shape)
+
+
+def test_a_network_of_the_users_replaces_all_layers_but_the_head():
+    agent = make_agent("sebulba.toolkit.torsos:MLPTorso", (6,))
+    params = jax.eval_shape(agent.init_networks, jax.random.key(0))["params"]
+    assert set(params) == {"ObservationTorso_0", "Dense_0"}
+    assert params["Dense_0"]["kernel"].shape == (8, NUM_ACTIONS)
 
 
 @pytest.mark.parametrize(

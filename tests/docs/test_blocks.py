@@ -25,6 +25,7 @@ from tests.docs.blocks import (
     LAST_LINE,
     NOTES,
     ROOT,
+    anchors_of,
     blocks_of,
     inline_commands,
     links_of,
@@ -58,9 +59,11 @@ def test_every_fence_of_a_document_belongs_to_a_block(document):
 
 
 @all_documents
-def test_every_link_of_a_document_leads_to_a_file(document):
-    missing = [each for each in links_of(document) if not (document.parent / each).exists()]
-    assert missing == []
+def test_every_link_of_a_document_leads_to_a_file_and_a_heading(document):
+    for path, anchor in links_of(document):
+        target = document.parent / path if path else document
+        assert target.exists()
+        assert anchor is None or anchor in anchors_of(target), f"{path}#{anchor}"
 
 
 @pytest.mark.parametrize(("block", "command"), COMMANDS)

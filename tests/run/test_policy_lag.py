@@ -16,7 +16,7 @@ from tests.run.resuming import comparable, run_ring
 from tests.run.test_resume import CATCH, IMPALA, R2D2, RECALL, make_config
 
 BANDIT = EnvConfig(suite="jax", id="ContinuousBandit-v0")
-SHALLOW = ImpalaConfig(torso="shallow")
+SHALLOW = ImpalaConfig(network="shallow")
 PPO = PPOConfig(hidden_sizes=(8,), num_epochs=2, num_minibatches=2)
 PG = PolicyGradientConfig(hidden_sizes=(8,))
 SAC = SACConfig(
