@@ -45,11 +45,11 @@ def add(run_dir: pathlib.Path, folder: pathlib.Path = FOLDER) -> pathlib.Path:
     """Write the record of a finished run; return its path.
 
     Raises:
-        SystemExit: the run has not ended.
+        SystemExit: the run has not ended, or was interrupted.
     """
     run = read_run(run_dir)
-    if run.summary is None:
-        raise SystemExit(f"{run_dir}: expected a run that has ended, got one without a summary")
+    if run.status != "done":
+        raise SystemExit(f"{run_dir}: expected a run that is done, got one that is {run.status}")
     record = make_record(run, commit=_commit())
     path = folder / "results" / "records" / record["name"] / f"seed-{record['seed']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def add(run_dir: pathlib.Path, folder: pathlib.Path = FOLDER) -> pathlib.Path:
 
 def make_record(run: Run, *, commit: str) -> dict[str, Any]:
     """Return what the page needs of a run, and what repeats it."""
-    assert run.summary is not None
+    assert run.summary is not None  # the run is done
     command = run.process["argv"][1:]
     config = next(each for each in command if each.endswith(".yaml"))
     measured = [row for row in run.rows if row.get("episode_return_mean") is not None]

@@ -26,8 +26,9 @@ def test_interquartile_mean_leaves_out_a_quarter_on_each_side():
 def test_a_record_holds_the_config_the_command_and_a_thin_curve(tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    names = ("updates", "wall_time_s", "steps_per_second", "episodes", "status")
+    names = ("updates", "wall_time_s", "steps_per_second", "episodes")
     summary = dict.fromkeys(names, 1) | {
+        "status": "done",
         "env_steps": 5000,
         "best_episode_return_mean": 4.0,
         "final_episode_return_mean": 3.0,
@@ -58,8 +59,11 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(tmp_path, monkey
     )
 
 
-def test_a_run_that_has_not_ended_is_refused(tmp_path):
+@pytest.mark.parametrize("summary", [None, {"status": "interrupted", "env_steps": 1}])
+def test_a_run_that_is_not_done_is_refused(tmp_path, summary):
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(SystemExit, match="without a summary"):
+    if summary is not None:
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(SystemExit, match="expected a run that is done, got one that is"):
         results.add(tmp_path, tmp_path)
