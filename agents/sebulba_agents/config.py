@@ -8,7 +8,7 @@ changes its default.
 import dataclasses
 from typing import Literal
 
-from sebulba.toolkit.references import Core, Network, Reference
+from sebulba.toolkit.references import Core, Network
 from sebulba.toolkit.schedules import Schedule, Scheduled
 from sebulba.toolkit.settings import NetworkConfig
 
@@ -120,10 +120,12 @@ class PQNConfig(NetworkConfig):
     """PQN (Gallici et al. 2025, arXiv 2407.04811)."""
 
     name: str = "pqn"
-    network: Literal["mlp", "minatar", "dqn"] | Reference = "mlp"  # type: ignore[assignment]
-    """Before the dense layers. minatar: one 3×3 convolution; dqn: DQN's three; or your own."""
+    """Agent name."""
+    network: Network = "mlp"
+    """From observations to features: mlp, small or dqn with LayerNorm, or your own flax module."""
     hidden_sizes: tuple[int, ...] = (128, 128)
-    """Widths of the dense layers, also those after convolutions."""
+    """Widths of the dense layers, also after convolutions; your own network gets them if it has
+    this field."""
     discount: float = 0.99
     """Discount factor γ."""
     lambda_: float = 0.65

@@ -1,7 +1,6 @@
 """A Q network with LayerNorm before each activation, for Q-learning without a target network."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,38 +9,41 @@ from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.convolutions import Conv
+from sebulba.toolkit.references import Network
 from sebulba.toolkit.torsos import ObservationTorso, check_network, flatten
 from sebulba.types import PyTree
 
 # Features, kernel and stride of each convolution.
-_CONVOLUTIONS = {
-    "minatar": ((16, 3, 1),),
+_CONVOLUTIONS: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "mlp": (),
+    "small": ((16, 3, 1),),
     "dqn": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
 }
 
 
 class NormalizedQNetwork(nn.Module):
-    """Convolutions or the user's network, dense layers with LayerNorm and ReLU, a linear head.
+    """Convolutions and dense layers, each with LayerNorm and ReLU, and a linear head.
 
-    Gallici et al. 2025 (arXiv 2407.04811), section 3, and their code's networks.
+    Gallici et al. 2025 (arXiv 2407.04811), section 3, and their code's networks. A network of the
+    user's replaces all layers but the head, and normalises by itself.
     """
 
     num_actions: int
-    network: Any  # `PQNConfig.network`
+    network: Network
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
         if ":" in self.network:
-            x = ObservationTorso(self.network, self.hidden_sizes, name="torso")(observation)
-        elif self.network == "mlp":
+            features = ObservationTorso(self.network, self.hidden_sizes)(observation)
+            return nn.Dense(self.num_actions)(features)
+        if self.network == "mlp":
             x = flatten(observation)
         else:
-            (x,) = (_as_float(leaf) for leaf in jax.tree.leaves(observation))
-        if self.network == "dqn":
-            x = jnp.moveaxis(x, 1, -1)
-        for features, kernel, stride in _CONVOLUTIONS.get(self.network, ()):
+            (x,) = jax.tree.leaves(observation)
+            x = _as_channels_last(x)
+        for features, kernel, stride in _CONVOLUTIONS[self.network]:
             x = Conv(
                 features, (kernel, kernel), strides=stride, padding="VALID", kernel_init=he_normal()
             )(x)
@@ -53,9 +55,9 @@ class NormalizedQNetwork(nn.Module):
 
 
 def check_normalized_network(
-    network: Any, hidden_sizes: Sequence[int], observation: PyTree
+    network: Network, hidden_sizes: Sequence[int], observation: PyTree
 ) -> None:
-    """Check that the network accepts the observations.
+    """Check that there is such a network, and that it accepts the observations.
 
     Args:
         network: the config's.
@@ -63,23 +65,25 @@ def check_normalized_network(
         observation: `EnvironmentSpec.observation`.
 
     Raises:
-        ConfigError: dqn needs one image with channels first, minatar one with channels last; or
-            the user's network breaks its contract.
+        ConfigError: there is no form of the network with LayerNorm, or it does not accept the
+            observations.
     """
-    if network not in _CONVOLUTIONS:
-        return check_network(network, hidden_sizes, observation)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
-    layout, smallest = ("[channels, height, width]", 36)
-    if network == "minatar":
-        layout, smallest = ("[height, width, channels]", 3)
-    sides = shapes[0][1:] if network == "dqn" else shapes[0][:2]
-    if len(shapes) != 1 or len(shapes[0]) != 3 or min(sides) < smallest:
+    if network not in _CONVOLUTIONS and ":" not in network:
+        names = ", ".join(_CONVOLUTIONS)
         raise ConfigError(
-            f"agent.network: {network} expects one image {layout} of at least"
-            f" {smallest}×{smallest}, got observations of {' and '.join(map(str, shapes))};"
-            " mlp takes any"
+            f"agent.network: expected a network with LayerNorm, one of {names} or module:Name, got"
+            f" {network!r}"
         )
+    shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
+    if network in ("small", "dqn") and len(shapes) != 1:
+        raise ConfigError(
+            f"agent.network: {network} with LayerNorm expects one image, got observations of"
+            f" {' and '.join(map(str, shapes))}; mlp takes any"
+        )
+    check_network(network, hidden_sizes, observation)
 
 
-def _as_float(leaf: jax.Array) -> jax.Array:
-    return leaf.astype(jnp.float32) / (255.0 if leaf.dtype == jnp.uint8 else 1.0)
+def _as_channels_last(images: jax.Array) -> jax.Array:
+    """Return float images `[N, H, W, C]`; channels are the shorter one of first and last axis."""
+    x = images.astype(jnp.float32) / (255.0 if images.dtype == jnp.uint8 else 1.0)
+    return jnp.moveaxis(x, 1, -1) if x.shape[1] <= x.shape[3] else x

@@ -204,30 +204,38 @@ def test_agent_fits_the_protocol():
 @pytest.mark.parametrize(
     ("network", "shape", "message"),
     [
-        ("dqn", (84, 84, 4), "channels, height, width"),
-        ("dqn", (4,), "expects one image"),
-        ("minatar", (4, 2, 10), "height, width, channels"),
+        ("dqn", (4, 30, 84), "dqn expects images of at least 36×36"),
+        ("small", (4,), "small expects an image"),
+        ("deep", (4, 84, 84), "a network with LayerNorm, one of mlp, small, dqn or module:Name"),
     ],
 )
-def test_networks_refuse_other_observations(network, shape, message):
-    environment = EnvironmentSpec(
-        observation=jax.ShapeDtypeStruct(shape, jnp.float32),
-        action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
-    )
+def test_networks_that_do_not_suit_are_refused(network, shape, message):
     with pytest.raises(ConfigError, match=message):
-        PQN(dataclasses.replace(CONFIG, network=network), make_run_spec(environment=environment))
+        make_agent(network, shape)
+
+
+def test_a_network_of_the_users_replaces_all_layers_but_the_head():
+    agent = make_agent("sebulba.toolkit.torsos:MLPTorso", (6,))
+    params = jax.eval_shape(agent.init_networks, jax.random.key(0))["params"]
+    assert set(params) == {"ObservationTorso_0", "Dense_0"}
+    assert params["Dense_0"]["kernel"].shape == (8, NUM_ACTIONS)
 
 
 @pytest.mark.parametrize(
-    ("network", "shape", "num_layers"), [("dqn", (4, 84, 84), 4), ("minatar", (10, 10, 6), 2)]
+    ("network", "shape", "kernel", "num_layers"),
+    [("dqn", (4, 84, 84), (8, 8, 4, 32), 4), ("small", (10, 10, 6), (3, 3, 6, 16), 2)],
 )
-def test_every_hidden_layer_is_normalised(network, shape, num_layers):
+def test_every_hidden_layer_is_normalised(network, shape, kernel, num_layers):
+    agent = make_agent(network, shape)
+    params = jax.eval_shape(agent.init_networks, jax.random.key(0))["params"]
+    assert params["Conv_0"]["kernel"].shape == kernel
+    assert sum(name.startswith("LayerNorm") for name in params) == num_layers
+
+
+def make_agent(network, shape):
     environment = EnvironmentSpec(
         observation=jax.ShapeDtypeStruct(shape, jnp.uint8),
         action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
     )
-    agent = PQN(
-        dataclasses.replace(CONFIG, network=network), make_run_spec(environment=environment)
-    )
-    params = jax.eval_shape(agent.init_networks, jax.random.key(0))["params"]
-    assert sum(name.startswith("LayerNorm") for name in params) == num_layers
+    run_spec = make_run_spec(environment=environment)
+    return PQN(dataclasses.replace(CONFIG, network=network), run_spec)

@@ -1,0 +1,173 @@
+"""Write `docs/results.md` and its curves from the records of runs: `python -m benchmarks.results`.
+
+`python -m benchmarks.results --add RUN_DIR …` first adds the record of each finished run: its
+config, versions, command, and a thinned learning curve. The page is a function of the records in
+`docs/results/` and of `results_by_hand.md`, so that writing it again gives the same bytes.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.results_curve import draw
+from sebulba.tools.report.runs import Run, read_run
+
+FOLDER = pathlib.Path(__file__).parents[1] / "docs"
+_BY_HAND = pathlib.Path(__file__).with_name("results_by_hand.md")
+_MAX_POINTS = 60
+_NUM_RESAMPLES = 10_000
+_HEADER = """# Results
+
+<!-- Written by `python -m benchmarks.results`; edit benchmarks/results_by_hand.md instead. -->
+
+Each row is one config, trained with its command on each seed. "Return" is the mean return of the
+last `run.return_window` training episodes at the end of a run: the interquartile mean over the
+seeds, and its 95 % bootstrap interval. "Best" is the range of the seeds' best mean returns. The
+wall time is the slowest run's, and the machine did other work at the same time.
+
+| config | environment | seeds | env steps | return [95 %] | best | wall time | commit |
+|---|---|---|---|---|---|---|---|
+"""
+_COMMANDS = """
+The command of the first seed of each row:
+
+<!-- not run: hours -->
+```sh
+"""
+
+
+def add(run_dir: pathlib.Path, folder: pathlib.Path = FOLDER) -> pathlib.Path:
+    """Write the record of a finished run; return its path.
+
+    Raises:
+        SystemExit: the run has not ended, or was interrupted.
+    """
+    run = read_run(run_dir)
+    if run.status != "done":
+        raise SystemExit(f"{run_dir}: expected a run that is done, got one that is {run.status}")
+    record = make_record(run, commit=_commit())
+    path = folder / "results" / "records" / record["name"] / f"seed-{record['seed']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    return path
+
+
+def make_record(run: Run, *, commit: str) -> dict[str, Any]:
+    """Return what the page needs of a run, and what repeats it."""
+    assert run.summary is not None  # the run is done
+    command = run.process["argv"][1:]
+    config = next(each for each in command if each.endswith(".yaml"))
+    measured = [row for row in run.rows if row.get("episode_return_mean") is not None]
+    chosen = np.unique(np.linspace(0, len(measured) - 1, _MAX_POINTS).round().astype(int))
+    columns = ("env_steps", "wall_time_s", "episode_return_mean")
+    names = ("env_steps", "updates", "wall_time_s", "steps_per_second", "episodes")
+    names += ("best_episode_return_mean", "final_episode_return_mean", "status")
+    return {
+        "name": pathlib.Path(config).stem,
+        "seed": run.config["seed"],
+        "arguments": list(_without_run_dir(command)),
+        "commit": commit,
+        "versions": run.process["versions"],
+        "platform": run.process["platform"],
+        "config": run.config,
+        "summary": {name: run.summary[name] for name in names},
+        "curve": [[round(measured[i][name], 2) for name in columns] for i in chosen],
+    }
+
+
+def write_page(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, str]:
+    """Return the text of the page and of its pictures, by path."""
+    groups = read_records(folder)
+    files = {
+        folder / "results" / f"{name}.svg": draw(name, [each["curve"] for each in records])
+        for name, records in groups.items()
+    }
+    rows = "".join(_table_row(name, records) for name, records in groups.items())
+    curves = "".join(
+        f"\n![Return of {name} over env steps](results/{name}.svg)\n" for name in groups
+    )
+    commands = "".join(
+        f"python -m sebulba.train {' '.join(records[0]['arguments'])}\n"
+        for records in groups.values()
+    )
+    page = _HEADER + rows + curves + _COMMANDS + commands + "```\n\n" + _BY_HAND.read_text()
+    return files | {folder / "results.md": page}
+
+
+def read_records(folder: pathlib.Path = FOLDER) -> dict[str, list[dict[str, Any]]]:
+    """Return the records by the name of the config, in the order of their seeds."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((folder / "results" / "records").glob("*/seed-*.json")):
+        groups.setdefault(path.parent.name, []).append(json.loads(path.read_text()))
+    return {name: sorted(each, key=lambda x: x["seed"]) for name, each in sorted(groups.items())}
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Return the mean without the lowest and the highest quarter (Agarwal et al. 2021)."""
+    cut = len(values) // 4
+    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of the interquartile mean."""
+    rng = np.random.default_rng(0)
+    drawn = np.sort(rng.choice(values, (_NUM_RESAMPLES, len(values))), axis=1)
+    cut = len(values) // 4
+    means = drawn[:, cut : len(values) - cut].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _table_row(name: str, records: list[dict[str, Any]]) -> str:
+    summaries = [each["summary"] for each in records]
+    final = [each["final_episode_return_mean"] for each in summaries]
+    best = [each["best_episode_return_mean"] for each in summaries]
+    steps = [each["env_steps"] for each in summaries]
+    config, (low, high) = records[0]["config"], interval(final)
+    cells = (
+        f"`{name}`",
+        f"{config['env.suite']} {config['env.id']}",
+        ", ".join(str(each["seed"]) for each in records),
+        f"{min(steps):,} – {max(steps):,}" if min(steps) < max(steps) else f"{steps[0]:,}",
+        f"{interquartile_mean(final):.2f} [{low:.2f}, {high:.2f}]",
+        f"{min(best):.2f} – {max(best):.2f}",
+        f"{max(each['wall_time_s'] for each in summaries):,.0f} s",
+        ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in records)),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _without_run_dir(command: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments of `sebulba.train` but for `--run-dir` and `--resume`."""
+    arguments = iter(command)
+    for each in arguments:
+        if each in ("--run-dir", "--resume"):
+            next(arguments, None)
+        else:
+            yield each
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=7"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    """Add records, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--add", type=pathlib.Path, nargs="+", default=[], metavar="RUN_DIR")
+    for run_dir in parser.parse_args().add:
+        print(add(run_dir))
+    for path, text in write_page().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
