@@ -15,6 +15,7 @@ from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
 from sebulba.devices.xla_cpu import keep_freed_memory
 from sebulba.errors import ConfigError, escaped
+from sebulba.evaluation.rendering import load_opengl
 from sebulba.exit_codes import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -259,6 +260,8 @@ def prepare_process(config: Config) -> None:
     use_compilation_cache()
     if config.run.keep_memory:
         keep_freed_memory()
+    if config.evaluation.video is not None:
+        load_opengl()  # EnvPool looks for OpenGL only when it is imported.
 
 
 def use_compilation_cache() -> None:
