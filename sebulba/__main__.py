@@ -9,12 +9,13 @@ import sys
 
 from sebulba import __version__
 from sebulba.errors import did_you_mean
-from sebulba.exit_codes import EXIT_CONFIG
+from sebulba.process import EXIT_CONFIG
 
 COMMANDS = {
     "train": "train an agent",
     "sweep": "train with several settings and seeds, and compare the results",
     "evaluate": "evaluate a trained policy, and record videos",
+    "export": "export a trained policy that needs JAX and NumPy only",
     "plot": "plot learning curves of runs",
     "report": "write an HTML report of runs",
     "configs": "list the configs that come with Sebulba, or copy one",

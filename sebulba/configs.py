@@ -6,8 +6,7 @@ import sys
 
 from sebulba.config.shipped import copy_config, describe, shipped_configs
 from sebulba.errors import ConfigError
-from sebulba.exit_codes import EXIT_CONFIG
-from sebulba.process import program
+from sebulba.process import EXIT_CONFIG, program
 
 
 def main() -> None:

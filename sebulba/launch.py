@@ -8,10 +8,9 @@ import sys
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
-from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
-from sebulba.process import program
+from sebulba.process import EXIT_CONFIG, program
 
 _PROG = f"{program('launch')} --local N [--virtual-devices K]"
 _DESCRIPTION = """\

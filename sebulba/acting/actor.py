@@ -5,6 +5,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+from jax.profiler import TraceAnnotation
 
 from sebulba.acting.act_cycle import ActCarry, CycleResult
 from sebulba.acting.env_reset import (
@@ -105,7 +106,9 @@ class Actor:
         self.clock.begin(TRANSFER if self._has_transferred else COMPILE)
         self._has_transferred = True
         env_steps = int(result.env_steps)
-        final_state = self._agent.shard_actor_state(result.final_state, self._learner_devices)
+        with TraceAnnotation(TRANSFER):
+            final_state = self._agent.shard_actor_state(result.final_state, self._learner_devices)
+            trajectory = self._learner_devices.split(result.trajectory, axis=1)
         # Shapes never change, so checking the agent's sharding once is enough.
         if self.num_cycles == 0:
             validate_sharded_state(
@@ -120,7 +123,7 @@ class Actor:
         item = TrajectoryItem(
             initial_state=self._initial_state,
             final_state=final_state,
-            trajectory=self._learner_devices.split(result.trajectory, axis=1),
+            trajectory=trajectory,
             actor_id=self.actor_id,
             sequence_number=self.num_cycles,
             policy_version=policy_version,
@@ -151,7 +154,8 @@ class Actor:
             try:
                 if self._is_reset_due:
                     self._recreate_environments()
-                self._carry, result = self._act_cycle(networks, self._carry)
+                with TraceAnnotation("act cycle"):
+                    self._carry, result = self._act_cycle(networks, self._carry)
                 return result
             except EnvironmentFault as fault:
                 # The env steps of a failed cycle did happen; the ledger must balance.

@@ -13,6 +13,7 @@ from sebulba.config.schema import (
     EnvConfig,
     EvaluationConfig,
     LearnerConfig,
+    ProfileConfig,
     RunConfig,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "EnvConfig",
     "EvaluationConfig",
     "LearnerConfig",
+    "ProfileConfig",
     "RunConfig",
 ]

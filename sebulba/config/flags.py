@@ -22,7 +22,7 @@ from sebulba.config.file import SECTIONS
 from sebulba.config.loading import flag_name, load_config, split_arguments
 from sebulba.config.yaml_dialect import inline
 from sebulba.errors import ConfigError, escaped
-from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
+from sebulba.process import EXIT_CONFIG, EXIT_DONE
 
 
 def parse(argv: Sequence[str], prog: str, description: str) -> Config:

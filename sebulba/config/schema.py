@@ -85,6 +85,22 @@ class LearnerConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """The learner cycles that a profiler trace covers."""
+
+    from_cycle: int = 10
+    """First learner cycle of the trace, from 0; the first ones compile."""
+    cycles: int = 3
+    """Number of learner cycles."""
+
+    def __post_init__(self):
+        if self.from_cycle < 0:
+            raise ValueError(f"from_cycle: expected at least 0, got {self.from_cycle}")
+        if self.cycles < 1:
+            raise ValueError(f"cycles: expected at least 1, got {self.cycles}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Length, mode and outputs of the run."""
 
@@ -105,6 +121,9 @@ class RunConfig:
     """Custom per-episode metrics, {name: module:Name}; see sebulba.acting.episode_reducers."""
     wandb_project: str | None = None
     """Weights & Biases project to log metrics to (pip install 'sebulba[wandb]'); null: none."""
+    profile: ProfileConfig | None = None
+    """Learner cycles to record with JAX's profiler, as {from_cycle: 10, cycles: 3}, into profile/
+    of the run directory; null: none."""
     keep_memory: bool = False
     """Keep freed host memory in the process (Linux, glibc). On a CPU, this makes convolutions up to
     twice as fast, and may make small networks slower."""
@@ -138,6 +157,9 @@ class EvaluationConfig:
     """Step budget per episode, pooled per environment; guarantees that an evaluation ends."""
     greedy: bool = True
     """true: act by the mode of the policy; false: sample actions, as in training."""
+    video: Literal["gif", "mp4"] | None = None
+    """Format of a video of the first episode of each evaluation during training, at most 1,000
+    frames, in videos/ of the run directory; null: none. TensorBoard shows gif only."""
     stop_on_error: bool = False
     """true: a failed evaluation ends the run; false: warn and retry after the interval."""
 

@@ -21,7 +21,7 @@ class Recording:
     An episode of `n` env steps has `n + 1` frames, the first one from its reset.
     """
 
-    def __init__(self, environment: Environment, *, episodes: int):
+    def __init__(self, environment: Environment, *, episodes: int, max_frames: int = _MAX_FRAMES):
         """Wrap an environment before its reset.
 
         Raises:
@@ -37,6 +37,7 @@ class Recording:
         self.is_truncated = False  # whether recording stopped at the frame limit
         self._environment: Any = environment
         self._episodes_left = episodes
+        self._max_frames = max_frames
         self._frames: list[tuple[tuple[int, ...], bytes]] = []
 
     def reset(self) -> EnvStep:
@@ -70,7 +71,7 @@ class Recording:
             yield np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape)
 
     def _record(self, env_step: EnvStep) -> None:
-        if len(self._frames) == _MAX_FRAMES:
+        if len(self._frames) == self._max_frames:
             self.is_truncated, self._episodes_left = True, 0
             return
         frame = np.ascontiguousarray(self._render())

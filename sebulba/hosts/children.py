@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from sebulba.exit_codes import EXIT_SIGNAL_BASE
-from sebulba.process import handled
+from sebulba.process import EXIT_SIGNAL_BASE, handled
 
 _PARENT_VARIABLE = "SEBULBA_PARENT_PROCESS"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl

@@ -18,8 +18,8 @@ from jax.experimental import multihost_utils
 
 from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
-from sebulba.exit_codes import EXIT_NOT_JOINED
 from sebulba.hosts.rendezvous import wait_for_processes
+from sebulba.process import EXIT_NOT_JOINED
 
 _LOCAL_DEVICES_VARIABLE = "JAX_LOCAL_DEVICE_IDS"
 # C holds a pointer to the handler, so Python must never free it.

@@ -1,6 +1,7 @@
 """The learner: takes trajectories, runs optimisation steps, publishes networks."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -90,6 +91,7 @@ class Learner:
         self._ingest_and_step = mapped(update.ingest_and_step, updated)
         self._step = mapped(update.step, updated)
 
+    @functools.partial(jax.profiler.annotate_function, name=UPDATE)  # in a trace of `run.profile`
     def run_cycle(self, items: Sequence[TrajectoryItem]) -> list[Metrics]:
         """Add trajectories, take this cycle's optimisation steps, and wait for them.
 

@@ -18,7 +18,7 @@ from sebulba.devices.learner_devices import fetch_replicated
 from sebulba.errors import ConfigError
 from sebulba.evaluation.policy import Policy
 from sebulba.evaluation.stored import StoredPolicy
-from sebulba.exit_codes import EXIT_DONE, EXIT_SIGNAL_BASE
+from sebulba.process import EXIT_DONE, EXIT_SIGNAL_BASE
 from sebulba.run.assembly import Ring
 from sebulba.run.callbacks import Callback, Callbacks
 from sebulba.run.endings import (
@@ -73,7 +73,7 @@ class TrainingError(RuntimeError):
     """A run failed; `__cause__` is the error that ended it.
 
     Attributes:
-        exit_code: with which the command line would have ended, as `sebulba.exit_codes` explains.
+        exit_code: with which the command line would have ended, as `sebulba.process` explains.
         result: of the run until then; None: it failed before its first cycle.
     """
 

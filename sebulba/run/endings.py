@@ -11,18 +11,18 @@ import numpy as np
 
 from sebulba.envs.base import EnvironmentTimeout
 from sebulba.errors import escaped
-from sebulba.exit_codes import (
+from sebulba.hosts.joining import newest_whole_step
+from sebulba.learning.learner import Learner
+from sebulba.learning.non_finite import NonFiniteError
+from sebulba.process import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_NON_FINITE,
     EXIT_SIGNAL_BASE,
     EXIT_STUCK,
     EXIT_UNSAVED,
+    end_at_once,
 )
-from sebulba.hosts.joining import newest_whole_step
-from sebulba.learning.learner import Learner
-from sebulba.learning.non_finite import NonFiniteError
-from sebulba.process import end_at_once
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import describe_bottleneck
 from sebulba.ring.watchdog import WatchdogError

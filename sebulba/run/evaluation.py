@@ -10,6 +10,7 @@ from sebulba.evaluation.protocol import describe_protocol
 from sebulba.evaluation.statistics import summarize
 from sebulba.ring.run_end import RunEnd
 from sebulba.run.assembly import Ring
+from sebulba.run.evaluation_outputs import EvaluationVideos
 from sebulba.storage.metrics.base import MetricsWriter, Row
 from sebulba.types import Networks, TrajectoryItem
 
@@ -46,6 +47,7 @@ class PeriodicEvaluation:
         writer: MetricsWriter,
         on_message: Callable[[str], None],
         on_row: Callable[[Row], None] = lambda row: None,
+        videos: EvaluationVideos | None = None,
         now: Callable[[], float] = time.perf_counter,
     ):
         """Start at the ring's current cycle.
@@ -58,9 +60,11 @@ class PeriodicEvaluation:
             writer: takes a row for each evaluation, in the supervisor's thread; `close` closes it.
             on_message: takes a line of text about each evaluation.
             on_row: takes the same rows as the writer.
+            videos: writes a video of each evaluation; None: none is recorded.
             now: seconds.
         """
         self._ring = ring
+        self._videos = videos
         self._evaluator = evaluator
         self._interval_env_steps = interval_env_steps
         self._stop_on_error = stop_on_error
@@ -152,7 +156,8 @@ class PeriodicEvaluation:
     def _play(self, candidate: _Candidate, *, until: float) -> None:
         if self._evaluation is None:
             self._last_cycle = candidate.learner_cycle
-            self._evaluation = self._evaluator.start(candidate.networks)
+            wrap = {} if self._videos is None else {"wrap": self._videos.wrap}
+            self._evaluation = self._evaluator.start(candidate.networks, **wrap)
         is_out_of_time = False
         while not self._evaluation.is_done and not is_out_of_time:
             self._evaluation.advance()
@@ -176,6 +181,8 @@ class PeriodicEvaluation:
                 updates=candidate.updates,
             ),
         }
+        if self._videos is not None:
+            row["video"] = self._videos.save(evaluation.environment, candidate.env_steps)
         self._writer.write(row)
         self._on_row(row)
         self._on_message(describe_row(row))

@@ -17,7 +17,12 @@ from sebulba.devices.known_answers import MiscompiledError, check_compiler
 from sebulba.devices.xla_cpu import keep_freed_memory
 from sebulba.devices.xla_flags import describe_xla_flags
 from sebulba.errors import ConfigError, escaped
-from sebulba.exit_codes import (
+from sebulba.evaluation.rendering import load_opengl
+from sebulba.hosts import connection as hosts
+from sebulba.hosts.joining import check_networks, open_run_dir_together
+from sebulba.hosts.rendezvous import JoinError
+from sebulba.learning.non_finite import NonFiniteError
+from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
     EXIT_DONE,
@@ -26,10 +31,6 @@ from sebulba.exit_codes import (
     EXIT_SIGNAL_BASE,
     EXIT_UNSAVED,
 )
-from sebulba.hosts import connection as hosts
-from sebulba.hosts.joining import check_networks, open_run_dir_together
-from sebulba.hosts.rendezvous import JoinError
-from sebulba.learning.non_finite import NonFiniteError
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.watchdog import Timeouts
 from sebulba.run.assembly import Ring, assemble
@@ -313,6 +314,8 @@ def prepare_process(config: Config) -> None:
     if config.run.keep_memory:
         keep_freed_memory()
     check_compiler()
+    if config.evaluation.video is not None:
+        load_opengl()  # EnvPool looks for OpenGL only when it is imported.
 
 
 def use_compilation_cache() -> None:

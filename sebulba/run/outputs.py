@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sebulba.config import Config
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
+from sebulba.evaluation.rendering import with_rendering
 from sebulba.evaluation.stored import parse_which
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import resume_together
@@ -14,6 +15,8 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.run.assembly import Ring
 from sebulba.run.autosave import Autosave
 from sebulba.run.evaluation import PeriodicEvaluation
+from sebulba.run.evaluation_outputs import EvaluationVideos, EvaluationWriter
+from sebulba.run.profile import PROFILE, Profiler
 from sebulba.run.state import resume
 from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
@@ -28,6 +31,7 @@ from sebulba.storage.run_dir import (
     CHECKPOINTS,
     EVALUATIONS,
     directory_of_host,
+    flat_config,
     record_in_run_json,
 )
 from sebulba.types import TrajectoryItem
@@ -42,6 +46,7 @@ class Outputs:
     fan_out: MetricsFanOut
     autosave: Autosave
     evaluation: PeriodicEvaluation | None
+    profiler: Profiler | None
     lock: RunLock
 
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
@@ -49,6 +54,8 @@ class Outputs:
         self.autosave.after_cycle(items)
         if self.evaluation is not None:
             self.evaluation.after_cycle(items)
+        if self.profiler is not None:
+            self.profiler.after_cycle()
 
     def poll(self) -> None:
         """Save and evaluate if it is due, in the supervisor's thread.
@@ -71,6 +78,8 @@ class Outputs:
         except Exception as error:
             return error
         finally:
+            if self.profiler is not None:
+                self.profiler.close()
             if self.evaluation is not None:
                 self.evaluation.close()
             self.fan_out.close(_WRITERS_DEADLINE_S)
@@ -110,12 +119,13 @@ def open_outputs(
     )
     if resumed is not None:
         checkpointer.discard_after(resumed.num_cycles)
+    fan_out = MetricsFanOut(
+        _writers(config, path, on_message, resume_env_steps=env_steps),
+        on_warning=on_message,
+        check=lock.check_owner,
+    )
     return Outputs(
-        fan_out=MetricsFanOut(
-            _writers(config, path, on_message, resume_env_steps=env_steps),
-            on_warning=on_message,
-            check=lock.check_owner,
-        ),
+        fan_out=fan_out,
         autosave=Autosave(
             ring,
             checkpointer,
@@ -123,9 +133,23 @@ def open_outputs(
             on_warning=on_message,
         ),
         evaluation=_periodic_evaluation(
-            ring, config, path, on_message, on_evaluation, resume_env_steps=env_steps
+            ring, config, path, fan_out, on_message, on_evaluation, resume_env_steps=env_steps
         ),
+        profiler=_profiler(ring, config, own, on_message),
         lock=lock,
+    )
+
+
+def _profiler(
+    ring: Ring, config: Config, own: pathlib.Path, on_message: Callable[[str], None]
+) -> Profiler | None:
+    if config.run.profile is None:
+        return None
+    return Profiler(
+        config.run.profile,
+        own / PROFILE,
+        num_cycles=lambda: ring.learner.num_cycles,
+        on_message=on_message,
     )
 
 
@@ -133,6 +157,7 @@ def _periodic_evaluation(
     ring: Ring,
     config: Config,
     path: pathlib.Path,
+    fan_out: MetricsFanOut,
     on_message: Callable[[str], None],
     on_evaluation: Callable[[Row], None],
     *,
@@ -141,14 +166,19 @@ def _periodic_evaluation(
     settings = config.evaluation
     if settings.interval_env_steps is None or not hosts.is_first():
         return None
+    videos, env = None, config.env
+    if settings.video is not None:
+        videos, env = EvaluationVideos(run_dir=path, format=settings.video), with_rendering(env)
+        videos.check(env)
     plan = EvaluationPlan(
-        env=config.env,
+        env=env,
         episodes=settings.episodes,
         num_envs=settings.parallel_envs,
         max_episode_steps=settings.max_episode_steps,
         greedy=settings.greedy,
         seed=config.seed,
     )
+    file = JsonlWriter(path / EVALUATIONS, resume_env_steps=resume_env_steps, on_warning=on_message)
     return PeriodicEvaluation(
         ring,
         Evaluator(
@@ -159,11 +189,10 @@ def _periodic_evaluation(
         ),
         interval_env_steps=settings.interval_env_steps,
         stop_on_error=settings.stop_on_error,
-        writer=JsonlWriter(
-            path / EVALUATIONS, resume_env_steps=resume_env_steps, on_warning=on_message
-        ),
+        writer=EvaluationWriter(file, fan_out.put),
         on_message=on_message,
         on_row=on_evaluation,
+        videos=videos,
     )
 
 
@@ -181,7 +210,9 @@ def _writers(
         for writer, name in ((JsonlWriter, "metrics.jsonl"), (CsvWriter, "metrics.csv"))
     ]
     writers += [
-        TensorBoardWriter(path, resume_env_steps=resume_env_steps),
+        TensorBoardWriter(
+            path, resume_env_steps=resume_env_steps, hyper_parameters=flat_config(config)
+        ),
     ]
     if config.run.wandb_project is not None:
         project, settings = config.run.wandb_project, dataclasses.asdict(config)

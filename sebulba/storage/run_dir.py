@@ -46,6 +46,8 @@ _WRITTEN = (
     "metrics.*",
     "events.out.tfevents.*",
     "wandb",
+    "videos",
+    "profile",
     "hosts",
     "*.tmp",
 )
@@ -55,6 +57,7 @@ _MAY_CHANGE = (
     "run.total_env_steps",
     "run.stop_at_return",
     "run.log_interval_env_steps",
+    "run.profile",
     "checkpoint.interval_s",
     "checkpoint.keep",
     "actor.on_env_error",
@@ -152,7 +155,7 @@ def describe_host(config: Config) -> dict[str, str]:
     """Return the values that must be equal on all hosts, by their names in error messages."""
     settings = {
         f"the config's {key}": repr(value)
-        for key, value in _flat(config).items()
+        for key, value in flat_config(config).items()
         if not key.startswith(("distributed.", "run_dir"))
     }
     versions = {f"the version of {package}": str(_version(package)) for package in _PACKAGES}
@@ -247,7 +250,7 @@ def _write_start(path: pathlib.Path, config: Config) -> None:
 
 
 def _reopen(path: pathlib.Path, config: Config) -> None:
-    earlier, now = _flat(load_config(str(path / CONFIG))), _flat(config)
+    earlier, now = flat_config(load_config(str(path / CONFIG))), flat_config(config)
     changed = [
         f"{key} (there {earlier.get(key)!r}, now {now.get(key)!r})"
         for key in {**earlier, **now}
@@ -272,7 +275,8 @@ def _without_process_id(config: Config) -> Config:
     return dataclasses.replace(config, distributed=DistributedConfig())
 
 
-def _flat(config: Config) -> dict[str, Any]:
+def flat_config(config: Config) -> dict[str, Any]:
+    """Return the value of every dotted key; of a section that is not set, that of the section."""
     values: dict[str, Any] = {}
     for name, value in vars(config).items():
         if dataclasses.is_dataclass(value):

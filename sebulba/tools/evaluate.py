@@ -19,7 +19,7 @@ from sebulba.evaluation.rendering import check_rendering, load_opengl, with_rend
 from sebulba.evaluation.statistics import Statistics, summarize
 from sebulba.evaluation.stored import load_stored_policy, parse_which
 from sebulba.evaluation.video import check_format, write_video
-from sebulba.exit_codes import (
+from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
     EXIT_DONE,

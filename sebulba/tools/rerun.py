@@ -19,8 +19,8 @@ from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.split import plan_devices
 from sebulba.errors import ConfigError
-from sebulba.exit_codes import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, EXIT_NON_FINITE
 from sebulba.learning.update import LearnerState, experience_of, loss_and_gradients
+from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, EXIT_NON_FINITE
 from sebulba.run.assembly import assemble
 from sebulba.run.lifecycle import use_compilation_cache
 from sebulba.storage.checkpoints.manifest import flatten, is_key

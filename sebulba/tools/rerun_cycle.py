@@ -13,7 +13,7 @@ import rich.table
 from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
-from sebulba.exit_codes import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
+from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.lifecycle import use_compilation_cache
 from sebulba.run.state import resume

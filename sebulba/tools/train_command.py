@@ -10,10 +10,9 @@ import sys
 from sebulba.config import flags
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
-from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
-from sebulba.process import leave, open_standard_streams, program
+from sebulba.process import EXIT_CONFIG, leave, open_standard_streams, program
 from sebulba.storage.lock import refuse_if_in_use
 
 _PROG = program("train")

@@ -14,7 +14,7 @@ from sebulba.devices.known_answers import (
     check_known_answers,
 )
 from sebulba.devices.xla_flags import FLAGS, describe_xla_flags, set_xla_flags
-from sebulba.exit_codes import EXIT_FAILED
+from sebulba.process import EXIT_FAILED
 from sebulba.run import lifecycle
 from tests.conftest import HASTE
 from tests.evaluation.runs import tiny_config

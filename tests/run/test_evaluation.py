@@ -16,6 +16,7 @@ from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
 from sebulba.run.evaluation import PeriodicEvaluation
 from sebulba.storage.checkpoints.restore import steps_in
+from sebulba.storage.metrics.base import REQUIRED_KEYS
 from tests.evaluation.runs import tiny_config
 from tests.run.resuming import comparable, rows_in
 
@@ -34,7 +35,34 @@ def test_training_in_lock_step_is_bitwise_the_same_with_evaluation_and_without(r
     evaluated, alone = run_of("impala evaluated"), run_of("impala")
     assert len(evaluations_of(evaluated)) > 0
     assert state_of(evaluated) == state_of(alone)
-    assert comparable(rows_in(evaluated)) == comparable(rows_in(alone))
+    rows = rows_in(evaluated)
+    assert comparable(filter(is_of_training, rows)) == comparable(rows_in(alone))
+    logged = [row for row in rows if not is_of_training(row)]
+    assert [row["env_steps"] for row in logged] == [
+        row["env_steps"] for row in evaluations_of(evaluated)
+    ]
+    for row, evaluation in zip(logged, evaluations_of(evaluated), strict=True):
+        assert row["evaluation/return_mean"] == evaluation["return_mean"]
+        assert set(REQUIRED_KEYS) <= set(row)
+
+
+def test_videos_of_evaluations_are_in_the_run_directory_and_in_every_logger(tmp_path):
+    evaluation = EvaluationConfig(interval_env_steps=1000, episodes=2, video="gif")
+    path = tmp_path / "run"
+    assert lifecycle.train(tiny_config("impala", path, evaluation=evaluation)) == 0
+    (row,) = evaluations_of(path)
+    assert (path / row["video"]).read_bytes().startswith(b"GIF89a")
+    assert [each["evaluation/video"] for each in rows_in(path) if not is_of_training(each)] == [
+        row["video"]
+    ]
+    (events,) = path.glob("events.out.tfevents.*")
+    data = events.read_bytes()
+    assert (path / row["video"]).read_bytes() in data
+    assert b"evaluation/return_mean" in data
+
+
+def is_of_training(row):
+    return "evaluation/episodes" not in row
 
 
 def test_the_last_networks_are_evaluated_as_they_are_afterwards(run_of):

@@ -19,6 +19,10 @@ REQUIRED_KEYS = (
 """The keys of every row; the agent's metrics and the time shares follow."""
 
 
+VIDEO = "evaluation/video"
+"""The key of a video's file, relative to the run directory."""
+
+
 class MetricsWriter(Protocol):
     """Writes rows to one place; used by one thread at a time."""
 

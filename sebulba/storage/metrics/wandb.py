@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from sebulba.errors import ConfigError
-from sebulba.storage.metrics.base import Row
+from sebulba.storage.metrics.base import VIDEO, Row
 
 
 class WandbWriter:
@@ -40,17 +40,19 @@ class WandbWriter:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._project, self._name, self._config = project, name, config
         self._run: Any = None
+        self._last_step = 0
 
     def write(self, row: Row) -> None:
         """Log a row."""
         if self._run is None:
             self._run = self._start()
-        numbers = {
-            key: value
-            for key, value in row.items()
-            if isinstance(value, float | int) and key != "env_steps"
-        }
-        self._run.log(numbers, step=row["env_steps"])
+        numbers = {key: value for key, value in row.items() if isinstance(value, float | int)}
+        if VIDEO in row:
+            numbers[VIDEO] = self._video(row[VIDEO])
+        # W&B drops a row at an earlier step, as an evaluation that took its time has; its x-axis
+        # is `env_steps`, wherever the row is.
+        self._last_step = max(self._last_step, row["env_steps"])
+        self._run.log(numbers, step=self._last_step)
 
     def close(self) -> None:
         """End the run; may be called twice."""
@@ -61,7 +63,7 @@ class WandbWriter:
     def _start(self) -> Any:
         import wandb
 
-        return wandb.init(
+        run = wandb.init(
             project=self._project,
             name=self._name,
             id=self._name,
@@ -70,3 +72,11 @@ class WandbWriter:
             dir=self._directory,
             settings=wandb.Settings(silent=True, console="off"),
         )
+        run.define_metric("env_steps", hidden=True)
+        run.define_metric("*", step_metric="env_steps")
+        return run
+
+    def _video(self, name: str) -> Any:
+        import wandb
+
+        return wandb.Video(str(self._directory.parent / name), format=name.rpartition(".")[2])

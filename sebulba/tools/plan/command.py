@@ -17,7 +17,7 @@ from sebulba.config import Config
 from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.split import plan_devices
 from sebulba.errors import ConfigError
-from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
+from sebulba.process import EXIT_CONFIG, EXIT_DONE
 from sebulba.run.assembly import assemble
 from sebulba.run.lifecycle import prepare_process
 from sebulba.run.supervision import run

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sebulba.errors import ConfigError
-from sebulba.exit_codes import EXIT_CONFIG, EXIT_DONE
+from sebulba.process import EXIT_CONFIG, EXIT_DONE
 from sebulba.tools.report.groups import Group, group_runs
 from sebulba.tools.report.runs import read_runs
 

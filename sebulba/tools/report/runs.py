@@ -58,7 +58,8 @@ class Run:
         earlier = 0.0
         for row in self.rows:
             wall_time = _number(row.get("wall_time_s"))
-            if math.isnan(wall_time):
+            # A row of evaluation has no shares; the next row's cover its time.
+            if math.isnan(wall_time) or not any(key.startswith("time/") for key in row):
                 continue
             for key, share in row.items():
                 if key.startswith("time/") and math.isfinite(_number(share)):

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from sebulba.errors import ConfigError, escaped
-from sebulba.exit_codes import EXIT_CONFIG
+from sebulba.process import EXIT_CONFIG
 from sebulba.tools.sweep.points import Point, Sweep, parse_sweep
 from sebulba.tools.sweep.running import is_done, run_points, say
 

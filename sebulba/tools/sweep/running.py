@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sebulba.exit_codes import EXIT_SIGNAL_BASE
 from sebulba.hosts.children import Children, exit_code_of
+from sebulba.process import EXIT_SIGNAL_BASE
 from sebulba.tools.sweep.points import Point, Sweep
 
 _POLL_S = 0.2

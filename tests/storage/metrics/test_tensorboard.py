@@ -69,3 +69,16 @@ def test_tensorboard_full_disk_raises_and_later_rows_go_to_the_same_file(tmp_pat
     writer.close()
     assert list(tmp_path.iterdir()) == [path]
     assert [event.step for event in read_events(path)] == [0, 1, 3]
+
+
+def test_tensorboard_has_the_hyper_parameters_of_a_new_run_alone(tmp_path):
+    values = {"agent.learning_rate": 1e-3, "agent.hidden_sizes": (8,), "resume": None}
+    TensorBoardWriter(tmp_path / "new", hyper_parameters=values).close()
+    (path,) = (tmp_path / "new").iterdir()
+    tags = [value.tag for event in read_events(path) for value in event.summary.value]
+    assert tags[0] == "_hparams_/experiment"
+    start = read_events(path)[2].summary.value[0].metadata.plugin_data.content
+    assert b"agent.learning_rate" in start and b"[8]" in start
+    TensorBoardWriter(tmp_path / "old", hyper_parameters=values, resume_env_steps=3).close()
+    (path,) = (tmp_path / "old").iterdir()
+    assert not [value for event in read_events(path) for value in event.summary.value]

@@ -50,4 +50,5 @@ def test_wandb_row_is_logged_at_its_env_steps(tmp_path, monkeypatch):
     ]
     logged = {"/".join(item.nested_key) or item.key: item.value_json for item in history.item}
     assert (logged["_step"], logged["updates"], logged["loss"]) == ("10", "2", "0.5")
-    assert not {"return", "note", "env_steps"} & set(logged)
+    assert logged["env_steps"] == "10"  # the x-axis
+    assert not {"return", "note"} & set(logged)

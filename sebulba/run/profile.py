@@ -1,0 +1,63 @@
+"""Record a profiler trace of some learner cycles: `run.profile`."""
+
+import contextlib
+import pathlib
+from collections.abc import Callable
+
+import jax
+
+from sebulba.config import ProfileConfig
+
+PROFILE = "profile"
+"""The directory of the trace in the run directory."""
+
+
+class Profiler:
+    """Starts and stops JAX's profiler between two learner cycles, which covers all threads.
+
+    The regions `act cycle`, `transfer` and `update` are named in the code that they cover.
+    """
+
+    def __init__(
+        self,
+        config: ProfileConfig,
+        directory: pathlib.Path,
+        *,
+        num_cycles: Callable[[], int],
+        on_message: Callable[[str], None],
+    ):
+        """Prepare the trace, and start it if it begins with the next cycle.
+
+        Args:
+            config: the cycles to record.
+            directory: of the trace.
+            num_cycles: returns the number of completed learner cycles.
+            on_message: takes a line of text.
+        """
+        self._config = config
+        self._directory = directory
+        self._num_cycles = num_cycles
+        self._on_message = on_message
+        self._is_running = False
+        self.after_cycle()
+
+    def after_cycle(self) -> None:
+        """Start or stop the trace if it is time, in the learner's thread."""
+        cycle = self._num_cycles()
+        if self._is_running and cycle >= self._config.from_cycle + self._config.cycles:
+            self.close()
+        elif not self._is_running and cycle == self._config.from_cycle:
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # every Python call would distort the times
+            jax.profiler.start_trace(self._directory, profiler_options=options)
+            self._is_running = True
+
+    def close(self) -> None:
+        """Write the trace if it is running; may be called twice."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        # An error here, as on a full disk, must not end the run.
+        with contextlib.suppress(OSError, RuntimeError):
+            jax.profiler.stop_trace()
+            self._on_message(f"profile: wrote the trace to {self._directory}")

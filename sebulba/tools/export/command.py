@@ -1,0 +1,152 @@
+"""The export of a policy, from parsed command line to exit code."""
+
+import argparse
+import pathlib
+import shutil
+import sys
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.envs.spaces import action_scaling
+from sebulba.errors import ConfigError
+from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
+from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
+from sebulba.storage.checkpoints.manifest import is_key
+from sebulba.storage.checkpoints.restore import CheckpointError
+from sebulba.storage.metrics.files import write_json
+from sebulba.toolkit.prng import stream
+from sebulba.tools.export import standalone
+from sebulba.types import EnvStep, PyTree
+
+_ACT, _ARRAYS, _DESCRIPTION, _LOADER = "act.jax", "arrays.npz", "policy.json", "policy.py"
+
+
+def export(options: argparse.Namespace) -> int:
+    """Export as the command line requests, print the directory, and return the exit code."""
+    try:
+        stored = load_stored_policy(options.run_dir, parse_which(options.checkpoint))
+        directory = pathlib.Path(options.output or pathlib.Path(options.run_dir) / "export")
+        export_policy(
+            stored,
+            directory,
+            num_envs=options.num_envs,
+            greedy=not options.stochastic,
+            seed=options.seed,
+            platforms=options.platforms.split(","),
+        )
+    except (ConfigError, OSError) as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except CheckpointError as error:
+        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        return EXIT_CHECKPOINT
+    print(f"wrote {directory}: {_ACT}, {_ARRAYS}, {_DESCRIPTION}, and {_LOADER}, which loads them")
+    return EXIT_DONE
+
+
+def export_policy(
+    stored: StoredPolicy,
+    directory: pathlib.Path,
+    *,
+    num_envs: int,
+    greedy: bool,
+    seed: int,
+    platforms: list[str],
+) -> None:
+    """Write a policy to a directory.
+
+    Args:
+        stored: the policy.
+        directory: created if missing; files of an earlier export are replaced.
+        num_envs: number of environments that every call of the policy acts in.
+        greedy: whether to take the mode of the policy instead of samples.
+        seed: seed of the samples.
+        platforms: that the function is compiled for: cpu, cuda, rocm, tpu.
+    """
+    agent, environment = stored.agent, stored.environment
+    key = stream(jax.random.key(seed), "policy")
+    state = jax.jit(lambda networks: agent.init_actor_state(networks, num_envs, key, 0))(
+        stored.networks
+    )
+    space = environment.native_action_space or environment.action_space
+    to_native = action_scaling(space)
+
+    def act(
+        parameters: list[jax.Array],
+        state_leaves: list[jax.Array],
+        observation: PyTree,
+        reward: jax.Array,
+        is_first: jax.Array,
+        action_mask: jax.Array | None,
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        flags = jnp.zeros(num_envs, bool)
+        env_step = EnvStep(
+            observation=observation,
+            reward=reward,
+            terminated=flags,
+            truncated=flags,
+            is_first=is_first,
+            action_mask=action_mask,
+        )
+        networks = _from_leaves(parameters, like=stored.networks)
+        actor_state = _from_leaves(state_leaves, like=state)
+        action, _, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
+        return to_native(action), _to_leaves(actor_state)
+
+    def batch(spec: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((num_envs, *spec.shape), spec.dtype)
+
+    parameters, states = _to_leaves(stored.networks), _to_leaves(state)
+    mask = environment.action_mask
+    arguments = (
+        *(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (parameters, states))),
+        jax.tree.map(batch, environment.observation),
+        jax.ShapeDtypeStruct((num_envs,), jnp.float32),
+        jax.ShapeDtypeStruct((num_envs,), jnp.bool_),
+        None if mask is None else batch(mask),
+    )
+    exported = jax.export.export(jax.jit(act), platforms=platforms)(*arguments)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _ACT).write_bytes(exported.serialize())
+    arrays: dict[str, Any] = {f"parameter_{i}": np.asarray(x) for i, x in enumerate(parameters)}
+    arrays |= {f"state_{i}": np.asarray(x) for i, x in enumerate(states)}
+    np.savez(directory / _ARRAYS, **arrays)
+    write_json(
+        directory / _DESCRIPTION,
+        {
+            "agent": stored.config.agent.name,
+            "environment": f"{stored.config.env.suite} {stored.config.env.id}",
+            "learner_cycle": stored.learner_cycle,
+            "env_steps": stored.env_steps,
+            "greedy": greedy,
+            "num_envs": num_envs,
+            "num_parameters": len(parameters),
+            "num_states": len(states),
+            "observation": jax.tree.map(str, arguments[2]),
+            "action_space": str(space),
+            "action_dtype": str(space.dtype),
+            "platforms": platforms,
+            "jax": jax.__version__,
+        },
+    )
+    assert standalone.__file__ is not None
+    shutil.copyfile(standalone.__file__, directory / _LOADER)
+
+
+def _to_leaves(tree: PyTree) -> list[jax.Array]:
+    """Return plain arrays, which any process can load: of keys, the key data."""
+    leaves = jax.tree.leaves(tree)
+    return [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves]
+
+
+def _from_leaves(leaves: list[jax.Array], *, like: PyTree) -> PyTree:
+    expected, structure = jax.tree.flatten(like)
+    restored = [
+        jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(each)) if is_key(each) else leaf
+        for leaf, each in zip(leaves, expected, strict=True)
+    ]
+    return jax.tree.unflatten(structure, restored)

@@ -1,0 +1,32 @@
+import gzip
+import json
+
+import pytest
+
+from sebulba.config import ProfileConfig, RunConfig
+from sebulba.config.loading import load_config
+from sebulba.errors import ConfigError
+from sebulba.run import lifecycle
+from tests.evaluation.runs import tiny_config
+
+
+def test_a_trace_of_the_requested_cycles_names_its_regions(run_of, tmp_path):
+    run = RunConfig(
+        total_env_steps=200,
+        log_interval_env_steps=100,
+        profile=ProfileConfig(from_cycle=2, cycles=3),
+    )
+    assert lifecycle.train(tiny_config("impala", tmp_path / "run", run=run)) == 0
+    (trace,) = (tmp_path / "run" / "profile").rglob("*.trace.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    names = [event.get("name") for event in events]
+    # In lock-step the actor acts the cycle after an update.
+    assert names.count("update") == 3
+    assert 2 <= names.count("act cycle") <= 3
+    assert 2 <= names.count("transfer") <= 3
+    assert not list(run_of("impala").glob("profile"))
+
+
+def test_a_profile_without_cycles_is_refused():
+    with pytest.raises(ConfigError, match=r"run.profile: .*cycles: expected at least 1"):
+        load_config(None, ["--run.profile={from_cycle: 3, cycles: 0}"])

@@ -1,0 +1,69 @@
+"""An exported policy acts as the stored one, where neither Sebulba nor the agent exists."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import sebulba
+from sebulba.export import _parser
+from sebulba.process import EXIT_CONFIG, EXIT_DONE
+from sebulba.tools.export.command import export
+
+NUM_ENVS, STEPS = 3, 6
+SCRIPT = """
+import sys
+sys.modules["sebulba"] = sys.modules["sebulba_agents"] = sys.modules["flax"] = None
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from policy import Policy
+policy, state, results = Policy(sys.argv[1]), None, {}
+inputs = np.load(sys.argv[2])
+for t in range(len(inputs["observation"])):
+    action, state = policy(
+        inputs["observation"][t], state, reward=inputs["reward"][t], is_first=inputs["is_first"][t]
+    )
+    results[f"action_{t}"] = action
+results |= {f"state_{i}": leaf for i, leaf in enumerate(state)}
+np.savez(sys.argv[3], **results)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["r2d2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sac", "cartpole"))]
+)
+def test_exported_policy_acts_as_the_stored_one_without_sebulba(run_of, tmp_path, name):
+    directory = tmp_path / "export"
+    arguments = [str(run_of(name)), "-o", str(directory), "--num-envs", str(NUM_ENVS)]
+    assert export(_parser().parse_args([*arguments, "--stochastic"])) == EXIT_DONE
+    policy = sebulba.load_policy(run_of(name), greedy=False)
+    spec = policy.stored.environment.observation
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(STEPS, NUM_ENVS, *spec.shape)).astype(spec.dtype)
+    rewards = rng.normal(size=(STEPS, NUM_ENVS)).astype(np.float32)
+    is_first = np.zeros((STEPS, NUM_ENVS), bool)
+    is_first[0], is_first[3, 1] = True, True
+    inputs, outputs = tmp_path / "inputs.npz", tmp_path / "outputs.npz"
+    np.savez(inputs, observation=observations, reward=rewards, is_first=is_first)
+    subprocess.run(
+        [sys.executable, "-c", SCRIPT, directory, inputs, outputs], check=True, timeout=300
+    )
+    results, state = np.load(outputs), None
+    for t in range(STEPS):
+        action, state = policy(observations[t], state, reward=rewards[t], is_first=is_first[t])
+        assert results[f"action_{t}"].dtype == action.dtype
+        np.testing.assert_allclose(results[f"action_{t}"], action, rtol=1e-6, atol=1e-6)
+    for i, leaf in enumerate(jax.tree.leaves(state.actor_state)):
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        expected = jax.random.key_data(leaf) if is_key else leaf
+        np.testing.assert_allclose(results[f"state_{i}"], expected, rtol=1e-6, atol=1e-6)
+    description = json.loads((directory / "policy.json").read_text())
+    assert description["num_envs"] == NUM_ENVS
+
+
+def test_export_of_no_run_ends_with_2(tmp_path, capsys):
+    assert export(_parser().parse_args([str(tmp_path)])) == EXIT_CONFIG
+    assert "expected a run directory" in capsys.readouterr().err
