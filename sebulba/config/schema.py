@@ -70,6 +70,9 @@ class LearnerConfig:
     policy_lag needs."""
     mapping: Literal["shard_map", "pmap"] = "shard_map"
     """JAX function that maps the update over the learner devices; the results are equal."""
+    cycle: Literal["auto", "one_program", "update_by_update"] = "auto"
+    """one_program: all updates of a learner cycle are one jitted call; update_by_update: one call
+    each; auto: update_by_update only for convolutions on a CPU, which are slow inside a loop."""
     on_non_finite: Literal["stop", "skip"] = "stop"
     """What to do after an update with a non-finite loss or gradient, which is always discarded."""
     max_non_finite_updates: int = 10

@@ -204,6 +204,7 @@ def _join(
         key=stream(jax.random.key(config.seed), "learner"),
         clock=WallClock(),
         mapping_name=config.learner.mapping,
+        cycle=config.learner.cycle,
         max_non_finite_updates=(
             1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
         ),
