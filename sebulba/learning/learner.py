@@ -17,6 +17,7 @@ from sebulba.devices.xla_cpu import bound_programs_in_flight
 from sebulba.learning.loops import is_slow_in_a_loop
 from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
 from sebulba.learning.progress import Progress
+from sebulba.learning.replicas import ReplicaCheck
 from sebulba.learning.update import STATE_SPECS, LearnerState, Share, Update, init_state
 from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
 from sebulba.ring.run_end import RunEnd
@@ -76,12 +77,13 @@ class Learner:
         )
         self.published: Networks = self._publish(self.state.networks)
         self._agent = agent
-        self._learner_devices = learner_devices
+        self.learner_devices = learner_devices
+        self._check_replicas = ReplicaCheck(learner_devices, mapping_name)
         self._actor_ids: dict[int, jax.Array] = {}
         self._max_non_finite_updates = max_non_finite_updates
         # None: decided before the first cycle with several updates.
         self._is_one_program = None if cycle == "auto" else cycle == "one_program"
-        self._update = Update(agent=agent, max_non_finite_updates=max_non_finite_updates)
+        self.update = Update(agent=agent, max_non_finite_updates=max_non_finite_updates)
         self._mapping_name = mapping_name
         # By the number of updates, and whether trajectories are added.
         self._programs: dict[tuple[int, bool], mapping.Mapped] = {}
@@ -129,7 +131,7 @@ class Learner:
             self.clock.begin(COMPILE)
             program = self._program(num_updates, has_shares=True)
             self._is_one_program = not is_slow_in_a_loop(
-                program.jaxpr(self.state, shares), self._learner_devices.devices[0].platform
+                program.jaxpr(self.state, shares), self.learner_devices.devices[0].platform
             )
         return [num_updates] if self._is_one_program else [1] * num_updates
 
@@ -139,18 +141,19 @@ class Learner:
         self.clock.begin(UPDATE if key in self._programs else COMPILE)
         if key not in self._programs:
             self._programs[key] = mapping.map_over_learner_devices(
-                functools.partial(self._update.cycle, num_updates=num_updates),
-                self._learner_devices,
+                functools.partial(self.update.cycle, num_updates=num_updates),
+                self.learner_devices,
                 out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
                 donate_argnums=(0,),
                 mapping=self._mapping_name,
             )
         return self._programs[key]
 
-    def check_finite(self) -> None:
+    def check(self) -> None:
         """Check the last cycle; call after it is recorded, so that a checkpoint can hold it.
 
         Raises:
+            ReplicaError: the learner devices hold different networks.
             NonFiniteError: too many updates in a row were not finite. The state is the input of the
                 last of them.
         """
@@ -158,6 +161,7 @@ class Learner:
             raise NonFiniteError(
                 update=self.num_updates, cycle=self.num_cycles - 1, in_a_row=self._in_a_row
             )
+        self._check_replicas(self.state, self.num_cycles)
 
     def _without_frozen(self, metrics: list[Metrics], num_updates: int) -> list[Metrics]:
         """Count updates and discarded ones; drop those that a frozen state ignored."""
@@ -175,10 +179,10 @@ class Learner:
 
     def restore(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
         """Resume from a state on this host's learner devices, before the first cycle."""
-        state = self._learner_devices.join_hosts(state)
+        state = self.learner_devices.join_hosts(state)
         if int(state.non_finite.in_a_row) >= self._max_non_finite_updates:
             # These updates ended the earlier run. Resuming resets the count.
-            zero = self._learner_devices.replicate(np.int32(0))
+            zero = self.learner_devices.replicate(np.int32(0))
             counts = NonFiniteCounts(total=state.non_finite.total, in_a_row=zero)
             state = dataclasses.replace(state, non_finite=counts)
         self.state = state
@@ -187,10 +191,17 @@ class Learner:
         self.num_cycles = num_cycles
         self.num_updates = num_updates
 
+    def advance(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
+        """Take the state after learner cycles that were run elsewhere."""
+        self.state = state
+        self.published = self._publish(state.networks)
+        self.num_cycles += num_cycles
+        self.num_updates += num_updates
+
     @property
     def state_of_host(self) -> LearnerState:
         """This host's share of the state, on its own learner devices, without a copy."""
-        return self._learner_devices.share_of_host(self.state)
+        return self.learner_devices.share_of_host(self.state)
 
     def networks_on(self, device: jax.Device) -> Networks:
         """Return the published networks on a device; they are never donated."""
@@ -204,9 +215,7 @@ class Learner:
 
     def _share(self, item: TrajectoryItem) -> Share:
         if item.actor_id not in self._actor_ids:
-            self._actor_ids[item.actor_id] = self._learner_devices.replicate(
-                np.int32(item.actor_id)
-            )
+            self._actor_ids[item.actor_id] = self.learner_devices.replicate(np.int32(item.actor_id))
         return Share(
             initial_state=item.initial_state,
             final_state=item.final_state,
@@ -232,6 +241,7 @@ def run_learner(
     Raises:
         Closed: the run is stopping.
         NonFiniteError: too many updates in a row were not finite.
+        ReplicaError: the learner devices hold different networks.
     """
     learner.clock.restart()
     learner.stage(stagings)
@@ -249,4 +259,4 @@ def run_learner(
         learner.clock.lap(METRICS)
         after_cycle(items)
         learner.clock.lap(CHECKPOINT)
-        learner.check_finite()
+        learner.check()

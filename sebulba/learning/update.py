@@ -69,10 +69,11 @@ class Update:
         """
         if shares:
             state = _with_experience(state, self._updated_experience(state, shares))
+        metrics: Metrics = {}
         if num_updates == 1:
             state, metrics = self.step(state)
             metrics = jax.tree.map(lambda x: x[None], metrics)
-        else:
+        elif num_updates > 1:
             state, metrics = jax.lax.scan(
                 lambda state, _: self.step(state), state, length=num_updates
             )

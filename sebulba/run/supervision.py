@@ -289,7 +289,7 @@ def learn_serially(
         learner.stage(ring.stagings)
         ring.progress.record(items, metrics, queue_depth=len(ring.trajectories))
         after_cycle(items)
-        learner.check_finite()
+        learner.check()
 
 
 def _act_one(ring: Ring, actor_id: int) -> TrajectoryItem:

@@ -9,6 +9,7 @@ import pytest
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
+from sebulba.learning.replicas import ReplicaError
 from sebulba.ring.timing import WallClock
 from sebulba.types import TrajectoryItem
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
@@ -152,3 +153,25 @@ def test_without_jit_a_loss_sees_numbers_and_the_update_is_the_same(monkeypatch)
 def test_without_jit_several_learner_devices_are_refused():
     with jax.disable_jit(), pytest.raises(ConfigError, match="expected one learner device"):
         run_cycles(num_cycles=1, num_devices=2)
+
+
+class DriftingAgent(ToyAgent):
+    """Learns from each device's own experience, in place of the averaged gradients."""
+
+    def optimize(self, networks, opt_state, grads, experience):
+        networks, opt_state = super().optimize(networks, opt_state, grads, experience)
+        drift = jnp.mean(experience.trajectory.env_steps.reward)
+        return jax.tree.map(lambda leaf: leaf + drift, networks), opt_state
+
+
+def test_learner_devices_whose_networks_differ_end_the_run(monkeypatch):
+    monkeypatch.setattr("tests.learning.test_learner.ToyAgent", DriftingAgent)
+    run_cycles(num_cycles=1, num_devices=1)[0].check()
+    learner, _ = run_cycles(num_cycles=1, num_devices=2)
+    with pytest.raises(ReplicaError, match=r"networks\['weights'\]: expected the same values"):
+        learner.check()
+
+
+def test_learner_devices_with_the_same_networks_pass():
+    learner, _ = run_cycles(num_cycles=1, num_devices=4)
+    learner.check()
