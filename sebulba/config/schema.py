@@ -90,9 +90,10 @@ class RunConfig:
 
     total_env_steps: int = 500_000
     """Number of env steps to learn from; the run ends after the learner cycle that reaches it."""
-    mode: Literal["threads", "serial"] = "threads"
+    mode: Literal["threads", "serial", "anakin", "auto"] = "threads"
     """threads: actors and learner run concurrently; serial: they take turns in one thread,
-    without any timeout, for a debugger."""
+    without any timeout, for a debugger; anakin: they are one jitted program, for JAX environments
+    in lock-step; auto: anakin where it is possible and does not slow down, else threads."""
     compile_timeout_s: float | None = 1800.0
     """Timeout for the first call of each program, which compiles it, in seconds; null: no limit."""
     stop_at_return: float | None = None

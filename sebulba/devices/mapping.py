@@ -82,9 +82,13 @@ class Mapped:
 
     def _jitted(self, args: tuple[PyTree, ...]) -> Callable[..., Any]:
         if self._mapped is None:
-            in_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, args)
-            self._mapped = self._build(in_specs)
+            self._mapped = self._build(specs_of(args))
         return self._mapped
+
+
+def specs_of(tree: PyTree) -> PyTree:
+    """Return the PartitionSpec of every array, which is on the learner devices."""
+    return jax.tree.map(lambda leaf: leaf.sharding.spec, tree)
 
 
 def is_jit_disabled() -> bool:
@@ -92,12 +96,23 @@ def is_jit_disabled() -> bool:
     return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
-def _with_shard_map(function, learner_devices, in_specs, *, out_specs, donate_argnums):
+def shard(
+    function: Callable[..., Any],
+    learner_devices: LearnerDevices,
+    *,
+    in_specs: PyTree,
+    out_specs: PyTree,
+) -> Callable[..., Any]:
+    """Return `function` mapped over the learner devices, to be called within a jitted function."""
     # Without `check_vma=False`, autodiff sums the gradients of replicated parameters over the N
     # devices, and their `pmean` is N times too large, which Adam hides and clipping does not.
-    mapped = jax.shard_map(
+    return jax.shard_map(
         function, mesh=learner_devices.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
+
+
+def _with_shard_map(function, learner_devices, in_specs, *, out_specs, donate_argnums):
+    mapped = shard(function, learner_devices, in_specs=in_specs, out_specs=out_specs)
     return jax.jit(mapped, donate_argnums=donate_argnums)
 
 

@@ -45,6 +45,7 @@ from sebulba.types import RunSpec
 class Ring:
     """Actors, learner, and the deques between them."""
 
+    config: Config
     agent: Agent
     actors: tuple[Actor, ...]
     actor_devices: tuple[jax.Device, ...]  # each actor's
@@ -223,6 +224,7 @@ def _join(
         reducers=tuple(config.run.episode_reducers),
     )
     return Ring(
+        config=config,
         agent=subject.agent,
         actors=actors,
         actor_devices=devices.of_actors,

@@ -30,6 +30,7 @@ from sebulba.hosts.rendezvous import JoinError
 from sebulba.learning.non_finite import NonFiniteError
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.watchdog import Timeouts
+from sebulba.run.anakin import check_mode
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.endings import (
     describe_checkpoint,
@@ -169,6 +170,7 @@ def _run(
     has_begun = False
     try:
         ring = assemble(config, write_row=write_row, on_warning=console.message, run_end=run_end)
+        check_mode(ring)
         console.message(f"memory: {ring.memory_plan.describe()}")
         outputs = open_outputs(ring, config, path, lock, console.message)
         check_networks(networks_crc32(ring.learner))
