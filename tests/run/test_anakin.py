@@ -11,10 +11,11 @@ import pytest
 
 from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
-from sebulba.exit_codes import EXIT_CONFIG
+from sebulba.exit_codes import EXIT_CONFIG, EXIT_NON_FINITE
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import run
+from tests.faults import runs as faulty_runs
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -125,6 +126,25 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
     whole = train("3000", tmp_path / "whole")
     train("1500", tmp_path / "parts")
     assert train("3000", tmp_path / "parts", "latest") == whole
+
+
+def test_an_update_that_is_not_finite_ends_the_run_as_in_lock_step(tmp_path):
+    outcomes = []
+    for mode in ("anakin", "serial"):
+        config = faulty_runs.make_config(
+            tmp_path / mode,
+            agent=f"{faulty_runs.BREAKING}:NanAgent",
+            updates_per_cycle=2,
+            actor={"threads_per_device": 1},
+            run={"mode": mode, "log_interval_env_steps": 400},
+        )
+        code = lifecycle.train(config)
+        summary = faulty_runs.summary_of(tmp_path / mode)
+        place = json.loads((tmp_path / mode / "non_finite.json").read_text())
+        counts = [summary[key] for key in ("env_steps", "updates", "networks_crc32", "ledger")]
+        outcomes.append((code, place, counts))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == EXIT_NON_FINITE
 
 
 @pytest.mark.parametrize(
