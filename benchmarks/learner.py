@@ -1,6 +1,6 @@
 """Measure updates per second inside the running framework, and in a bare jitted loop.
 
-    python -m benchmarks.learner [--torsos mlp dqn shallow deep] [--updates 1 4] [--json FILE]
+    python -m benchmarks.learner [--torsos mlp dqn shallow deep] [--updates 1 4 64] [--json FILE]
 
 Inside, the learner's thread runs as in training, with deques, publishing and progress. It gets the
 same trajectories repeatedly, so that no actor competes for the cores. The bare loop is a plain
@@ -35,9 +35,15 @@ def make_config(*, torso: str, num_envs: int, updates: int) -> Config:
 def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: int) -> Result:
     """Measure updates per second inside the framework and in a bare loop."""
     config = make_config(torso=torso, num_envs=num_envs, updates=updates)
+
+    def of_cycle(name: str) -> Config:
+        return dataclasses.replace(config, learner=dataclasses.replace(config.learner, cycle=name))
+
     rates = harness.interleave(
         {
             "inside the framework": lambda: inside(config, cycles=cycles),
+            "in one program": lambda: inside(of_cycle("one_program"), cycles=cycles),
+            "update by update": lambda: inside(of_cycle("update_by_update"), cycles=cycles),
             "bare loop": BareLoop(config, num_updates=updates * cycles),
         },
         repeats,
@@ -46,7 +52,12 @@ def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: in
         name=f"learner, {torso}",
         unit="updates/s",
         rates=rates,
-        ratios={"inside / bare": rates["inside the framework"].over(rates["bare loop"])},
+        ratios={
+            "inside / bare": rates["inside the framework"].over(rates["bare loop"]),
+            "in one program / update by update": rates["in one program"].over(
+                rates["update by update"]
+            ),
+        },
         settings={
             "rows a batch": num_envs * config.actor.trajectory_length,
             "updates a cycle": updates,
@@ -137,7 +148,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = harness.parser(__doc__)
     parser.add_argument("--torsos", nargs="+", default=["mlp", "dqn", "shallow", "deep"])
-    parser.add_argument("--updates", nargs="+", type=int, default=[1, 4], help="per cycle")
+    parser.add_argument("--updates", nargs="+", type=int, default=[1, 4, 64], help="per cycle")
     arguments = parser.parse_args()
     harness.compile_once()
     results = [
@@ -145,7 +156,7 @@ def main() -> None:
             torso=torso,
             num_envs={"mlp": 192, "deep": 4}.get(torso, 16),
             updates=updates,
-            cycles=(100 if torso == "mlp" else 4) // updates,
+            cycles=max(2, (400 if torso == "mlp" else 4) // updates),
             repeats=arguments.repeats,
         )
         for torso in arguments.torsos

@@ -170,6 +170,7 @@ class BufferAllocator:
             trajectory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
             return Buffer(trajectory=trajectory, num_rows=jnp.int32(0))
 
+        self.empty = allocate  # within a jitted function
         self._allocate = jax.jit(allocate, out_shardings=jax.sharding.SingleDeviceSharding(device))
 
     def __call__(self) -> Buffer:

@@ -58,7 +58,7 @@ class Actor:
         self.reset_policy = reset_policy
         self.num_restarts = 0  # after faults, of this process
         self._agent = agent
-        self._act_cycle = live.act_cycle
+        self.act_cycle = live.act_cycle
         self._learner_devices = learner_devices
         self._ledger = ledger
         self._no_statistics = carry.statistics
@@ -82,7 +82,7 @@ class Actor:
         # Whether row 0 of the next trajectory does not follow on the last one that was delivered.
         self._is_stream_ended = self.reset_policy.is_due(num_cycles)
         self._is_reset_due = self._is_stream_ended
-        self._initial_state = self._agent.shard_actor_state(
+        self.initial_state = self._agent.shard_actor_state(
             self.resume_point.actor_state, self._learner_devices
         )
 
@@ -121,7 +121,7 @@ class Actor:
         if self.reset_policy.is_due(self.num_cycles + 1):
             self.end_stream(boundary_after(self.resume_point))
         item = TrajectoryItem(
-            initial_state=self._initial_state,
+            initial_state=self.initial_state,
             final_state=final_state,
             trajectory=trajectory,
             actor_id=self.actor_id,
@@ -140,7 +140,7 @@ class Actor:
         self._boundary = StreamBoundary()
         self._num_restarts_reported = self.num_restarts
         self._restarts_of_cycle = 0
-        self._initial_state = final_state
+        self.initial_state = final_state
         self.num_cycles += 1
         self.clock.lap(TRANSFER)
         return item
@@ -155,7 +155,7 @@ class Actor:
                 if self._is_reset_due:
                     self._recreate_environments()
                 with TraceAnnotation("act cycle"):
-                    self._carry, result = self._act_cycle(networks, self._carry)
+                    self._carry, result = self.act_cycle(networks, self._carry)
                 return result
             except EnvironmentFault as fault:
                 # The env steps of a failed cycle did happen; the ledger must balance.
@@ -201,7 +201,7 @@ class Actor:
             raise EnvironmentFault(
                 f"its constructor or reset raised {type(error).__name__}: {error}"
             ) from error
-        self.environment, self._act_cycle = live.environment, live.act_cycle
+        self.environment, self.act_cycle = live.environment, live.act_cycle
         self._carry = dataclasses.replace(
             self._carry,
             env_step=live.env_step,

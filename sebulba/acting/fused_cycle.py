@@ -95,6 +95,7 @@ class FusedCycle:
             act_episodes, donate_argnames=("actor_state", "buffer"), out_shardings=sharding
         )
         self._finish = jax.jit(finish, donate_argnames=("buffer",), out_shardings=sharding)
+        self._act_within = cycle
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
         """Act `T` steps; donates `carry.actor_state`."""
@@ -120,6 +121,18 @@ class FusedCycle:
             carry = dataclasses.replace(carry, env_state=self._env_state)
         self._clock.lap(ACT)
         return carry, result
+
+    def act_within(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
+        """Act `T` steps within another jitted function; all of `carry` is on its devices."""
+        env_state, after, result = self._act_within(
+            networks,
+            carry.actor_state,
+            self._allocate.empty(),
+            carry.env_step,
+            carry.statistics,
+            carry.env_state,
+        )
+        return dataclasses.replace(after, env_state=env_state), result
 
     def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
         self._env_state, carry, result = self._cycle(

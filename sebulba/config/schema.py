@@ -73,6 +73,9 @@ class LearnerConfig:
     policy_lag needs."""
     mapping: Literal["shard_map", "pmap"] = "shard_map"
     """JAX function that maps the update over the learner devices; the results are equal."""
+    cycle: Literal["auto", "one_program", "update_by_update"] = "auto"
+    """one_program: all updates of a learner cycle are one jitted call; update_by_update: one call
+    each; auto: update_by_update only for convolutions on a CPU, which are slow inside a loop."""
     on_non_finite: Literal["stop", "skip"] = "stop"
     """What to do after an update with a non-finite loss or gradient, which is always discarded."""
     max_non_finite_updates: int = 10
@@ -106,9 +109,10 @@ class RunConfig:
 
     total_env_steps: int = 500_000
     """Number of env steps to learn from; the run ends after the learner cycle that reaches it."""
-    mode: Literal["threads", "serial"] = "threads"
+    mode: Literal["threads", "serial", "anakin", "auto"] = "threads"
     """threads: actors and learner run concurrently; serial: they take turns in one thread,
-    without any timeout, for a debugger."""
+    without any timeout, for a debugger; anakin: they are one jitted program, for JAX environments
+    in lock-step; auto: anakin where it is possible and does not slow down, else threads."""
     compile_timeout_s: float | None = 1800.0
     """Timeout for the first call of each program, which compiles it, in seconds; null: no limit."""
     stop_at_return: float | None = None

@@ -79,7 +79,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
     if (
         config.checkpoint.exact_reset_cycles is not None
         and config.learner.policy_lag is None
-        and config.run.mode == "threads"
+        and config.run.mode != "serial"
     ):
         yield (
             "checkpoint.exact_reset_cycles",

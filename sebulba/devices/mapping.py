@@ -3,6 +3,7 @@
 The function sees its device's block of every argument; collectives name `LEARNER_AXIS`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -24,10 +25,8 @@ def map_over_learner_devices(
     out_specs: PyTree,
     donate_argnums: tuple[int, ...] = (),
     mapping: Mapping = "shard_map",
-) -> Callable[..., Any]:
+) -> "Mapped":
     """Return `function` mapped over the learner devices and jitted.
-
-    With `JAX_DISABLE_JIT=1`, `function` runs unmapped, on one learner device only.
 
     Args:
         function: takes one device's blocks, returns a tuple.
@@ -38,25 +37,58 @@ def map_over_learner_devices(
             to 5 times as long on one device (1.0 instead of 0.2 ms for 31 leaves).
     """
     build = {"shard_map": _with_shard_map, "pmap": _with_pmap}[mapping]
-    mapped: Callable[..., Any] | None = None
+    return Mapped(
+        function,
+        learner_devices,
+        functools.partial(
+            build, function, learner_devices, out_specs=out_specs, donate_argnums=donate_argnums
+        ),
+    )
 
-    def call(*args: PyTree) -> Any:
-        nonlocal mapped
-        if is_jit_disabled() and len(learner_devices) == 1:
+
+class Mapped:
+    """A function that is mapped over the learner devices and jitted.
+
+    With `JAX_DISABLE_JIT=1`, the function runs unmapped, on one learner device only.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        learner_devices: LearnerDevices,
+        build: Callable[[PyTree], Callable[..., Any]],
+    ):
+        self._function = function
+        self._learner_devices = learner_devices
+        self._build = build  # maps and jits it, for the specs of the arguments
+        self._mapped: Callable[..., Any] | None = None
+
+    def __call__(self, *args: PyTree) -> Any:
+        """Return the function's results."""
+        if is_jit_disabled() and len(self._learner_devices) == 1:
             # For a debugger: reductions over one device are the identity, and `shard_map` without
             # jit takes seconds per update.
-            return function(*args)
+            return self._function(*args)
         if is_jit_disabled():
             raise ConfigError(
                 "JAX_DISABLE_JIT: expected one learner device (devices.learner), got"
-                f" {len(learner_devices)}"
+                f" {len(self._learner_devices)}"
             )
-        if mapped is None:
-            in_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, args)
-            mapped = build(function, learner_devices, in_specs, out_specs, donate_argnums)
-        return mapped(*args)
+        return self._jitted(args)(*args)
 
-    return call
+    def jaxpr(self, *args: PyTree) -> Any:
+        """Return the jaxpr of the mapped function; a later call does not trace it again."""
+        return jax.make_jaxpr(self._jitted(args))(*args)
+
+    def _jitted(self, args: tuple[PyTree, ...]) -> Callable[..., Any]:
+        if self._mapped is None:
+            self._mapped = self._build(specs_of(args))
+        return self._mapped
+
+
+def specs_of(tree: PyTree) -> PyTree:
+    """Return the PartitionSpec of every array, which is on the learner devices."""
+    return jax.tree.map(lambda leaf: leaf.sharding.spec, tree)
 
 
 def is_jit_disabled() -> bool:
@@ -64,16 +96,27 @@ def is_jit_disabled() -> bool:
     return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
-def _with_shard_map(function, learner_devices, in_specs, out_specs, donate_argnums):
+def shard(
+    function: Callable[..., Any],
+    learner_devices: LearnerDevices,
+    *,
+    in_specs: PyTree,
+    out_specs: PyTree,
+) -> Callable[..., Any]:
+    """Return `function` mapped over the learner devices, to be called within a jitted function."""
     # Without `check_vma=False`, autodiff sums the gradients of replicated parameters over the N
     # devices, and their `pmean` is N times too large, which Adam hides and clipping does not.
-    mapped = jax.shard_map(
+    return jax.shard_map(
         function, mesh=learner_devices.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
+
+
+def _with_shard_map(function, learner_devices, in_specs, *, out_specs, donate_argnums):
+    mapped = shard(function, learner_devices, in_specs=in_specs, out_specs=out_specs)
     return jax.jit(mapped, donate_argnums=donate_argnums)
 
 
-def _with_pmap(function, learner_devices, in_specs, out_specs, donate_argnums):
+def _with_pmap(function, learner_devices, in_specs, *, out_specs, donate_argnums):
     """Map with `jax.pmap`, which needs an axis of devices: `n` becomes `(devices, n / devices)`."""
     in_axes = jax.tree.map(_split_axis, in_specs, is_leaf=_is_spec)
     out_axes = jax.tree.map(_split_axis, out_specs, is_leaf=_is_spec)

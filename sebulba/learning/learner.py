@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,10 @@ from sebulba.agent_check import num_updates_of
 from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.devices.xla_cpu import bound_programs_in_flight
+from sebulba.learning.loops import is_slow_in_a_loop
 from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
 from sebulba.learning.progress import Progress
+from sebulba.learning.replicas import ReplicaCheck
 from sebulba.learning.update import STATE_SPECS, LearnerState, Share, Update, init_state
 from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
 from sebulba.ring.run_end import RunEnd
@@ -30,7 +32,9 @@ from sebulba.ring.timing import (
     WAIT_FOR_TRAJECTORIES,
     WallClock,
 )
-from sebulba.types import Networks, PyTree, TrajectoryItem
+from sebulba.types import Networks, TrajectoryItem
+
+CyclePrograms = Literal["auto", "one_program", "update_by_update"]
 
 
 class Learner:
@@ -46,6 +50,7 @@ class Learner:
         clock: WallClock,
         mapping_name: mapping.Mapping = "shard_map",
         max_non_finite_updates: int = 1,
+        cycle: CyclePrograms = "auto",
     ):
         """Initialise the state on the learner devices.
 
@@ -57,6 +62,7 @@ class Learner:
             clock: of the thread that calls `run_cycle`.
             mapping_name: how to map updates over the devices.
             max_non_finite_updates: consecutive non-finite updates that end the run.
+            cycle: whether the updates of a learner cycle are one jitted call or one each.
         """
         self.num_cycles = 0
         self.num_updates = 0
@@ -71,25 +77,16 @@ class Learner:
         )
         self.published: Networks = self._publish(self.state.networks)
         self._agent = agent
-        self._learner_devices = learner_devices
+        self.learner_devices = learner_devices
+        self._check_replicas = ReplicaCheck(learner_devices, mapping_name)
         self._actor_ids: dict[int, jax.Array] = {}
         self._max_non_finite_updates = max_non_finite_updates
-        self._compiled_for: set[int] = set()  # updates of a cycle: 0, 1, or 2 for more than 1
-
-        def mapped(function: Any, out_specs: PyTree) -> Any:
-            return mapping.map_over_learner_devices(
-                function,
-                learner_devices,
-                out_specs=out_specs,
-                donate_argnums=(0,),
-                mapping=mapping_name,
-            )
-
-        update = Update(agent=agent, max_non_finite_updates=max_non_finite_updates)
-        updated = (STATE_SPECS, REPLICATED, REPLICATED)
-        self._ingest = mapped(update.ingest, (STATE_SPECS,))
-        self._ingest_and_step = mapped(update.ingest_and_step, updated)
-        self._step = mapped(update.step, updated)
+        # None: decided before the first cycle with several updates.
+        self._is_one_program = None if cycle == "auto" else cycle == "one_program"
+        self.update = Update(agent=agent, max_non_finite_updates=max_non_finite_updates)
+        self._mapping_name = mapping_name
+        # By the number of updates, and whether trajectories are added.
+        self._programs: dict[tuple[int, bool], mapping.Mapped] = {}
 
     @functools.partial(jax.profiler.annotate_function, name=UPDATE)  # in a trace of `run.profile`
     def run_cycle(self, items: Sequence[TrajectoryItem]) -> list[Metrics]:
@@ -98,7 +95,8 @@ class Learner:
         `published` then holds the networks for the actors, which are never donated.
 
         Returns:
-            Each optimisation step's metrics, on the devices.
+            The metrics of the optimisation steps, on the devices: for each jitted call, a leading
+            axis of its steps.
 
         Raises:
             AgentError: the agent returned no number of updates.
@@ -108,36 +106,55 @@ class Learner:
         # Its Python code may hang.
         self.clock.begin(UPDATE)
         num_updates = num_updates_of(self._agent, self.num_cycles)
-        programs = min(num_updates, 2)
-        self.clock.begin(UPDATE if programs in self._compiled_for else COMPILE)
-        self._compiled_for.add(programs)
+        calls = self._calls(num_updates, shares)
         metrics: list[Metrics] = []
-        # One program per step instead of a scan: inside a scan, XLA on a CPU computes gradients of
-        # convolutions 8 to 16 times slower (Nature CNN: 77 instead of 651 observations/s).
-        for update in range(num_updates):
-            if update == 0:
-                results = self._ingest_and_step(self.state, shares)
-            else:
-                results = self._step(self.state)
-            self.state, self.published, step_metrics = results
-            metrics.append(step_metrics)
+        for num_updates_of_call in calls:
+            program = self._program(num_updates_of_call, has_shares=not metrics)
+            results = program(self.state, () if metrics else shares)
+            self.state, self.published, metrics_of_call = results
+            metrics.append(metrics_of_call)
             bound_programs_in_flight(metrics)
-        if num_updates == 0:
-            (self.state,) = self._ingest(self.state, shares)
         # The program of an actor that takes unfinished networks waits on its device for this
-        # update, and so do those of the device's other actors.
-        jax.block_until_ready((self.state, self.published))
-        metrics = self._without_frozen(metrics)
+        # update, and so do those of the device's other actors. All results of a program are ready
+        # at once, and asking for each of them takes several times as long.
+        jax.block_until_ready(self.state.step)
+        metrics = self._without_frozen(metrics, num_updates)
         self.num_cycles += 1
-        self.num_updates += len(metrics)
         self.is_between_cycles = True
         self.clock.lap(UPDATE)
-        return metrics
+        return metrics if num_updates else []
 
-    def check_finite(self) -> None:
+    def _calls(self, num_updates: int, shares: tuple[Share, ...]) -> list[int]:
+        """Return the updates of each jitted call of a learner cycle."""
+        if num_updates <= 1:
+            return [num_updates]
+        if self._is_one_program is None:
+            self.clock.begin(COMPILE)
+            program = self._program(num_updates, has_shares=True)
+            self._is_one_program = not is_slow_in_a_loop(
+                program.jaxpr(self.state, shares), self.learner_devices.devices[0].platform
+            )
+        return [num_updates] if self._is_one_program else [1] * num_updates
+
+    def _program(self, num_updates: int, *, has_shares: bool) -> mapping.Mapped:
+        """Return the jitted call of so many updates, whose activity it begins."""
+        key = (num_updates, has_shares)
+        self.clock.begin(UPDATE if key in self._programs else COMPILE)
+        if key not in self._programs:
+            self._programs[key] = mapping.map_over_learner_devices(
+                functools.partial(self.update.cycle, num_updates=num_updates),
+                self.learner_devices,
+                out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
+                donate_argnums=(0,),
+                mapping=self._mapping_name,
+            )
+        return self._programs[key]
+
+    def check(self) -> None:
         """Check the last cycle; call after it is recorded, so that a checkpoint can hold it.
 
         Raises:
+            ReplicaError: the learner devices hold different networks.
             NonFiniteError: too many updates in a row were not finite. The state is the input of the
                 last of them.
         """
@@ -145,23 +162,28 @@ class Learner:
             raise NonFiniteError(
                 update=self.num_updates, cycle=self.num_cycles - 1, in_a_row=self._in_a_row
             )
+        self._check_replicas(self.state, self.num_cycles)
 
-    def _without_frozen(self, metrics: list[Metrics]) -> list[Metrics]:
-        """Return the metrics without those of steps that a frozen state ignored."""
+    def _without_frozen(self, metrics: list[Metrics], num_updates: int) -> list[Metrics]:
+        """Count updates and discarded ones; drop those that a frozen state ignored."""
         counts, before = self.state.non_finite, self.num_non_finite_updates
         # `np.asarray` first: `int` of a JAX array takes several times as long, every cycle.
         self.num_non_finite_updates = int(np.asarray(counts.total))
         if self.num_non_finite_updates == before:
+            self.num_updates += num_updates
             return metrics
         self._in_a_row = int(counts.in_a_row)
-        return metrics[: int(self.state.step) - self.num_updates]
+        num_taken = int(self.state.step) - self.num_updates
+        self.num_updates += num_taken
+        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:num_taken], *metrics)
+        return [joined]
 
     def restore(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
         """Resume from a state on this host's learner devices, before the first cycle."""
-        state = self._learner_devices.join_hosts(state)
+        state = self.learner_devices.join_hosts(state)
         if int(state.non_finite.in_a_row) >= self._max_non_finite_updates:
             # These updates ended the earlier run. Resuming resets the count.
-            zero = self._learner_devices.replicate(np.int32(0))
+            zero = self.learner_devices.replicate(np.int32(0))
             counts = NonFiniteCounts(total=state.non_finite.total, in_a_row=zero)
             state = dataclasses.replace(state, non_finite=counts)
         self.state = state
@@ -178,15 +200,22 @@ class Learner:
         # Copies: a leaf that the optimizer state shares with the networks would be donated twice.
         opt_state = jax.jit(
             lambda networks: jax.tree.map(jnp.copy, self._agent.init_opt_state(networks)),
-            out_shardings=self._learner_devices.sharding(REPLICATED),
+            out_shardings=self.learner_devices.sharding(REPLICATED),
         )(networks)
         self.state = dataclasses.replace(self.state, networks=networks, opt_state=opt_state)
         self.published = self._publish(networks)
 
+    def advance(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
+        """Take the state after learner cycles that were run elsewhere."""
+        self.state = state
+        self.published = self._publish(state.networks)
+        self.num_cycles += num_cycles
+        self.num_updates += num_updates
+
     @property
     def state_of_host(self) -> LearnerState:
         """This host's share of the state, on its own learner devices, without a copy."""
-        return self._learner_devices.share_of_host(self.state)
+        return self.learner_devices.share_of_host(self.state)
 
     def networks_on(self, device: jax.Device) -> Networks:
         """Return the published networks on a device; they are never donated."""
@@ -200,9 +229,7 @@ class Learner:
 
     def _share(self, item: TrajectoryItem) -> Share:
         if item.actor_id not in self._actor_ids:
-            self._actor_ids[item.actor_id] = self._learner_devices.replicate(
-                np.int32(item.actor_id)
-            )
+            self._actor_ids[item.actor_id] = self.learner_devices.replicate(np.int32(item.actor_id))
         return Share(
             initial_state=item.initial_state,
             final_state=item.final_state,
@@ -228,6 +255,7 @@ def run_learner(
     Raises:
         Closed: the run is stopping.
         NonFiniteError: too many updates in a row were not finite.
+        ReplicaError: the learner devices hold different networks.
     """
     learner.clock.restart()
     learner.stage(stagings)
@@ -245,4 +273,4 @@ def run_learner(
         learner.clock.lap(METRICS)
         after_cycle(items)
         learner.clock.lap(CHECKPOINT)
-        learner.check_finite()
+        learner.check()

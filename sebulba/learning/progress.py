@@ -78,7 +78,7 @@ class Progress:
 
         Args:
             items: the trajectories of the cycle.
-            metrics: of each update, on the devices.
+            metrics: of the updates, on the devices, with a leading axis of updates.
             queue_depth: trajectories left in the deque.
         """
         rows_before = self.env_steps // self._config.log_interval_env_steps
@@ -92,8 +92,7 @@ class Progress:
             self.window.add(report.episodes, num_finished=report.num_episodes)
             self._lags.append(report.policy_lag)
         self._cycles += 1
-        self.updates += len(metrics)
-        self._metrics.add(metrics)
+        self.updates += self._metrics.add(metrics)
         if self._steady_since is None and not self._pending_actors and self.updates:
             self._start_rates()
         self._look_for_goal()

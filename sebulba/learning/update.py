@@ -54,15 +54,30 @@ class Update:
     agent: Agent
     max_non_finite_updates: int
 
-    def ingest(self, state: LearnerState, shares: tuple[Share, ...]) -> tuple[LearnerState]:
-        """Add trajectories to the experience."""
-        return (_with_experience(state, self._updated_experience(state, shares)),)
-
-    def ingest_and_step(
-        self, state: LearnerState, shares: tuple[Share, ...]
+    def cycle(
+        self, state: LearnerState, shares: tuple[Share, ...], *, num_updates: int
     ) -> tuple[LearnerState, Networks, Metrics]:
-        """Add trajectories and take a cycle's first optimisation step, in one program."""
-        return self.step(_with_experience(state, self._updated_experience(state, shares)))
+        """Add trajectories to the experience, and take optimisation steps.
+
+        Args:
+            state: before.
+            shares: of the cycle's trajectories; empty to continue a cycle.
+            num_updates: optimisation steps.
+
+        Returns:
+            The state, the actors' networks, and the metrics `[num_updates]` of the steps.
+        """
+        if shares:
+            state = _with_experience(state, self._updated_experience(state, shares))
+        metrics: Metrics = {}
+        if num_updates == 1:
+            state, metrics = self.step(state)
+            metrics = jax.tree.map(lambda x: x[None], metrics)
+        elif num_updates > 1:
+            state, metrics = jax.lax.scan(
+                lambda state, _: self.step(state), state, length=num_updates
+            )
+        return state, self.agent.actor_networks(state.networks), metrics
 
     def _updated_experience(self, state: LearnerState, shares: tuple[Share, ...]) -> Experience:
         experience = experience_of(state)
@@ -77,8 +92,8 @@ class Update:
             )
         return experience
 
-    def step(self, state: LearnerState) -> tuple[LearnerState, Networks, Metrics]:
-        """Take an optimisation step; return the state, the actors' networks and the metrics."""
+    def step(self, state: LearnerState) -> tuple[LearnerState, Metrics]:
+        """Take an optimisation step; return the state and the metrics."""
         before = experience_of(state)
         value, metrics, grads, experience = loss_and_gradients(self.agent, state, before)
         metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
@@ -101,7 +116,7 @@ class Update:
             key=state.key,
             non_finite=counts,
         )
-        return state, self.agent.actor_networks(networks), metrics
+        return state, metrics
 
 
 def loss_and_gradients(

@@ -89,7 +89,10 @@ class TimeShares:
 def describe_bottleneck(shares: Shares) -> str:
     """Return the bottleneck of a run in one line, with the config keys to change."""
     actor, learner = shares.get("actor", {}), shares.get("learner", {})
-    if not actor or not learner:
+    if learner and not actor:
+        share = learner.get(UPDATE, 0.0)
+        return f"acting and learning are one program ({share:.0%} of the time): use faster devices"
+    if not learner:
         return "too short to find the bottleneck"
     learner_waits = learner.get(WAIT_FOR_TRAJECTORIES, 0.0)
     queue_waits = actor.get(WAIT_FOR_QUEUE, 0.0)

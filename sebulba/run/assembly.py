@@ -46,6 +46,7 @@ from sebulba.types import RunSpec
 class Ring:
     """Actors, learner, and the deques between them."""
 
+    config: Config
     agent: Agent
     actors: tuple[Actor, ...]
     actor_devices: tuple[jax.Device, ...]  # each actor's
@@ -214,6 +215,7 @@ def _join(
         reducers=tuple(config.run.episode_reducers),
     )
     return Ring(
+        config=config,
         agent=subject.agent,
         actors=actors,
         actor_devices=devices.of_actors,
@@ -252,6 +254,7 @@ def _make_learner(
         key=stream(jax.random.key(config.seed), "learner"),
         clock=WallClock(),
         mapping_name=config.learner.mapping,
+        cycle=config.learner.cycle,
         max_non_finite_updates=(
             1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
         ),

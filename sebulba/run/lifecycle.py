@@ -33,6 +33,7 @@ from sebulba.process import (
 )
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.watchdog import Timeouts
+from sebulba.run.anakin import check_mode
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.callbacks import NO_CALLBACKS, Callbacks
 from sebulba.run.endings import (
@@ -214,6 +215,7 @@ def _run(
     has_begun = False
     try:
         ring = assemble(config, write_row=write_row, on_warning=console.message, run_end=run_end)
+        check_mode(ring)
         console.message(f"memory: {ring.memory_plan.describe()}")
         outputs = open_outputs(
             ring,

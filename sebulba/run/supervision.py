@@ -24,6 +24,7 @@ from sebulba.ring.queues import Closed
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import COMPILE, WallClock
 from sebulba.ring.watchdog import Timeouts, Watchdog, WatchdogError, Watched
+from sebulba.run.anakin import Anakin, reason_against
 from sebulba.run.assembly import Ring
 from sebulba.storage.metrics.writers import WriterQueue
 from sebulba.types import TrajectoryItem
@@ -152,7 +153,7 @@ class Supervisor:
 def run(
     ring: Ring,
     *,
-    mode: Literal["threads", "serial"],
+    mode: Literal["threads", "serial", "anakin", "auto"],
     writer_queues: Sequence[WriterQueue] = (),
     after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
     on_poll: Callable[[], None] = lambda: None,
@@ -162,7 +163,7 @@ def run(
 
     Args:
         ring: a new or a restored one.
-        mode: `threads`, or `serial`: everything but the writers in this thread.
+        mode: `run.mode`; `serial` runs everything but the writers in this thread.
         writer_queues: of the metrics writers; each gets a thread, which ends with its queue.
         after_cycle: takes the trajectories of each learner cycle, in the learner's thread.
         on_poll: called several times a second, in this thread.
@@ -177,38 +178,35 @@ def run(
         start_daemon(writer_queue.run, f"writer {writer_queue.name}")
     if mode == "serial":
         run_serial(ring, after_cycle, on_poll)
+        return
+    anakin = _anakin(ring, mode)
+    if anakin is None:
+        threads = _ring_threads(ring, after_cycle)
     else:
-        run_threads(ring, after_cycle, on_poll, _watchdog(ring, timeouts))
+        threads = [_learner_thread(ring, lambda: run_anakin(anakin, after_cycle))]
+    run_threads(ring, threads, on_poll, _watchdog(ring, timeouts))
+
+
+def _anakin(ring: Ring, mode: str) -> Anakin | None:
+    """Return the program of acting and learning; None: the run has threads for them."""
+    if mode == "threads" or (mode == "auto" and reason_against(ring) is not None):
+        return None
+    anakin = Anakin(ring)
+    return None if mode == "auto" and anakin.is_slow else anakin
 
 
 def run_threads(
     ring: Ring,
-    after_cycle: Callable[[Sequence[TrajectoryItem]], None],
+    threads: Sequence[Thread],
     on_poll: Callable[[], None],
     watchdog: Watchdog,
 ) -> None:
-    """Run the ring to its end: a thread for each actor and one for the learner."""
+    """Run the ring to its end in threads, of which the first is the learner's."""
     supervisor = Supervisor()
     deadline_s = _STOP_DEADLINE_S
     try:
-        supervisor.start(
-            Thread(
-                name="learner",
-                target=lambda: run_learner(
-                    ring.learner,
-                    schedule=ring.schedule,
-                    trajectories=ring.trajectories,
-                    stagings=ring.stagings,
-                    progress=ring.progress,
-                    run_end=ring.run_end,
-                    after_cycle=after_cycle,
-                ),
-                place=lambda: _place_of_learner(ring.learner),
-                clock=ring.learner.clock,
-            )
-        )
-        for actor, device in zip(ring.actors, ring.actor_devices, strict=True):
-            supervisor.start(_actor_thread(ring, actor, device))
+        for thread in threads:
+            supervisor.start(thread)
         supervisor.wait_for("learner", ring.run_end, on_poll, watchdog)
     except WatchdogError:
         deadline_s = _STOP_DEADLINE_OF_STUCK_S
@@ -217,6 +215,55 @@ def run_threads(
         ring.close()
         supervisor.join(deadline_s)
         ring.ledger.discard_in_flight()
+
+
+def _ring_threads(
+    ring: Ring, after_cycle: Callable[[Sequence[TrajectoryItem]], None]
+) -> list[Thread]:
+    """Return a thread for the learner and one for each actor."""
+    learner = _learner_thread(
+        ring,
+        lambda: run_learner(
+            ring.learner,
+            schedule=ring.schedule,
+            trajectories=ring.trajectories,
+            stagings=ring.stagings,
+            progress=ring.progress,
+            run_end=ring.run_end,
+            after_cycle=after_cycle,
+        ),
+    )
+    actors = zip(ring.actors, ring.actor_devices, strict=True)
+    return [learner, *(_actor_thread(ring, actor, device) for actor, device in actors)]
+
+
+def _learner_thread(ring: Ring, target: Callable[[], None]) -> Thread:
+    return Thread(
+        name="learner",
+        target=target,
+        place=lambda: _place_of_learner(ring.learner),
+        clock=ring.learner.clock,
+    )
+
+
+def run_anakin(anakin: Anakin, after_cycle: Callable[[Sequence[TrajectoryItem]], None]) -> None:
+    """Run learner cycles in one program each until the run's goal is reached.
+
+    Raises:
+        Closed: the run is stopping.
+        NonFiniteError: too many updates in a row were not finite.
+        EnvironmentFault: data of an environment were not finite.
+    """
+    ring = anakin.ring
+    ring.learner.clock.restart()
+    ring.learner.stage(ring.stagings)
+    while not ring.run_end.is_set:
+        is_regular = anakin.run_call(after_cycle)
+        ring.learner.check()
+        if not is_regular:
+            anakin.give_to_actors()
+            learn_serially(ring, act_serially(ring), after_cycle)
+            anakin.take_from_actors()
 
 
 def _watchdog(ring: Ring, timeouts: Timeouts) -> Watchdog:
@@ -289,7 +336,7 @@ def learn_serially(
         learner.stage(ring.stagings)
         ring.progress.record(items, metrics, queue_depth=len(ring.trajectories))
         after_cycle(items)
-        learner.check_finite()
+        learner.check()
 
 
 def _act_one(ring: Ring, actor_id: int) -> TrajectoryItem:

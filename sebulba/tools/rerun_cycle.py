@@ -61,7 +61,7 @@ def rerun_to_cycle(
 
 
 def _repeatable(config: Config) -> Config:
-    if config.learner.policy_lag is None and config.run.mode == "threads":
+    if config.learner.policy_lag is None and config.run.mode != "serial":
         raise ConfigError(
             "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
             " is not repeatable"

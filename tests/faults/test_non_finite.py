@@ -49,7 +49,7 @@ def make_learner(bad_steps, *, limit=1, num_devices=1, updates_per_cycle=1, agen
 def run_cycles(learner, learners, cycles):
     for cycle in cycles:
         learner.run_cycle([make_item(learners, cycle)])
-        learner.check_finite()
+        learner.check()
 
 
 def weights_of(learner):
@@ -78,11 +78,12 @@ def test_updates_of_a_cycle_after_the_last_straw_change_nothing():
     run_cycles(whole, whole_learners, range(1))
     metrics = learner.run_cycle([make_item(learners, 0)])
     with pytest.raises(NonFiniteError, match=r"update 2 \(learner cycle 0\) are not finite"):
-        learner.check_finite()
+        learner.check()
     chex.assert_trees_all_equal(learner.state.networks, whole.state.networks)
     chex.assert_trees_all_equal(learner.state.opt_state, whole.state.opt_state)
     chex.assert_trees_all_equal(learner.state.experience, whole.state.experience)
-    assert len(metrics) == learner.num_updates == int(learner.state.step) == 2
+    assert metrics[0]["loss"].shape == (2,)
+    assert learner.num_updates == int(learner.state.step) == 2
 
 
 def test_as_many_in_a_row_as_allowed_end_the_run_and_fewer_do_not():

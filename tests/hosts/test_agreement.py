@@ -56,7 +56,7 @@ def test_the_watchdog_sees_the_learner_wait_for_other_hosts():
         num_cycles=0,
         stage=lambda stagings: None,
         run_cycle=lambda items: [],
-        check_finite=lambda: None,
+        check=lambda: None,
     )
     schedule = types.SimpleNamespace(actors_to_take=lambda cycle: [])
     run_learner(

@@ -9,6 +9,7 @@ import pytest
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
+from sebulba.learning.replicas import ReplicaError
 from sebulba.ring.timing import WallClock
 from sebulba.types import TrajectoryItem
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
@@ -122,7 +123,8 @@ def test_state_is_donated_and_published_networks_are_not():
 
 def test_each_of_several_updates_a_cycle_is_counted_and_has_metrics():
     learner, metrics = run_cycles(num_cycles=2, updates_per_cycle=3)
-    assert learner.num_updates == len(metrics) == 6
+    assert [each["loss"].shape for each in metrics] == [(3,), (3,)]
+    assert learner.num_updates == 6
     assert int(learner.state.step) == 6
 
 
@@ -151,3 +153,25 @@ def test_without_jit_a_loss_sees_numbers_and_the_update_is_the_same(monkeypatch)
 def test_without_jit_several_learner_devices_are_refused():
     with jax.disable_jit(), pytest.raises(ConfigError, match="expected one learner device"):
         run_cycles(num_cycles=1, num_devices=2)
+
+
+class DriftingAgent(ToyAgent):
+    """Learns from each device's own experience, in place of the averaged gradients."""
+
+    def optimize(self, networks, opt_state, grads, experience):
+        networks, opt_state = super().optimize(networks, opt_state, grads, experience)
+        drift = jnp.mean(experience.trajectory.env_steps.reward)
+        return jax.tree.map(lambda leaf: leaf + drift, networks), opt_state
+
+
+def test_learner_devices_whose_networks_differ_end_the_run(monkeypatch):
+    monkeypatch.setattr("tests.learning.test_learner.ToyAgent", DriftingAgent)
+    run_cycles(num_cycles=1, num_devices=1)[0].check()
+    learner, _ = run_cycles(num_cycles=1, num_devices=2)
+    with pytest.raises(ReplicaError, match=r"networks\['weights'\]: expected the same values"):
+        learner.check()
+
+
+def test_learner_devices_with_the_same_networks_pass():
+    learner, _ = run_cycles(num_cycles=1, num_devices=4)
+    learner.check()

@@ -54,6 +54,7 @@ def test_shares_cover_the_time_since_the_restart_over_all_clocks_of_a_kind(clock
             "policy_lag",
         ),
         ({"act": 0.9, "wait for queue": 0.1}, {"update": 0.95, "publish": 0.05}, "balanced"),
+        ({}, {"update": 0.9, "metrics": 0.1}, "one program"),
         ({}, {}, "too short"),
     ],
 )

@@ -194,7 +194,7 @@ def test_pmap_gives_the_same_run():
 @pytest.mark.parametrize("mode", ["threads", "serial"])
 def test_an_exception_in_an_actor_ends_the_run_with_its_traceback_and_place(mode):
     ring = assemble(make_config(lag=None, env_steps=10**9), write_row=lambda row: None)
-    act_cycle, calls = ring.actors[1]._act_cycle, []
+    act_cycle, calls = ring.actors[1].act_cycle, []
 
     def fail_at_third(networks, carry):
         calls.append(None)
@@ -202,7 +202,7 @@ def test_an_exception_in_an_actor_ends_the_run_with_its_traceback_and_place(mode
             raise RuntimeError("the environment broke")
         return act_cycle(networks, carry)
 
-    ring.actors[1]._act_cycle = fail_at_third
+    ring.actors[1].act_cycle = fail_at_third
     with pytest.raises(RuntimeError, match="the environment broke") as error:
         run(ring, mode=mode)
     assert error.value.__notes__ == ["This happened in actor 1, cycle 2."]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 # One fetch for many updates costs less than one each; the limit bounds the memory held.
 _MAX_PENDING = 64
@@ -21,11 +22,19 @@ class MetricMeans:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
-    def add(self, metrics: Sequence[Mapping[str, jax.Array]]) -> None:
-        """Add the metrics of updates, in order; they are scalars on the host or on a device."""
+    def add(self, metrics: Sequence[Mapping[str, jax.Array]]) -> int:
+        """Add the metrics of updates, in order; they are on the host or on a device.
+
+        Args:
+            metrics: of one or of several updates each, `[]` or `[n]`.
+
+        Returns:
+            The number of updates.
+        """
         self._pending.extend(metrics)
         if len(self._pending) >= _MAX_PENDING:
             self._fetch()
+        return sum(next(iter(each.values())).size for each in metrics)
 
     def take(self) -> dict[str, float]:
         """Return the means and reset them."""
@@ -47,6 +56,7 @@ class MetricMeans:
     def _fetch(self) -> None:
         for update in jax.device_get(self._pending):
             for key, value in update.items():
-                self._sums[key] = self._sums.get(key, 0.0) + float(value)
-                self._counts[key] = self._counts.get(key, 0) + 1
+                for number in np.ravel(value).tolist():
+                    self._sums[key] = self._sums.get(key, 0.0) + number
+                self._counts[key] = self._counts.get(key, 0) + np.size(value)
         self._pending = []

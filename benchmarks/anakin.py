@@ -1,0 +1,132 @@
+"""Measure acting and learning as one program, compared with threads in lock-step.
+
+    python -m benchmarks.anakin [--num-envs 16 256 4096 16384] [--cycles 40] [--json FILE]
+
+PPO on gymnax CartPole (pip install 'sebulba[gymnax]') with the settings that PureJaxRL is measured
+with: 128 steps, 4 epochs of 4 minibatches, two hidden layers of 64. The limit beside it is acting
+alone: the same act cycles in one program, with nothing learned.
+
+With `--suite jax --id Catch-v0` it needs no extra. To pair it with PureJaxRL
+(https://github.com/luchris429/purejaxrl, jax 0.10.2, gymnax 0.0.9), set NUM_ENVS 16, NUM_STEPS 128,
+NUM_MINIBATCHES 4, UPDATE_EPOCHS 4, DEBUG False and TOTAL_TIMESTEPS 200 · 16 · 128 in `ppo.py`, and
+time the second call of the jitted `make_train(config)`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from benchmarks import harness, rings
+from benchmarks.harness import Result, Timed
+from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
+from sebulba_agents.config import PPOConfig
+
+_LENGTH = 128
+
+
+def make_config(*, suite: str, env_id: str, num_envs: int, cycles: int) -> Config:
+    """Return the config of a run of so many learner cycles, without the first few."""
+    per_cycle = num_envs * _LENGTH
+    return Config(
+        env=EnvConfig(suite=suite, id=env_id),
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        actor=ActorConfig(threads_per_device=1, num_envs=num_envs, trajectory_length=_LENGTH),
+        learner=LearnerConfig(policy_lag=0),
+        run=RunConfig(
+            total_env_steps=cycles * per_cycle,
+            log_interval_env_steps=max(1, cycles // 4) * per_cycle,
+        ),
+        agent=PPOConfig(
+            hidden_sizes=(64, 64), num_epochs=4, num_minibatches=4, clip=0.2, value_clip=0.2
+        ),
+    )
+
+
+def measure(config: Config, *, repeats: int) -> Result:
+    """Measure env steps per second in both modes, and of acting alone."""
+
+    def run(mode: str) -> Callable[[], Timed]:
+        changed = dataclasses.replace(config.run, mode=mode)
+        return lambda: rings.run_ring(dataclasses.replace(config, run=changed))
+
+    per_cycle = config.actor.num_envs * _LENGTH
+    rates = harness.interleave(
+        {
+            "anakin": run("anakin"),
+            "threads in lock-step": run("threads"),
+            "acting alone": ActingAlone(config, config.run.total_env_steps // per_cycle),
+        },
+        repeats,
+    )
+    anakin = rates["anakin"]
+    return Result(
+        name=f"anakin, {config.env.suite} {config.env.id}",
+        unit="env steps/s",
+        rates=rates,
+        ratios={
+            "anakin / threads in lock-step": anakin.over(rates["threads in lock-step"]),
+            "anakin / acting alone": anakin.over(rates["acting alone"]),
+        },
+        settings={"environments": config.actor.num_envs, "env steps": config.run.total_env_steps},
+    )
+
+
+class ActingAlone:
+    """Work: act cycles in one program."""
+
+    def __init__(self, config: Config, cycles: int):
+        ring = rings.quiet_ring(config)
+        (actor,) = ring.actors
+        act_cycle = actor.act_cycle
+        assert isinstance(act_cycle, FusedCycle)
+        networks = ring.learner.networks_on(ring.actor_devices[0])
+
+        def act(carry, num_cycles):
+            def body(_, looped):
+                carry, env_steps = looped
+                carry, result = act_cycle.act_within(networks, carry)
+                return carry, env_steps + result.env_steps
+
+            return jax.lax.fori_loop(0, num_cycles, body, (carry, np.int32(0)))
+
+        self._act = jax.jit(act)
+        self._carry = jax.device_put(actor.resume_point, ring.actor_devices[0])
+        self._cycles = cycles
+        ring.close_environments()
+
+    def __call__(self) -> int:
+        """Run the act cycles, and return the env steps."""
+        self._carry, env_steps = jax.block_until_ready(self._act(self._carry, self._cycles))
+        return int(env_steps)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("--suite", default="gymnax", help="a suite of JAX environments")
+    parser.add_argument("--id", default="CartPole-v1", help="environment")
+    parser.add_argument("--num-envs", nargs="+", type=int, default=[16, 256, 4096, 16384])
+    parser.add_argument("--cycles", type=int, default=40, help="learner cycles per repeat")
+    arguments = parser.parse_args()
+    harness.compile_once()
+    results = [
+        measure(
+            make_config(
+                suite=arguments.suite,
+                env_id=arguments.id,
+                num_envs=num_envs,
+                # At least four, since the first row of metrics is not part of the rate.
+                cycles=max(4, arguments.cycles * 16 // num_envs),
+            ),
+            repeats=arguments.repeats,
+        )
+        for num_envs in arguments.num_envs
+    ]
+    harness.report(results, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

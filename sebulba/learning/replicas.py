@@ -1,0 +1,71 @@
+"""Checks that the learner devices hold the same networks and optimizer state."""
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
+from sebulba.devices.mapping import Mapping, map_over_learner_devices
+from sebulba.learning.update import LearnerState
+from sebulba.toolkit.reductions import LEARNER_AXIS
+from sebulba.types import PyTree
+
+_CYCLES_BETWEEN_CHECKS = 100
+
+
+class ReplicaError(RuntimeError):
+    """Learner devices hold different networks or optimizer states."""
+
+
+class ReplicaCheck:
+    """Compares checksums of the replicated state over the learner devices of all hosts.
+
+    `Agent.optimize` must return the same on every device. If it does not, each device follows
+    networks of its own, of which only the first's are published and saved, and nothing else shows.
+    """
+
+    def __init__(self, learner_devices: LearnerDevices, mapping: Mapping):
+        def spreads(networks: PyTree, opt_state: PyTree) -> tuple[jax.Array]:
+            leaves = jax.tree.leaves((networks, opt_state))
+            sums = jnp.stack([_checksum(leaf) for leaf in leaves])
+            highest, lowest = (
+                reduce(sums, LEARNER_AXIS) for reduce in (jax.lax.pmax, jax.lax.pmin)
+            )
+            return (highest != lowest,)
+
+        self._differ = map_over_learner_devices(
+            spreads, learner_devices, out_specs=(REPLICATED,), mapping=mapping
+        )
+        self._is_needed = len(learner_devices) > 1
+        self._next_cycle = 0
+
+    def __call__(self, state: LearnerState, num_cycles: int) -> None:
+        """Check the state after this learner cycle, if it is the first or the last was long ago.
+
+        Raises:
+            ReplicaError: the checksums of a leaf differ.
+        """
+        if not self._is_needed or num_cycles < self._next_cycle:
+            return
+        self._next_cycle = num_cycles + _CYCLES_BETWEEN_CHECKS
+        replicated = (state.networks, state.opt_state)
+        (differ,) = jax.device_get(self._differ(*replicated))
+        if differ.any():
+            paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(replicated)]
+            part, *rest = paths[int(differ.argmax())]
+            where = ("networks", "opt_state")[part.idx]
+            raise ReplicaError(
+                f"{where}{jax.tree_util.keystr(tuple(rest))}: expected the same values on every"
+                f" learner device after cycle {num_cycles - 1}, got different ones ({differ.sum()}"
+                f" of {differ.size} leaves differ). Agent.optimize must not depend on the device"
+            )
+
+
+def _checksum(leaf: jax.Array) -> jax.Array:
+    """Return the sum `[]` of the bits of all elements, modulo 2**32."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    if leaf.dtype == bool:
+        leaf = leaf.astype(jnp.uint8)
+    bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
+    # Signed, for which collectives have a maximum everywhere.
+    return jnp.sum(bits.astype(jnp.uint32), dtype=jnp.uint32).astype(jnp.int32)

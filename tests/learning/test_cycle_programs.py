@@ -1,0 +1,125 @@
+"""A learner cycle in one jitted call, and with one call for each update."""
+
+import dataclasses
+import functools
+import pathlib
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sebulba.config.loading import load_config
+from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.learning.learner import Learner
+from sebulba.learning.loops import is_slow_in_a_loop
+from sebulba.ring.timing import WallClock
+from sebulba.run.assembly import assemble
+from sebulba.run.supervision import act_serially, learn_serially
+from tests.learning.test_learner import NUM_ENVS, make_item
+from tests.toys import ToyAgent, ToyConfig, toy_run_spec
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+
+
+def make_learner(cycle, *, agent_class=ToyAgent, updates_per_cycle=3, num_devices=1):
+    learner_devices = LearnerDevices(jax.devices()[:num_devices])
+    run_spec = toy_run_spec(num_envs=NUM_ENVS, num_learner_devices=num_devices)
+    learner = Learner(
+        agent=agent_class(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec),
+        learner_devices=learner_devices,
+        num_envs_per_device=NUM_ENVS // num_devices,
+        key=jax.random.key(1),
+        clock=WallClock(),
+        cycle=cycle,
+    )
+    return learner, learner_devices
+
+
+class ConvolvingAgent(ToyAgent):
+    """Its loss has a convolution, which adds nothing."""
+
+    def loss(self, networks, experience, key, step):
+        loss, rest = super().loss(networks, experience, key, step)
+        image = loss * jnp.zeros((1, 1, 4, 4))
+        return loss + jax.lax.conv(image, jnp.ones((1, 1, 2, 2)), (1, 1), "SAME").sum(), rest
+
+
+@pytest.mark.parametrize(
+    ("agent_class", "cycle", "calls"),
+    [
+        (ToyAgent, "auto", 1),
+        (ToyAgent, "update_by_update", 3),
+        (ConvolvingAgent, "auto", 3),
+        (ConvolvingAgent, "one_program", 1),
+    ],
+)
+def test_updates_share_a_call_unless_a_cpu_would_convolve_in_a_loop(agent_class, cycle, calls):
+    learner, learner_devices = make_learner(cycle, agent_class=agent_class)
+    metrics = learner.run_cycle([make_item(learner_devices)])
+    assert len(metrics) == calls
+    assert sum(each["loss"].size for each in metrics) == learner.num_updates == 3
+
+
+def test_a_convolution_that_the_platform_does_not_compute_does_not_count():
+    def convolve(x):
+        return jax.lax.conv(x, jnp.ones((1, 1, 2, 2)), (1, 1), "SAME")
+
+    @jax.jit
+    def choose(x):
+        return jax.lax.platform_dependent(x, cpu=jnp.sin, default=convolve)
+
+    image = jnp.zeros((1, 1, 4, 4))
+    is_slow = functools.partial(is_slow_in_a_loop, platform="cpu")
+    assert not is_slow(jax.make_jaxpr(jax.grad(lambda x: choose(x).sum()))(image))
+    assert is_slow(jax.make_jaxpr(jax.grad(lambda x: convolve(x).sum()))(image))
+    assert not is_slow_in_a_loop(jax.make_jaxpr(convolve)(image), "gpu")
+
+
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_updates_are_the_same_in_one_call_and_in_several(num_devices):
+    learned = []
+    for cycle in ("one_program", "update_by_update"):
+        learner, learner_devices = make_learner(cycle, num_devices=num_devices)
+        metrics = []
+        for number in range(3):
+            metrics += learner.run_cycle([make_item(learner_devices, number)])
+        metrics = jax.tree.map(lambda *leaves: np.concatenate(leaves), *metrics)
+        learned.append((as_numbers(learner.state), learner.published, metrics))
+    chex.assert_trees_all_close(*learned, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["impala_recall", "ppo_recall", "sac_bandit", "r2d2_recall"])
+def test_shipped_agents_learn_the_same_in_one_call_and_in_several(name):
+    flags = ["--learner.policy-lag", "0", "--devices.actor", "[0]", "--devices.learner", "[0]"]
+    config = load_config(str(CONFIGS / f"{name}.yaml"), flags)
+
+    def make_ring(cycle):
+        changed = dataclasses.replace(config.learner, cycle=cycle)
+        return assemble(dataclasses.replace(config, learner=changed), write_row=lambda row: None)
+
+    ring, other = make_ring("one_program"), make_ring("update_by_update")
+    ring.learner.stage(ring.stagings)
+    while ring.learner.num_cycles < 20 or ring.learner.num_updates < 40:
+        items = act_serially(ring)
+        other.learner.run_cycle(items)
+        learn_serially(ring, items)
+    for each in (ring, other):
+        each.close()
+        each.close_environments()
+    assert ring.learner.num_updates == other.learner.num_updates
+    chex.assert_trees_all_close(
+        as_numbers(ring.learner.state), as_numbers(other.learner.state), rtol=1e-6, atol=1e-7
+    )
+
+
+def as_numbers(state):
+    """Return a learner's state with typed keys as integers."""
+
+    def as_number(leaf):
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if is_key else leaf
+
+    return jax.tree.map(as_number, state)

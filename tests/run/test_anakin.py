@@ -1,0 +1,156 @@
+"""Acting and learning as one program: the same run as in lock-step."""
+
+import dataclasses
+import json
+import pathlib
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from sebulba.config import CheckpointConfig
+from sebulba.config.loading import load_config
+from sebulba.exit_codes import EXIT_CONFIG, EXIT_NON_FINITE
+from sebulba.run import lifecycle
+from sebulba.run.assembly import assemble
+from sebulba.run.supervision import run
+from tests.faults import runs as faulty_runs
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+TIMES = ("wall_time_s", "steps_per_second", "time/", "queue_depth")
+
+
+def make_config(name, *flags, mode, run_dir=None, devices="[0]"):
+    flags = [
+        *("--learner.policy-lag", "0", "--actor.threads-per-device", "1", "--run.mode", mode),
+        *("--devices.actor", devices, "--devices.learner", devices),
+        *("--run.stop-at-return", "null", "--seed", "3", *flags),
+    ]
+    config = load_config(str(CONFIGS / f"{name}.yaml"), flags)
+    return dataclasses.replace(config, run_dir=run_dir and str(run_dir))
+
+
+def run_config(config, after_cycle=lambda items: None):
+    rows = []
+    ring = assemble(config, write_row=rows.append)
+    try:
+        run(ring, mode=config.run.mode, after_cycle=after_cycle)
+    finally:
+        ring.close_environments()
+    return ring, [without_times(row) for row in rows]
+
+
+def without_times(row):
+    return {key: value for key, value in row.items() if not key.startswith(TIMES)}
+
+
+def as_numbers(state):
+    def as_number(leaf):
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+    return jax.tree.map(as_number, state)
+
+
+def assert_same_runs(config):
+    learners = []
+    for mode in ("anakin", "serial"):
+        run_changed = dataclasses.replace(config.run, mode=mode)
+        ring, rows = run_config(dataclasses.replace(config, run=run_changed))
+        learners.append((ring.learner, rows, ring.ledger.balance(), ring.progress.updates))
+    (anakin, rows, ledger, updates), (serial, expected_rows, *expected) = learners
+    assert [ledger, updates] == expected
+    assert (anakin.num_cycles, anakin.num_updates) == (serial.num_cycles, serial.num_updates)
+    assert len(rows) == len(expected_rows) > 1
+    for row, expected_row in zip(rows, expected_rows, strict=True):
+        assert row == pytest.approx(expected_row, rel=1e-5, nan_ok=True)
+    chex.assert_trees_all_close(
+        as_numbers(anakin.state), as_numbers(serial.state), rtol=1e-5, atol=1e-6
+    )
+
+
+STEPS = ("--run.total-env-steps", "3000", "--run.log-interval-env-steps", "1000")
+
+
+def test_a_run_is_the_same_as_in_lock_step():
+    assert_same_runs(make_config("ppo_bandit", *STEPS, mode="anakin"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["impala_catch", "ppo_recall", "sac_bandit", "r2d2_recall"])
+def test_shipped_agents_learn_the_same_as_in_lock_step(name):
+    flags = ["--run.total-env-steps", "20000", "--run.log-interval-env-steps", "4000"]
+    assert_same_runs(make_config(name, *flags, mode="anakin"))
+
+
+@pytest.mark.slow
+def test_several_devices_and_actors_learn_the_same_as_in_lock_step():
+    flags = ["--learner.trajectories-per-cycle", "4", *STEPS]
+    assert_same_runs(make_config("a2c_bandit", *flags, mode="anakin", devices="[0, 1]"))
+
+
+def test_a_goal_within_a_call_ends_the_run_at_its_cycle():
+    flags = ["--run.total-env-steps", "60000", "--run.log-interval-env-steps", "50000"]
+    config = make_config("ppo_bandit", *flags, mode="anakin")
+    goal = dataclasses.replace(config.run, stop_at_return=0.7)
+    config = dataclasses.replace(config, run=goal)
+    ring, _ = run_config(config)
+    serial, _ = run_config(
+        dataclasses.replace(config, run=dataclasses.replace(goal, mode="serial"))
+    )
+    assert ring.learner.num_cycles == serial.learner.num_cycles
+    assert ring.progress.env_steps == serial.progress.env_steps < 50_000
+    assert int(ring.learner.state.step) == int(serial.learner.state.step)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
+    def train(steps, run_dir, resume=None):
+        config = make_config(
+            "ppo_bandit",
+            *("--run.total-env-steps", steps, "--run.log-interval-env-steps", "500"),
+            mode="anakin",
+            run_dir=run_dir,
+        )
+        config = dataclasses.replace(
+            config, resume=resume, checkpoint=CheckpointConfig(interval_s=None)
+        )
+        assert lifecycle.train(config) == 0
+        summary = json.loads((run_dir / "summary.json").read_text())
+        rows = [json.loads(row) for row in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        return summary["networks_crc32"], [without_times(row) for row in rows]
+
+    whole = train("3000", tmp_path / "whole")
+    train("1500", tmp_path / "parts")
+    assert train("3000", tmp_path / "parts", "latest") == whole
+
+
+def test_an_update_that_is_not_finite_ends_the_run_as_in_lock_step(tmp_path):
+    outcomes = []
+    for mode in ("anakin", "serial"):
+        config = faulty_runs.make_config(
+            tmp_path / mode,
+            agent=f"{faulty_runs.BREAKING}:NanAgent",
+            updates_per_cycle=2,
+            actor={"threads_per_device": 1},
+            run={"mode": mode, "log_interval_env_steps": 400},
+        )
+        code = lifecycle.train(config)
+        summary = faulty_runs.summary_of(tmp_path / mode)
+        place = json.loads((tmp_path / mode / "non_finite.json").read_text())
+        counts = [summary[key] for key in ("env_steps", "updates", "networks_crc32", "ledger")]
+        outcomes.append((code, place, counts))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == EXIT_NON_FINITE
+
+
+@pytest.mark.parametrize(
+    "flags", [("--learner.policy-lag", "1"), ("--env.suite", "envpool", "--env.id", "CartPole-v1")]
+)
+def test_a_run_that_cannot_be_one_program_is_refused(tmp_path, flags, capfd):
+    config = make_config("ppo_bandit", *flags, mode="anakin", run_dir=tmp_path / "run")
+    assert lifecycle.train(config) == EXIT_CONFIG
+    assert "with run.mode anakin, got" in capfd.readouterr().err
