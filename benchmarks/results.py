@@ -36,7 +36,7 @@ wall time is the slowest run's, and the machine did other work at the same time.
 _COMMANDS = """
 The command of the first seed of each row:
 
-<!-- not run: hours -->
+<!-- not run: it takes hours -->
 ```sh
 """
 

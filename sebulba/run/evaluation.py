@@ -46,7 +46,6 @@ class PeriodicEvaluation:
         stop_on_error: bool,
         writer: MetricsWriter,
         on_message: Callable[[str], None],
-        on_row: Callable[[Row], None] = lambda row: None,
         videos: EvaluationVideos | None = None,
         now: Callable[[], float] = time.perf_counter,
     ):
@@ -59,7 +58,6 @@ class PeriodicEvaluation:
             stop_on_error: whether `poll` and `finish` raise the error of a failed evaluation.
             writer: takes a row for each evaluation, in the supervisor's thread; `close` closes it.
             on_message: takes a line of text about each evaluation.
-            on_row: takes the same rows as the writer.
             videos: writes a video of each evaluation; None: none is recorded.
             now: seconds.
         """
@@ -70,7 +68,6 @@ class PeriodicEvaluation:
         self._stop_on_error = stop_on_error
         self._writer = writer
         self._on_message = on_message
-        self._on_row = on_row
         self._now = now
         self._intervals = ring.progress.env_steps // interval_env_steps
         # Handed from the learner's thread to the supervisor's.
@@ -184,7 +181,6 @@ class PeriodicEvaluation:
         if self._videos is not None:
             row["video"] = self._videos.save(evaluation.environment, candidate.env_steps)
         self._writer.write(row)
-        self._on_row(row)
         self._on_message(describe_row(row))
 
     def _end(self) -> None:

@@ -21,15 +21,25 @@ _FPS = 25
 class EvaluationWriter:
     """Writes each evaluation to `evaluations.jsonl`, and its numbers to every logger."""
 
-    def __init__(self, file: MetricsWriter, log_row: Callable[[Row], None]):
-        """Write to an own file, and hand rows of metrics to `log_row`, which never waits."""
+    def __init__(
+        self, file: MetricsWriter, log_row: Callable[[Row], None], on_row: Callable[[Row], None]
+    ):
+        """Write to an own file and to loggers.
+
+        Args:
+            file: of evaluations only.
+            log_row: takes rows of metrics, and never waits.
+            on_row: takes rows of evaluations.
+        """
         self._file = file
         self._log_row = log_row
+        self._on_row = on_row
 
     def write(self, row: Row) -> None:
         """Write and log an evaluation."""
         self._file.write(row)
         self._log_row(as_metrics(row))
+        self._on_row(row)
 
     def close(self) -> None:
         """Close the file; may be called twice."""

@@ -189,9 +189,8 @@ def _periodic_evaluation(
         ),
         interval_env_steps=settings.interval_env_steps,
         stop_on_error=settings.stop_on_error,
-        writer=EvaluationWriter(file, fan_out.put),
+        writer=EvaluationWriter(file, fan_out.put, on_evaluation),
         on_message=on_message,
-        on_row=on_evaluation,
         videos=videos,
     )
 

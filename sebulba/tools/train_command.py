@@ -12,7 +12,7 @@ from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
-from sebulba.process import EXIT_CONFIG, leave, open_standard_streams, program
+from sebulba.process import EXIT_CONFIG, EXIT_FAILED, leave, open_standard_streams, program
 from sebulba.storage.lock import refuse_if_in_use
 
 _PROG = program("train")
@@ -46,6 +46,10 @@ def main() -> None:
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    from sebulba.run.lifecycle import train
+    try:
+        from sebulba.run.lifecycle import train
+    except (OSError, MemoryError) as error:  # too few open files are allowed, for example
+        print(f"sebulba: {type(error).__name__}: {error} – while importing", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
 
     leave(train(config))

@@ -11,7 +11,7 @@ import pytest
 
 from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
-from sebulba.exit_codes import EXIT_CONFIG, EXIT_NON_FINITE
+from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import run

@@ -67,6 +67,42 @@ def export_policy(
         seed: seed of the samples.
         platforms: that the function is compiled for: cpu, cuda, rocm, tpu.
     """
+    exported, parameters, states = _exported(
+        stored, num_envs=num_envs, greedy=greedy, seed=seed, platforms=platforms
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _ACT).write_bytes(exported.serialize())
+    arrays: dict[str, Any] = {f"parameter_{i}": np.asarray(x) for i, x in enumerate(parameters)}
+    arrays |= {f"state_{i}": np.asarray(x) for i, x in enumerate(states)}
+    np.savez(directory / _ARRAYS, **arrays)
+    environment = stored.environment
+    space = environment.native_action_space or environment.action_space
+    write_json(
+        directory / _DESCRIPTION,
+        {
+            "agent": stored.config.agent.name,
+            "environment": f"{stored.config.env.suite} {stored.config.env.id}",
+            "learner_cycle": stored.learner_cycle,
+            "env_steps": stored.env_steps,
+            "greedy": greedy,
+            "num_envs": num_envs,
+            "num_parameters": len(parameters),
+            "num_states": len(states),
+            "observation": jax.tree.map(str, _batch(environment.observation, num_envs)),
+            "action_space": str(space),
+            "action_dtype": str(space.dtype),
+            "platforms": platforms,
+            "jax": jax.__version__,
+        },
+    )
+    assert standalone.__file__ is not None
+    shutil.copyfile(standalone.__file__, directory / _LOADER)
+
+
+def _exported(
+    stored: StoredPolicy, *, num_envs: int, greedy: bool, seed: int, platforms: list[str]
+) -> tuple[jax.export.Exported, list[jax.Array], list[jax.Array]]:
+    """Return the function that acts, its parameters, and the first actor state."""
     agent, environment = stored.agent, stored.environment
     key = stream(jax.random.key(seed), "policy")
     state = jax.jit(lambda networks: agent.init_actor_state(networks, num_envs, key, 0))(
@@ -97,44 +133,19 @@ def export_policy(
         action, _, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
         return to_native(action), _to_leaves(actor_state)
 
-    def batch(spec: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((num_envs, *spec.shape), spec.dtype)
-
     parameters, states = _to_leaves(stored.networks), _to_leaves(state)
-    mask = environment.action_mask
-    arguments = (
+    exported = jax.export.export(jax.jit(act), platforms=platforms)(
         *(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (parameters, states))),
-        jax.tree.map(batch, environment.observation),
+        _batch(environment.observation, num_envs),
         jax.ShapeDtypeStruct((num_envs,), jnp.float32),
         jax.ShapeDtypeStruct((num_envs,), jnp.bool_),
-        None if mask is None else batch(mask),
+        _batch(environment.action_mask, num_envs),
     )
-    exported = jax.export.export(jax.jit(act), platforms=platforms)(*arguments)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / _ACT).write_bytes(exported.serialize())
-    arrays: dict[str, Any] = {f"parameter_{i}": np.asarray(x) for i, x in enumerate(parameters)}
-    arrays |= {f"state_{i}": np.asarray(x) for i, x in enumerate(states)}
-    np.savez(directory / _ARRAYS, **arrays)
-    write_json(
-        directory / _DESCRIPTION,
-        {
-            "agent": stored.config.agent.name,
-            "environment": f"{stored.config.env.suite} {stored.config.env.id}",
-            "learner_cycle": stored.learner_cycle,
-            "env_steps": stored.env_steps,
-            "greedy": greedy,
-            "num_envs": num_envs,
-            "num_parameters": len(parameters),
-            "num_states": len(states),
-            "observation": jax.tree.map(str, arguments[2]),
-            "action_space": str(space),
-            "action_dtype": str(space.dtype),
-            "platforms": platforms,
-            "jax": jax.__version__,
-        },
-    )
-    assert standalone.__file__ is not None
-    shutil.copyfile(standalone.__file__, directory / _LOADER)
+    return exported, parameters, states
+
+
+def _batch(specs: PyTree, num_envs: int) -> PyTree:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), specs)
 
 
 def _to_leaves(tree: PyTree) -> list[jax.Array]:
