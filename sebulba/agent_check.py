@@ -61,6 +61,7 @@ def action_shapes(run_spec: RunSpec, num_envs: int) -> PyTree:
 def env_step_shapes(run_spec: RunSpec) -> EnvStep:
     """Return the shapes and dtypes of one row of an actor's environments."""
     num_envs = run_spec.num_envs
+    mask = run_spec.environment.action_mask
     flag = jax.ShapeDtypeStruct((num_envs,), bool)
     return EnvStep(
         observation=jax.tree.map(
@@ -71,6 +72,7 @@ def env_step_shapes(run_spec: RunSpec) -> EnvStep:
         terminated=flag,
         truncated=flag,
         is_first=flag,
+        action_mask=mask and jax.ShapeDtypeStruct((num_envs, *mask.shape), mask.dtype),
     )
 
 

@@ -8,9 +8,10 @@ import pathlib
 import sys
 
 from sebulba.config import flags
+from sebulba.process import program
 from sebulba.tools.check import names
 
-_PROG = "python -m sebulba.check"
+_PROG = program("check")
 _DESCRIPTION = """\
 Checks that the agent and the environment of a config work together. Runs them through the real
 pipeline on a known stream of rows, and prints for each check whether it passed (✓), failed (✗, with

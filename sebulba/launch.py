@@ -11,8 +11,9 @@ from sebulba.errors import ConfigError
 from sebulba.exit_codes import EXIT_CONFIG
 from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
+from sebulba.process import program
 
-_PROG = "python -m sebulba.launch --local N [--virtual-devices K]"
+_PROG = f"{program('launch')} --local N [--virtual-devices K]"
 _DESCRIPTION = """\
 Runs a config on N hosts, simulated by N processes of python -m sebulba.train on this machine. Each
 line of their output begins with the process's number. When one process fails, the others are ended,

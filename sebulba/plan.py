@@ -5,8 +5,9 @@ import pathlib
 import sys
 
 from sebulba.config import flags
+from sebulba.process import program
 
-_PROG = "python -m sebulba.plan"
+_PROG = program("plan")
 _DESCRIPTION = """\
 Measures acting, environment, transfer and update of a config on this machine, predicts the speed of
 other settings from these times, and prints the flags of the fastest: actor threads, environments,

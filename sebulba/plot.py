@@ -3,13 +3,14 @@
 import argparse
 import sys
 
+from sebulba.process import program
 from sebulba.tools.report.command import plot
 
 
 def main() -> None:
     """Plot, print the file, and exit with 0, or 2 if there is nothing to plot or no matplotlib."""
     parser = argparse.ArgumentParser(
-        prog="python -m sebulba.plot",
+        prog=program("plot"),
         description=(
             "Plots mean returns over env steps and over wall time, speed, the threads' time by"
             " activity, and policy lag. Runs that differ only in their seed share a line and a"

@@ -28,6 +28,11 @@ def open_standard_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
+def program(name: str) -> str:
+    """Return how the user calls a command: `sebulba train` or `python -m sebulba.train`."""
+    return f"sebulba {name}" if sys.argv[0].startswith("sebulba ") else f"python -m sebulba.{name}"
+
+
 def leave(code: int) -> NoReturn:
     """End the process, also if threads of libraries do not end.
 

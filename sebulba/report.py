@@ -4,13 +4,14 @@ import argparse
 import pathlib
 import sys
 
+from sebulba.process import program
 from sebulba.tools.report.command import report
 
 
 def main() -> None:
     """Write the page, print the file, and exit with 0, or 2 if there is nothing to report."""
     parser = argparse.ArgumentParser(
-        prog="python -m sebulba.report",
+        prog=program("report"),
         description=(
             "Writes one self-contained HTML page about runs: config, machine, curves, speed, the"
             " bottleneck and what to change, evaluations, videos, and the command to resume."

@@ -7,6 +7,8 @@ import argparse
 import pathlib
 import sys
 
+from sebulba.process import program
+
 _DESCRIPTION = """\
 Without --to-cycle: reruns the non-finite update that ended a run with exit code 6, from the
 checkpoint before it, and lists the inputs, metrics and gradients with NaN or infinite elements.
@@ -18,7 +20,7 @@ from the nearest checkpoint or from the start, and shows the batch that the cycl
 def main() -> None:
     """Parse the command line, rerun, and exit with 0, or 6 if the update is not finite."""
     parser = argparse.ArgumentParser(
-        prog="python -m sebulba.rerun",
+        prog=program("rerun"),
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

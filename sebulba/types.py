@@ -44,6 +44,9 @@ class EnvStep:
     # [B] bool, the ends of episodes for statistics, where they differ from the stream's: a lost
     # life ends the stream's episode, but not the game. None: `terminated | truncated`.
     episode_over: Array | None = None
+    # [B, A] bool, the legal actions; for MultiDiscrete, those of one choice after another, and A is
+    # the sum of their sizes. At least one action of each choice is legal. None: all always are.
+    action_mask: Array | None = None
 
     @property
     def done(self) -> Array:
@@ -77,6 +80,8 @@ class EnvironmentSpec:
     action_space: gymnasium.Space  # Discrete, MultiDiscrete or Box
     # The space that the adapter converts actions to, if it differs in bounds or dtype.
     native_action_space: gymnasium.Space | None = None
+    # jax.ShapeDtypeStruct of one `EnvStep.action_mask`; None: the environment has no masks.
+    action_mask: Array | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setup
 # Packages from the bottom up, those inside of others apart.
 LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
 CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "exit_codes", "process"]
-DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch"]
+DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch", "configs"]
+DOORS += ["sweep", "__main__"]  # the command `sebulba`
 MAX_ROOMS, MAX_PACKAGES = 30, 14
 MAX_FUNCTION_LINES, MAX_PARAMETERS = 70, 8
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
@@ -80,7 +81,7 @@ def ids(path):
 def test_the_top_of_the_package_has_few_rooms():
     rooms = {room_of(module) for module in PATHS} - {"sebulba", "sebulba_agents"}
     packages = {room for room in rooms if PATHS[room].name == "__init__.py"}
-    assert packages == set(LAYERS) - {"sebulba", "sebulba_agents", "sebulba.configs"}
+    assert packages == set(LAYERS) - {"sebulba", "sebulba_agents", "sebulba.shipped"}
     assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, *DOORS]}
     assert len(rooms) <= MAX_ROOMS
     assert len(packages) <= MAX_PACKAGES
@@ -88,7 +89,7 @@ def test_the_top_of_the_package_has_few_rooms():
 
 def test_every_package_is_in_the_wheel():
     packages = {module for module, path in PATHS.items() if path.name == "__init__.py"}
-    assert packages | {"sebulba.configs"} == set(SETUPTOOLS["packages"])
+    assert packages | {"sebulba.shipped"} == set(SETUPTOOLS["packages"])
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *AGENT_SOURCES], ids=ids)

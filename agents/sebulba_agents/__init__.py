@@ -29,6 +29,7 @@ AGENTS: dict[str, AgentEntry] = {
     ),
     "random": _entry("random:RandomAgent", "config:RandomConfig"),
     "ddqn": _entry("ddqn:DDQN", "replay_config:DDQNConfig"),
+    "pqn": _entry("pqn:PQN", "config:PQNConfig"),
     "sac": _entry("sac:SAC", "replay_config:SACConfig"),
     "skills": _entry("skills:SkillsAgent", "config:SkillsConfig"),
 }

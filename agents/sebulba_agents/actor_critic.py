@@ -5,9 +5,11 @@ step per learner cycle. PPO also has targets, computed once per cycle, and takes
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -35,7 +37,7 @@ from sebulba.toolkit.policy_heads import make_policy_head
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import action_shape, zeros
-from sebulba.toolkit.torsos import check_torso
+from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import EnvStep, Experience, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import ActorCriticConfig
@@ -103,6 +105,7 @@ class ActorCriticAgent:
         run_spec: RunSpec,
         *,
         loss: Loss,
+        torso: Callable[..., nn.Module] | None = None,
         targets: Targets | None = None,
         num_epochs: int = 1,
         num_minibatches: int = 1,
@@ -113,15 +116,18 @@ class ActorCriticAgent:
             config: settings of network and optimizer.
             run_spec: the run's.
             loss: of one optimisation step.
+            torso: name -> module; None: the config's.
             targets: computed from each trajectory with the networks that its learner cycle begins
                 with, and stored in place of the extras.
             num_epochs: passes over a learner cycle's trajectories.
             num_minibatches: optimisation steps per epoch; more than 1 needs targets.
 
         Raises:
-            ConfigError: the torso or the policy does not suit the environment.
+            ConfigError: the network or the policy does not suit the environment.
         """
-        check_torso(config.torso, run_spec.environment.observation)
+        if torso is None:
+            check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
+            torso = functools.partial(ObservationTorso, config.network, config.hidden_sizes)
         self._config = config
         self._run_spec = run_spec
         self._loss = loss
@@ -134,9 +140,10 @@ class ActorCriticAgent:
                 agent=config.name,
                 initial_log_std=config.initial_log_std,
             ),
-            torso=config.torso,
-            hidden_sizes=config.hidden_sizes,
+            torso=torso,
+            has_torso_per_head=config.network == "mlp",
             lstm_size=config.lstm_size,
+            core=config.core,
         )
         self._optimizer = _make_optimizer(config)
         self._action = action_shape(run_spec.environment.action_space)

@@ -8,7 +8,8 @@ changes its default.
 import dataclasses
 from typing import Literal
 
-from sebulba.toolkit.schedules import Scheduled
+from sebulba.toolkit.references import Core, Network
+from sebulba.toolkit.schedules import Schedule, Scheduled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,12 +18,14 @@ class ActorCriticConfig:
 
     name: str = ""
     """Agent name."""
-    torso: Literal["mlp", "shallow", "dqn", "deep"] = "mlp"
-    """Network torso. mlp: tanh layers; shallow, deep: IMPALA's two networks; dqn: DQN's."""
+    network: Network = "mlp"
+    """From observations to features: tanh layers, none, convolutions, or your own flax module."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso's layers."""
+    """Widths of the mlp's tanh layers; your own network gets them if it has this field."""
     lstm_size: int | None = None
-    """Units of the LSTM after the torso, which also sees last action and reward; null: no LSTM."""
+    """Units of the recurrent core, which also sees last action and reward; null: no core."""
+    core: Core = "lstm"
+    """Recurrent core: an LSTM or your own flax module."""
     normalize_observations: bool = False
     """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False
@@ -114,6 +117,41 @@ class PolicyGradientConfig(ActorCriticConfig):
     learning_rate: Scheduled = 1e-2
 
 
+_PQN_EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=50_000)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PQNConfig:
+    """PQN (Gallici et al. 2025, arXiv 2407.04811)."""
+
+    name: str = "pqn"
+    """Agent name."""
+    torso: Literal["mlp", "minatar", "dqn"] = "mlp"
+    """Network torso, with LayerNorm and ReLU. minatar: one 3×3 convolution; dqn: DQN's three."""
+    hidden_sizes: tuple[int, ...] = (128, 128)
+    """Widths of the dense layers, also those after convolutions."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    lambda_: float = 0.65
+    """λ of the Q(λ) targets."""
+    reward_clip: float | None = None
+    """Rewards are clipped to ± this value in the learner; null: no clipping."""
+    epsilon: Scheduled = _PQN_EPSILON
+    """Exploration rate ε. Its schedule counts env steps taken, as each environment estimates."""
+    evaluation_epsilon: float = 0.0
+    """ε of the ε-greedy policy in evaluation."""
+    num_epochs: int = 2
+    """Passes over each learner cycle's trajectories."""
+    num_minibatches: int = 4
+    """Minibatches of transitions per epoch. The paper: 32."""
+    learning_rate: Scheduled = 5e-4
+    """Learning rate of RAdam."""
+    adam_epsilon: float = 1e-8
+    """ε of RAdam."""
+    max_grad_norm: float | None = 10.0
+    """Maximum global norm of the gradients; null: no clipping."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomConfig:
     """Uniformly random actions, without learning."""
@@ -134,6 +172,8 @@ class SkillsConfig:
     """Number of skills; each episode draws one uniformly."""
     reward_weight: float = 1.0
     """Weight of the environment's reward; the skill reward has weight 1. The paper: 0."""
+    network: Network = "flat"
+    """From observations to the inputs of the tanh layers, as for other agents."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the tanh layers of policy, value and discriminator."""
     discount: float = 0.99

@@ -11,38 +11,27 @@ import jax.numpy as jnp
 import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
-from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.exploration import epsilon_greedy, exploration_powers
+from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
 from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.transitions import Transitions
-from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
+from sebulba.toolkit.torsos import check_network
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.q_learning import (
     QNetwork,
     QNetworks,
     QOptimizer,
     QOptState,
-    check_q_torso,
     num_discrete_actions,
     select_action,
     with_copy,
 )
 from sebulba_agents.replay_agents import frame_stack, transition_replay
 from sebulba_agents.replay_config import DDQNConfig
-
-
-@pytree_dataclass
-class DDQNActorState:
-    """The actor state."""
-
-    env_steps: jax.Array  # [B] int32, taken by each environment
-    epsilon_power: jax.Array  # [B], of the schedule's ε
-    key: jax.Array
 
 
 class DDQN:
@@ -56,7 +45,7 @@ class DDQN:
         """
         self._config = config
         self._run_spec = run_spec
-        check_q_torso(config.torso, run_spec.environment.observation)
+        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
         self._replay = transition_replay(
             config,
             run_spec,
@@ -74,9 +63,15 @@ class DDQN:
         )
         self.network = QNetwork(
             num_actions=num_discrete_actions(run_spec, "ddqn"),
-            torso=config.torso,
+            network=config.network,
             hidden_sizes=config.hidden_sizes,
             dueling_size=config.dueling_size,
+        )
+        self.exploration = ScheduledExploration(
+            run_spec,
+            epsilon=config.epsilon,
+            exponent=config.epsilon_exponent,
+            evaluation_epsilon=config.evaluation_epsilon,
         )
         self._optimizer = QOptimizer(config, run_spec)
 
@@ -95,57 +90,22 @@ class DDQN:
 
     def init_actor_state(
         self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
-    ) -> DDQNActorState:
+    ) -> ExplorationState:
         """Return the state at the start of the ε schedule."""
         del networks
-        return DDQNActorState(
-            env_steps=jnp.zeros(num_envs, jnp.int32),
-            epsilon_power=exploration_powers(
-                first=global_actor_id * num_envs,
-                count=num_envs,
-                total=self._run_spec.num_envs_of_all_hosts,
-                exponent=self._config.epsilon_exponent,
-            ),
-            key=key,
-        )
+        return self.exploration.init(num_envs, key, global_actor_id)
 
     def act(
-        self, networks: PyTree, actor_state: DDQNActorState, env_step: EnvStep, *, greedy: bool
-    ) -> tuple[jax.Array, tuple[()], DDQNActorState]:
+        self, networks: PyTree, actor_state: ExplorationState, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, tuple[()], ExplorationState]:
         """Select the action with the greatest Q, or with probability ε a random one."""
-        key, action_key = jax.random.split(actor_state.key)
-        if greedy:
-            epsilon = jnp.full_like(actor_state.epsilon_power, self._config.evaluation_epsilon)
-        else:
-            epsilon = self.epsilon(actor_state)
         q = self.network.apply(networks, env_step.observation)
-        action = epsilon_greedy(action_key, q, epsilon)
-        # The action of a final row is ignored: the next row is a reset, not an env step.
-        counted = (~jnp.asarray(env_step.done)).astype(jnp.int32)
-        actor_state = DDQNActorState(
-            env_steps=actor_state.env_steps + counted,
-            epsilon_power=actor_state.epsilon_power,
-            key=key,
-        )
+        action, actor_state = self.exploration.act(actor_state, q, env_step, greedy=greedy)
         return action, (), actor_state
 
-    def epsilon(self, actor_state: DDQNActorState) -> jax.Array:
-        """Return the current exploration rates `[B]`.
-
-        An actor does not know the env steps of other actors: each environment estimates the run's
-        as its own times the number of environments.
-        """
-        num_envs = self._run_spec.num_envs_of_all_hosts
-        epsilon = value_at(
-            self._config.epsilon,
-            actor_state.env_steps.astype(jnp.float32) * num_envs,
-            total_env_steps=self._run_spec.total_env_steps,
-        )
-        return jnp.power(epsilon, actor_state.epsilon_power)
-
     def shard_actor_state(
-        self, actor_state: DDQNActorState, sharding: ActorStateSharding
-    ) -> DDQNActorState:
+        self, actor_state: ExplorationState, sharding: ActorStateSharding
+    ) -> ExplorationState:
         """Split everything except the key."""
         return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
 
@@ -153,8 +113,8 @@ class DDQN:
         self,
         networks: QNetworks,
         experience: ReplayState,
-        initial_state: DDQNActorState,
-        final_state: DDQNActorState,
+        initial_state: ExplorationState,
+        final_state: ExplorationState,
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> ReplayState:

@@ -1,10 +1,10 @@
-"""The actor-critic network: torso, optional LSTM, and heads for policy and value.
+"""The actor-critic network: torso, optional recurrent core, and heads for policy and value.
 
 Observations are `[T, B, ...]`. A single row is an unroll of `T = 1`, so that acting and learning
 are the same code.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -12,14 +12,15 @@ from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Distribution
-from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
+from sebulba.toolkit.lstm import core_class, join_past
 from sebulba.toolkit.policy_heads import PolicyHead
-from sebulba.toolkit.torsos import ObservationTorso, Torso, fold_time
+from sebulba.toolkit.references import Core
+from sebulba.toolkit.torsos import fold_time
 from sebulba.types import PyTree
 
 _VALUE_GAIN = 1.0
 
-CoreState = LSTMState | tuple[()]
+CoreState = PyTree
 """The recurrent state; `()` for a feed-forward network."""
 
 
@@ -34,14 +35,14 @@ class PolicyValue:
 class ActorCritic(nn.Module):
     """A policy and a value function.
 
-    A feed-forward network with the mlp torso has one torso per head; all others share one torso,
-    since convolutions and LSTMs are expensive.
+    All parts that are expensive, such as convolutions and recurrent cores, are shared by the heads.
     """
 
     policy: PolicyHead
-    torso: Torso
-    hidden_sizes: Sequence[int]
+    torso: Callable[..., nn.Module]  # name -> module
+    has_torso_per_head: bool  # of a feed-forward network
     lstm_size: int | None
+    core: Core = "lstm"
 
     @nn.compact
     def __call__(
@@ -57,23 +58,22 @@ class ActorCritic(nn.Module):
 
         Args:
             observation: `[T, B, ...]`.
-            reward: `[T, B]`, received with the observation; an input of the LSTM only.
-            last_action: `[T, B, ...]`, of the previous row; an input of the LSTM only.
+            reward: `[T, B]`, received with the observation; an input of the core only.
+            last_action: `[T, B, ...]`, of the previous row; an input of the core only.
             is_first: `[T, B]` bool, rows before which state, last action and reward are zeroed.
             state: before row 0, as returned by `initial_state`.
 
         Returns:
             Policy and value of each row, and the state after the last one.
         """
-        torso = ObservationTorso(self.torso, self.hidden_sizes, name="torso")
-        for_policy = for_value = fold_time(torso, observation)
+        for_policy = for_value = fold_time(self.torso(name="torso"), observation)
         if self.lstm_size is not None:
             inputs = join_past(for_policy, reward, self.policy.encode(last_action), is_first)
-            for_policy, state = LSTMCore(self.lstm_size, name="core")(inputs, is_first, state)
+            core = core_class(self.core)(self.lstm_size, name="core")
+            for_policy, state = core(inputs, is_first, state)
             for_value = for_policy
-        elif self.torso == "mlp":
-            torso = ObservationTorso(self.torso, self.hidden_sizes, name="value_torso")
-            for_value = fold_time(torso, observation)
+        elif self.has_torso_per_head:
+            for_value = fold_time(self.torso(name="value_torso"), observation)
         values = nn.Dense(1, kernel_init=orthogonal(_VALUE_GAIN), name="value")
         return PolicyValue(policy=self.policy(for_policy), values=values(for_value)[..., 0]), state
 
@@ -81,4 +81,4 @@ class ActorCritic(nn.Module):
         """Return the zero state of `batch_size` environments."""
         if self.lstm_size is None:
             return ()
-        return LSTMCore(self.lstm_size, parent=None).initial_state(batch_size)
+        return core_class(self.core)(self.lstm_size, parent=None).initial_state(batch_size)

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Metrics
-from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.minibatches import TransitionBatch
+from sebulba.toolkit.minibatches import TransitionBatch, check_num_minibatches
 from sebulba.toolkit.reductions import masked_mean, masked_moments
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
@@ -40,14 +39,7 @@ def make_ppo(config: PPOConfig, run_spec: RunSpec) -> ActorCriticAgent:
         ConfigError: the environment does not suit the agent, or a learner device's share of a
             learner cycle cannot be split into minibatches.
     """
-    num_entries, kind = run_spec.batch_size_per_learner_device, "environments"
-    if config.lstm_size is None:
-        num_entries, kind = num_entries * run_spec.trajectory_length, "transitions"
-    if config.num_minibatches < 1 or num_entries % config.num_minibatches:
-        raise ConfigError(
-            f"agent.num_minibatches: expected a divisor of the {num_entries} {kind} per learner"
-            f" device and learner cycle, got {config.num_minibatches}"
-        )
+    check_num_minibatches(config.num_minibatches, run_spec, of_unrolls=config.lstm_size is not None)
     return ActorCriticAgent(
         config,
         run_spec,

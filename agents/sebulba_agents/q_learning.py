@@ -1,7 +1,6 @@
 """What Q-learning agents share: networks, their optimizer, and the arithmetic of targets."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import flax.linen as nn
 import gymnasium
@@ -11,19 +10,19 @@ import jax.numpy as jnp
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.learner_clock import LearnerClock
-from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
+from sebulba.toolkit.lstm import core_class, join_past
 from sebulba.toolkit.optimizers import clipped_adam, descend
+from sebulba.toolkit.references import Core, Network
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.schedules import at_env_steps
-from sebulba.toolkit.torsos import DQNTorso, MLPTorso, fold_time
+from sebulba.toolkit.torsos import MLPTorso, ObservationTorso, fold_time
 from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
 from sebulba.types import EnvStep, PyTree, RunSpec
 from sebulba_agents.replay_config import QLearningConfig
 
 # Added to priorities, so that a sequence with TD errors of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6
-QTorso = Literal["mlp", "dqn"]
 
 
 class DuelingHead(nn.Module):
@@ -44,27 +43,28 @@ class QNetwork(nn.Module):
     """Torso, and a dueling or linear head."""
 
     num_actions: int
-    torso: QTorso
+    network: Network
     hidden_sizes: Sequence[int]
     dueling_size: int | None
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
-        features = make_torso(self.torso, self.hidden_sizes)(observation)
+        features = make_torso(self.network, self.hidden_sizes)(observation)
         if self.dueling_size is None:
             return nn.Dense(self.num_actions)(features)
         return DuelingHead(self.num_actions, self.dueling_size)(features)
 
 
 class RecurrentQNetwork(nn.Module):
-    """Torso, LSTM that also sees last action and reward, dueling head."""
+    """Torso, recurrent core that also sees last action and reward, dueling head."""
 
     num_actions: int
-    torso: QTorso
+    network: Network
     hidden_sizes: Sequence[int]
     lstm_size: int
     dueling_size: int
+    core: Core = "lstm"
 
     @nn.compact
     def __call__(
@@ -74,8 +74,8 @@ class RecurrentQNetwork(nn.Module):
         reward: jax.Array,
         last_action: jax.Array,
         is_first: jax.Array,
-        state: LSTMState,
-    ) -> tuple[jax.Array, LSTMState]:
+        state: PyTree,
+    ) -> tuple[jax.Array, PyTree]:
         """Unroll consecutive rows.
 
         Args:
@@ -83,43 +83,26 @@ class RecurrentQNetwork(nn.Module):
             reward: `[T, B]`, raw, received with the observation.
             last_action: `[T, B]` int32, of the previous row.
             is_first: `[T, B]` bool, rows before which state, last action and reward are zeroed.
-            state: the LSTM's, before row 0.
+            state: the core's, before row 0.
 
         Returns:
-            Q `[T, B, A]`, and the LSTM's state after the last row.
+            Q `[T, B, A]`, and the core's state after the last row.
         """
-        features = fold_time(make_torso(self.torso, self.hidden_sizes), observation)
+        features = fold_time(make_torso(self.network, self.hidden_sizes), observation)
         last_action = jax.nn.one_hot(last_action, self.num_actions, dtype=jnp.float32)
         inputs = join_past(features, reward, last_action, is_first)
-        x, state = LSTMCore(self.lstm_size)(inputs, is_first, state)
+        x, state = core_class(self.core)(self.lstm_size)(inputs, is_first, state)
         return DuelingHead(self.num_actions, self.dueling_size)(x), state
 
-    def initial_state(self, batch_size: int) -> LSTMState:
-        """Return the LSTM's zero state of `batch_size` environments."""
-        return LSTMCore(self.lstm_size, parent=None).initial_state(batch_size)
+    def initial_state(self, batch_size: int) -> PyTree:
+        """Return the core's zero state of `batch_size` environments."""
+        return core_class(self.core)(self.lstm_size, parent=None).initial_state(batch_size)
 
 
-def make_torso(torso: QTorso, hidden_sizes: Sequence[int]) -> nn.Module:
-    """Return the named torso; `hidden_sizes` are the mlp's."""
-    return DQNTorso() if torso == "dqn" else MLPTorso(hidden_sizes)
-
-
-def check_q_torso(torso: QTorso, observation: PyTree) -> None:
-    """Check that the torso accepts the observations.
-
-    Args:
-        torso: the config's.
-        observation: `EnvironmentSpec.observation`.
-
-    Raises:
-        ConfigError: dqn needs a single image with channels first, large enough to convolve.
-    """
-    shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
-    if torso == "dqn" and (len(shapes) != 1 or len(shapes[0]) != 3 or min(shapes[0][1:]) < 36):
-        raise ConfigError(
-            "agent.torso: dqn expects one image [channels, height, width] of at least 36×36, got"
-            f" observations of {' and '.join(map(str, shapes))}; mlp takes any"
-        )
+def make_torso(network: Network, hidden_sizes: Sequence[int]) -> nn.Module:
+    """Return the network that a config names."""
+    # An mlp has no scope around it, which keeps the paths and initial values of its parameters.
+    return MLPTorso(hidden_sizes) if network == "mlp" else ObservationTorso(network, hidden_sizes)
 
 
 @pytree_dataclass

@@ -28,13 +28,13 @@ from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid
 from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
+from sebulba.toolkit.torsos import check_network
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.q_learning import (
     QNetworks,
     QOptimizer,
     QOptState,
     RecurrentQNetwork,
-    check_q_torso,
     num_discrete_actions,
     rescaled_td_errors,
     select_action,
@@ -83,7 +83,7 @@ class R2D2:
         """
         self._config = config
         self._run_spec = run_spec
-        check_q_torso(config.torso, run_spec.environment.observation)
+        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
         self._frame_stack = frame_stack(config, run_spec)
         self._replay_spec = replay_spec(
             config,
@@ -102,10 +102,11 @@ class R2D2:
         )
         self.network = RecurrentQNetwork(
             num_actions=num_discrete_actions(run_spec, "r2d2"),
-            torso=config.torso,
+            network=config.network,
             hidden_sizes=config.hidden_sizes,
             lstm_size=config.lstm_size,
             dueling_size=config.dueling_size,
+            core=config.core,
         )
         self._optimizer = QOptimizer(config, run_spec)
 

@@ -7,6 +7,7 @@ A subclass that repeats a field changes its default.
 import dataclasses
 from typing import Literal
 
+from sebulba.toolkit.references import Core, Network
 from sebulba.toolkit.schedules import Schedule, Scheduled
 
 
@@ -16,8 +17,10 @@ class ReplayConfig:
 
     name: str = ""
     """Agent name."""
+    network: Network = "mlp"
+    """From observations to features: tanh layers, none, convolutions, or your own flax module."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp torso's layers."""
+    """Widths of the mlp's tanh layers; your own network gets them if it has this field."""
     discount: float = 0.99
     """Discount factor γ."""
     batch_size: int = 64
@@ -39,8 +42,6 @@ class ReplayConfig:
 class QLearningConfig(ReplayConfig):
     """Settings of all agents that learn action values."""
 
-    torso: Literal["mlp", "dqn"] = "mlp"
-    """Network torso. mlp: tanh layers; dqn: DQN's three convolutions and dense layer."""
     frame_stack: int | None = None
     """Frames on an observation's first axis, to store each once; null: store whole observations."""
     frame_stack_fill: Literal["repeat", "zeros"] = "repeat"
@@ -66,7 +67,9 @@ class R2D2Config(QLearningConfig):
     name: str = "r2d2"
     hidden_sizes: tuple[int, ...] = (64,)
     lstm_size: int = 64
-    """Units of the LSTM, which also sees last action and reward."""
+    """Units of the recurrent core, which also sees last action and reward."""
+    core: Core = "lstm"
+    """Recurrent core: an LSTM or your own flax module."""
     dueling_size: int = 64
     """Hidden units of each dueling head, value and advantage."""
     discount: float = 0.997
@@ -137,6 +140,8 @@ class SACConfig(ReplayConfig):
     """SAC with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     name: str = "sac"
+    network: Network = "flat"
+    """From observations to the inputs of the ReLU layers, as for other agents."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the ReLU layers of the policy and of each critic. The paper: 256, 256."""
     target_entropy: float | None = None

@@ -18,12 +18,14 @@ from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.references import Network
 from sebulba.toolkit.replay import ReplayState
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
+from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.replay_agents import transition_replay
 from sebulba_agents.replay_config import SACConfig
@@ -44,12 +46,14 @@ class GaussianPolicy(nn.Module):
     """ReLU layers; mean and log standard deviation of each action component."""
 
     action_size: int
+    network: Network
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree) -> GaussianParameters:
         """Return parameters `[N, A]` for observations `[N, ...]`."""
-        x = _hidden_layers(_flatten(observation), self.hidden_sizes)
+        features = ObservationTorso(self.network, self.hidden_sizes, name="torso")(observation)
+        x = _hidden_layers(features, self.hidden_sizes)
         log_std = nn.Dense(self.action_size, name="log_std")(x)
         return GaussianParameters(
             mean=nn.Dense(self.action_size, name="mean")(x),
@@ -60,18 +64,21 @@ class GaussianPolicy(nn.Module):
 class Critic(nn.Module):
     """ReLU layers on observation and action; one action value."""
 
+    network: Network
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
         """Return Q `[N]` of observations `[N, ...]` and actions `[N, A]`."""
-        x = jnp.concatenate([_flatten(observation), action], axis=-1)
+        features = ObservationTorso(self.network, self.hidden_sizes, name="torso")(observation)
+        x = jnp.concatenate([features, action], axis=-1)
         return nn.Dense(1)(_hidden_layers(x, self.hidden_sizes))[..., 0]
 
 
 class TwinCritics(nn.Module):
     """Two critics with separate parameters, as one batched computation."""
 
+    network: Network
     hidden_sizes: Sequence[int]
 
     @nn.compact
@@ -84,19 +91,13 @@ class TwinCritics(nn.Module):
             in_axes=None,
             axis_size=2,
         )
-        return twins(self.hidden_sizes)(observation, action)
+        return twins(self.network, self.hidden_sizes)(observation, action)
 
 
 def _hidden_layers(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
     for size in sizes:
         x = nn.relu(nn.Dense(size)(x))
     return x
-
-
-def _flatten(observation: PyTree) -> jax.Array:
-    """Return all leaves of observations `[N, ...]`, concatenated: `[N, F]`."""
-    leaves = [leaf.astype(jnp.float32) for leaf in jax.tree.leaves(observation)]
-    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
 
 
 @pytree_dataclass
@@ -133,6 +134,7 @@ class SAC:
             ConfigError: the settings or the environment do not suit the agent.
         """
         action_size = _action_size(run_spec)
+        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         self._replay = transition_replay(config, run_spec)
@@ -145,8 +147,9 @@ class SAC:
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
         )
-        self._policy = GaussianPolicy(action_size=action_size, hidden_sizes=config.hidden_sizes)
-        self._critics = TwinCritics(hidden_sizes=config.hidden_sizes)
+        networks = {"network": config.network, "hidden_sizes": config.hidden_sizes}
+        self._policy = GaussianPolicy(action_size=action_size, **networks)
+        self._critics = TwinCritics(**networks)
         self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
 
     def init_networks(self, key: jax.Array) -> SACNetworks:

@@ -10,6 +10,7 @@ import yaml
 
 from sebulba.config import yaml_dialect
 from sebulba.errors import ConfigError, did_you_mean
+from sebulba.toolkit.references import Reference
 
 
 def coerce(value: Any, annotation: Any) -> Any:
@@ -88,7 +89,8 @@ def _describe_alternative(annotation: Any) -> str:
         return "{name: value, ...}"
     if dataclasses.is_dataclass(annotation):
         return f"{{{next(iter(typing.get_type_hints(annotation)))}: ..., ...}}"
-    return {Any: "any", type(None): "null"}.get(annotation) or annotation.__name__
+    names = {Any: "any", type(None): "null", Reference: "module:Name"}
+    return names.get(annotation) or annotation.__name__
 
 
 def _fits(value: Any, annotation: Any) -> bool:
@@ -97,6 +99,8 @@ def _fits(value: Any, annotation: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is Any:
         return True
+    if annotation is Reference:
+        return isinstance(value, str) and ":" in value
     if dataclasses.is_dataclass(annotation):
         return isinstance(value, annotation)  # type: ignore[arg-type]
     if origin in (types.UnionType, typing.Union):

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from sebulba.config import Config, yaml_dialect
-from sebulba.errors import ConfigError, did_you_mean
+from sebulba.config.shipped import describe_nearest
+from sebulba.errors import ConfigError
 
 SECTIONS = tuple(
     name
@@ -42,7 +43,7 @@ def read_config_file(path: str) -> dict[str, Setting]:
     try:
         text = _read(path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise ConfigError(f"{path}: no such file{_describe_nearest_files(path)}") from None
+        raise ConfigError(f"{path}: no such file{describe_nearest(path)}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot read the file: {error}") from error
     try:
@@ -59,15 +60,6 @@ def _read(path: str) -> str:
     if len(data) > yaml_dialect.MAX_BYTES:
         raise ValueError(f"expected at most {yaml_dialect.MAX_BYTES:,} bytes")
     return data.decode()
-
-
-def _describe_nearest_files(path: str) -> str:
-    folder = pathlib.Path(path)
-    folder = folder if folder.is_dir() else folder.parent
-    if not folder.is_dir():
-        return f"; there is no folder {folder}"
-    names = sorted(file.name for file in folder.glob("*.yaml"))
-    return did_you_mean(pathlib.Path(path).name, names)
 
 
 def _read_document(root: yaml.Node | None, path: str) -> Iterator[tuple[str, Setting]]:

@@ -1,18 +1,21 @@
-"""Build a config from the schema's defaults, a YAML file and the flags of the command line.
+"""Build a config from the schema's defaults, a YAML file, and flags or overrides.
 
-The file replaces defaults, and flags replace values of the file, key by key (`actor.num_envs`). A
-flag replaces the complete value: `--env.options` does not add to the file's mapping.
+The file replaces defaults, and flags or overrides replace values of the file, key by key
+(`actor.num_envs`). They replace the complete value: `--env.options` does not add to the file's
+mapping.
 """
 
 import dataclasses
+import os
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sebulba.config import Config, yaml_dialect
 from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
 from sebulba.config.coercion import coerce, coerce_text
 from sebulba.config.file import SECTIONS, WORDS, Setting, read_config_file
+from sebulba.config.shipped import find_config
 from sebulba.config.validation import problems, value_of
 from sebulba.errors import ConfigError, did_you_mean
 
@@ -21,6 +24,7 @@ __all__ = ["ConfigError", "load_config", "to_yaml"]
 _REMOVED = {
     "learner.max_policy_lag": "it is learner.policy_lag now, which is exact and not a bound",
     "agent.learning_rate_decay": "set agent.learning_rate: {schedule: linear, start: RATE, end: 0}",
+    "agent.torso": "it is agent.network now, and may also be module:Name",
     "agent.clip_decay": "set agent.clip: {schedule: linear, start: CLIP, end: 0}",
     **dict.fromkeys(
         ("agent.epsilon_start", "agent.epsilon_end", "agent.epsilon_decay_env_steps"),
@@ -33,34 +37,40 @@ _REMOVED = {
 
 
 def load_config(
-    path: str | None, arguments: Sequence[str] = (), *, is_complete: bool = True
+    name_or_path: str | os.PathLike[str] | None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    is_complete: bool = True,
 ) -> Config:
     """Return the resolved config.
 
     Args:
-        path: a YAML file; None for the defaults only.
-        arguments: dotted flags, `["--actor.num-envs", "32", "--seed=3"]`. A value is YAML, or the
-            text itself if the key is a string. Of a repeated flag, the last one counts.
+        name_or_path: a YAML file, or the name of a config that comes with Sebulba, such as
+            `impala_cartpole`; None for the defaults only.
+        overrides: values by dotted key or section, `{"actor.num_envs": 32}` or `{"actor":
+            {"num_envs": 32}}`; or the flags of a command line, `["--actor.num-envs", "32"]`. The
+            value of a flag is YAML, or the text itself if the key is a string. Of a repeated flag,
+            the last one counts.
         is_complete: False skips what `sebulba.config.validation` checks.
 
     Raises:
-        ConfigError: the first wrong value, with file and line or the flag.
+        ConfigError: the first wrong value, with file and line, the flag or the key.
     """
-    positionals, texts = split_arguments(arguments)
-    if positionals:
-        raise ConfigError(f"{positionals[0]}: expected a flag, --section.field VALUE")
-    file_settings = {} if path is None else read_config_file(path)
-    for section in WORDS:
-        file_settings, texts = _take_word(section, file_settings, texts)
-    agent_class = _agent_class(file_settings, texts)
+    path = None if name_or_path is None else find_config(os.fspath(name_or_path))
+    settings = {} if path is None else read_config_file(path)
+    convert: Callable[[Any, Any], Any]
+    if isinstance(overrides, Mapping):
+        given, convert, noun = _settings_of(overrides), coerce, "key"
+    else:
+        settings, given = _flag_settings(settings, overrides)
+        convert, noun = coerce_text, "flag"
+    agent_class = _agent_class(settings | given)
     annotations = schema(agent_class)
+    # The flag of `lambda_` is `--lambda`.
     keys = {flag_name(key): key for key in annotations}
-    flag_settings = {
-        keys.get(flag, flag.removeprefix("--").replace("-", "_")): Setting(value=text, where=flag)
-        for flag, text in texts.items()
-    }
-    settings = _coerce(file_settings, annotations, coerce, noun="key")
-    settings |= _coerce(flag_settings, annotations, coerce_text, noun="flag")
+    given = {keys.get(flag_name(key), key): setting for key, setting in given.items()}
+    settings = _coerce(settings, annotations, coerce, noun="key")
+    settings |= _coerce(given, annotations, convert, noun=noun)
     config = _build(agent_class, settings, source=path or "defaults")
     for key, message in problems(config) if is_complete else ():
         where = settings[key].where if key in settings else f"{path or 'defaults'}: {key}"
@@ -149,13 +159,40 @@ def _take_word(
     )
 
 
-def _agent_class(file_settings: dict[str, Setting], texts: dict[str, str]) -> type:
-    flag = flag_name("agent.name")
-    if flag in texts:
-        setting = Setting(value=texts[flag], where=flag)
-    else:
-        default = Setting(value=DEFAULT_AGENT, where="agent.name")
-        setting = file_settings.get("agent.name", default)
+def _settings_of(overrides: Mapping[str, Any]) -> dict[str, Setting]:
+    settings = {}
+    for key, value in overrides.items():
+        entries = {key: value}
+        if key in SECTIONS:
+            words = WORDS.get(key, {})
+            section = words.get(value) if isinstance(value, str) else value
+            if not isinstance(section, Mapping):
+                expected = " or ".join([*words, "a mapping, {name: value, ...}"])
+                raise ConfigError(f"overrides: {key}: expected {expected}, got {value!r}")
+            entries = {f"{key}.{name}": each for name, each in section.items()}
+        for name, each in entries.items():
+            settings[name] = Setting(value=each, where=f"overrides: {name}")
+    return settings
+
+
+def _flag_settings(
+    file_settings: dict[str, Setting], arguments: Sequence[str]
+) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    """Return the file's settings that no word replaces, and those of the flags."""
+    positionals, texts = split_arguments(arguments)
+    if positionals:
+        raise ConfigError(f"{positionals[0]}: expected a flag, --section.field VALUE")
+    for section in WORDS:
+        file_settings, texts = _take_word(section, file_settings, texts)
+    return file_settings, {
+        flag.removeprefix("--").replace("-", "_"): Setting(value=text, where=flag)
+        for flag, text in texts.items()
+    }
+
+
+def _agent_class(settings: dict[str, Setting]) -> type:
+    default = Setting(value=DEFAULT_AGENT, where="agent.name")
+    setting = settings.get("agent.name", default)
     try:
         return agent_config_class(coerce(setting.value, str))
     except ConfigError as error:

@@ -6,13 +6,14 @@ A package declares its entry points in its `pyproject.toml`:
     my_agent = "my_package.agents:MyAgent"
 """
 
-import importlib
 import importlib.metadata
-import types
 from collections.abc import Mapping
 from typing import Any
 
 from sebulba.errors import ConfigError, did_you_mean
+from sebulba.toolkit.references import import_module, load
+
+__all__ = ["import_module", "load", "load_named", "plugin_package", "plugins"]
 
 AGENTS_GROUP = "sebulba.agents"
 SUITES_GROUP = "sebulba.envs"
@@ -40,44 +41,6 @@ def load_named(name: str, own: Mapping[str, str], *, group: str, key: str = "") 
             "For code of your own, write module:Name"
         )
     return load(known[name], key=key)
-
-
-def load(reference: str, *, key: str = "") -> Any:
-    """Import what `module:Name` refers to.
-
-    Args:
-        reference: `module:Name`.
-        key: the config key that has this value; begins the error if given.
-
-    Raises:
-        ConfigError: the module does not exist, or has no such name.
-        ImportError: the module exists, but its own imports fail.
-    """
-    module_name, _, name = reference.partition(":")
-    if not (module_name and name):
-        raise ConfigError(f"{_prefix(key)}expected module:Name, got {reference!r}")
-    module = import_module(module_name, key=key)
-    if not hasattr(module, name):
-        public = [each for each in vars(module) if not each.startswith("_")]
-        raise ConfigError(f"{_prefix(key)}{module_name} has no {name}{did_you_mean(name, public)}")
-    return getattr(module, name)
-
-
-def import_module(name: str, *, key: str = "") -> types.ModuleType:
-    """Import a module that a config names.
-
-    Raises:
-        ConfigError: the module does not exist.
-        ImportError: the module exists, but its own imports fail.
-    """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # Only the module itself or a package that holds it may be missing here; a dependency of it
-        # is another problem, and its traceback says where.
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(f"{_prefix(key)}there is no module {error.name!r}") from error
 
 
 def plugins(group: str) -> dict[str, str]:

@@ -12,11 +12,14 @@ class EnvConfig:
     """The environment."""
 
     suite: str = "envpool"
-    """Environment adapter: envpool, ale, gymnasium, gymnax, jax, or module:function."""
+    """Environment adapter: envpool, ale, gymnasium, gymnax, jax, pgx, or module:function."""
     id: str = "CartPole-v1"
     """Environment ID within the suite."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the suite's constructor, passed on unchanged."""
+    wrappers: tuple[Any, ...] = ()
+    """Wrappers around each environment, the innermost first: module:Name, or {module:Name:
+    {argument: value}}; see docs/tutorials/wrappers.md."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,6 +191,12 @@ class Config:
     """Seed of the networks, actors and environments."""
     run_dir: str | None = None
     """Directory of the results; null: runs/<agent>-<environment>-<date and time>."""
+    init_from: str | None = None
+    """Run whose networks and normalisers a new run starts with: RUN_DIR, RUN_DIR@best,
+    RUN_DIR@latest or RUN_DIR@CYCLE; null: newly initialised networks."""
+    init_mismatch: Literal["fail", "new"] = "fail"
+    """What to do with arrays of the networks that differ from those of init_from by name, shape or
+    dtype: fail, or leave them newly initialised."""
     resume: str | None = None
     """Checkpoint in run_dir to resume from: latest, best, or the number of its learner cycle; null:
     start a new run."""

@@ -61,7 +61,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             yield key, f"expected at least {minimum}, got {value}"
     if config.seed > _MAX_SEED:
         yield "seed", f"expected at most {_MAX_SEED}, got {config.seed}"
-    for key in ("env.suite", "env.id", "run_dir"):
+    for key in ("env.suite", "env.id", "run_dir", "init_from"):
         if value_of(config, key) == "":
             yield key, "expected a name, got an empty string"
     if config.actor.rollout == "episodes" and config.actor.trajectory_length < 2:

@@ -7,11 +7,14 @@ package imports no suite and no jax; `python -m sebulba.envs` lists the suites.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
+from collections.abc import Callable
 
 from sebulba.config import EnvConfig
 from sebulba.config.plugins import SUITES_GROUP, load_named
 from sebulba.envs.lookup import missing_package
+from sebulba.envs.wrappers import load_wrappers
 from sebulba.errors import ConfigError
 
 if typing.TYPE_CHECKING:
@@ -23,14 +26,20 @@ SUITES: dict[str, str] = {
     "gymnasium": "sebulba.envs.gymnasium:make",
     "gymnax": "sebulba.envs.gymnax:make",
     "jax": "sebulba.envs.jax_suite:make",
+    "pgx": "sebulba.envs.pgx:make",
 }
-"""The factory of each suite, as `module:function`: `(config, *, num_envs, seed) -> Environment`."""
+"""The factory of each suite, as `module:function`: `(config, *, num_envs, seed) -> Environment`.
+
+A suite whose environments can be wrapped also takes `wrappers`, a tuple of functions from one
+environment to one environment.
+"""
 
 PACKAGES: dict[str, str] = {
     "ale": "ale-py",
     "envpool": "envpool",
     "gymnasium": "gymnasium",
     "gymnax": "gymnax",
+    "pgx": "pgx",
 }
 """The package that provides a suite's environments; other suites are part of Sebulba."""
 
@@ -46,18 +55,32 @@ def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environm
             different batches must be far apart; see `sebulba.toolkit.prng.environment_seed`.
 
     Raises:
-        ConfigError: the suite, environment or an option does not exist, or a package is missing.
+        ConfigError: the suite, environment, a wrapper or an option does not exist, or a package is
+            missing.
     """
     if num_envs < 1:
         raise ConfigError(f"actor.num_envs: expected at least 1, got {num_envs}")
     try:
         make = load_named(config.suite, SUITES, group=SUITES_GROUP, key="env.suite")
-        return make(config, num_envs=num_envs, seed=seed)
+        return make(config, num_envs=num_envs, seed=seed, **_wrappers(config, make))
     except Exception as error:
         missing = missing_package(error)
         if missing is None:
             raise
         raise ConfigError(f"env.suite {config.suite}, env.id {config.id}: {missing}") from error
+
+
+def _wrappers(config: EnvConfig, make: Callable[..., Environment]) -> dict[str, typing.Any]:
+    """Return the argument `wrappers` of a suite's factory, if the config has any."""
+    if not config.wrappers:
+        return {}
+    if "wrappers" not in inspect.signature(make).parameters:
+        raise ConfigError(
+            f"env.wrappers: {config.suite} steps its environments as a batch, which no wrapper can"
+            " be put around. Remove env.wrappers and use env.options, or choose a suite with"
+            " wrappers: gymnasium (Gymnasium wrappers), jax, gymnax or pgx (wrappers of JAX tasks)"
+        )
+    return {"wrappers": load_wrappers(config.wrappers)}
 
 
 def without_workers(config: EnvConfig) -> EnvConfig:

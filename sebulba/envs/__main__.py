@@ -3,6 +3,7 @@
 import argparse
 
 from sebulba.envs.listing import SuiteListing, list_suites, matching_ids
+from sebulba.process import program
 
 _MAX_SHOWN = 20
 
@@ -10,7 +11,7 @@ _MAX_SHOWN = 20
 def main() -> None:
     """Print a table of the suites, or each suite's ids that match the given word."""
     parser = argparse.ArgumentParser(
-        prog="python -m sebulba.envs",
+        prog=program("envs"),
         description="List the environment suites with installed version and number of ids.",
     )
     parser.add_argument(

@@ -132,13 +132,20 @@ class Interruptible(Protocol):
     timeout_s: float | None  # None: no limit
 
 
-def reset_row(observation: PyTree, *, num_envs: int, reports_game_over: bool = False) -> EnvStep:
+def reset_row(
+    observation: PyTree,
+    *,
+    num_envs: int,
+    reports_game_over: bool = False,
+    action_mask: np.ndarray | None = None,
+) -> EnvStep:
     """Return the NumPy row of a reset of all environments.
 
     Args:
         observation: `[B, ...]`.
         num_envs: `B`.
         reports_game_over: whether the stream has `episode_over`: it ends episodes at a lost life.
+        action_mask: `[B, A]`; None if the environment has none.
     """
     return EnvStep(
         observation=observation,
@@ -147,4 +154,5 @@ def reset_row(observation: PyTree, *, num_envs: int, reports_game_over: bool = F
         truncated=np.zeros(num_envs, bool),
         is_first=np.ones(num_envs, bool),
         episode_over=np.zeros(num_envs, bool) if reports_game_over else None,
+        action_mask=action_mask,
     )

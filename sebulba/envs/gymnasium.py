@@ -1,36 +1,44 @@
 """Gymnasium: any registered environment, in this process or in one worker process each."""
 
+import dataclasses
 import multiprocessing
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import jax
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 
 from sebulba.config import EnvConfig
-from sebulba.config.plugins import import_module
 from sebulba.envs import gymnasium_workers, spaces
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
-from sebulba.envs.lookup import describe_namespace, refuse_options
+from sebulba.envs.gymnasium_masks import MaskedObservations
+from sebulba.envs.gymnasium_registry import describe_unregistered, register
+from sebulba.envs.lookup import refuse_options
+from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.types import EnvStep, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
 
 
-def make(config: EnvConfig, *, num_envs: int, seed: int) -> "GymnasiumEnvironment":
+def make(
+    config: EnvConfig, *, num_envs: int, seed: int, wrappers: Sequence[Wrapper] = ()
+) -> "GymnasiumEnvironment":
     """Create `gymnasium.make_vec(env.id, num_envs, **env.options)`.
 
     The option `vectorization_mode` is `sync` (default), `async` (one process per environment) or
     `vector_entry_point`; `vector_kwargs` go to the vector environment, other options to the
-    environment. An id `module:Id` imports the module, which registers `Id`.
+    environment. An id `module:Id` imports the module, which registers `Id`; `module:function:Id`
+    also calls `module.function()`, for packages that register their environments there. Wrappers
+    are Gymnasium wrappers, or functions from one environment to another.
 
     Raises:
-        ConfigError: Gymnasium has no such environment or option, or the environment has an
-            unsupported autoreset mode or space.
+        ConfigError: Gymnasium has no such environment or option, a wrapper is of another kind, or
+            the environment has an unsupported autoreset mode or space.
     """
-    vector_env = _make_vec(config, num_envs, _vector_options(config.options))
+    vector_env = _make_vec(config, num_envs, _vector_options(config.options, wrappers))
     try:
         _check_autoreset(config, vector_env)
         return GymnasiumEnvironment(vector_env, seed=seed)
@@ -49,8 +57,12 @@ class GymnasiumEnvironment:
 
     def __init__(self, vector_env: VectorEnv, *, seed: int):
         self.num_envs = vector_env.num_envs
-        self.spec = spaces.environment_spec(
+        self._masks = MaskedObservations(
             vector_env.single_observation_space, vector_env.single_action_space
+        )
+        self.spec = dataclasses.replace(
+            spaces.environment_spec(self._masks.space, vector_env.single_action_space),
+            action_mask=self._masks.spec,
         )
         self._to_native = spaces.action_scaling(vector_env.single_action_space)
         self._vector_env = vector_env
@@ -69,7 +81,8 @@ class GymnasiumEnvironment:
     def _start_episodes(self, **kwargs: Any) -> EnvStep:
         observation, _ = self._call("reset", **kwargs)
         self._done = np.zeros(self.num_envs, bool)
-        return reset_row(self._copy(observation), num_envs=self.num_envs)
+        observation, action_mask = self._masks.split(observation)
+        return reset_row(self._copy(observation), num_envs=self.num_envs, action_mask=action_mask)
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Step all environments; see `Environment.step`."""
@@ -77,12 +90,14 @@ class GymnasiumEnvironment:
         action = self._to_native(action)
         action = action.astype(self._vector_env.single_action_space.dtype, copy=False)
         observation, reward, terminated, truncated, _ = self._call("step", action)
+        observation, action_mask = self._masks.split(observation)
         env_step = EnvStep(
             observation=self._copy(observation),
             reward=np.where(self._done, 0.0, reward).astype(np.float32),
             terminated=np.array(terminated, bool),
             truncated=np.array(truncated, bool),
             is_first=self._done,
+            action_mask=action_mask,
         )
         self._done = env_step.done
         return env_step
@@ -95,7 +110,8 @@ class GymnasiumEnvironment:
         spec = self._vector_env.spec
         if spec is None:
             return {}
-        return {"max_episode_steps": spec.max_episode_steps, **spec.kwargs}
+        options = {name: value for name, value in spec.kwargs.items() if name != "wrappers"}
+        return {"max_episode_steps": spec.max_episode_steps, **options}
 
     def render(self) -> np.ndarray:
         """Return the first environment's frame; needs `env.options.render_mode: rgb_array`."""
@@ -147,9 +163,9 @@ def _to_fault(error: Exception, vector_env: VectorEnv, name: str) -> Environment
     return fault
 
 
-def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
+def _vector_options(options: dict[str, Any], wrappers: Sequence[Wrapper]) -> dict[str, Any]:
     options = dict(options)
-    refuse_options(options, {"num_envs": "set actor.num_envs"})
+    refuse_options(options, {"num_envs": "set actor.num_envs", "wrappers": "set env.wrappers"})
     mode = options.setdefault("vectorization_mode", "sync")
     if mode not in _VECTORIZATION_MODES:
         raise ConfigError(
@@ -162,23 +178,35 @@ def _vector_options(options: dict[str, Any]) -> dict[str, Any]:
         "async": {"copy": False, "context": "spawn"},
         "vector_entry_point": {},
     }[mode]
+    if wrappers and mode == "vector_entry_point":
+        raise ConfigError(
+            "env.wrappers: expected none with env.options.vectorization_mode vector_entry_point,"
+            f" whose environments are one batch, got {wrappers[0].name}. Set"
+            " env.options.vectorization_mode to sync or async"
+        )
+    around = [_checked_wrapper(wrapper) for wrapper in wrappers]
     if mode == "async":
-        checked = gymnasium_workers.CheckedObservations
-        options["wrappers"] = [*(options.get("wrappers") or ()), checked]
-    return options | {"vector_kwargs": defaults | options.get("vector_kwargs", {})}
+        around.append(gymnasium_workers.CheckedObservations)
+    return options | {
+        "vector_kwargs": defaults | options.get("vector_kwargs", {}),
+        "wrappers": around,
+    }
+
+
+def _checked_wrapper(wrapper: Wrapper) -> Callable[[gymnasium.Env], gymnasium.Env]:
+    if isinstance(wrapper.function, type) and issubclass(wrapper.function, VectorWrapper):
+        one = getattr(gymnasium.wrappers, wrapper.function.__name__, None)
+        advice = f": gymnasium.wrappers:{one.__name__}" if one else ""
+        raise wrapper.refusal(f"a wrapper of one environment{advice}", "a wrapper of a batch")
+    return gymnasium_workers.CheckedWrapper(wrapper)
 
 
 def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> VectorEnv:
-    module, _, name = config.id.rpartition(":")
-    if module:
-        import_module(module, key="env.id")
+    name = register(config.id)
     try:
-        return gymnasium.make_vec(config.id, num_envs, **options)
+        return gymnasium.make_vec(name, num_envs, **options)
     except gymnasium.error.UnregisteredEnv as error:
-        raise ConfigError(
-            f"env.id: Gymnasium has no {config.id!r}{did_you_mean(name, gymnasium.registry)}"
-            f"{'' if module else describe_namespace(name)}"
-        ) from error
+        raise ConfigError(f"env.id: {describe_unregistered(config.id)}") from error
     except gymnasium.error.Error as error:
         raise ConfigError(f"env.id {config.id!r}: {error}") from error
     except TypeError as error:

@@ -3,6 +3,7 @@
 The worker processes import this module, so it must not import jax.
 """
 
+import dataclasses
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,23 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
+from sebulba.envs.wrappers import Wrapper
+
 _EXIT_WAIT_S = 1.0  # the exit code of a dead worker may arrive after its pipe has broken
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedWrapper:
+    """A wrapper of `env.wrappers` that must return a Gymnasium environment."""
+
+    wrapper: Wrapper
+
+    def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
+        """Return the wrapped environment."""
+        wrapped = self.wrapper(env)
+        if not isinstance(wrapped, gymnasium.Env):
+            raise self.wrapper.refusal("a Gymnasium environment", type(wrapped).__name__)
+        return wrapped
 
 
 class CheckedObservations(gymnasium.ObservationWrapper):

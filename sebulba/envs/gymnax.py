@@ -5,6 +5,7 @@ termination.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -15,12 +16,15 @@ import numpy as np
 from gymnax.environments import spaces as gymnax_spaces
 
 from sebulba.config import EnvConfig
-from sebulba.envs.jax_suite import JaxEnvironment
+from sebulba.envs.jax_suite import JaxEnvironment, wrap
+from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.types import PyTree
 
 
-def make(config: EnvConfig, *, num_envs: int, seed: int) -> JaxEnvironment:
+def make(
+    config: EnvConfig, *, num_envs: int, seed: int, wrappers: Sequence[Wrapper] = ()
+) -> JaxEnvironment:
     """Create `gymnax.make(env.id)`; `env.options` are fields of its parameters.
 
     Raises:
@@ -37,7 +41,7 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> JaxEnvironment:
                 f"{did_you_mean(option, valid)}"
             )
     task = GymnaxTask(environment, dataclasses.replace(params, **config.options))
-    return JaxEnvironment(task, num_envs=num_envs, seed=seed)
+    return JaxEnvironment(wrap(task, wrappers), num_envs=num_envs, seed=seed)
 
 
 def ids() -> list[str]:

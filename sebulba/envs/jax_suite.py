@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import gymnasium
@@ -14,6 +14,7 @@ from sebulba.config import EnvConfig
 from sebulba.config.plugins import load
 from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment
+from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
@@ -28,10 +29,16 @@ TASKS: dict[str, str] = {
 """The `JaxTask` dataclass of each built-in environment id, as `module:Name`."""
 
 
+_TASK_MEMBERS = ("observation", "action_space", "reset", "step")
+_GYMNASIUM_WRAPPERS = (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)
+
+
 class JaxTask(Protocol):
     """One environment as pure functions, without batch axis or autoreset. It consumes its keys.
 
-    Its state is any pytree of arrays with fixed shapes and dtypes.
+    Its state is any pytree of arrays with fixed shapes and dtypes. Optional methods are
+    `action_mask(state) -> bool [A]`, see `EnvStep.action_mask`, and `render(state) -> uint8 [H, W,
+    3]`.
     """
 
     observation: PyTree  # of jax.ShapeDtypeStruct
@@ -64,29 +71,68 @@ class JaxEnvState:
     done: jax.Array  # [B] bool, at the latest row
 
 
-def make(config: EnvConfig, *, num_envs: int, seed: int) -> "JaxEnvironment":
+def make(
+    config: EnvConfig, *, num_envs: int, seed: int, wrappers: Sequence[Wrapper] = ()
+) -> "JaxEnvironment":
     """Create the task `env.id`, an id in `TASKS` or `module:Name`, with `env.options`.
 
-    The option `max_episode_steps` truncates episodes; the others go to the task.
+    The option `max_episode_steps` truncates episodes; the others go to the task. A wrapper is a
+    function from one task to another.
 
     Raises:
         ConfigError: the task or an option does not exist, or a value is invalid.
     """
     options = dict(config.options)
-    max_episode_steps = options.pop("max_episode_steps", None)
-    if max_episode_steps is not None and (
-        not isinstance(max_episode_steps, int) or max_episode_steps < 1
-    ):
-        raise ConfigError(
-            f"env.options.max_episode_steps: expected at least 1, got {max_episode_steps!r}"
-        )
-    task = _make_task(config.id, options)
+    max_episode_steps = take_step_limit(options)
+    task = wrap(_make_task(config.id, options), wrappers)
     return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
+
+
+def take_step_limit(options: dict[str, Any]) -> int | None:
+    """Take the option `max_episode_steps` out of `options`; None: no limit.
+
+    Raises:
+        ConfigError: it is no positive int.
+    """
+    limit = options.pop("max_episode_steps", None)
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise ConfigError(f"env.options.max_episode_steps: expected at least 1, got {limit!r}")
+    return limit
 
 
 def ids() -> list[str]:
     """Return the ids of the built-in tasks."""
     return list(TASKS)
+
+
+def of_inner_state(task: JaxTask, name: str) -> Callable[[Any], Any] | None:
+    """Return an optional method of a wrapped task, as a method of its wrapper's state.
+
+    Args:
+        task: inside a wrapper whose state has the task's own as `task_state`.
+        name: `action_mask` or `render`.
+    """
+    method = getattr(task, name, None)
+    return None if method is None else lambda state: method(state.task_state)
+
+
+def wrap(task: JaxTask, wrappers: Sequence[Wrapper]) -> JaxTask:
+    """Return the task inside its wrappers, of which the first is the innermost.
+
+    Raises:
+        ConfigError: a wrapper is Gymnasium's, does not return a task, or loses the action mask.
+    """
+    for wrapper in wrappers:
+        function = wrapper.function
+        if isinstance(function, type) and issubclass(function, _GYMNASIUM_WRAPPERS):
+            raise wrapper.refusal(f"a wrapper of {type(task).__name__}, a JAX task", "Gymnasium's")
+        members = [*_TASK_MEMBERS, *(["action_mask"] if hasattr(task, "action_mask") else [])]
+        task = wrapper(task)
+        missing = [name for name in members if not hasattr(task, name)]
+        if missing:
+            got = f"{type(task).__name__} without {' and '.join(missing)}"
+            raise wrapper.refusal("a JAX task", got)
+    return task
 
 
 class JaxEnvironment:
@@ -101,6 +147,9 @@ class JaxEnvironment:
             action_space=spaces.agent_action_space(task.action_space),
             native_action_space=task.action_space,
         )
+        if _action_mask_of(task) is not None:
+            mask = spaces.action_mask_spec(task.action_space)
+            self.spec = dataclasses.replace(self.spec, action_mask=mask)
         self._task = task
         self._max_episode_steps = max_episode_steps
         _check_task(task, self.spec)
@@ -149,8 +198,7 @@ class JaxEnvironment:
 
     def settings(self) -> dict[str, Any]:
         """Return the task's options, defaults included."""
-        options: dict[str, Any] = vars(self._task) if dataclasses.is_dataclass(self._task) else {}
-        return {**options, "max_episode_steps": self._max_episode_steps}
+        return {**_options_of(self._task), "max_episode_steps": self._max_episode_steps}
 
     def render(self) -> np.ndarray:
         """Return the first environment's frame.
@@ -186,6 +234,7 @@ def _reset_one(task: JaxTask, key: jax.Array) -> tuple[JaxEnvState, EnvStep]:
         terminated=false,
         truncated=false,
         is_first=~false,
+        action_mask=_legal_actions(task, task_state),
     )
     return state, env_step
 
@@ -212,12 +261,32 @@ def _step_one(
         terminated=terminated,
         truncated=truncated,
         is_first=jnp.zeros((), bool),
+        action_mask=_legal_actions(task, task_state),
     )
 
     def choose(if_done: jax.Array, otherwise: jax.Array) -> jax.Array:
         return jnp.where(state.done, if_done, otherwise)
 
     return jax.tree.map(choose, (reset_state, reset_step), (next_state, next_step))
+
+
+def _action_mask_of(task: JaxTask) -> Callable[[PyTree], jax.Array] | None:
+    return getattr(task, "action_mask", None)
+
+
+def _legal_actions(task: JaxTask, state: PyTree) -> jax.Array | None:
+    action_mask = _action_mask_of(task)
+    if action_mask is None:
+        return None
+    return spaces.complete_mask(action_mask(state), task.action_space)
+
+
+def _options_of(task: Any) -> dict[str, Any]:
+    """Return the fields of a task and of the tasks inside it, which wrappers have as `task`."""
+    if not dataclasses.is_dataclass(task):
+        return {}
+    options = dict(vars(task))
+    return {**_options_of(options.pop("task", None)), **options}
 
 
 def _make_task(name: str, options: dict[str, Any]) -> JaxTask:
@@ -246,11 +315,13 @@ def _check_task(task: JaxTask, spec: EnvironmentSpec) -> None:
     next_state, observation, *rest = jax.eval_shape(task.step, state, action, key)
     flag = jax.ShapeDtypeStruct((), np.bool_)
     scalars = [jax.ShapeDtypeStruct((), np.float32), flag, flag]
+    action_mask = _action_mask_of(task)
     for what, got, expected in (
         ("reset's observation", first, spec.observation),
         ("step's observation", observation, spec.observation),
         ("step's state", next_state, state),
         ("step's [reward, terminated, truncated]", rest, scalars),
+        ("action_mask", action_mask and jax.eval_shape(action_mask, state), spec.action_mask),
     ):
         if _signature(got) != _signature(expected):
             raise ConfigError(

@@ -3,12 +3,14 @@
 import importlib.util
 from collections.abc import Iterable, Mapping
 
-from sebulba.errors import ConfigError
+from sebulba.config import EnvConfig
+from sebulba.errors import ConfigError, did_you_mean
 
 EXTRAS: dict[str, str] = {
     "ale_py": "atari",
     "gymnax": "gymnax",
     "mujoco": "mujoco",
+    "pgx": "pgx",
 }
 """The extra of this package that installs each optional module."""
 
@@ -21,6 +23,16 @@ def refuse_options(options: Iterable[str], advice: Mapping[str, str]) -> None:
     for name in options:
         if name in advice:
             raise ConfigError(f"env.options.{name}: not supported here; {advice[name]}")
+
+
+def refuse_unknown_options(config: EnvConfig, valid: Iterable[str]) -> None:
+    """Raise a ConfigError for an option of `config` that is not in `valid`."""
+    for option in config.options:
+        if option not in valid:
+            raise ConfigError(
+                f"env.options.{option}: {config.id!r} has no such option"
+                f"{did_you_mean(option, valid)}"
+            )
 
 
 def first_line(error: BaseException) -> str:

@@ -78,6 +78,38 @@ def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
     )
 
 
+def action_mask_spec(space: gymnasium.Space) -> jax.ShapeDtypeStruct:
+    """Return one action mask's shape, see `EnvStep.action_mask`.
+
+    Raises:
+        ConfigError: the action space is neither Discrete nor a vector of MultiDiscrete.
+    """
+    return jax.ShapeDtypeStruct((sum(_num_choices(space)),), np.bool_)
+
+
+def complete_mask(mask: Array, space: gymnasium.Space) -> Array:
+    """Return the masks `[..., A]` with all actions of a choice legal where none is.
+
+    Environments report no legal action when an episode has ended, and a policy needs one in every
+    row; the action of such a row is ignored.
+    """
+    xp = np if isinstance(mask, np.ndarray) else jnp
+    ends = np.cumsum(_num_choices(space))[:-1]
+    parts = xp.split(mask, ends, axis=-1)
+    return xp.concatenate([part | ~part.any(axis=-1, keepdims=True) for part in parts], axis=-1)
+
+
+def _num_choices(space: gymnasium.Space) -> list[int]:
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, gymnasium.spaces.MultiDiscrete) and len(space.shape) == 1:
+        return [int(size) for size in space.nvec]
+    raise ConfigError(
+        f"expected Discrete actions or a vector of MultiDiscrete actions with an action mask, got"
+        f" {space}; remove the action mask from the environment"
+    )
+
+
 def environment_spec(observation: gymnasium.Space, action: gymnasium.Space) -> EnvironmentSpec:
     """Return the spec of an environment with these native spaces, or raise a ConfigError."""
     return EnvironmentSpec(

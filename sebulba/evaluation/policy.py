@@ -1,5 +1,6 @@
 """A trained policy as a function, for custom loops."""
 
+import math
 import os
 from typing import Any
 
@@ -86,6 +87,7 @@ class Policy:
         *,
         reward: Any = None,
         is_first: Any = None,
+        action_mask: Any = None,
     ) -> tuple[np.ndarray, PolicyState]:
         """Select an action.
 
@@ -95,6 +97,8 @@ class Policy:
             reward: `[]` or `[B]`, received with the observation, for agents that use it; None: 0.
             is_first: `[]` or `[B]` bool, whether an episode starts with this observation; None:
                 as `state` says, which is True only before the first call.
+            action_mask: `[A]` or `[B, A]` bool, the legal actions; required if the environment has
+                action masks.
 
         Returns:
             The action in the environment's native units, `[B, ...]` for a batch; and the state.
@@ -117,11 +121,25 @@ class Policy:
             terminated=flags,
             truncated=flags,
             is_first=_per_env(is_first, state.is_first, num_envs, bool, "is_first"),
+            action_mask=self._masks(action_mask, num_envs),
         )
         action, actor_state = self._act(self.stored.networks, state.actor_state, env_step)
         native = np.asarray(self._to_native(np.array(action)), self._action_dtype)
         state = PolicyState(actor_state=actor_state, is_first=jnp.zeros(num_envs, bool))
         return (native[0] if is_single else native), state
+
+    def _masks(self, action_mask: Any, num_envs: int) -> np.ndarray | None:
+        spec = self.stored.environment.action_mask
+        if spec is None and action_mask is None:
+            return None
+        shape = None if spec is None else (num_envs, *spec.shape)
+        got = None if action_mask is None else np.array(action_mask, bool)
+        if got is not None and shape is not None and got.size == math.prod(shape):
+            return got.reshape(shape)
+        raise ValueError(
+            f"expected {'no action_mask' if shape is None else f'action_mask {list(shape)}'}, got"
+            f" {None if got is None else list(got.shape)}"
+        )
 
     def _as_batch(self, observation: PyTree) -> tuple[PyTree, bool]:
         """Return the observation as `[B, ...]`, and whether it was a single one."""

@@ -198,6 +198,19 @@ class Learner:
         self.num_cycles += num_cycles
         self.num_updates += num_updates
 
+    def start_from(self, networks: Networks) -> None:
+        """Replace the new networks on the learner devices, and what follows from them.
+
+        Call it before the first cycle.
+        """
+        # Copies: a leaf that the optimizer state shares with the networks would be donated twice.
+        opt_state = jax.jit(
+            lambda networks: jax.tree.map(jnp.copy, self._agent.init_opt_state(networks)),
+            out_shardings=self.learner_devices.sharding(REPLICATED),
+        )(networks)
+        self.state = dataclasses.replace(self.state, networks=networks, opt_state=opt_state)
+        self.published = self._publish(networks)
+
     @property
     def state_of_host(self) -> LearnerState:
         """This host's share of the state, on its own learner devices, without a copy."""

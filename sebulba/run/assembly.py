@@ -36,6 +36,7 @@ from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
 from sebulba.ring.timing import WallClock
+from sebulba.run.warm_start import WarmStart, read_warm_start
 from sebulba.storage.metrics.base import Row
 from sebulba.toolkit.prng import stream
 from sebulba.types import RunSpec
@@ -57,6 +58,7 @@ class Ring:
     memory_plan: MemoryPlan
     progress: Progress
     run_end: RunEnd
+    warm_start: WarmStart | None  # where the first networks are from
 
     @property
     def environments(self) -> tuple[Environment, ...]:
@@ -198,18 +200,7 @@ def _join(
     run_end: RunEnd,
 ) -> Ring:
     """Put learner, actors and deques together."""
-    learner = Learner(
-        agent=subject.agent,
-        learner_devices=devices.learner_devices,
-        num_envs_per_device=subject.run_spec.num_envs_per_learner_device,
-        key=stream(jax.random.key(config.seed), "learner"),
-        clock=WallClock(),
-        mapping_name=config.learner.mapping,
-        cycle=config.learner.cycle,
-        max_non_finite_updates=(
-            1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
-        ),
-    )
+    learner, warm_start = _make_learner(config, devices, subject)
     ledger = Ledger(len(devices.of_actors))
     actors = _make_actors(config, devices, subject, learner, ledger, on_warning)
     schedule = Schedule(
@@ -248,7 +239,32 @@ def _join(
             num_non_finite_updates=lambda: learner.num_non_finite_updates,
         ),
         run_end=run_end,
+        warm_start=warm_start,
     )
+
+
+def _make_learner(
+    config: Config, devices: _Devices, subject: _Subject
+) -> tuple[Learner, WarmStart | None]:
+    """Make the learner, with the networks of `init_from` if the run starts with them."""
+    learner = Learner(
+        agent=subject.agent,
+        learner_devices=devices.learner_devices,
+        num_envs_per_device=subject.run_spec.num_envs_per_learner_device,
+        key=stream(jax.random.key(config.seed), "learner"),
+        clock=WallClock(),
+        mapping_name=config.learner.mapping,
+        cycle=config.learner.cycle,
+        max_non_finite_updates=(
+            1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
+        ),
+    )
+    # A run that is resumed gets the networks of its own checkpoint.
+    if config.init_from is None or config.resume is not None:
+        return learner, None
+    warm_start = read_warm_start(config, learner.state.networks)
+    learner.start_from(warm_start.applied_to(learner.state.networks, devices.learner_devices))
+    return learner, warm_start
 
 
 def _make_actors(

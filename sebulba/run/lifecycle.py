@@ -47,6 +47,7 @@ from sebulba.run.endings import (
 )
 from sebulba.run.outputs import Outputs, open_outputs
 from sebulba.run.supervision import StuckError, run, start_daemon
+from sebulba.run.warm_start import with_exact_source
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.lock import MovedError, RunDirectoryError, RunLock, TakenOverError
 from sebulba.storage.metrics.console import Console
@@ -99,6 +100,7 @@ def _exit_code(config: Config) -> int:
 def _train(config: Config) -> int:
     prepare_process(config)
     config, is_new = _with_absolute_run_dir(config)
+    config = with_exact_source(config)
     path, lock = open_run_dir_together(config, on_message=_print_error)
     lock.keep(start_daemon)
     hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))

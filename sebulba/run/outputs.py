@@ -23,7 +23,12 @@ from sebulba.storage.metrics.jsonl import JsonlWriter
 from sebulba.storage.metrics.tensorboard import TensorBoardWriter
 from sebulba.storage.metrics.wandb import WandbWriter
 from sebulba.storage.metrics.writers import MetricsFanOut
-from sebulba.storage.run_dir import CHECKPOINTS, EVALUATIONS, directory_of_host
+from sebulba.storage.run_dir import (
+    CHECKPOINTS,
+    EVALUATIONS,
+    directory_of_host,
+    record_in_run_json,
+)
 from sebulba.types import TrajectoryItem
 
 _WRITERS_DEADLINE_S = 2.0
@@ -89,6 +94,10 @@ def open_outputs(
         resumed = resume(ring, directory, choose_step(directory, parse_which(config.resume)))
         env_steps = resumed.env_steps
         on_message(str(resumed))
+    if ring.warm_start is not None:
+        on_message(str(ring.warm_start))
+        if hosts.is_first():
+            record_in_run_json(path, "init_from", ring.warm_start.to_json())
     checkpointer = Checkpointer(
         directory, keep=config.checkpoint.keep, start_thread=start_daemon, check=lock.verify
     )

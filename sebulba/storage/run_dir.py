@@ -60,6 +60,8 @@ _MAY_CHANGE = (
     "run.compile_timeout_s",
     "evaluation.",
     "distributed.",
+    "init_from",  # has no effect on a resumed run
+    "init_mismatch",
     "resume",
     "run_dir",
 )
@@ -173,6 +175,20 @@ def describe_run() -> dict:
     }
 
 
+def record_in_run_json(path: pathlib.Path, key: str, value: Any) -> None:
+    """Add a key to `run.json`, or replace its value."""
+    stored = _read_run_json(path)
+    write_json(path / _RUN, {**stored, key: value})
+
+
+def _read_run_json(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        stored = json.loads((path / _RUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
 def _check_own(path: pathlib.Path) -> None:
     """Check that a new run may use a directory: there is none, or it holds a run's files only."""
     try:
@@ -235,14 +251,9 @@ def _reopen(path: pathlib.Path, config: Config) -> None:
             f" only {', '.join(key.rstrip('.') for key in _MAY_CHANGE)} may change. To resume the"
             f" run with its own config: {own}"
         )
-    try:
-        first = json.loads((path / _RUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        first = None
-    first = first if isinstance(first, dict) else {}
-    resumed = first.get("resumed")
+    resumed = _read_run_json(path).get("resumed")
     resumed = [*(resumed if isinstance(resumed, list) else []), describe_run()]
-    write_json(path / _RUN, {**first, "resumed": resumed})
+    record_in_run_json(path, "resumed", resumed)
 
 
 def _without_process_id(config: Config) -> Config:

@@ -1,7 +1,95 @@
-"""ε-greedy exploration with a rate for each environment."""
+"""ε-greedy exploration with a rate for each environment, which may follow a schedule."""
 
 import jax
 import jax.numpy as jnp
+
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.schedules import Scheduled, value_at
+from sebulba.types import EnvStep, RunSpec
+
+
+@pytree_dataclass
+class ExplorationState:
+    """The actor state of an agent whose ε follows a schedule; split all but `key` over devices."""
+
+    env_steps: jax.Array  # [B] int32, taken by each environment
+    epsilon_power: jax.Array  # [B], of the schedule's ε
+    key: jax.Array
+
+
+class ScheduledExploration:
+    """ε-greedy actions whose ε is a schedule over the run's env steps."""
+
+    def __init__(
+        self,
+        run_spec: RunSpec,
+        *,
+        epsilon: Scheduled,
+        exponent: float = 0.0,
+        evaluation_epsilon: float,
+    ):
+        """Set the rates.
+
+        Args:
+            run_spec: the run's.
+            epsilon: ε, a number or a schedule over the env steps of all hosts.
+            exponent: environment i of N explores with `ε^(1 + exponent · i / (N − 1))`.
+            evaluation_epsilon: ε of greedy actions.
+        """
+        self._run_spec = run_spec
+        self._epsilon = epsilon
+        self._exponent = exponent
+        self._evaluation_epsilon = evaluation_epsilon
+
+    def init(self, num_envs: int, key: jax.Array, global_actor_id: int) -> ExplorationState:
+        """Return an actor's state at the start of the schedule; `key` is kept."""
+        return ExplorationState(
+            env_steps=jnp.zeros(num_envs, jnp.int32),
+            epsilon_power=exploration_powers(
+                first=global_actor_id * num_envs,
+                count=num_envs,
+                total=self._run_spec.num_envs_of_all_hosts,
+                exponent=self._exponent,
+            ),
+            key=key,
+        )
+
+    def epsilon(self, state: ExplorationState) -> jax.Array:
+        """Return the current exploration rates `[B]`.
+
+        An actor does not know the env steps of other actors: each environment estimates the run's
+        as its own times the number of environments.
+        """
+        epsilon = value_at(
+            self._epsilon,
+            state.env_steps.astype(jnp.float32) * self._run_spec.num_envs_of_all_hosts,
+            total_env_steps=self._run_spec.total_env_steps,
+        )
+        return jnp.power(epsilon, state.epsilon_power)
+
+    def act(
+        self, state: ExplorationState, q: jax.Array, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, ExplorationState]:
+        """Return actions `[B]` int32 and the state after this row.
+
+        Args:
+            state: before this row.
+            q: `[B, A]`, of the row's observation.
+            env_step: `[B, ...]`, the row.
+            greedy: explore with the evaluation's ε.
+        """
+        key, action_key = jax.random.split(state.key)
+        if greedy:
+            epsilon = jnp.full_like(state.epsilon_power, self._evaluation_epsilon)
+        else:
+            epsilon = self.epsilon(state)
+        action = epsilon_greedy(action_key, q, epsilon)
+        # The action of a final row is ignored: the next row is a reset, not an env step.
+        counted = (~jnp.asarray(env_step.done)).astype(jnp.int32)
+        state = ExplorationState(
+            env_steps=state.env_steps + counted, epsilon_power=state.epsilon_power, key=key
+        )
+        return action, state
 
 
 def exploration_epsilons(

@@ -8,10 +8,11 @@ import dataclasses
 
 import jax
 
+from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.window import Window
-from sebulba.types import EnvStep, PyTree
+from sebulba.types import EnvStep, PyTree, RunSpec
 
 
 @pytree_dataclass
@@ -30,6 +31,27 @@ class TransitionBatch:
     action: jax.Array  # [1, M, ...]
     extras: PyTree  # [1, M, ...]
     valid: jax.Array  # [1, M] bool
+
+
+def check_num_minibatches(num_minibatches: int, run_spec: RunSpec, *, of_unrolls: bool) -> None:
+    """Check that a learner device's share of a learner cycle can be split into minibatches.
+
+    Args:
+        num_minibatches: optimisation steps per epoch.
+        run_spec: the run's.
+        of_unrolls: minibatches hold whole unrolls, for recurrent networks, not transitions.
+
+    Raises:
+        ConfigError: `num_minibatches` does not divide the number of entries.
+    """
+    num_entries, kind = run_spec.batch_size_per_learner_device, "environments"
+    if not of_unrolls:
+        num_entries, kind = num_entries * run_spec.trajectory_length, "transitions"
+    if num_minibatches < 1 or num_entries % num_minibatches:
+        raise ConfigError(
+            f"agent.num_minibatches: expected a divisor of the {num_entries} {kind} per learner"
+            f" device and learner cycle, got {num_minibatches}"
+        )
 
 
 def next_minibatch(

@@ -16,6 +16,18 @@ def clipped_adam(*, epsilon: float, max_grad_norm: float | None) -> optax.Gradie
     return _clipped(optax.adam(1.0, eps=epsilon), max_grad_norm)
 
 
+def clipped_radam(*, epsilon: float, max_grad_norm: float | None) -> optax.GradientTransformation:
+    """Return RAdam with learning rate 1, after clipping gradients to a global norm.
+
+    Liu et al. 2020, "On the Variance of the Adaptive Learning Rate and Beyond" (arXiv 1908.03265).
+
+    Args:
+        epsilon: ε, outside the square root.
+        max_grad_norm: maximum norm of all gradients together; None: no clipping.
+    """
+    return _clipped(optax.radam(1.0, eps=epsilon), max_grad_norm)
+
+
 def clipped_rmsprop(
     *,
     decay: float,

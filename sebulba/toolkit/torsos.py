@@ -1,11 +1,12 @@
 """Torsos: observations in, features out; tanh layers for vectors, convolutions for images.
 
-Images have channels first, like the frame stacks of EnvPool and ALE. uint8 leaves are divided by
-255.
+`ObservationTorso` is the network that a config names. Observations are arrays, or dicts and tuples
+of them. A leaf with three axes is an image; its channels are the shorter one of first and last
+axis, the first if both are as long. uint8 leaves are divided by 255.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -13,9 +14,8 @@ import jax.numpy as jnp
 from flax.linen.initializers import orthogonal
 
 from sebulba.errors import ConfigError
+from sebulba.toolkit.references import Network, load
 from sebulba.types import PyTree
-
-Torso = Literal["mlp", "shallow", "dqn", "deep"]
 
 _HIDDEN_GAIN = 2**0.5
 
@@ -28,8 +28,7 @@ class MLPTorso(nn.Module):
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return `[N, hidden_sizes[-1]]` of observations `[N, ...]`."""
-        leaves = [_as_float(leaf) for leaf in jax.tree.leaves(observation)]
-        x = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
+        x = flatten(observation)
         for size in self.hidden_sizes:
             x = nn.tanh(nn.Dense(size, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
         return x
@@ -78,33 +77,63 @@ class DeepTorso(nn.Module):
         return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
 
 
+class SmallTorso(nn.Module):
+    """One 3×3 convolution and a dense layer: MinAtar's DQN (Young & Tian 2019, 1903.03176)."""
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """Return `[N, 128]` of images `[N, C, H, W]`."""
+        x = nn.relu(nn.Conv(16, (3, 3), padding="VALID")(_as_channels_last(observation)))
+        return nn.relu(nn.Dense(128)(x.reshape(x.shape[0], -1)))
+
+
 _CONVOLUTIONS: dict[str, type[nn.Module]] = {
+    "small": SmallTorso,
     "shallow": ShallowTorso,
     "dqn": DQNTorso,
     "deep": DeepTorso,
 }
 # Smaller images leave no output after the unpadded convolutions.
-_SMALLEST_IMAGE = {"shallow": 20, "dqn": 36, "deep": 1}
+_SMALLEST_IMAGE = {"small": 3, "shallow": 20, "dqn": 36, "deep": 1}
 
 
 class ObservationTorso(nn.Module):
-    """The named torso: convolutions for the image, an mlp for all other leaves."""
+    """The network that `agent.network` names: observations of any structure in, features out.
 
-    torso: Torso
+    - mlp: tanh layers of `hidden_sizes` on all leaves, flattened and concatenated.
+    - flat: all leaves, flattened and concatenated.
+    - small, shallow, dqn, deep: convolutions for each image, an mlp for all other leaves.
+    - module:Name: a flax module of the user's, called with `hidden_sizes` if it has such a field.
+    """
+
+    network: Network
     hidden_sizes: Sequence[int]
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return `[N, F]` of observations `[N, ...]`."""
-        if self.torso == "mlp":
+        if ":" in self.network:
+            return _make_own(self.network, self.hidden_sizes)(observation)
+        if self.network == "flat":
+            return flatten(observation)
+        if self.network == "mlp":
             return MLPTorso(self.hidden_sizes, name="mlp")(observation)
         leaves = jax.tree.leaves(observation)
-        (image,) = (leaf for leaf in leaves if _is_image(leaf.shape[1:]))
+        images = [leaf for leaf in leaves if _is_image(leaf.shape[1:])]
         others = [leaf for leaf in leaves if not _is_image(leaf.shape[1:])]
-        features = [_CONVOLUTIONS[self.torso](name=self.torso)(image)]
+        features = []
+        for i, image in enumerate(images):
+            name = self.network if i == 0 else f"{self.network}_{i}"
+            features.append(_CONVOLUTIONS[self.network](name=name)(_as_channels_first(image)))
         if others:
             features.append(MLPTorso(self.hidden_sizes, name="mlp")(others))
         return jnp.concatenate(features, axis=-1)
+
+
+def flatten(observation: PyTree) -> jax.Array:
+    """Return all leaves of observations `[N, ...]`, flattened and concatenated: `[N, F]`."""
+    leaves = [_as_float(leaf) for leaf in jax.tree.leaves(observation)]
+    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
 
 
 def fold_time(torso: Callable[[PyTree], jax.Array], observation: PyTree) -> jax.Array:
@@ -121,37 +150,85 @@ def fold_time(torso: Callable[[PyTree], jax.Array], observation: PyTree) -> jax.
     return torso(folded).reshape(*leading, -1)
 
 
-def check_torso(torso: Torso, observation: PyTree) -> None:
-    """Check that the torso accepts the observations.
+def check_network(network: Network, hidden_sizes: Sequence[int], observation: PyTree) -> None:
+    """Check that the network accepts the observations.
 
     Args:
-        torso: the config's.
+        network: the config's.
+        hidden_sizes: the config's.
         observation: `EnvironmentSpec.observation`.
 
     Raises:
-        ConfigError: a convolutional torso needs exactly one image with channels first.
+        ConfigError: there is no image, or a too small one, for convolutions; or the user's network
+            does not exist, returns no features, or has more than parameters.
     """
-    if torso == "mlp":
-        return
+    if network in _CONVOLUTIONS:
+        _check_images(network, observation)
+    elif ":" in network:
+        _check_own(network, hidden_sizes, observation)
+
+
+def _check_images(network: str, observation: PyTree) -> None:
     shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(observation)]
     images = [shape for shape in shapes if _is_image(shape)]
-    # More channels than columns: most likely an image with channels last.
-    if len(images) != 1 or images[0][0] > images[0][2]:
+    if not images:
         raise ConfigError(
-            f"agent.torso: {torso} expects one image [channels, height, width], and possibly"
-            f" vectors, got observations of {' and '.join(map(str, shapes))}; mlp takes any"
+            f"agent.network: {network} expects an image, an array with three axes, got observations"
+            f" of {' and '.join(map(str, shapes))}; mlp takes any"
         )
-    smallest = _SMALLEST_IMAGE[torso]
-    if min(images[0][1:]) < smallest:
+    smallest = _SMALLEST_IMAGE[network]
+    for shape in images:
+        height, width = shape[:2] if _has_channels_last(shape) else shape[1:]
+        if min(height, width) < smallest:
+            raise ConfigError(
+                f"agent.network: {network} expects images of at least {smallest}×{smallest}, got"
+                f" {shape}; small, deep or mlp take smaller ones"
+            )
+
+
+def _make_own(network: str, hidden_sizes: Sequence[int]) -> nn.Module:
+    factory = load(network, key="agent.network")
+    takes_sizes = "hidden_sizes" in inspect.signature(factory).parameters
+    return factory(**{"hidden_sizes": hidden_sizes} if takes_sizes else {})
+
+
+def _check_own(network: str, hidden_sizes: Sequence[int], observation: PyTree) -> None:
+    num = 2
+    batch = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape), leaf.dtype), observation
+    )
+    features, variables = jax.eval_shape(
+        lambda x: ObservationTorso(network, hidden_sizes).init_with_output(jax.random.key(0), x),
+        batch,
+    )
+    if not (
+        isinstance(features, jax.ShapeDtypeStruct)
+        and features.ndim == 2
+        and features.shape[0] == num
+        and jnp.issubdtype(features.dtype, jnp.floating)
+    ):
         raise ConfigError(
-            f"agent.torso: {torso} expects images of at least {smallest}×{smallest}, got"
-            f" {images[0]}; deep or mlp take smaller ones"
+            f"agent.network: expected {network} to return features, floats of the shape [N, F], for"
+            f" N observations, got {features} for {num}"
+        )
+    if others := set(variables) - {"params"}:
+        raise ConfigError(
+            f"agent.network: expected {network} to have parameters only, got {' and '.join(others)}"
+            " too; acting and learning are pure functions of the parameters"
         )
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:
     """Whether an observation leaf, without batch axis, is an image."""
     return len(shape) == 3
+
+
+def _has_channels_last(shape: tuple[int, ...]) -> bool:
+    return shape[2] < shape[0]
+
+
+def _as_channels_first(images: jax.Array) -> jax.Array:
+    return jnp.moveaxis(images, -1, 1) if _has_channels_last(images.shape[1:]) else images
 
 
 def _as_channels_last(images: jax.Array) -> jax.Array:

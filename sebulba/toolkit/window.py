@@ -14,7 +14,15 @@ from sebulba.agent import Agent
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps, init_clock
 from sebulba.toolkit.spaces import zeros
-from sebulba.types import ActorState, EnvStep, Networks, PyTree, RunSpec, Trajectory
+from sebulba.types import (
+    ActorState,
+    EnvironmentSpec,
+    EnvStep,
+    Networks,
+    PyTree,
+    RunSpec,
+    Trajectory,
+)
 
 
 @pytree_dataclass
@@ -49,7 +57,7 @@ def init_window(
     def act(networks: Networks, key: jax.Array) -> tuple[PyTree, Trajectory]:
         networks = agent.actor_networks(networks)
         state = agent.init_actor_state(networks, width, key, 0)
-        env_step = _first_env_step(run_spec.environment.observation, width)
+        env_step = _first_env_step(run_spec.environment, width)
         action, extras, _ = agent.act(networks, state, env_step, greedy=False)
         return keep(state), Trajectory(env_steps=env_step, action=action, extras=extras)
 
@@ -94,12 +102,13 @@ def _roll_in(held: PyTree, new: PyTree, *, axis: int) -> PyTree:
     return jax.tree.map(roll, held, new)
 
 
-def _first_env_step(observation: PyTree, num_envs: int) -> EnvStep:
+def _first_env_step(environment: EnvironmentSpec, num_envs: int) -> EnvStep:
     flags = jnp.zeros(num_envs, bool)
     return EnvStep(
-        observation=zeros(observation, num_envs),
+        observation=zeros(environment.observation, num_envs),
         reward=jnp.zeros(num_envs, jnp.float32),
         terminated=flags,
         truncated=flags,
         is_first=flags,
+        action_mask=zeros(environment.action_mask, num_envs),
     )

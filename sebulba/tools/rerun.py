@@ -51,6 +51,8 @@ def rerun(run_dir: pathlib.Path) -> int:
         failure = _read_failure(run_dir)
         config = load_config(str(run_dir / CONFIG))
         use_compilation_cache()
+        # The checkpoint has the networks.
+        config = dataclasses.replace(config, init_from=None)
         agent, state = _restore(config, run_dir, failure["checkpoint"])
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)

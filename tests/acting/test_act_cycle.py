@@ -15,11 +15,13 @@ from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.ring.timing import WallClock
 from sebulba.types import EnvironmentSpec, Trajectory
+from tests.envs.masked import expected_masks
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
 NUM_ENVS, LENGTH = 3, 7
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
 CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1", options={"max_episode_steps": 11})
+MASKED = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
 GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
 
 
@@ -65,11 +67,16 @@ class Cycles:
         return result
 
 
-@pytest.mark.parametrize("env_config", [CATCH, CARTPOLE], ids=lambda config: config.suite)
+@pytest.mark.parametrize("env_config", [CATCH, MASKED, CARTPOLE], ids=lambda config: config.id)
 def test_fused_and_stepped_cycles_give_the_same_trajectories(env_config):
     fused, stepped = Cycles(env_config, "fused"), Cycles(env_config, "stepped")
     for _ in range(4):
         chex.assert_trees_all_equal(fused.run(), stepped.run())
+
+
+def test_trajectories_carry_the_action_mask_of_each_row():
+    rows = Cycles(MASKED, "stepped").run().trajectory.env_steps
+    np.testing.assert_array_equal(rows.action_mask, expected_masks(jax.tree.map(np.asarray, rows)))
 
 
 @pytest.mark.parametrize("kind", ["fused", "stepped"])

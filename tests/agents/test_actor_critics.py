@@ -227,17 +227,17 @@ def test_the_number_of_learner_devices_never_changes_the_update(name):
 
 
 @every_agent
-@pytest.mark.parametrize(("torso", "lstm_size"), [("mlp", None), ("mlp", 6), ("deep", None)])
-def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, torso, lstm_size):
+@pytest.mark.parametrize(("network", "lstm_size"), [("mlp", None), ("mlp", 6), ("deep", None)])
+def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, network, lstm_size):
     observation = {
         "mlp": {"a": jax.ShapeDtypeStruct((), jnp.int32)},
         "deep": jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8),
-    }[torso]
+    }[network]
     environment = EnvironmentSpec(
         observation=observation, action_space=gymnasium.spaces.Discrete(NUM_ACTIONS)
     )
     run_spec = make_run_spec(environment=environment, trajectories_per_cycle=3)
-    agent = make_agent(name, run_spec, torso=torso, lstm_size=lstm_size)
+    agent = make_agent(name, run_spec, network=network, lstm_size=lstm_size)
     validate_agent(agent, run_spec)
 
     def cycle(key):

@@ -175,15 +175,15 @@ def test_act_takes_the_greatest_q_and_explores_by_the_schedule():
     np.testing.assert_array_equal(greedy, np.argmax(q, axis=-1))
     act = jax.jit(functools.partial(agent.act, greedy=False))
     # 8 environments of 160 env steps of decay: 20 each.
-    np.testing.assert_allclose(agent.epsilon(state), 1.0)
+    np.testing.assert_allclose(agent.exploration.epsilon(state), 1.0)
     differs = []
     for _ in range(420):
         action, extras, state = act(networks.online, state, going_on)
         differs.append(np.mean(np.asarray(action) != greedy))
         assert extras == ()
         if len(differs) == 10:
-            np.testing.assert_allclose(agent.epsilon(state), 0.55, rtol=1e-6)
-    np.testing.assert_allclose(agent.epsilon(state), 0.1, rtol=1e-6)
+            np.testing.assert_allclose(agent.exploration.epsilon(state), 0.55, rtol=1e-6)
+    np.testing.assert_allclose(agent.exploration.epsilon(state), 0.1, rtol=1e-6)
     # A random action is the greedy one once in three.
     np.testing.assert_allclose(np.mean(differs[20:]), 0.1 * 2 / 3, atol=0.02)
     np.testing.assert_allclose(np.mean(differs[:20]), 0.55 * 2 / 3, atol=0.12)
@@ -204,7 +204,7 @@ def test_ladder_goes_on_from_actor_to_actor():
     agent = DDQN(config, dataclasses.replace(RUN_SPEC, num_actors=2, num_envs=4))
     states = [agent.init_actor_state((), 4, jax.random.key(0), actor_id) for actor_id in (0, 1)]
     np.testing.assert_allclose(
-        jnp.concatenate([agent.epsilon(state) for state in states]),
+        jnp.concatenate([agent.exploration.epsilon(state) for state in states]),
         [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655],
         atol=5e-7,
     )

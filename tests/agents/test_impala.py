@@ -349,6 +349,6 @@ def test_the_learning_rate_follows_its_schedule_of_env_steps_learned_from():
     np.testing.assert_allclose(np.ravel(steps), [-2.0, -1.5, -1.0, 0.0, 0.0], rtol=1e-5)
 
 
-def test_a_torso_that_cannot_take_the_observation_is_refused():
-    with pytest.raises(ConfigError, match=r"agent\.torso: deep expects one image"):
-        make_agent(torso="deep")
+def test_a_network_that_cannot_take_the_observation_is_refused():
+    with pytest.raises(ConfigError, match=r"agent\.network: deep expects an image"):
+        make_agent(network="deep")

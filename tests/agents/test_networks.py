@@ -1,5 +1,7 @@
 """Networks: an LSTM against NumPy, and that unrolling is stepping, resets included."""
 
+import functools
+
 import chex
 import jax
 import jax.extend
@@ -10,7 +12,7 @@ import pytest
 from sebulba.errors import ConfigError
 from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
 from sebulba.toolkit.policy_heads import CategoricalHead
-from sebulba.toolkit.torsos import DeepTorso, check_torso
+from sebulba.toolkit.torsos import DeepTorso, ObservationTorso, check_network
 from sebulba_agents.networks import ActorCritic
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
@@ -37,8 +39,8 @@ def make_inputs(seed=0, shape=VECTOR, length=LENGTH, num_envs=NUM_ENVS):
 def make_network(torso="mlp", lstm_size=None, hidden_sizes=(8, 8)):
     return ActorCritic(
         policy=CategoricalHead(NUM_ACTIONS),
-        torso=torso,
-        hidden_sizes=hidden_sizes,
+        torso=functools.partial(ObservationTorso, torso, hidden_sizes),
+        has_torso_per_head=torso == "mlp",
         lstm_size=lstm_size,
     )
 
@@ -311,25 +313,62 @@ def equations(jaxpr):
 
 
 @pytest.mark.parametrize(
-    ("torso", "shapes", "message"),
+    ("network", "shapes", "message"),
     [
-        ("shallow", [(4,)], r"agent.torso: shallow expects one image .* got .*\(4,\)"),
-        ("deep", [(84, 84, 3)], r"\[channels, height, width\].*\(84, 84, 3\)"),
-        ("deep", [(4, 84, 84), (3, 84, 84)], r"\(4, 84, 84\) and \(3, 84, 84\)"),
-        ("deep", [(4,), (2,)], r"possibly vectors, got .*\(4,\) and \(2,\)"),
+        ("shallow", [(4,)], r"agent.network: shallow expects an image.* got .*\(4,\)"),
+        ("deep", [(4,), (2,)], r"got observations of \(4,\) and \(2,\)"),
         ("shallow", [(4, 10, 10)], r"at least 20×20, got \(4, 10, 10\)"),
-        ("dqn", [(4, 35, 84)], r"at least 36×36, got \(4, 35, 84\)"),
+        ("shallow", [(10, 30, 4)], r"at least 20×20, got \(10, 30, 4\)"),
+        ("dqn", [(4, 84, 84), (4, 35, 84)], r"at least 36×36, got \(4, 35, 84\)"),
     ],
 )
-def test_a_torso_that_cannot_take_the_observation_is_refused(torso, shapes, message):
+def test_a_network_that_cannot_take_the_observation_is_refused(network, shapes, message):
     observation = [jax.ShapeDtypeStruct(shape, jnp.uint8) for shape in shapes]
     with pytest.raises(ConfigError, match=message):
-        check_torso(torso, observation)
+        check_network(network, (8,), observation)
 
 
-def test_torsos_that_fit_are_accepted():
+def test_networks_that_fit_are_accepted():
     image = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
-    for torso in ("shallow", "dqn", "deep", "mlp"):
-        check_torso(torso, image)
-        check_torso(torso, {"image": image, "vector": jax.ShapeDtypeStruct((2,), jnp.float32)})
-    check_torso("mlp", {"a": image, "b": jax.ShapeDtypeStruct((), jnp.int32)})
+    for network in ("small", "shallow", "dqn", "deep", "mlp", "flat"):
+        check_network(network, (8,), image)
+        parts = {"image": image, "vector": jax.ShapeDtypeStruct((2,), jnp.float32)}
+        check_network(network, (8,), parts)
+    check_network("mlp", (8,), {"a": image, "b": jax.ShapeDtypeStruct((), jnp.int32)})
+
+
+def features_of(network, observation):
+    torso = ObservationTorso(network, (8,))
+    params = torso.init(jax.random.key(0), observation)
+    return torso.apply(params, observation), params.get("params", {})
+
+
+def test_the_shorter_of_first_and_last_axis_has_the_channels():
+    image = np.random.default_rng(0).integers(0, 256, (2, 3, 10, 12)).astype(np.uint8)
+    expected, params = features_of("small", jnp.asarray(image))
+    got, others = features_of("small", jnp.moveaxis(image, 1, -1))
+    assert params["small"]["Conv_0"]["kernel"].shape == (3, 3, 3, 16)
+    chex.assert_trees_all_equal(params, others)
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_each_image_has_its_convolutions_and_the_other_leaves_one_mlp():
+    rng = np.random.default_rng(0)
+    images = [jnp.asarray(rng.random((2, 10, 10, 4), np.float32)) for _ in range(2)]
+    vector, number = jnp.ones((2, 3)), jnp.ones((2,), jnp.int32)
+    observation = {"cameras": tuple(images), "joints": vector, "level": number}
+    features, params = features_of("small", observation)
+    assert features.shape == (2, 128 + 128 + 8)
+    assert params.keys() == {"small", "small_1", "mlp"}
+    assert params["mlp"]["Dense_0"]["kernel"].shape == (3 + 1, 8)
+    for i in range(2):
+        changed = [image + 1.0 if i == j else image for j, image in enumerate(images)]
+        other, _ = features_of("small", observation | {"cameras": tuple(changed)})
+        assert (other != features).any()
+
+
+def test_flat_is_every_leaf_as_it_is():
+    observation = (jnp.full((2, 1, 2), 255, jnp.uint8), jnp.array([3, 4], jnp.int32))
+    features, params = features_of("flat", observation)
+    np.testing.assert_array_equal(features, [[1, 1, 3], [1, 1, 4]])
+    assert params == {}

@@ -199,7 +199,11 @@ def test_num_updates_keep_the_replay_ratio_exactly(replay_ratio, updates):
         ({"min_replay_rows": 79}, {}, "agent.min_replay_rows: expected at least 80"),
         ({"replay_capacity": 100}, {}, "agent.replay_capacity: 100 rows are 12 for each of 8"),
         ({"frame_stack": 4}, {}, "agent.frame_stack: expected one observation with 4 frames"),
-        ({"torso": "dqn"}, {}, r"agent.torso: dqn expects one image .* got observations of \(2,\)"),
+        (
+            {"network": "dqn"},
+            {},
+            r"agent.network: dqn expects an image.* got .*\(2,\)",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit_name_the_key(config, run_spec, message):

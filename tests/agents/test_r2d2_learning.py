@@ -260,7 +260,7 @@ def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
             action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
         ),
     )
-    config = dataclasses.replace(CONFIG, torso="dqn", batch_size=4, replay_capacity=56)
+    config = dataclasses.replace(CONFIG, network="dqn", batch_size=4, replay_capacity=56)
     whole = R2D2(config, run_spec)
     once = R2D2(dataclasses.replace(config, frame_stack=4), run_spec)
     networks = jax.jit(whole.init_networks)(jax.random.key(0))

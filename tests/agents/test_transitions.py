@@ -234,3 +234,13 @@ def test_sizes_that_do_not_fit_name_the_key(config, run_spec, message):
             dataclasses.replace(CONFIG, **config),
             dataclasses.replace(RUN_SPEC, **run_spec),
         )
+
+
+def test_sample_gives_the_mask_of_the_observation_that_a_transition_arrives_at():
+    mask = jax.ShapeDtypeStruct((3,), bool)
+    environment = dataclasses.replace(RUN_SPEC.environment, action_mask=mask)
+    agent_replay = transition_replay(CONFIG, dataclasses.replace(RUN_SPEC, environment=environment))
+    env_steps, action = stream()
+    env_steps = dataclasses.replace(env_steps, action_mask=env_steps.observation > 0)
+    sample = agent_replay.sample(fill(agent_replay, env_steps, action), jax.random.key(0))
+    np.testing.assert_array_equal(sample.next_action_mask, sample.next_observation > 0)

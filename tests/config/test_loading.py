@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 import sys
 import types
 
@@ -198,7 +199,7 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
             "actr:\n  num_envs: 3\n",
             "x.yaml:1: actr: unknown key; did you mean actor? "
             "(known: env, devices, actor, learner, run, checkpoint, evaluation, distributed, "
-            "agent, seed, run_dir, resume)",
+            "agent, seed, run_dir, init_from, init_mismatch, resume)",
         ),
         (
             "seed: 0\nactor:\n  num_envs: many\n",
@@ -298,6 +299,57 @@ def test_error_for_a_missing_file_suggests_similar_names():
     assert "did you mean impala_cartpole.yaml" in message
     assert "there is no folder /nowhere" in error_of("/nowhere/x.yaml")
     assert "impala_catch.yaml" in error_of(str(CONFIGS))
+
+
+def test_a_name_is_the_config_that_comes_with_sebulba_unless_there_is_such_a_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert load_config("ppo_recall") == load_config(CONFIGS / "ppo_recall.yaml")
+    (tmp_path / "ppo_recall").write_text("seed: 7")
+    assert load_config("ppo_recall").seed == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("impala_cartpol", "did you mean impala_cartpole or "),
+        ("impala_cartpole.yaml", "did you mean impala_cartpole, which comes with Sebulba?"),
+        ("configs/impala_cartpole.yaml", "did you mean impala_cartpole, which comes with"),
+        ("mine", "did you mean mine.yaml?"),
+        ("xyz", "`sebulba configs` lists"),
+    ],
+)
+def test_error_for_a_missing_config_suggests_shipped_ones(tmp_path, monkeypatch, name, suggestion):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").touch()
+    with pytest.raises(ConfigError, match=f"^{name}: no such file; .*{re.escape(suggestion)}"):
+        load_config(name)
+
+
+def test_overrides_are_values_by_dotted_key_or_section():
+    dotted = {"actor.num_envs": 32, "agent.lambda_": 0.5, "devices": "auto", "run_dir": "1e3"}
+    nested = {"actor": {"num_envs": 32}, "agent": {"lambda_": 0.5}, "run_dir": "1e3"}
+    flags = ["--actor.num-envs=32", "--agent.lambda=0.5", "--devices=auto", "--run-dir=1e3"]
+    config = load_config("ppo_recall", dotted)
+    assert config == load_config("ppo_recall", nested) == load_config("ppo_recall", flags)
+    assert (config.actor.num_envs, config.agent.lambda_, config.run_dir) == (32, 0.5, "1e3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"actor.num_env": 3}, "overrides: actor.num_env: unknown key; did you mean num_envs?"),
+        ({"seed": "3"}, "overrides: seed: expected int, got '3' (str)"),
+        ({"actor": 3}, "overrides: actor: expected a mapping, {name: value, ...}, got 3"),
+        (
+            {"agent.name": "impal"},
+            "overrides: agent.name: unknown name impal; did you mean impala?",
+        ),
+    ],
+)
+def test_errors_of_overrides_name_the_key(overrides, message):
+    assert error_of("impala_cartpole", overrides).startswith(message)
 
 
 def test_agent_name_selects_the_settings_of_the_section_agent(write):

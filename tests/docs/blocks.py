@@ -1,4 +1,4 @@
-"""The fenced blocks of README.md and docs/*.md, and how each is run.
+"""The fenced blocks of README.md and docs/**/*.md, and how each is run.
 
 The word after the fence is the kind of the block:
 
@@ -22,7 +22,7 @@ import re
 
 ROOT = pathlib.Path(__file__).parents[2]
 _TOP_LEVEL = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")]
-DOCUMENTS = [*_TOP_LEVEL, *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*_TOP_LEVEL, *sorted((ROOT / "docs").rglob("*.md"))]
 KINDS = {"sh", "python", "yaml", "text"}
 LAST_LINE = "last line on stderr"
 NOTES = {
@@ -38,8 +38,9 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _FILE_NAME = re.compile(r"# (?P<name>[\w/.-]+\.(?:py|yaml))\n")
-_INLINE_COMMAND = re.compile(r"`(python -m (?:sebulba|benchmarks)[^`]*)`")
-_LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]+)(?:#[^)]*)?\)")
+_INLINE_COMMAND = re.compile(r"`((?:python -m (?:sebulba|benchmarks)|sebulba [a-z])[^`]*)`")
+_LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")
+_HEADING = re.compile(r"^#+ (?P<title>.*)$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,9 +108,21 @@ def inline_commands(document: pathlib.Path) -> list[str]:
     return [" ".join(command.split()) for command in found]
 
 
-def links_of(document: pathlib.Path) -> list[str]:
-    """Return the paths that a document links to, relative to its directory."""
-    return [match["path"] for match in _LINK.finditer(_FENCE.sub("", document.read_text()))]
+def links_of(document: pathlib.Path) -> list[tuple[str, str | None]]:
+    """Return the links of a document inside the repository.
+
+    Each is a path relative to the directory of the document, empty for the document itself, and an
+    anchor, if any.
+    """
+    matches = _LINK.finditer(_FENCE.sub("", document.read_text()))
+    return [(match["path"], match["anchor"]) for match in matches]
+
+
+def anchors_of(document: pathlib.Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub and mkdocs derive them."""
+    titles = _HEADING.findall(_FENCE.sub("", document.read_text()))
+    words = (re.sub(r"[^\w\s-]", "", title.lower()).strip() for title in titles)
+    return {re.sub(r"\s", "-", each) for each in words}
 
 
 ALL_BLOCKS = [block for document in DOCUMENTS if document.exists() for block in blocks_of(document)]

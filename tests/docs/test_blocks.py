@@ -16,6 +16,7 @@ import warnings
 import pytest
 
 from sebulba.config.loading import load_config, split_arguments
+from sebulba.config.shipped import shipped_configs
 from tests.conftest import HASTE
 from tests.docs.blocks import (
     ALL_BLOCKS,
@@ -24,6 +25,7 @@ from tests.docs.blocks import (
     LAST_LINE,
     NOTES,
     ROOT,
+    anchors_of,
     blocks_of,
     inline_commands,
     links_of,
@@ -31,6 +33,7 @@ from tests.docs.blocks import (
 )
 
 _TIMEOUT_S = 1800
+_COMMAND = re.compile(r"(?:^|\S*/|&& )sebulba (?=[a-z])")
 _MODULE = re.compile(r"(?:\S*/)?python3? -m (?P<module>(?:sebulba|benchmarks)[\w.]*)(?P<rest>.*)")
 
 COMMANDS = [
@@ -56,9 +59,11 @@ def test_every_fence_of_a_document_belongs_to_a_block(document):
 
 
 @all_documents
-def test_every_link_of_a_document_leads_to_a_file(document):
-    missing = [each for each in links_of(document) if not (document.parent / each).exists()]
-    assert missing == []
+def test_every_link_of_a_document_leads_to_a_file_and_a_heading(document):
+    for path, anchor in links_of(document):
+        target = document.parent / path if path else document
+        assert target.exists()
+        assert anchor is None or anchor in anchors_of(target), f"{path}#{anchor}"
 
 
 @pytest.mark.parametrize(("block", "command"), COMMANDS)
@@ -120,7 +125,8 @@ def test_document_runs_from_top_to_bottom(document, tmp_path):
 
 
 def _check_command(command, monkeypatch, written=(), is_wrong=False):
-    found = _MODULE.search(command)
+    # `sebulba train` is `python -m sebulba.train`.
+    found = _MODULE.search(_COMMAND.sub("python -m sebulba.", command))
     if found is None:
         return  # a command of the shell
     assert importlib.util.find_spec(found["module"]) is not None
@@ -142,12 +148,13 @@ def _check_training_command(arguments, written):
     arguments = [each for each in arguments if each not in ("-h", "--help")]
     positionals, flags = split_arguments(arguments)
     path = positionals[0] if positionals else None
-    is_given = path is not None and (ROOT / path).is_file()
+    is_given = path is not None and ((ROOT / path).is_file() or path in shipped_configs())
     is_of_a_run = path is not None and path.startswith(("runs/", "RUN_DIR"))
     assert path is None or is_given or path in written or path.isupper() or is_of_a_run, path
     flags.pop("--seeds", None)
     if is_given:
-        load_config(str(ROOT / path), [f"{flag}={text}" for flag, text in flags.items()])
+        path = str(ROOT / path) if (ROOT / path).is_file() else path
+        load_config(path, [f"{flag}={text}" for flag, text in flags.items()])
 
 
 def _help(module, monkeypatch):

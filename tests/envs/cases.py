@@ -28,6 +28,7 @@ class Case:
     always_one_step: bool = False
     options: tuple[tuple[str, int], ...] = ()
     terminates: bool = True
+    wrappers: tuple[str, ...] = ()
 
     @property
     def limit(self):
@@ -40,7 +41,7 @@ class Case:
     def make(self, *, seed=7, num_envs=NUM_ENVS, **options):
         """Create the environments."""
         options = dict(self.options) | options
-        config = EnvConfig(suite=self.suite, id=self.id, options=options)
+        config = EnvConfig(suite=self.suite, id=self.id, options=options, wrappers=self.wrappers)
         return make_environment(config, num_envs=num_envs, seed=seed)
 
 
@@ -71,6 +72,13 @@ CASES = {
     "composite": Case(suite="jax", id="tests.envs.composite:CompositeTask"),
     "composite-fused": Case(suite="jax", id="tests.envs.composite:CompositeTask", fused=True),
     "gymnasium-composite": Case(suite="gymnasium", id="tests.envs.composite:Composite-v0"),
+    "masked": Case(suite="jax", id="tests.envs.masked:MaskedTask"),
+    "masked-fused": Case(suite="jax", id="tests.envs.masked:MaskedTask", fused=True),
+    "gymnasium-masked": Case(
+        suite="gymnasium",
+        id="tests.envs.masked:Masked-v0",
+        wrappers=("sebulba.envs.gymnasium_wrappers:MaskFromInfo",),
+    ),
     **{
         name: Case(
             suite=name.split("-")[0],
@@ -104,6 +112,7 @@ def over(condition=lambda case: True):
 all_cases = over()
 stepped_cases = over(lambda case: not case.fused)
 fused_cases = over(lambda case: case.fused)
+masked_cases = over(lambda case: "masked" in case.id.lower())
 cartpole_cases = over(lambda case: case.id == "CartPole-v1")
 
 

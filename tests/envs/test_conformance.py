@@ -13,6 +13,7 @@ from tests.envs.cases import (
     assert_same,
     choose,
     is_same,
+    masked_cases,
     other_actions,
     over,
     play,
@@ -20,6 +21,7 @@ from tests.envs.cases import (
     random_stream,
     stepped_cases,
 )
+from tests.envs.masked import NUM_ACTIONS, expected_masks
 
 
 @all_cases
@@ -36,6 +38,25 @@ def test_stream_matches_the_spec(case):
     assert (stream.reward.shape, stream.reward.dtype) == (rows, np.float32)
     for flag in (stream.terminated, stream.truncated, stream.is_first):
         assert (flag.shape, flag.dtype) == (rows, np.bool_)
+    environment.close()
+
+
+@masked_cases
+def test_stream_has_the_action_mask_of_each_observation(case):
+    environment = case.make()
+    stream, _ = random_stream(case)
+    spec = environment.spec.action_mask
+    assert (spec.shape, spec.dtype) == ((NUM_ACTIONS,), np.bool_)
+    assert stream.action_mask.dtype == np.bool_
+    np.testing.assert_array_equal(stream.action_mask, expected_masks(stream))
+    environment.close()
+
+
+@over(lambda case: "masked" not in case.id.lower())
+def test_stream_without_masks_has_no_leaf_for_them(case):
+    environment = case.make()
+    assert environment.spec.action_mask is None
+    assert random_stream(case)[0].action_mask is None
     environment.close()
 
 

@@ -2,10 +2,11 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
+from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ConfigError
 
 
@@ -133,3 +134,61 @@ def test_gymnasium_steps_mujoco_and_clips_actions_to_its_bounds():
         environment.close()
     jax.tree.map(np.testing.assert_array_equal, *rows)
     assert np.isfinite(rows[0].observation).all() and (rows[0].reward != 0.0).all()
+
+
+class Parts(gymnasium.Env):
+    """Has the mask of a MultiDiscrete action next to a Dict of other observations."""
+
+    observation_space = Dict({"x": Box(0.0, 1.0, (2,)), "action_mask": MultiBinary(5)})
+    action_space = MultiDiscrete([2, 3])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"x": np.zeros(2, np.float32), "action_mask": [0, 1, 0, 0, 0]}, {}
+
+
+class NoMask(gymnasium.Env):
+    """Reports no mask."""
+
+    observation_space, action_space = Box(0.0, 1.0, (2,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {"other": 1}
+
+
+class WithMethod(NoMask):
+    """Reports masks by the method of other libraries."""
+
+    def action_masks(self):
+        return [True, False]
+
+
+for _class in (Parts, NoMask, WithMethod):
+    gymnasium.register(f"{_class.__name__}-v0", entry_point=_class, disable_env_checker=True)
+FROM_INFO = ("sebulba.envs.gymnasium_wrappers:MaskFromInfo",)
+
+
+def make_wrapped(name):
+    config = EnvConfig(suite="gymnasium", id=name, wrappers=FROM_INFO)
+    return make_environment(config, num_envs=2, seed=1)
+
+
+def test_gymnasium_separates_the_mask_from_other_observations():
+    environment = make("Parts-v0")
+    assert environment.spec.observation == {"x": jax.ShapeDtypeStruct((2,), np.float32)}
+    row = environment.reset()
+    assert set(row.observation) == {"x"}
+    # No action of the second choice is legal, so all of them are.
+    np.testing.assert_array_equal(row.action_mask, np.array([[0, 1, 1, 1, 1]] * 2, bool))
+    environment.close()
+
+
+def test_gymnasium_takes_masks_from_a_method_and_refuses_their_absence():
+    environment = make_wrapped("WithMethod-v0")
+    np.testing.assert_array_equal(environment.reset().action_mask, np.array([[1, 0]] * 2, bool))
+    environment.close()
+    environment = make_wrapped("NoMask-v0")
+    with pytest.raises(EnvironmentFault, match=r"expected info\['action_mask'\] or .*other"):
+        environment.reset()
+    environment.close()

@@ -25,16 +25,16 @@ _REPLAY = {
 CONFIGS = {
     "impala": Config(
         env=EnvConfig(suite="jax", id="Catch-v0"),
-        agent=ImpalaConfig(torso="mlp", hidden_sizes=(8,)),
+        agent=ImpalaConfig(network="mlp", hidden_sizes=(8,)),
     ),
     "cartpole": Config(
         env=EnvConfig(suite="envpool", id="CartPole-v1"),
-        agent=ImpalaConfig(torso="mlp", hidden_sizes=(8,)),
+        agent=ImpalaConfig(network="mlp", hidden_sizes=(8,)),
     ),
     "r2d2": Config(
         env=EnvConfig(suite="jax", id="Recall-v0", options={"delay": 3}),
         agent=R2D2Config(
-            torso="mlp",
+            network="mlp",
             lstm_size=8,
             dueling_size=8,
             burn_in=0,

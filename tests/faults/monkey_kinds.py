@@ -166,17 +166,19 @@ def make_read_only(run, victim):
 
 
 def move(run, victim):
-    """Move the run directory; it comes back, unless the run has made another with a checkpoint."""
+    """Move the run directory; it comes back if the run did not follow it."""
     away = run.disk / "away"
 
-    def bring_back():
-        if away.exists() and not run.steps():
+    def settle():
+        if any(str(away) in line for line in run.starts[-1].last_lines()):
+            run.path = away
+        elif away.exists() and not run.steps():
             shutil.rmtree(run.path, ignore_errors=True)
             away.rename(run.path)
 
     if run.path.exists():
         run.path.rename(away)
-    return bring_back
+    return settle
 
 
 def remove(run, victim):

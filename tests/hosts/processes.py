@@ -49,11 +49,12 @@ def launch(config, run_dir, *arguments):
 
 
 @contextlib.contextmanager
-def hosts(config, run_dir, *arguments, by_host=None):
+def hosts(config, run_dir, *arguments, by_host=None, train=("sebulba.train",)):
     """Start two hosts without the launcher, which would end both if one fails; yield them.
 
     Args:
         by_host: additional arguments by host.
+        train: the module to run and its first arguments.
     """
     port = free_port()
     place = ["--distributed.mode", "manual", "--distributed.coordinator", f"127.0.0.1:{port}"]
@@ -62,7 +63,7 @@ def hosts(config, run_dir, *arguments, by_host=None):
         processes = []
         for number in range(2):
             own = [*place, "--distributed.process-id", number, *(by_host or {}).get(number, ())]
-            command = ["-m", "sebulba.train", config, "--run-dir", run_dir]
+            command = ["-m", *train, config, "--run-dir", run_dir]
             processes.append(stack.enter_context(start([*command, *arguments, *own])))
         yield processes
 

@@ -21,7 +21,7 @@ from tests.hosts.processes import (
     launch,
     summaries,
 )
-from tests.run.resuming import rows_in
+from tests.run.resuming import comparable, rows_in
 from tests.subprocesses import wait_for
 
 EXIT_CONFIG = 2
@@ -69,6 +69,23 @@ def test_only_the_first_host_writes_metrics(finished):
 
 def test_both_hosts_have_the_last_checkpoint(finished):
     assert checkpoints(finished)[-1] == summaries(finished)[0]["learner_cycles"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_hosts_repeat_a_run_bitwise_under_other_timings(lag, config, tmp_path):
+    outcomes = []
+    for seed in range(3):
+        run_dir = tmp_path / str(seed)
+        train = ("tests.hosts.delayed_train", seed)
+        with hosts(config, run_dir, "--learner.policy-lag", lag, train=train) as processes:
+            for process in processes:
+                code, output = end_of(process)
+                assert code == 0, output
+        first, second = summaries(run_dir)
+        assert first["networks_crc32"] == second["networks_crc32"]
+        outcomes.append((first["networks_crc32"], comparable(rows_in(run_dir))))
+    assert all(outcome == outcomes[0] for outcome in outcomes)
 
 
 def test_a_single_host_does_not_resume_a_run_of_two(config, finished, capsys):

@@ -63,6 +63,11 @@ def test_prioritised_dueling_ddqn_solves_the_bandit(tmp_path):
 
 
 @pytest.mark.slow
+def test_pqn_solves_the_bandit(tmp_path):
+    assert best_return(tmp_path, "pqn_bandit", ["--seed", "1010"]) >= 0.9
+
+
+@pytest.mark.slow
 def test_sac_solves_the_continuous_bandit(tmp_path):
     assert best_return(tmp_path, "sac_bandit", ["--seed", "1006"]) >= 0.9
 
@@ -119,6 +124,8 @@ def test_ppo_runs_with_the_cheetah(tmp_path, seed):
         ("r2d2_cartpole", 400),
         ("ddqn_cartpole", 450),
         ("ddqn_bandit", 0.95),
+        ("pqn_cartpole", 475),
+        ("pqn_bandit", 0.9),
         ("sac_pendulum", -200),
         ("sac_bandit", 0.9),
     ],

@@ -1,25 +1,24 @@
 """An exact policy lag: the same config and seed give the same run, whatever the threads' timing."""
 
+import dataclasses
 import random
-import time
 
 import chex
 import pytest
 
-from sebulba.acting.actor import Actor
 from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
-from sebulba.learning.learner import Learner
-from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
 from sebulba.run.endings import networks_crc32
-from sebulba_agents.config import ImpalaConfig, PPOConfig
+from sebulba_agents.config import ImpalaConfig, PolicyGradientConfig, PPOConfig
 from sebulba_agents.replay_config import SACConfig
+from tests.run.delays import insert_delays
 from tests.run.resuming import comparable, run_ring
 from tests.run.test_resume import CATCH, IMPALA, R2D2, RECALL, make_config
 
 BANDIT = EnvConfig(suite="jax", id="ContinuousBandit-v0")
-SHALLOW = ImpalaConfig(torso="shallow")
+SHALLOW = ImpalaConfig(network="shallow")
 PPO = PPOConfig(hidden_sizes=(8,), num_epochs=2, num_minibatches=2)
+PG = PolicyGradientConfig(hidden_sizes=(8,))
 SAC = SACConfig(
     hidden_sizes=(8,),
     batch_size=8,
@@ -33,27 +32,11 @@ PONG = EnvConfig(suite="ale", id="pong")
 
 @pytest.fixture
 def disturb(monkeypatch):
-    """Makes everything that actors and learner do to each other sleep at random before it."""
+    def insert(rng, longest_s):
+        monkeypatch.undo()  # Delays of an earlier run would add to these.
+        insert_delays(rng, longest_s, setattr=monkeypatch.setattr)
 
-    def sleep_before(rng, longest_s):
-        monkeypatch.undo()  # Sleeps of an earlier run would add to these.
-        for owner, name in (
-            (Actor, "run_cycle"),
-            (Learner, "run_cycle"),
-            (TrajectoryDeque, "put"),
-            (TrajectoryDeque, "get"),
-            (NetworksDeque, "append"),
-            (NetworksDeque, "take"),
-        ):
-            method = getattr(owner, name)
-
-            def sleeping(self, *args, method=method):
-                time.sleep(rng.uniform(0.0, longest_s))
-                return method(self, *args)
-
-            monkeypatch.setattr(owner, name, sleeping)
-
-    return sleep_before
+    return insert
 
 
 def outcome(config):
@@ -108,6 +91,19 @@ def test_twenty_disturbed_runs_of_a_shipped_config_have_one_checksum(lag, thread
 @pytest.mark.parametrize("lag", [1, 2])
 def test_every_kind_of_run_repeats_bitwise_under_other_timings(env, agent, changes, lag, disturb):
     config = make_config(env, agent, lag=lag, **changes)
+    expected = outcome(config)
+    for seed in range(2):
+        disturb(random.Random(seed), 0.005)
+        chex.assert_trees_all_equal(outcome(config), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [1, 2])
+def test_whole_episodes_repeat_bitwise_under_other_timings(lag, disturb):
+    config = make_config(EnvConfig(id="CartPole-v1"), PG, lag=lag, env_steps=6_000)
+    actor = dataclasses.replace(config.actor, rollout="episodes", trajectory_length=501)
+    learner = dataclasses.replace(config.learner, allow_uncorrected_lag=True)
+    config = dataclasses.replace(config, actor=actor, learner=learner)
     expected = outcome(config)
     for seed in range(2):
         disturb(random.Random(seed), 0.005)

@@ -6,19 +6,19 @@ import sys
 
 import pytest
 
-from sebulba import evaluate
 from sebulba.config import ActorConfig
 from sebulba.envs import make_environment
 from sebulba.evaluation import episodes
 from sebulba.evaluation.protocol import notable_settings
 from sebulba.evaluation.rendering import load_opengl
+from sebulba.tools import evaluate_command
 from sebulba.tools.evaluate import evaluate as run_evaluation
 
 Image = pytest.importorskip("PIL.Image")
 
 
 def run_command(*arguments):
-    return run_evaluation(evaluate._parser().parse_args([str(each) for each in arguments]))
+    return run_evaluation(evaluate_command._parser().parse_args([str(each) for each in arguments]))
 
 
 @pytest.mark.parametrize("name", ["impala", "r2d2", "sac"])

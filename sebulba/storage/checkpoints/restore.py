@@ -73,7 +73,7 @@ def restore(
             Another checkpoint is never used instead.
     """
     directory = pathlib.Path(directory).resolve()
-    step = _choose(directory, which)
+    step = find_step(directory, which)
     try:
         return _restore(directory, step, like, partial=partial)
     except CheckpointError as error:
@@ -110,6 +110,38 @@ def _restore(
     return jax.tree.unflatten(jax.tree.structure(like), leaves), manifest.meta
 
 
+def restore_fitting(
+    directory: str | os.PathLike[str], which: Which, like: PyTree, *, prefix: str
+) -> tuple[dict[str, Any], list[Mismatch]]:
+    """Return the leaves of a checkpoint that fit a pytree, after verifying them.
+
+    Args:
+        directory: of a `Checkpointer`, which may be saving to it.
+        which: as for `restore`.
+        like: the expected pytree; as for `restore`.
+        prefix: begins the paths of `like`; other stored leaves are ignored.
+
+    Returns:
+        The leaves by path, and where names and types of stored and expected leaves differ.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    directory = pathlib.Path(directory).resolve()
+    step = find_step(directory, which)
+    stored = {
+        path: leaf
+        for path, leaf in _read_manifest(directory, step).leaves.items()
+        if path.startswith(prefix)
+    }
+    expected = {path: leaf_of(leaf) for path, leaf in flatten(like).items()}
+    fitting = {
+        path: leaf for path, leaf in flatten(like).items() if stored.get(path) == expected[path]
+    }
+    leaves, _ = _restore(directory, step, fitting, partial=True)
+    return leaves, compare(stored, expected)
+
+
 def newest_whole_step(directory: str | os.PathLike[str]) -> int | None:
     """Return the newest step whose arrays are what was saved, after reading them."""
     directory = pathlib.Path(directory).resolve()
@@ -122,7 +154,12 @@ def newest_whole_step(directory: str | os.PathLike[str]) -> int | None:
     return None
 
 
-def _choose(directory: pathlib.Path, which: Which) -> int:
+def find_step(directory: pathlib.Path, which: Which) -> int:
+    """Return the step that `which` means.
+
+    Raises:
+        CheckpointError: there is no such checkpoint.
+    """
     steps = steps_in(directory)
     listing = ", ".join(map(str, steps)) or "none"
     if which == "best":

@@ -40,6 +40,7 @@ def row_shapes(run_spec: RunSpec, stack: FrameStack | None, extras: PyTree) -> R
             terminated=flag,
             truncated=flag,
             is_first=flag,
+            action_mask=run_spec.environment.action_mask,
         ),
         action=action_shape(run_spec.environment.action_space),
         extras=extras,

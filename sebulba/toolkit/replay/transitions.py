@@ -32,6 +32,8 @@ class Transitions:
     weight: jax.Array  # [n], importance weight; 0 if the replay had nothing to draw
     ids: SequenceIds
     num_transitions: jax.Array  # [] int32, drawable transitions on this device
+    # [n, A] bool, legal actions in next_observation; None: the environment has no masks.
+    next_action_mask: jax.Array | None = None
 
 
 class TransitionReplay:
@@ -113,15 +115,17 @@ class TransitionReplay:
             clipped = rows.env_step.reward
         reward, discount, length = fold(rows.env_step, clipped, self._discount)
         each = jnp.arange(self._batch_size)
+        arrival = jax.tree.map(lambda x: x[length, each], rows.env_step)
         return Transitions(
             observation=jax.tree.map(lambda x: x[0], rows.env_step.observation),
             action=rows.action[0],
             reward=reward,
             discount=discount,
-            next_observation=jax.tree.map(lambda x: x[length, each], rows.env_step.observation),
+            next_observation=arrival.observation,
             weight=self._weights(sample, state.clock),
             ids=sample.ids,
             num_transitions=sample.num_sequences,
+            next_action_mask=arrival.action_mask,
         )
 
     def _weights(self, sample: Sample, clock: LearnerClock) -> jax.Array:

@@ -15,6 +15,7 @@ import numpy as np
 
 from sebulba.config import EnvConfig
 from sebulba.envs.base import FusedEnvironment
+from sebulba.envs.spaces import complete_mask
 from sebulba.tools.check.episode_schedule import make_schedule
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
 
@@ -84,11 +85,18 @@ class ProbeEnvironment:
             terminated=terminated,
             truncated=truncated,
             is_first=is_first,
+            action_mask=self._action_mask(identity),
         )
 
     def _advance(self, row: jax.Array, action: PyTree) -> tuple[jax.Array, EnvStep]:
         row = row + 1
         return row, self.env_step(row, action_code(self.spec.action_space, action))
+
+    def _action_mask(self, identity: jax.Array) -> jax.Array | None:
+        """Return bool `[B, A]`, about half of them True, if the environment has masks."""
+        if self.spec.action_mask is None:
+            return None
+        return complete_mask(encode(self.spec.action_mask, identity), self.spec.action_space)
 
     def _identity(self, row: jax.Array) -> jax.Array:
         """Return uint32 `[B]`: a hash of seed, environment and row."""

@@ -29,7 +29,7 @@ from tests.tools.check.small_agents import SmallConfig
 
 IMPALA = ImpalaConfig(hidden_sizes=(4,), lstm_size=4)
 R2D2 = R2D2Config(
-    torso="mlp",
+    network="mlp",
     hidden_sizes=(4,),
     lstm_size=4,
     dueling_size=4,

@@ -17,6 +17,7 @@ SMALL = [
     "pg_bandit",
     "ppo_bandit",
     "ppo_recall",
+    "pqn_bandit",
     "r2d2_recall",
     "random_cartpole",
     "sac_bandit",

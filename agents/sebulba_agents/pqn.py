@@ -1,0 +1,206 @@
+"""PQN: Q-learning from parallel environments, without a replay or a target network.
+
+Gallici et al. 2025, "Simplifying Deep Temporal Difference Learning" (arXiv 2407.04811), algorithm
+1: ε-greedy acting, Q(λ) targets, and several epochs of minibatches on each learner cycle's
+trajectories. LayerNorm in the network replaces the target network.
+
+The targets are computed once per learner cycle, on all rows of its trajectories, with the
+parameters that the cycle begins with.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
+from sebulba.toolkit.learner_clock import LearnerClock
+from sebulba.toolkit.minibatches import (
+    ShuffledWindow,
+    TransitionBatch,
+    check_num_minibatches,
+    choose_transitions,
+    next_minibatch,
+)
+from sebulba.toolkit.normalization import clip_rewards
+from sebulba.toolkit.optimizers import clipped_radam, descend
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.returns import gae
+from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.spaces import zeros
+from sebulba.toolkit.torsos import fold_time
+from sebulba.toolkit.window import init_window, push
+from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba_agents.config import PQNConfig
+from sebulba_agents.normalized_network import NormalizedQNetwork, check_normalized_torso
+from sebulba_agents.q_learning import num_discrete_actions, select_action
+
+
+@pytree_dataclass
+class PQNOptState:
+    """The optimizer's state."""
+
+    radam: PyTree
+
+
+class PQN:
+    """Q(λ) on the newest trajectories."""
+
+    def __init__(self, config: PQNConfig, run_spec: RunSpec):
+        """Build network and optimizer.
+
+        Raises:
+            ConfigError: the settings or the environment do not suit the agent, or a learner
+                device's share of a learner cycle cannot be split into minibatches.
+        """
+        check_num_minibatches(config.num_minibatches, run_spec, of_unrolls=False)
+        check_normalized_torso(config.torso, run_spec.environment.observation)
+        self._config = config
+        self._run_spec = run_spec
+        self.network = NormalizedQNetwork(
+            num_actions=num_discrete_actions(run_spec, "pqn"),
+            torso=config.torso,
+            hidden_sizes=config.hidden_sizes,
+        )
+        self.exploration = ScheduledExploration(
+            run_spec, epsilon=config.epsilon, evaluation_epsilon=config.evaluation_epsilon
+        )
+        self._radam = clipped_radam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
+
+    def init_networks(self, key: jax.Array) -> PyTree:
+        """Return the parameters."""
+        return self.network.init(key, zeros(self._run_spec.environment.observation, 1))
+
+    def init_opt_state(self, networks: PyTree) -> PQNOptState:
+        """Return the optimizer's initial state."""
+        return PQNOptState(radam=self._radam.init(networks))
+
+    def init_experience(self, networks: PyTree, num_envs: int) -> ShuffledWindow:
+        """Return a window of zeros for one learner cycle's trajectories, with targets as extras."""
+        window = init_window(self, networks, self._run_spec, num_envs, keep=lambda _: ())
+        shape = window.trajectory.action.shape
+        trajectory = dataclasses.replace(window.trajectory, extras=jnp.zeros(shape, jnp.float32))
+        window = dataclasses.replace(window, trajectory=trajectory)
+        order = jnp.arange(shape[0] * shape[1], dtype=jnp.int32)
+        return ShuffledWindow(window=window, order=order)
+
+    def init_actor_state(
+        self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
+    ) -> ExplorationState:
+        """Return the state at the start of the ε schedule."""
+        del networks
+        return self.exploration.init(num_envs, key, global_actor_id)
+
+    def act(
+        self, networks: PyTree, actor_state: ExplorationState, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, tuple[()], ExplorationState]:
+        """Select the action with the greatest Q, or with probability ε a random one."""
+        q = self.network.apply(networks, env_step.observation)
+        action, actor_state = self.exploration.act(actor_state, q, env_step, greedy=greedy)
+        return action, (), actor_state
+
+    def shard_actor_state(
+        self, actor_state: ExplorationState, sharding: ActorStateSharding
+    ) -> ExplorationState:
+        """Split everything except the key."""
+        return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
+
+    def update_experience(
+        self,
+        networks: PyTree,
+        experience: ShuffledWindow,
+        initial_state: ExplorationState,
+        final_state: ExplorationState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> ShuffledWindow:
+        """Push the trajectory, with its targets as extras, into the window."""
+        del initial_state, final_state, actor_id
+        q = fold_time(
+            lambda observation: self.network.apply(networks, observation),
+            trajectory.env_steps.observation,
+        )
+        targets = q_lambda_targets(q, trajectory, self._config)
+        trajectory = dataclasses.replace(trajectory, extras=targets)
+        return dataclasses.replace(experience, window=push(experience.window, (), trajectory))
+
+    def loss(
+        self, networks: PyTree, experience: ShuffledWindow, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[ShuffledWindow, Metrics]]:
+        """Return the loss of the next minibatch."""
+        experience, chosen = next_minibatch(experience, key, step, self._config.num_minibatches)
+        batch = choose_transitions(experience.window, chosen)
+        loss, metrics = self.loss_of_batch(networks, batch)
+        return loss, (experience, metrics)
+
+    def loss_of_batch(self, networks: PyTree, batch: TransitionBatch) -> tuple[jax.Array, Metrics]:
+        """Return the loss `[]`, mean of `0.5 · (G − Q(s, a))²` over valid transitions, and metrics.
+
+        Args:
+            networks: differentiated.
+            batch: transitions `[1, M]` with targets G as extras.
+        """
+        observation = jax.tree.map(lambda leaf: leaf[0], batch.env_steps.observation)
+        q = self.network.apply(networks, observation)[None]
+        taken_q, valid = select_action(q, batch.action), batch.valid
+        td_error = batch.extras - taken_q
+        metrics = {
+            "q_taken": masked_mean(taken_q, valid),
+            "q_greatest": masked_mean(jnp.max(q, axis=-1), valid),
+            "td_error": masked_mean(jnp.abs(td_error), valid),
+        }
+        return masked_mean(0.5 * jnp.square(td_error), valid), metrics
+
+    def optimize(
+        self, networks: PyTree, opt_state: PQNOptState, grads: PyTree, experience: ShuffledWindow
+    ) -> tuple[PyTree, PQNOptState]:
+        """Take a step of RAdam."""
+        env_steps, total = _clock(experience).env_steps, self._run_spec.total_env_steps
+        config = at_env_steps(self._config, env_steps, total_env_steps=total)
+        networks, radam = descend(
+            self._radam, networks, opt_state.radam, grads, learning_rate=config.learning_rate
+        )
+        return networks, PQNOptState(radam=radam)
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Return epochs × minibatches, for every cycle."""
+        del cycle
+        return self._config.num_epochs * self._config.num_minibatches
+
+    def actor_networks(self, networks: PyTree) -> PyTree:
+        """Return the parameters."""
+        return networks
+
+
+def q_lambda_targets(q: jax.Array, trajectory: Trajectory, config: PQNConfig) -> jax.Array:
+    """Return the targets `[T, B]`, without gradients.
+
+        G_t = r_{t+1} + γ_{t+1}·(λ·G_{t+1} + (1 − λ)·max_a Q(s_{t+1}, a))
+
+    (arXiv 2407.04811, section 4.1), where `G_{t+1}` is `max_a Q(s_{t+1}, a)` at the trajectory's
+    end and at a truncation. As in the paper, exploring actions do not cut the trace.
+
+    Args:
+        q: Q `[T + 1, B, A]` of all rows.
+        trajectory: with raw rewards.
+        config: γ, λ, reward clip.
+    """
+    env_steps, values = trajectory.env_steps, jnp.max(q, axis=-1)
+    # The recursion is that of generalised advantages, with greatest Q for values.
+    advantages = gae(
+        rewards=clip_rewards(env_steps.reward[1:], config.reward_clip),
+        discounts=jnp.where(env_steps.terminated[1:], 0.0, config.discount),
+        valid=trajectory.valid,
+        values=values,
+        lambda_=config.lambda_,
+    )
+    return jax.lax.stop_gradient(values[:-1]) + advantages
+
+
+def _clock(experience: ShuffledWindow) -> LearnerClock:
+    clock = experience.window.clock
+    assert clock is not None
+    return clock

@@ -1,0 +1,67 @@
+"""The command `sebulba`: `sebulba NAME …` runs the module `sebulba.NAME`, as `python -m` does.
+
+Imports nothing of a command that is not asked for.
+"""
+
+import runpy
+import sys
+
+from sebulba import __version__
+from sebulba.errors import did_you_mean
+from sebulba.exit_codes import EXIT_CONFIG
+
+COMMANDS = {
+    "train": "train an agent",
+    "sweep": "train with several settings and seeds, and compare the results",
+    "evaluate": "evaluate a trained policy, and record videos",
+    "plot": "plot learning curves of runs",
+    "report": "write an HTML report of runs",
+    "configs": "list the configs that come with Sebulba, or copy one",
+    "envs": "list environment suites and IDs",
+    "check": "check that an agent and an environment work together",
+    "plan": "measure the components of a run and propose settings",
+    "rerun": "repeat an update or a learner cycle of a run, to debug it",
+    "launch": "run several hosts as processes on this machine",
+}
+"""What each command does."""
+
+
+def main() -> None:
+    """Run the command that the command line names, and exit with its exit code."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        sys.exit(0 if arguments else EXIT_CONFIG)
+    name, *rest = arguments
+    if name == "--version":
+        print(f"sebulba {__version__}")
+        sys.exit(0)
+    if name not in COMMANDS:
+        print(f"sebulba: there is no command {name}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    # Usage lines and `run.json` begin with it.
+    sys.argv = [f"sebulba {name}", *rest]
+    runpy.run_module(f"sebulba.{name}", run_name="__main__")
+
+
+def _help() -> str:
+    commands = [f"  {name:10}{what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: sebulba COMMAND ...",
+            "",
+            "Reinforcement learning in JAX with actor threads and a learner thread. Begin with:",
+            "",
+            "  sebulba train impala_cartpole",
+            "",
+            "commands:",
+            *commands,
+            "",
+            "sebulba COMMAND --help explains a command; sebulba --version prints the version.",
+            "Without an installation of the command: python -m sebulba COMMAND ...",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

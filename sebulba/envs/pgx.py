@@ -1,0 +1,110 @@
+"""pgx: board and card games in JAX, played against a fixed opponent, batched by `jax_suite`.
+
+Which player begins is drawn for each game. Rewards are the agent's: 1 for a game won, −1 for one
+lost, in games without points. An illegal action loses the game, and `EnvStep.action_mask` names the
+legal ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import pgx
+
+from sebulba.config import EnvConfig
+from sebulba.config.plugins import load
+from sebulba.envs.jax_suite import JaxEnvironment, take_step_limit, wrap
+from sebulba.envs.jax_tasks import TaskStep
+from sebulba.envs.lookup import refuse_unknown_options
+from sebulba.envs.wrappers import Wrapper
+from sebulba.errors import ConfigError, did_you_mean
+
+Opponent = Callable[[Any, jax.Array], jax.Array]
+"""`(state of the game, key) -> action`, int32 `[]`, of one game in which it is to move."""
+
+_AGENT = 0  # the agent's number among the players
+_OPTIONS = ("opponent", "max_episode_steps")
+
+
+def make(
+    config: EnvConfig, *, num_envs: int, seed: int, wrappers: Sequence[Wrapper] = ()
+) -> JaxEnvironment:
+    """Create `pgx.make(env.id)`.
+
+    The option `opponent` is `random` (default), which plays a random legal action, or
+    `module:function`, an `Opponent`; `max_episode_steps` truncates games.
+
+    Raises:
+        ConfigError: pgx has no such game, or there is no such option.
+    """
+    if config.id not in ids():
+        raise ConfigError(f"env.id: pgx has no {config.id!r}{did_you_mean(config.id, ids())}")
+    refuse_unknown_options(config, _OPTIONS)
+    options = dict(config.options)
+    max_episode_steps = take_step_limit(options)
+    opponent = options.get("opponent", "random")
+    play = play_at_random if opponent == "random" else load(opponent, key="env.options.opponent")
+    task = wrap(PgxTask(pgx.make(config.id), play), wrappers)
+    return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
+
+
+def ids() -> list[str]:
+    """Return the ids of pgx's games."""
+    return list(pgx.available_envs())
+
+
+def play_at_random(state: Any, key: jax.Array) -> jax.Array:
+    """Return a random legal action."""
+    logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+    return jax.random.categorical(key, logits).astype(jnp.int32)
+
+
+class PgxTask:
+    """A game of pgx as a `sebulba.envs.jax_suite.JaxTask`: between two steps, the opponents move.
+
+    The final observation may be that of an opponent, if it made the last move. Games end by
+    termination alone, after which no agent evaluates it.
+    """
+
+    def __init__(self, game: Any, opponent: Opponent):
+        self._game = game
+        self._opponent = opponent
+        state = jax.eval_shape(game.init, jax.eval_shape(lambda: jax.random.key(0)))
+        self.observation = jax.ShapeDtypeStruct(state.observation.shape, state.observation.dtype)
+        self.action_space = gymnasium.spaces.Discrete(int(game.num_actions))
+
+    def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
+        """Start a game, up to the agent's first turn."""
+        init_key, key = jax.random.split(key)
+        state, _ = self._until_turn(self._game.init(init_key), key)
+        return state, state.observation
+
+    def step(self, state: Any, action: jax.Array, key: jax.Array) -> TaskStep:
+        """Make the agent's move, and those of the opponents up to its next turn."""
+        step_key, key = jax.random.split(key)
+        state, reward = self._until_turn(self._game.step(state, action, step_key), key)
+        return state, state.observation, reward, state.terminated, state.truncated
+
+    def action_mask(self, state: Any) -> jax.Array:
+        """Return the legal actions."""
+        return state.legal_action_mask
+
+    def _until_turn(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        """Let the opponents move; return the state and the agent's rewards on the way to it."""
+
+        def is_waiting(looped: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
+            state, *_ = looped
+            return (state.current_player != _AGENT) & ~state.terminated & ~state.truncated
+
+        def move(
+            looped: tuple[Any, jax.Array, jax.Array],
+        ) -> tuple[Any, jax.Array, jax.Array]:
+            state, reward, key = looped
+            action_key, step_key, key = jax.random.split(key, 3)
+            state = self._game.step(state, self._opponent(state, action_key), step_key)
+            return state, reward + state.rewards[_AGENT], key
+
+        state, reward, _ = jax.lax.while_loop(is_waiting, move, (state, state.rewards[_AGENT], key))
+        return state, reward

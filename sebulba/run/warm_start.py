@@ -1,0 +1,145 @@
+"""Start a new run with the networks of another run: `init_from`.
+
+Parameters, target parameters and normalisers are copied, since all of them are part of the
+networks. Optimizer state, experience, schedules and counts begin anew.
+"""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import jax
+
+from sebulba.config import Config
+from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.errors import ConfigError
+from sebulba.evaluation.stored import parse_which
+from sebulba.storage.checkpoints.manifest import Mismatch, flatten, table
+from sebulba.storage.checkpoints.restore import (
+    CheckpointError,
+    Which,
+    find_step,
+    restore,
+    restore_fitting,
+)
+from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
+from sebulba.types import Networks
+
+_PREFIX = "learner.networks"  # of the paths in a checkpoint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class WarmStart:
+    """The networks of another run, as far as they fit this run's."""
+
+    run_dir: pathlib.Path
+    learner_cycle: int  # of the checkpoint
+    env_steps: int  # that they were trained for
+    leaves: dict[str, Any]  # on the host, by path
+    mismatches: list[Mismatch]
+
+    def applied_to(self, networks: Networks, learner_devices: LearnerDevices) -> Networks:
+        """Return networks on the learner devices with the leaves that fit replaced."""
+        placed = learner_devices.replicate(self.leaves)
+        leaves = [placed.get(path, leaf) for path, leaf in flatten(_at(networks)).items()]
+        return jax.tree.unflatten(jax.tree.structure(networks), leaves)
+
+    def __str__(self) -> str:
+        report = (
+            f"init_from: {len(self.leaves)} arrays of checkpoint {self.learner_cycle} in"
+            f" {self.run_dir}, trained for {self.env_steps:,} env steps"
+        )
+        if not self.mismatches:
+            return report
+        return (
+            f"{report}; these are newly initialised, or not used where expected is absent:\n"
+            f"{table(self.mismatches)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record of the copy for `run.json`."""
+        return {
+            "run_dir": str(self.run_dir),
+            "learner_cycle": self.learner_cycle,
+            "env_steps": self.env_steps,
+            "copied": list(self.leaves),
+            "not_copied": [dataclasses.asdict(each) for each in self.mismatches],
+        }
+
+
+def with_exact_source(config: Config) -> Config:
+    """Return the config with `init_from` as a directory in full and the number of a checkpoint.
+
+    So `config.yaml` names the same networks after the other run has trained on.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint.
+    """
+    if config.init_from is None or config.resume is not None:
+        return config
+    run_dir, which = _parse(config.init_from)
+    if not (run_dir / CONFIG).is_file():
+        raise ConfigError(f"init_from: expected a run directory with a {CONFIG}, got {run_dir}")
+    try:
+        step = find_step(run_dir / CHECKPOINTS, which)
+    except CheckpointError as error:
+        raise _as_config_error(error) from error
+    return dataclasses.replace(config, init_from=f"{run_dir}@{step}")
+
+
+def read_warm_start(config: Config, networks: Networks) -> WarmStart:
+    """Read the networks of `init_from`.
+
+    Args:
+        config: of the new run.
+        networks: the new run's, or their shapes.
+
+    Raises:
+        ConfigError: there is no such checkpoint, it is damaged, or its networks do not fit.
+    """
+    config = with_exact_source(config)
+    assert config.init_from is not None
+    run_dir, step = _parse(config.init_from)
+    directory = run_dir / CHECKPOINTS
+    # Without a sharding, leaves stay on the host.
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), networks)
+    try:
+        _, meta = restore(directory, step, {}, partial=True)
+        leaves, mismatches = restore_fitting(directory, step, _at(like), prefix=_PREFIX)
+    except CheckpointError as error:
+        raise _as_config_error(error) from error
+    if mismatches and (config.init_mismatch == "fail" or not leaves):
+        advice = "Set --init-mismatch new to leave these arrays newly initialised."
+        raise ConfigError(
+            f"init_from: {len(leaves)} arrays of checkpoint {step} in {run_dir} fit the networks of"
+            f" this run, and these differ:\n{table(mismatches)}\n"
+            + (advice if leaves else "Choose a run with the same kind of networks.")
+        )
+    return WarmStart(
+        run_dir=run_dir,
+        learner_cycle=meta["learner"]["num_cycles"],
+        env_steps=meta["progress"]["env_steps"],
+        leaves=leaves,
+        mismatches=mismatches,
+    )
+
+
+def _parse(text: str) -> tuple[pathlib.Path, Which]:
+    """Return the run directory and the checkpoint of `RUN_DIR[@CHECKPOINT]`."""
+    name, at, checkpoint = text.rpartition("@")
+    is_checkpoint = checkpoint in ("latest", "best") or checkpoint.isdecimal()
+    if not (at and is_checkpoint):  # a name of a directory may have an @
+        name, checkpoint = text, "latest"
+    path = pathlib.Path(os.path.expandvars(name)).expanduser().absolute()
+    return path, parse_which(checkpoint)
+
+
+def _at(networks: Networks) -> dict[str, Any]:
+    """Return networks where they are in a checkpoint."""
+    return {"learner": {"networks": networks}}
+
+
+def _as_config_error(error: CheckpointError) -> ConfigError:
+    text = str(error).replace("--resume ", "--init-from RUN_DIR@")
+    return ConfigError(f"init_from: {text}")

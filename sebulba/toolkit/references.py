@@ -1,0 +1,56 @@
+"""Parts that a config names: one of ours, or the user's as `module:Name`. Imports no jax."""
+
+import importlib
+import types
+from typing import Any, Literal, NewType
+
+from sebulba.errors import ConfigError, did_you_mean
+
+Reference = NewType("Reference", str)
+"""The type of a setting whose value is `module:Name`."""
+Network = Literal["mlp", "flat", "small", "shallow", "dqn", "deep"] | Reference
+"""The type of `agent.network`; `sebulba.toolkit.torsos` explains the values."""
+Core = Literal["lstm"] | Reference
+"""The type of `agent.core`; `sebulba.toolkit.lstm` explains the values."""
+
+
+def load(reference: str, *, key: str = "") -> Any:
+    """Import what `module:Name` refers to.
+
+    Args:
+        reference: `module:Name`.
+        key: the config key that has this value; begins the error if given.
+
+    Raises:
+        ConfigError: the module does not exist, or has no such name.
+        ImportError: the module exists, but its own imports fail.
+    """
+    module_name, _, name = reference.partition(":")
+    if not (module_name and name):
+        raise ConfigError(f"{_prefix(key)}expected module:Name, got {reference!r}")
+    module = import_module(module_name, key=key)
+    if not hasattr(module, name):
+        public = [each for each in vars(module) if not each.startswith("_")]
+        raise ConfigError(f"{_prefix(key)}{module_name} has no {name}{did_you_mean(name, public)}")
+    return getattr(module, name)
+
+
+def import_module(name: str, *, key: str = "") -> types.ModuleType:
+    """Import a module that a config names.
+
+    Raises:
+        ConfigError: the module does not exist.
+        ImportError: the module exists, but its own imports fail.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Only the module itself or a package that holds it may be missing here; a dependency of it
+        # is another problem, and its traceback says where.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"{_prefix(key)}there is no module {error.name!r}") from error
+
+
+def _prefix(key: str) -> str:
+    return f"{key}: " if key else ""

@@ -1,0 +1,102 @@
+"""A new run starts with another run's networks: exactly those, or it says what does not fit."""
+
+import dataclasses
+import json
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from sebulba.config import RunConfig
+from sebulba.config.loading import load_config
+from sebulba.errors import ConfigError
+from sebulba.run import lifecycle
+from sebulba.run.assembly import assemble
+from sebulba.run.warm_start import read_warm_start, with_exact_source
+from sebulba.storage.checkpoints.manifest import flatten
+from sebulba.storage.checkpoints.restore import restore_fitting, steps_in
+from sebulba_agents.config import ImpalaConfig
+from tests.evaluation.runs import tiny_config
+
+NORMALISED = ImpalaConfig(torso="mlp", hidden_sizes=(8,), normalize_observations=True)
+
+
+@pytest.fixture
+def learner_of():
+    """Returns the function that assembles a config and returns its learner."""
+
+    def make(config):
+        ring = assemble(config, write_row=lambda row: None)
+        ring.close_environments()
+        return ring.learner
+
+    return make
+
+
+def config_from(source, tmp_path, **changes):
+    return tiny_config("impala", tmp_path / "run", seed=7, init_from=str(source), **changes)
+
+
+def at(networks):
+    return flatten({"learner": {"networks": networks}})
+
+
+def stored_networks(path):
+    checkpoints = path / "checkpoints"
+    step = steps_in(checkpoints)[-1]
+    leaves = json.loads((checkpoints / str(step) / "manifest.json").read_text())["leaves"]
+    like = {
+        name: jax.ShapeDtypeStruct(leaf["shape"], leaf["dtype"])
+        for name, leaf in leaves.items()
+        if name.startswith("learner.networks")
+    }
+    return restore_fitting(checkpoints, step, like, prefix="learner.networks")[0]
+
+
+def test_a_warm_start_copies_what_fits_and_begins_the_rest_anew(run_of, tmp_path, learner_of):
+    config = config_from(run_of("impala"), tmp_path, agent=NORMALISED, init_mismatch="new")
+    learner, fresh = learner_of(config), learner_of(dataclasses.replace(config, init_from=None))
+    stored, new = stored_networks(run_of("impala")), at(fresh.state.networks)
+    got, published = at(learner.state.networks), at(learner.published)
+    assert len(stored) > 0
+    assert set(got) > set(stored)  # the normaliser's statistics are new
+    for path, leaf in got.items():
+        np.testing.assert_array_equal(leaf, stored.get(path, new[path]), err_msg=path)
+        np.testing.assert_array_equal(leaf, published[path], err_msg=path)
+    jax.tree.map(np.testing.assert_array_equal, learner.state.opt_state, fresh.state.opt_state)
+
+
+def test_a_warm_start_names_the_arrays_that_differ(run_of, tmp_path):
+    config = config_from(run_of("impala"), tmp_path)
+    stored = stored_networks(run_of("impala"))
+    networks = {"params": np.zeros(3)}
+    with pytest.raises(ConfigError, match="init_from: 0 arrays") as error:
+        read_warm_start(config, networks)
+    assert re.search(r"learner.networks.params +absent +float64\[3\]", str(error.value))
+    assert all(path in str(error.value) for path in list(stored)[:10])
+
+
+def test_a_run_records_its_source_and_resumes_without_it(run_of, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(run_of("impala"), source)
+    config = config_from(f"{source}@latest", tmp_path)
+    assert lifecycle.train(config) == 0
+    path, step = tmp_path / "run", steps_in(source / "checkpoints")[-1]
+    assert load_config(str(path / "config.yaml")).init_from == f"{source}@{step}"
+    record = json.loads((path / "run.json").read_text())["init_from"]
+    assert (record["run_dir"], record["learner_cycle"]) == (str(source), step)
+    assert record["copied"] == list(stored_networks(source))
+    assert record["not_copied"] == []
+    shutil.rmtree(source)
+    longer = RunConfig(total_env_steps=300, log_interval_env_steps=100)
+    assert lifecycle.train(dataclasses.replace(config, resume="latest", run=longer)) == 0
+
+
+@pytest.mark.parametrize(
+    ("suffix", "expected"), [("@12345", "12345"), ("/nowhere", "run directory")]
+)
+def test_a_source_that_does_not_exist_is_an_error_of_the_config(run_of, tmp_path, suffix, expected):
+    with pytest.raises(ConfigError, match=f"init_from: .*{expected}"):
+        with_exact_source(config_from(f"{run_of('impala')}{suffix}", tmp_path))

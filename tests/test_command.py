@@ -1,0 +1,67 @@
+"""The command `sebulba`: it runs the modules of its commands, and nothing else."""
+
+import importlib.util
+import re
+import sys
+
+import pytest
+
+import sebulba
+from sebulba import __main__ as command
+from tests.subprocesses import run_python
+from tests.test_structure import DOORS
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/sebulba", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        command.main()
+    return caught.value.code
+
+
+def test_help_lists_every_command_line_of_the_package(monkeypatch, capsys):
+    assert call(monkeypatch, "--help") == 0
+    listed = re.findall(r"^  (\w+)  +\w", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(listed) == sorted({*DOORS, "envs"} - {"__main__"})
+    assert all(importlib.util.find_spec(f"sebulba.{name}") for name in listed)
+
+
+def test_help_and_the_list_of_configs_import_no_library():
+    for arguments in (["--help"], ["configs"]):
+        result = run_python("-X", "importtime", "-m", "sebulba", *arguments)
+        assert result.returncode == 0
+        modules = re.findall(r"^import time:.*\| +([\w.]+)$", result.stderr, re.MULTILINE)
+        assert "sebulba" in modules
+        assert not {name.partition(".")[0] for name in modules} & {"jax", "numpy", "yaml", "rich"}
+
+
+def test_a_command_gets_its_arguments_and_its_name(monkeypatch, capsys):
+    assert call(monkeypatch, "train", "impala_cartpol") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("usage: sebulba train CONFIG")
+    assert "did you mean impala_cartpole" in error
+    assert call(monkeypatch, "evaluate", "--help") == 0
+    assert capsys.readouterr().out.startswith("usage: sebulba evaluate ")
+
+
+def test_an_unknown_command_suggests_the_nearest(monkeypatch, capsys):
+    assert call(monkeypatch, "trian") == 2
+    assert "there is no command trian; did you mean train?" in capsys.readouterr().err
+
+
+def test_without_a_command_there_is_help_and_exit_code_2(monkeypatch, capsys):
+    assert call(monkeypatch) == 2
+    assert "sebulba train impala_cartpole" in capsys.readouterr().out
+
+
+def test_version(monkeypatch, capsys):
+    assert call(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"sebulba {sebulba.__version__}\n"
+
+
+def test_configs_are_copied_to_the_working_directory(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sebulba", "configs", "--copy", "impala_catch"])
+    command.main()
+    assert (tmp_path / "impala_catch.yaml").is_file()
+    assert "sebulba train impala_catch.yaml" in capsys.readouterr().out

@@ -1,0 +1,82 @@
+import json
+
+import pytest
+
+from sebulba.tools.sweep import running
+from sebulba.tools.sweep.command import sweep
+from sebulba.tools.sweep.points import parse_sweep
+from sebulba.tools.sweep.results import summarize_sweep
+
+CATCH = "configs/impala_catch.yaml"
+
+
+def end_run(point, final, *, status="done"):
+    point.directory.mkdir(parents=True, exist_ok=True)
+    summary = {"status": status, "final_episode_return_mean": final, "env_steps": 100}
+    (point.directory / "summary.json").write_text(json.dumps(summary))
+
+
+class FakeProcess:
+    """A training process that ends at once and leaves a summary."""
+
+    def __init__(self, argv, code):
+        directory = next(each for each in argv if each.startswith("--run-dir="))
+        self.argv, self.returncode, self._code = argv, None, code
+        self._directory = directory.removeprefix("--run-dir=")
+
+    def poll(self):
+        self.returncode = self._code
+        return self._code
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Replaces training processes; returns the command lines of those that were started."""
+    command_lines = []
+
+    def start(self, argv, *, output):
+        command_lines.append(list(argv))
+        return FakeProcess(argv, 3 if "--seed=1" in argv else 0)
+
+    monkeypatch.setattr(running.Children, "start", start)
+    monkeypatch.setattr(running, "_POLL_S", 0.0)
+    return command_lines
+
+
+def test_a_sweep_skips_what_is_done_and_resumes_what_was_interrupted(tmp_path, started):
+    argv = [CATCH, "--seeds", "0..3", "--jobs", "2", "--run-dir", str(tmp_path)]
+    parsed = parse_sweep(argv)
+    end_run(parsed.points[0], 0.5)
+    (parsed.points[2].directory / "checkpoints" / "7").mkdir(parents=True)
+    assert running.run_points(parsed, parsed.points) == 3  # of seed 1; the others still ran
+    seeds = [next(each for each in line if each.startswith("--seed=")) for line in started]
+    assert seeds == ["--seed=1", "--seed=2", "--seed=3"]
+    assert ["--resume=latest" in line for line in started] == [False, True, False]
+
+
+def test_results_are_over_the_seeds_that_are_done_the_best_first(tmp_path):
+    argv = [CATCH, "--agent.learning-rate", "1e-3,3e-4", "--seeds", "0..4"]
+    parsed = parse_sweep([*argv, "--run-dir", str(tmp_path)])
+    for point, final in zip(parsed.points[:5], [0.0, 0.1, 0.2, 0.3, 0.4], strict=True):
+        end_run(point, final)
+    end_run(parsed.points[5], 1.0)
+    end_run(parsed.points[6], 9.0, status="failed")
+    best, other = summarize_sweep(parsed)
+    assert best["settings"] == {"agent.learning-rate": "3e-4"}
+    assert (best["done"], best["returns"], best["iqm_low"]) == (1, [1.0], None)
+    assert (other["done"], other["iqm"]) == (5, pytest.approx(0.2))
+    assert 0.0 <= other["iqm_low"] < 0.2 < other["iqm_high"] <= 0.4
+
+
+@pytest.mark.slow
+def test_a_sweep_trains_and_compares(tmp_path, capsys):
+    argv = [CATCH, "--agent.learning-rate", "1e-3,1e-9", "--seeds", "0..1", "--jobs", "2"]
+    argv += ["--run.total-env-steps", "40000", "--run-dir", str(tmp_path / "sweep")]
+    assert sweep(argv, usage="") == 0
+    best, worst = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert best["settings"] == {"agent.learning-rate": "1e-3"}
+    assert best["iqm"] > worst["iqm"]
+    assert (tmp_path / "sweep" / "sweep.png").stat().st_size > 10_000
+    capsys.readouterr()
+    assert sweep(argv, usage="") == 0
+    assert "4 of 4 runs are done already" in capsys.readouterr().err
