@@ -21,15 +21,23 @@ from sebulba.tools.check.subject import Subject, settings_of
 from sebulba.types import Networks, PyTree
 
 _UPDATES = 40
-_SETTINGS = {"learning_rate": 0.01, "target_period": 10}  # to get somewhere in few updates
+# To get somewhere in few updates.
+_SETTINGS: dict[str, Any] = {"learning_rate": 0.01, "target_period": 10}
 _ENTROPY_COST = 10.0  # far above any other term of the loss
 _TARGET_ENTROPY = 10.0  # nats; out of reach
 _FEW = 5  # updates at either end, whose gradients are compared
+_MOST_WORK = 1e9  # parameters times elements of an observation
+_LEAST_TAKEN = 4  # times, of an action that is rewarded
 _MOST_GROWTH = 1.2  # of a gradient that should vanish
 
 
 def check_direction(subject: Subject, sensitivity: LossSensitivity) -> list[CheckResult]:
     """Train with rewards for one action, then for entropy alone, and with equal rewards."""
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(sensitivity.networks))
+    observation = jax.tree.leaves(subject.run_spec.environment.observation)
+    if num_parameters * sum(leaf.size for leaf in observation) > _MOST_WORK:
+        reason = f"{num_parameters:,} parameters and images take too long; check a smaller task"
+        return [skipped(name, reason) for name in (PREFERENCE, ENTROPY, VALUES)]
     trainer = _Trainer(subject, sensitivity)
     preference, trained = _check_preference(trainer)
     return [preference, _check_entropy(trainer, trained), _check_values(trainer)]
@@ -110,9 +118,22 @@ def _check_preference(trainer: _Trainer) -> tuple[CheckResult, Networks]:
     greedy, _ = trainer.acted(networks)
     if not np.issubdtype(greedy.dtype, np.integer):
         return _reward_and_compare(trainer, None)
-    taken = np.concatenate([each.trajectory.action for each in trainer.sensitivity.items])
+    sensitivity = trainer.sensitivity
+    items = trainer.items(lambda item: np.zeros(item.trajectory.action.shape[:2]))
+    learned = [each.trajectory for each in items[sensitivity.num_unlearned :]]
+    taken = np.concatenate(
+        [
+            each.trajectory.action[each.trajectory.valid]
+            for each in learned[sensitivity.num_unlearned :]
+        ]
+    )
+    values, counts = np.unique(taken, axis=0, return_counts=True)
+    values = values[counts >= np.maximum(_LEAST_TAKEN, 0.1 * counts.max())]
+    if len(values) < 2:
+        reason = f"the loss learns from fewer than two actions that were taken {_LEAST_TAKEN} times"
+        return skipped(PREFERENCE, reason), networks
     # An action that is never greedy cannot become so more seldom, nor one that always is, oftener.
-    least, most = _extremes(greedy, taken)
+    least, *_, most = sorted(values, key=lambda value: float(_equals(greedy, value).mean()))
     result, trained = _reward_and_compare(trainer, least)
     if result.status == "skip":
         return _reward_and_compare(trainer, most)
@@ -163,15 +184,6 @@ def _mean_component(action: np.ndarray) -> np.ndarray:
 
 def _equals(action: np.ndarray, wanted: Any) -> np.ndarray:
     return (action == wanted).reshape(*action.shape[:2], -1).all(axis=-1)
-
-
-def _extremes(greedy: np.ndarray, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions that were taken often: the least and the most often greedy one."""
-    values, counts = np.unique(taken.reshape(-1, *taken.shape[2:]), axis=0, return_counts=True)
-    often = sorted(
-        values[counts >= 0.1 * counts.max()], key=lambda value: _equals(greedy, value).mean()
-    )
-    return often[0], often[-1]
 
 
 def _check_entropy(trainer: _Trainer, networks: Networks) -> CheckResult:
@@ -232,15 +244,15 @@ def _check_values(trainer: _Trainer) -> CheckResult:
 
     Those are the leaves whose gradient depends on rewards, and on which greedy acting does not.
     """
-    (one, zero) = (
-        trainer.items(lambda item, r=r: np.full(item.trajectory.action.shape[:2], r))
-        for r in (1.0, 0.0)
-    )
-    _, gradients = trainer.train(one)
+
+    def constant(reward: float) -> list[RecordedTrajectory]:
+        return trainer.items(lambda item: np.full(item.trajectory.action.shape[:2], reward))
+
+    _, gradients = trainer.train(constant(1.0))
     key = jax.random.fold_in(jax.random.key(trainer.subject.config.seed), 0)
     networks = trainer.sensitivity.networks
     _, unrewarded = trainer.sensitivity.loss_and_gradients(
-        networks, trainer.sensitivity.experience(zero), key, jnp.int32(0)
+        networks, trainer.sensitivity.experience(constant(0.0)), key, jnp.int32(0)
     )
     leaves = jax.tree_util.tree_leaves_with_path(as_numpy(gradients[0]))
     others = jax.tree.leaves(as_numpy(unrewarded))

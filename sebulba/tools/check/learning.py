@@ -118,6 +118,9 @@ class _Finding:
 def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: object) -> _Finding:
     change = Perturbation(field=expectation.field, rows=expectation.rows, action_space=space)
     entries = list(change.entries(sensitivity.items))
+    learned = [entry for entry in entries if entry.item >= sensitivity.num_unlearned]
+    if expectation.is_used and not learned:
+        return _Finding()  # Only in trajectories of earlier learner cycles.
     changed = change.apply(sensitivity.items)
     # With a space of one action, or with empty extras, there is no other value.
     if is_equal(*([item.trajectory for item in items] for items in (sensitivity.items, changed))):

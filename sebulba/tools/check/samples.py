@@ -132,8 +132,9 @@ def check_priorities(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
         changed = np.argwhere(mass(rows) != before)
         num_found += len(changed)
         for other_stream, other_slot in changed:
-            # Sequences overlap: all that begin before the reward may have it.
-            if other_stream != stream or other_slot * stride >= row:
+            # Sequences overlap: all that begin before the reward may have it. In one that begins
+            # with its row, it may be an input of the network.
+            if other_stream != stream or other_slot * stride > row:
                 return failed(
                     PRIORITIES,
                     f"experience.rows.reward (stream {stream}, row {row}): expected it to change"

@@ -1,5 +1,6 @@
 """Whether an agent's loss and gradients depend on a part of its trajectories."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -89,6 +90,13 @@ class LossSensitivity:
         return list(recorded)
 
     @property
+    def num_unlearned(self) -> int:
+        """Number of trajectories at the start of `items` that the loss no longer learns from."""
+        if not self.is_on_policy:
+            return 0
+        return max(0, len(self.items) - self._run_spec.trajectories_per_cycle)
+
+    @functools.cached_property
     def is_on_policy(self) -> bool:
         """Whether the experience holds the trajectories of one learner cycle, and no older ones."""
         per_cycle = self._run_spec.trajectories_per_cycle

@@ -115,11 +115,14 @@ _RECORDING_CHECKS = (
             context.subject, context.recording, context.sensitivity
         ),
     ),
-    _learns(
-        direction.PREFERENCE,
-        direction.ENTROPY,
-        direction.VALUES,
-        run=direction.check_direction,
+    dataclasses.replace(
+        _learns(
+            direction.PREFERENCE,
+            direction.ENTROPY,
+            direction.VALUES,
+            run=direction.check_direction,
+        ),
+        needs_jit=True,  # hundreds of updates
     ),
     _learns(samples.PRIORITIES, run=samples.check_priorities),
     _learns(samples.EPOCHS, run=samples.check_epochs),

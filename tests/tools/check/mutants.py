@@ -284,7 +284,7 @@ def main() -> None:
     if options.table:
         before, _, rest = TABLE.read_text().partition(_BEGIN)
         after = rest.partition(_END)[2]
-        TABLE.write_text(before + _BEGIN + make_table(rows) + _END + after)
+        TABLE.write_text(f"{before.rstrip()}\n\n{_BEGIN}{make_table(rows)}{_END}{after}")
 
 
 if __name__ == "__main__":

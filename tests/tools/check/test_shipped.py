@@ -8,7 +8,7 @@ import pytest
 from sebulba.config.loading import load_config
 from sebulba.tools.check.suite import check
 
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+CONFIGS = pathlib.Path(__file__).parents[3] / "configs"
 SMALL = [
     "a2c_bandit",
     "ddqn_bandit",
