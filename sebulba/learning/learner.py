@@ -192,16 +192,6 @@ class Learner:
         self.num_cycles = num_cycles
         self.num_updates = num_updates
 
-<<<<<<< HEAD
-=======
-    def advance(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
-        """Take the state after learner cycles that were run elsewhere."""
-        self.state = state
-        self.published = self._publish(state.networks)
-        self.num_cycles += num_cycles
-        self.num_updates += num_updates
-
->>>>>>> program
     def start_from(self, networks: Networks) -> None:
         """Replace the new networks on the learner devices, and what follows from them.
 
@@ -214,7 +204,6 @@ class Learner:
         )(networks)
         self.state = dataclasses.replace(self.state, networks=networks, opt_state=opt_state)
         self.published = self._publish(networks)
-<<<<<<< HEAD
 
     def advance(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
         """Take the state after learner cycles that were run elsewhere."""
@@ -222,8 +211,6 @@ class Learner:
         self.published = self._publish(state.networks)
         self.num_cycles += num_cycles
         self.num_updates += num_updates
-=======
->>>>>>> program
 
     @property
     def state_of_host(self) -> LearnerState:

@@ -121,12 +121,7 @@ def _check_preference(trainer: _Trainer) -> tuple[CheckResult, Networks]:
     sensitivity = trainer.sensitivity
     items = trainer.items(lambda item: np.zeros(item.trajectory.action.shape[:2]))
     learned = [each.trajectory for each in items[sensitivity.num_unlearned :]]
-    taken = np.concatenate(
-        [
-            each.trajectory.action[each.trajectory.valid]
-            for each in learned[sensitivity.num_unlearned :]
-        ]
-    )
+    taken = np.concatenate([each.action[each.valid] for each in learned])
     values, counts = np.unique(taken, axis=0, return_counts=True)
     values = values[counts >= np.maximum(_LEAST_TAKEN, 0.1 * counts.max())]
     if len(values) < 2:
