@@ -1,13 +1,25 @@
 """pgx's games; skipped if the extra is not installed."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import sebulba
 from sebulba.config import EnvConfig
+from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
+from sebulba.run import lifecycle
 
 pytest.importorskip("pgx")
+
+
+@pytest.fixture(autouse=True)
+def _lenient_jax():
+    """Allow implicit promotion in the games, which the test suite otherwise forbids."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
 
 
 def make(name, *, num_envs=16, **options):
@@ -58,3 +70,46 @@ def test_an_illegal_action_loses_the_game():
 def test_a_wrong_name_is_refused(name, options, message):
     with pytest.raises(ConfigError, match=message):
         make(name, **options)
+
+
+def play_legally(policy, environment, num_steps):
+    """Return how many of the policy's sampled actions are illegal, and its games' outcomes."""
+    agent, networks = policy.stored.agent, policy.stored.networks
+    first = environment.reset()
+    fused, num_envs = environment.fused(), environment.num_envs
+    state = agent.init_actor_state(networks, num_envs, jax.random.key(1), 0)
+
+    def step(carry, _):
+        env_state, row, state = carry
+        action, _, state = agent.act(networks, state, row, greedy=False)
+        illegal = ~jnp.take_along_axis(row.action_mask, action[:, None], axis=-1)[:, 0]
+        counts = {"illegal": illegal & ~row.done, "steps": ~row.done}
+        env_state, row = fused.step(env_state, action)
+        counts |= {"games": row.terminated, "won": row.terminated & (row.reward > 0.0)}
+        counts["lost"] = row.terminated & (row.reward < 0.0)
+        return (env_state, row, state), jax.tree.map(jnp.sum, counts)
+
+    run = jax.jit(lambda carry: jax.lax.scan(step, carry, length=num_steps // num_envs)[1])
+    first = jax.tree.map(jnp.asarray, first)
+    counts = run((fused.state, first, state))
+    return {name: int(count.sum()) for name, count in counts.items()}
+
+
+@pytest.mark.slow
+def test_a_game_is_learned_without_an_illegal_action_in_a_million(tmp_path):
+    overrides = {
+        "env": {"suite": "pgx", "id": "connect_four"},
+        "agent": {"name": "ppo", "num_minibatches": 4, "discount": 1.0},
+        "devices": {"actor": [0], "learner": [0]},
+        "actor": {"num_envs": 128, "threads_per_device": 1, "trajectory_length": 32},
+        "run": {"total_env_steps": 400_000, "mode": "serial"},
+        "run_dir": str(tmp_path / "run"),
+    }
+    config = load_config(None, overrides)
+    assert lifecycle.train(config) == 0
+    environment = make_environment(config.env, num_envs=1024, seed=99)
+    counts = play_legally(sebulba.load_policy(config.run_dir), environment, 1_300_000)
+    print(counts)
+    assert counts["steps"] >= 1_000_000
+    assert counts["illegal"] == 0
+    assert counts["won"] > 0.8 * counts["games"]
