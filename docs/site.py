@@ -26,9 +26,15 @@ _LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of the reference into the navigation."""
-    (section,) = [each["Reference"] for each in config.nav if "Reference" in each]
-    (api,) = [each for each in section if "API" in each]
+    """Put every page that the navigation does not list into one of its sections."""
+    sections = {title: pages for each in config.nav for title, pages in each.items()}
+    listed = {page for pages in sections.values() for page in pages if isinstance(page, str)}
+    docs = _ROOT / "docs"
+    for path in sorted(docs.rglob("*.md")):
+        page = path.relative_to(docs).as_posix()
+        if page not in listed:
+            sections["Tutorials" if page.startswith("tutorials/") else "Guides"].append(page)
+    (api,) = [each for each in sections["Reference"] if isinstance(each, dict)]
     api["API"] = [{name: f"reference/{name}.md"} for name in _modules()]
     return config
 
@@ -48,8 +54,14 @@ def _modules() -> list[str]:
     """Return the modules and packages that have a page of their own."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["setuptools"]["packages"]
-    tops = [each for each in packages if each.count(".") < 2]
-    return [*_CONTRACT, *(each for each in tops if each not in ("sebulba", "sebulba.configs"))]
+    tops = [each for each in packages if each.count(".") < 2 and each != "sebulba"]
+    return [*_CONTRACT, *(each for each in tops if _is_code(each))]
+
+
+def _is_code(package: str) -> bool:
+    """Return whether a package has modules; the one of the shipped configs has only data."""
+    path = package.replace(".", "/")
+    return any((_ROOT / folder / path / "__init__.py").is_file() for folder in (".", "agents"))
 
 
 def _moved(source: str) -> str:

@@ -6,24 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from tests.docs.blocks import ROOT
-
-OWN_PAGES = {"index.md", "agents.md", "CHANGELOG.md", "CONTRIBUTING.md"}
-
-
-def _pages(tree):
-    if isinstance(tree, str):
-        return {tree}
-    parts = tree.values() if isinstance(tree, dict) else tree
-    return set().union(*map(_pages, parts))
-
-
-def test_the_site_has_every_page_of_the_documentation():
-    pages = _pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    documents = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    assert pages == documents | OWN_PAGES | {"reference"}
 
 
 @pytest.mark.slow
@@ -36,4 +20,6 @@ def test_the_site_builds_without_warnings_and_documents_every_package(tmp_path):
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "reference" / "sebulba.toolkit" / "index.html").read_text()
     assert "Return the entropy in nats" in re.sub(r"<[^>]*>", "", page)
+    for document in (ROOT / "docs").rglob("*.md"):
+        assert (tmp_path / document.relative_to(ROOT / "docs").with_suffix("")).is_dir()
     assert "sebulba.toolkit.distributions" in (tmp_path / "search/search_index.json").read_text()
