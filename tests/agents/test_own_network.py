@@ -210,7 +210,7 @@ def best_return(page, run_dir, name, *arguments):
 @pytest.mark.parametrize(
     ("name", "network"),
     [
-        ("impala", "small"),
+        pytest.param("impala", "small", marks=pytest.mark.slow),
         pytest.param("ppo", "small", marks=pytest.mark.slow),
         pytest.param("r2d2", "small", marks=pytest.mark.slow),
     ],

@@ -78,6 +78,7 @@ def test_stored_memory_is_that_of_a_fresh_replay_of_the_actor(lived):
     check_stored_memory(agent, networks, trajectories, draw(experience))
 
 
+@pytest.mark.slow
 def test_rows_of_trajectories_longer_than_what_is_learned_are_all_learned_from():
     config = dataclasses.replace(CONFIG, learn_length=2)
     agent = R2D2(config, RUN_SPEC)

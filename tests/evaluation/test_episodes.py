@@ -81,7 +81,7 @@ def test_a_timeout_of_an_environment_ends_the_evaluation():
     ("name", "greedy"),
     [
         ("impala", True),
-        ("r2d2", True),
+        pytest.param("r2d2", True, marks=pytest.mark.slow),
         pytest.param("sac", False, marks=pytest.mark.slow),
         ("cartpole", False),
     ],

@@ -24,8 +24,8 @@ experience = learner.state_of_host.experience
 np.savez(
     out,
     weights=np.asarray(learner.published["weights"]),
-    loss=np.array([update["loss"].item() for update in metrics]),
-    reward_sum=np.array([update["reward_sum"].item() for update in metrics]),
+    loss=np.concatenate([update["loss"] for update in metrics]),
+    reward_sum=np.concatenate([update["reward_sum"] for update in metrics]),
     final_count=np.asarray(experience.final_count),
 )
 hosts.disconnect()

@@ -90,7 +90,7 @@ def test_two_hosts_compute_the_update_of_one_with_as_many_devices(
             result["weights"], learner.published["weights"], rtol=1e-5, atol=1e-6
         )
         for name in ("loss", "reward_sum"):
-            expected = [update[name].item() for update in metrics]
+            expected = np.concatenate([update[name] for update in metrics])
             np.testing.assert_allclose(result[name], expected, rtol=1e-5, atol=1e-5)
 
 

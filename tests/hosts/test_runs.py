@@ -164,6 +164,7 @@ def stop_the_second(config, run_dir, *, heartbeat_s, update_s):
         return end_of(processes[0])
 
 
+@pytest.mark.slow
 def test_an_update_that_waits_for_a_stopped_host_is_ended_by_the_watchdog(config, tmp_path):
     code, output = stop_the_second(config, tmp_path / "run", heartbeat_s=600, update_s=2)
     assert code == EXIT_STUCK, output

@@ -92,6 +92,7 @@ def test_several_devices_and_actors_learn_the_same_as_in_lock_step():
     assert_same_runs(make_config("a2c_bandit", *flags, mode="anakin", devices="[0, 1]"))
 
 
+@pytest.mark.slow
 def test_a_goal_within_a_call_ends_the_run_at_its_cycle():
     flags = ["--run.total-env-steps", "60000", "--run.log-interval-env-steps", "50000"]
     config = make_config("ppo_bandit", *flags, mode="anakin")

@@ -137,6 +137,7 @@ def test_a_failure_raises_with_the_code_of_the_command_line(tmp_path):
         sebulba.train(make_config(tmp_path / "other", actor=ActorConfig(num_envs=0)))
 
 
+@pytest.mark.slow
 def test_what_a_callback_raises_comes_out_as_it_is(tmp_path):
     class Pruned(Exception):
         pass
@@ -148,6 +149,7 @@ def test_what_a_callback_raises_comes_out_as_it_is(tmp_path):
         sebulba.train(make_config(tmp_path / "run"), callbacks=[prune])
 
 
+@pytest.mark.slow
 def test_lines_of_text_go_to_the_log_or_to_stderr(tmp_path, caplog, capsys):
     with caplog.at_level(logging.INFO, "sebulba"):
         sebulba.train(make_config(tmp_path / "quiet"))

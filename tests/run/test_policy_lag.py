@@ -44,8 +44,18 @@ def outcome(config):
     return ring.learner.state, comparable(rows)
 
 
-@pytest.mark.parametrize("lag", [0, 1, 3])
-@pytest.mark.parametrize(("threads", "per_cycle"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("lag", "threads", "per_cycle"),
+    [
+        (0, 2, 1),
+        (1, 3, 2),
+        (3, 2, 1),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((0, 3, 2), (1, 2, 1), (3, 3, 2))
+        ),
+    ],
+)
 def test_serial_and_disturbed_threads_give_bitwise_the_same_run(lag, threads, per_cycle, disturb):
     settings = {"lag": lag, "threads": threads, "per_cycle": per_cycle}
     serial = outcome(make_config(mode="serial", **settings))

@@ -129,4 +129,4 @@ def test_usage_errors_are_reported_without_importing_jax():
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2
     assert "expected at least 1, got 0" in result.stderr
-    assert " jax" not in result.stderr
+    assert " jax\n" not in result.stderr

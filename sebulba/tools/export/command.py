@@ -1,6 +1,7 @@
 """The export of a policy, from parsed command line to exit code."""
 
 import argparse
+import importlib.util
 import pathlib
 import shutil
 import sys
@@ -27,6 +28,11 @@ _ACT, _ARRAYS, _DESCRIPTION, _LOADER = "act.jax", "arrays.npz", "policy.json", "
 
 def export(options: argparse.Namespace) -> int:
     """Export as the command line requests, print the directory, and return the exit code."""
+    if importlib.util.find_spec("flatbuffers") is None:
+        print(
+            "sebulba: jax.export needs flatbuffers: pip install 'sebulba[export]'", file=sys.stderr
+        )
+        return EXIT_CONFIG
     try:
         stored = load_stored_policy(options.run_dir, parse_which(options.checkpoint))
         directory = pathlib.Path(options.output or pathlib.Path(options.run_dir) / "export")

@@ -7,6 +7,7 @@ import pytest
 from tests.tools.check import mutants, mutation
 
 
+@pytest.mark.slow
 def test_every_operator_makes_mutants_of_the_shipped_agents():
     every = list(mutants.mutants(list(mutants.AGENT_OF)))
     assert len(every) >= 60
