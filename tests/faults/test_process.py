@@ -79,10 +79,14 @@ def test_a_run_directory_may_begin_with_the_home_directory(tmp_path, monkeypatch
 
 
 def test_a_terminal_that_closes_stops_a_run_as_sigterm_does_however_often_it_says_so():
-    with RunEnd().listening() as run_end:
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert run_end.signal == signal.SIGHUP
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # The tests may run under nohup.
+    try:
+        with RunEnd().listening() as run_end:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGHUP)
+            assert run_end.signal == signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 def test_nohup_keeps_a_run_deaf_to_its_terminal():
