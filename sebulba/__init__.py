@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sebulba.evaluation.policy import load_policy
     from sebulba.run.api import Result, TrainingError, TrainingInterrupted, train
     from sebulba.storage.checkpoints.restore import CheckpointError
-    from sebulba.tools.evaluation import EvaluationResult, evaluate
+    from sebulba.tools.evaluate.function import EvaluationResult, evaluate
 
 __version__ = "0.2.0"
 __all__ = [
@@ -34,11 +34,11 @@ _HOMES = {
     "CheckpointError": "sebulba.storage.checkpoints.restore",
     "Config": "sebulba.config.schema",
     "ConfigError": "sebulba.errors",
-    "EvaluationResult": "sebulba.tools.evaluation",
+    "EvaluationResult": "sebulba.tools.evaluate.function",
     "Result": "sebulba.run.api",
     "TrainingError": "sebulba.run.api",
     "TrainingInterrupted": "sebulba.run.api",
-    "evaluate": "sebulba.tools.evaluation",
+    "evaluate": "sebulba.tools.evaluate.function",
     "load_config": "sebulba.config.loading",
     "load_policy": "sebulba.evaluation.policy",
     "train": "sebulba.run.api",

@@ -1,8 +1,8 @@
-"""The command `python -m sebulba.evaluate`; its code is in `sebulba.tools.evaluate_command`."""
+"""The command `python -m sebulba.evaluate`; its code is in `sebulba.tools.evaluate.arguments`."""
 
 import sys
 
-from sebulba.tools.evaluate_command import main
+from sebulba.tools.evaluate.arguments import main
 
 if __name__ == "__main__":
     main()

@@ -1,8 +1,8 @@
-"""The command `python -m sebulba.train`; its code is in `sebulba.tools.train_command`."""
+"""The command `python -m sebulba.train`; its code is in `sebulba.tools.train`."""
 
 import sys
 
-from sebulba.tools.train_command import main
+from sebulba.tools.train import main
 
 if __name__ == "__main__":
     main()

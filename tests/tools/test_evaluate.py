@@ -11,14 +11,14 @@ from sebulba.envs import make_environment
 from sebulba.evaluation import episodes
 from sebulba.evaluation.protocol import notable_settings
 from sebulba.evaluation.rendering import load_opengl
-from sebulba.tools import evaluate_command
-from sebulba.tools.evaluate import evaluate as run_evaluation
+from sebulba.tools.evaluate import arguments as command_line
+from sebulba.tools.evaluate.command import evaluate as run_evaluation
 
 Image = pytest.importorskip("PIL.Image")
 
 
 def run_command(*arguments):
-    return run_evaluation(evaluate_command._parser().parse_args([str(each) for each in arguments]))
+    return run_evaluation(command_line._parser().parse_args([str(each) for each in arguments]))
 
 
 @pytest.mark.parametrize("name", ["impala", "r2d2", "sac"])

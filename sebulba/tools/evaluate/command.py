@@ -31,7 +31,7 @@ from sebulba.run.lifecycle import use_compilation_cache
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.files import write_json
-from sebulba.tools.evaluation import play, protocol_of
+from sebulba.tools.evaluate.function import play, protocol_of
 
 _PIPE_WIDTH = 120
 

@@ -10,7 +10,7 @@ def main() -> None:
     """Parse the command line, evaluate, and exit with one of the codes that training uses."""
     options = _parser().parse_args()
     # Imported late: jax takes over a second, which --help and usage errors should not cost.
-    from sebulba.tools.evaluate import evaluate
+    from sebulba.tools.evaluate.command import evaluate
 
     sys.exit(evaluate(options))
 
