@@ -28,6 +28,8 @@ _TARGET_ENTROPY = 10.0  # nats; out of reach
 _FEW = 5  # updates at either end, whose gradients are compared
 _MOST_WORK = 1e9  # parameters times elements of an observation
 _LEAST_TAKEN = 4  # times, of an action that is rewarded
+_LEAST_ENTROPY = 0.1  # nats, of the policy that a great entropy cost is tried on
+_MOST_HALVINGS = 6  # of the way from the initial networks to that policy
 _MOST_GROWTH = 1.2  # of a gradient that should vanish
 
 
@@ -195,6 +197,12 @@ def _check_entropy(trainer: _Trainer, networks: Networks) -> CheckResult:
         return float(np.mean(np.asarray(found[0]))) if found else None
 
     before = entropy(networks)
+    for _ in range(_MOST_HALVINGS):
+        if before is None or before > _LEAST_ENTROPY:
+            break
+        # The gradient of the entropy vanishes where a policy is certain.
+        networks = jax.tree.map(lambda a, b: (a + b) / 2, networks, trainer.sensitivity.networks)
+        before = entropy(networks)
     if before is None:
         return skipped(ENTROPY, "no distribution in the extras has an entropy")
     items = trainer.items(lambda item: np.zeros(item.trajectory.action.shape[:2]))

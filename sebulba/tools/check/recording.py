@@ -112,10 +112,8 @@ class _Recorder:
         """Record compilations of a cycle in which every function had been called before."""
         learner = self._subject.ring.learner
         num_updates = self._subject.agent.num_updates_per_cycle(learner.num_cycles - 1)
-        # Each actor has its own act cycle, and a first update compiles other code than the next.
-        called = {f"actor {item.actor_id}" for item in items}
-        called |= {"no update"} if num_updates == 0 else {"the first update"}
-        called |= {"another update"} if num_updates > 1 else set()
+        # Each actor has its own act cycle, and each number of updates its own program.
+        called = {f"actor {item.actor_id}" for item in items} | {f"{num_updates} updates"}
         if called <= self._seen:
             self._late += self._compiled
         self._seen |= called
