@@ -74,7 +74,7 @@ def make_record(run: Run, *, commit: str) -> dict[str, Any]:
         "commit": commit,
         "versions": run.process["versions"],
         "platform": run.process["platform"],
-        "config": run.config,
+        "config": {**run.config, "run_dir": None},  # a path of one machine
         "summary": {name: run.summary[name] for name in names},
         "curve": [[round(measured[i][name], 2) for name in columns] for i in chosen],
     }
