@@ -163,7 +163,8 @@ def test_the_repository_speaks_of_itself_alone():
         path
         for folder in ("sebulba", "agents", "benchmarks", "configs", "docs", "tests")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".md", ".yaml", ".toml", ".json"} and path != pathlib.Path(__file__)
+        if path.suffix in {".py", ".md", ".yaml", ".toml", ".json"}
+        and path != pathlib.Path(__file__)
     ]
     foreign = re.compile(r"\.\./shared|/work/|/opt/venv|/root/")
     assert [str(path) for path in texts if foreign.search(path.read_text())] == []
