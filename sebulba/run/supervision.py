@@ -30,7 +30,8 @@ from sebulba.storage.metrics.writers import WriterQueue
 from sebulba.types import TrajectoryItem
 
 _POLL_S = 0.2
-# A stop takes 10 s at most, of which saving and closing the writers need the rest.
+# A stop takes 10 s at most, of which saving and closing the writers need the rest, unless an
+# update takes longer.
 _STOP_DEADLINE_S = 7.0
 _STOP_DEADLINE_OF_STUCK_S = 1.0
 _NO_LIMITS = Timeouts()
