@@ -27,7 +27,8 @@ COMPILATION = "every function is compiled once"
 UPDATES = "updates descend, and reach every leaf in use"
 PREFERENCE = "rewarded actions become more likely"
 ENTROPY = "the entropy bonus raises the entropy"
-VALUES = "values approach rewards"
+VALUES = "values approach rewards, and count the next value once"
+SYMMETRY = "rewards and penalties weigh the same"
 PRIORITIES = "a TD error sets the priority of its own sequence"
 EPOCHS = "each epoch learns once from every transition"
 PADDING = "environments without valid rows change nothing"
@@ -60,6 +61,7 @@ SHORT_NAMES = {
     "preference": PREFERENCE,
     "entropy": ENTROPY,
     "values": VALUES,
+    "symmetry": SYMMETRY,
     "priorities": PRIORITIES,
     "epochs": EPOCHS,
     "padding": PADDING,

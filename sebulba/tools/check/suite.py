@@ -19,11 +19,13 @@ from sebulba.tools.check import (
     learning,
     memory,
     names,
+    priorities,
     randomness,
     samples,
     sampling,
     scale,
     updates,
+    values,
 )
 from sebulba.tools.check.names import PIPELINE, PROTOCOL
 from sebulba.tools.check.recording import Recording, first_learning_cycle, record
@@ -119,12 +121,14 @@ _RECORDING_CHECKS = (
         _learns(
             direction.PREFERENCE,
             direction.ENTROPY,
-            direction.VALUES,
             run=direction.check_direction,
         ),
         needs_jit=True,  # hundreds of updates
     ),
-    _learns(samples.PRIORITIES, run=samples.check_priorities),
+    dataclasses.replace(
+        _learns(values.VALUES, values.SYMMETRY, run=values.check_values), needs_jit=True
+    ),
+    _learns(priorities.PRIORITIES, run=priorities.check_priorities),
     _learns(samples.EPOCHS, run=samples.check_epochs),
     _learns(scale.PADDING, run=scale.check_padding),
     dataclasses.replace(
