@@ -19,6 +19,7 @@ from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.q_learning import QNetworks
 from sebulba_agents.replay_config import DDQNConfig
+from tests.agents.target_periods import check_copies_to_the_target
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
@@ -233,22 +234,7 @@ def test_replay_metrics_are_of_all_rows():
 
 def test_optimize_copies_to_the_target_once_a_period_also_after_a_discarded_update():
     agent, networks = agent_and_networks()
-    experience = agent.init_experience(networks, NUM_ENVS)
-    opt_state = jax.jit(agent.init_opt_state)(networks)
-    grads = jax.tree.map(jnp.ones_like, networks)
-    optimize = jax.jit(agent.optimize)
-    copies = []
-    # Updates 4 and 7 are discarded; the last of a period of 2 is odd.
-    for step in (0, 1, 2, 3, 5, 6, 8, 9):
-        clock = dataclasses.replace(experience.clock, step=jnp.int32(step))
-        experience = dataclasses.replace(experience, clock=clock)
-        after, opt_state = optimize(networks, opt_state, grads, experience)
-        is_copy = jax.tree.all(jax.tree.map(jnp.array_equal, after.target, after.online))
-        if not is_copy:
-            chex.assert_trees_all_equal(after.target, networks.target)
-        copies.append((step, bool(is_copy)))
-        networks = after
-    assert [step for step, is_copy in copies if is_copy] == [1, 3, 5, 8, 9]
+    check_copies_to_the_target(agent, networks, agent.init_experience(networks, NUM_ENVS))
 
 
 def test_actors_get_the_online_parameters_only():
