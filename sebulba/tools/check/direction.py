@@ -14,12 +14,12 @@ from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import CheckResult, failed, passed, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, settings_of
-from sebulba.tools.check.training import Trainer, in_steps, too_large
+from sebulba.tools.check.temperature import check_target_entropy
+from sebulba.tools.check.training import Trainer, in_steps, mean_component, too_large
 from sebulba.types import Networks
 
 _UPDATES = 40
 _ENTROPY_COST = 10.0  # far above any other term of the loss
-_TARGET_ENTROPY = 10.0  # nats; out of reach
 _LEAST_TAKEN = 4  # times, of an action that is rewarded
 _LEAST_ENTROPY = 0.1  # nats, of the policy that a great entropy cost is tried on
 _MOST_HALVINGS = 6  # of the way from the initial networks to that policy
@@ -61,7 +61,7 @@ def _check_preference(trainer: Trainer) -> tuple[CheckResult, Networks]:
 def _reward_and_compare(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Networks]:
     def reward(item: RecordedTrajectory) -> np.ndarray:
         action = item.trajectory.action
-        return _mean_component(action) if wanted is None else _equals(action, wanted)
+        return mean_component(action) if wanted is None else _equals(action, wanted)
 
     def liking(networks: Networks) -> float:
         action, distributions = trainer.acted(networks)
@@ -97,10 +97,6 @@ def _reward_and_compare(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Net
     ), trained
 
 
-def _mean_component(action: np.ndarray) -> np.ndarray:
-    return np.clip(action, -1.0, 1.0).reshape(*action.shape[:2], -1).mean(axis=-1)
-
-
 def _equals(action: np.ndarray, wanted: Any) -> np.ndarray:
     return (action == wanted).reshape(*action.shape[:2], -1).all(axis=-1)
 
@@ -108,7 +104,7 @@ def _equals(action: np.ndarray, wanted: Any) -> np.ndarray:
 def _check_entropy(trainer: Trainer, networks: Networks) -> CheckResult:
     """Begin with a policy that prefers an action, and learn with a great entropy cost."""
     if "target_entropy" in dict(settings_of(trainer.subject.config.agent)):
-        return _check_target_entropy(trainer)
+        return check_target_entropy(trainer)
     if trainer.subject.setting("entropy_cost") is None:
         return skipped(ENTROPY, "the agent has no setting `entropy_cost` or `target_entropy`")
     costly = Trainer(trainer.subject, trainer.sensitivity, entropy_cost=_ENTROPY_COST)
@@ -138,26 +134,4 @@ def _check_entropy(trainer: Trainer, networks: Networks) -> CheckResult:
         f"networks (updates 0 … {_UPDATES - 1}): expected the policy's entropy to grow with an"
         f" entropy_cost of {_ENTROPY_COST:g}, got {after:.3f} nats after {before:.3f}; likely"
         " cause: the entropy has the wrong sign in the loss",
-    )
-
-
-def _check_target_entropy(trainer: Trainer) -> CheckResult:
-    """Compare how far samples are from greedy actions, for a low and for a high target entropy."""
-    items = in_steps(
-        trainer.sensitivity.items, lambda item: _mean_component(item.trajectory.action)
-    )
-
-    def spread(target_entropy: float) -> float:
-        other = Trainer(trainer.subject, trainer.sensitivity, target_entropy=target_entropy)
-        return trainer.spread(other.train(items, num_updates=4 * _UPDATES))
-
-    low, high = spread(-_TARGET_ENTROPY), spread(_TARGET_ENTROPY)
-    if high > low:
-        detail = f"samples are {high:.3f} from greedy actions with a high target, {low:.3f} with a"
-        return passed(ENTROPY, f"{detail} low one")
-    return failed(
-        ENTROPY,
-        f"networks (updates 0 … {4 * _UPDATES - 1}): expected samples farther from greedy actions"
-        f" with a target_entropy of {_TARGET_ENTROPY:g} than with {-_TARGET_ENTROPY:g}, got"
-        f" {high:.3f} and {low:.3f}; likely cause: a sign in the temperature's loss",
     )

@@ -18,6 +18,7 @@ from sebulba.types import Experience, Networks
 
 _SEQUENCES_TRIED = 16
 _GREAT = 1e4  # a reward far above any value
+_MOST_ROWS = 128  # of a sequence
 _LEAST_SHARE = 0.05  # of a great reward's priority, in all that it changes noticeably
 _TOLERANCE = 0.05  # of a priority, relative to the greatest
 
@@ -39,8 +40,8 @@ def check_priorities(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
     mix = subject.setting("priority_mix")
     if failure is None and isinstance(mix, float):
         episodes = _Priorities(subject, sensitivity, in_steps(sensitivity.items, lambda _: 0.0))
-        failure, measured = _compare_mix(episodes, drawn, mix)
-        detail += f"{measured}"
+        failure, measured = _compare_mix(episodes, mix)
+        detail += measured
     return failed(PRIORITIES, failure) if failure else passed(PRIORITIES, detail)
 
 
@@ -140,32 +141,23 @@ def _without_errors(priorities: _Priorities, drawn: np.ndarray) -> str | None:
     )
 
 
-def _compare_mix(
-    priorities: _Priorities, drawn: np.ndarray, mix: float
-) -> tuple[str | None, str]:
+def _compare_mix(priorities: _Priorities, mix: float) -> tuple[str | None, str]:
     """Compare priorities of sequences with one great reward, and with nothing but great ones.
 
     Every episode has one step, so a reward is in one TD error. Among k errors, a single great one
     gives η + (1 − η)/k times the priority of k of them.
     """
-    for stream, slot in drawn[:_SEQUENCES_TRIED]:
-        first = int(slot) * priorities.stride
-        zeros = np.zeros_like(priorities.rewards)
-
-        def priority(rows: Any, stream: int = stream, slot: int = slot) -> float:
-            rewards = zeros.copy()
-            rewards[stream, rows] = _GREAT
-            mass = priorities.mass(rewards)[stream, slot]
-            return float(mass ** (1.0 / priorities.exponent))
-
-        everywhere = priority(slice(None))
-        least = _LEAST_SHARE * everywhere
+    zeros = np.zeros_like(priorities.rewards)
+    before, after = priorities.mass(zeros), priorities.mass(zeros + _GREAT)
+    for stream, slot in np.argwhere(before != after)[:_SEQUENCES_TRIED]:
+        everywhere = after[stream, slot] ** (1.0 / priorities.exponent)
         singles = []
-        for row in range(first, zeros.shape[1]):
-            single = priority(row)
-            singles += [single] if single > least else []
-            if single <= least and singles and row > first + 2 * len(singles) + 2:
-                break
+        first = int(slot) * priorities.stride
+        for row in range(first, min(first + _MOST_ROWS, zeros.shape[1])):
+            rewards = zeros.copy()
+            rewards[stream, row] = _GREAT
+            single = priorities.mass(rewards)[stream, slot] ** (1.0 / priorities.exponent)
+            singles += [single] if single > _LEAST_SHARE * everywhere else []
         if len(singles) < 2:
             continue
         expected = mix + (1.0 - mix) / len(singles)

@@ -102,6 +102,14 @@ _RECORDING_CHECKS = (
     _acts(randomness.ACTORS, randomness.ENVIRONMENTS, run=randomness.check_randomness),
     _acts(sampling.STEPS, sampling.GREEDY, sampling.BEHAVIOUR, run=sampling.check_sampling),
     _Check(
+        names=(acting.LEGAL,),
+        run=lambda context: acting.check_legal(
+            context.subject,
+            context.recording,
+            context.sensitivity if first_learning_cycle(context.subject) is not None else None,
+        ),
+    ),
+    _Check(
         names=(efficiency.DONATION,),
         run=lambda context: efficiency.check_donation(context.subject, context.recording),
         needs_jit=True,
@@ -126,7 +134,8 @@ _RECORDING_CHECKS = (
         needs_jit=True,  # hundreds of updates
     ),
     dataclasses.replace(
-        _learns(values.VALUES, values.SYMMETRY, run=values.check_values), needs_jit=True
+        _learns(values.VALUES, values.SYMMETRY, values.ADVANTAGES, run=values.check_values),
+        needs_jit=True,
     ),
     _learns(priorities.PRIORITIES, run=priorities.check_priorities),
     _learns(samples.EPOCHS, run=samples.check_epochs),

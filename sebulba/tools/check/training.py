@@ -18,8 +18,10 @@ from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
 from sebulba.types import EnvStep, Experience, Networks, PyTree
 
+_SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
 # To get somewhere in few updates.
 _SETTINGS: dict[str, Any] = {"learning_rate": 0.01, "target_period": 10}
+_DRAWS = 8  # losses, whose gradients are averaged
 _MOST_WORK = 1e9  # parameters times elements of an observation
 
 Items = Sequence[RecordedTrajectory]
@@ -66,9 +68,7 @@ class Trainer:
         item = self.sensitivity.items[-1]
         return f"{item.place}, rows 0 … {len(item.trajectory.action)}"
 
-    def acted(
-        self, networks: Networks, *, greedy: bool = True
-    ) -> tuple[np.ndarray, list[Any]]:
+    def acted(self, networks: Networks, *, greedy: bool = True) -> tuple[np.ndarray, list[Any]]:
         """Return actions `[T, B, ...]` on recorded rows, and the distributions in the extras."""
         rows = _acted_rows(self.sensitivity.items[-1])
         action, extras, _ = self._act(networks, self._state, rows, greedy)
@@ -129,6 +129,12 @@ class Trainer:
         (_, (experience, _)), grads = self._loss(networks, experience, key, jnp.int32(step))
         return grads, experience
 
+    def mean_gradients(self, networks: Networks, items: Items) -> list[np.ndarray]:
+        """Return the leaves of gradients, averaged over several losses."""
+        experience = self.experience(networks, items)
+        draws = [_arrays(self.gradients(networks, experience, step)[0]) for step in range(_DRAWS)]
+        return [np.mean(each, axis=0) for each in zip(*draws, strict=True)]
+
     def train(
         self,
         items: Items,
@@ -154,11 +160,37 @@ class Trainer:
             networks = after if leaves is None else chosen(leaves, after, networks)
         return networks
 
+    def settled(self, networks: Networks, items: Items, leaves: Sequence[bool]) -> Networks:
+        """Return networks after many updates without gradients: target networks follow.
+
+        Args:
+            networks: before.
+            items: the trajectories of the experience that `optimize` gets.
+            leaves: which leaves may change.
+        """
+        grads, experience = self.gradients(networks, self.experience(networks, items))
+        pairs = zip(leaves, _arrays(grads), strict=True)
+        is_target = [may_change and not np.any(grad) for may_change, grad in pairs]
+        if not any(is_target):
+            return networks
+        nothing = jax.tree.map(jnp.zeros_like, grads)
+
+        def update(_: int, carry: tuple) -> tuple:
+            return self._agent.optimize(*carry, nothing, experience)
+
+        def follow(networks: Networks) -> Networks:
+            start = networks, self._agent.init_opt_state(networks)
+            return jax.lax.fori_loop(0, _SETTLING_UPDATES, update, start)[0]
+
+        return chosen(is_target, jax.jit(follow)(networks), networks)
+
 
 def chosen(leaves: Iterable[bool], new: PyTree, old: PyTree) -> PyTree:
     """Return a pytree with the chosen leaves of one, and the other leaves of the other."""
     pairs = zip(leaves, jax.tree.leaves(new), jax.tree.leaves(old), strict=True)
-    return jax.tree.unflatten(jax.tree.structure(old), [a if is_new else b for is_new, a, b in pairs])
+    return jax.tree.unflatten(
+        jax.tree.structure(old), [a if is_new else b for is_new, a, b in pairs]
+    )
 
 
 def in_steps(items: Items, reward: RewardOf) -> list[RecordedTrajectory]:
@@ -183,6 +215,11 @@ def without_ends(items: Items, reward: RewardOf) -> list[RecordedTrajectory]:
         return nowhere, is_first
 
     return _with_rows(items, reward, flags)
+
+
+def mean_component(action: np.ndarray) -> np.ndarray:
+    """Return the mean component `[T, B]` of continuous actions, clipped to ±1."""
+    return np.clip(action, -1.0, 1.0).reshape(*action.shape[:2], -1).mean(axis=-1)
 
 
 def _with_rows(

@@ -12,11 +12,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from sebulba.tools.check.names import SYMMETRY, VALUES
+from sebulba.tools.check.names import ADVANTAGES, SYMMETRY, VALUES
+from sebulba.tools.check.perturbation import Perturbation, is_valid
 from sebulba.tools.check.result import CheckResult, as_numpy, failed, leaf_name, passed, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
-from sebulba.tools.check.training import Items, Trainer, in_steps, too_large, without_ends
+from sebulba.tools.check.training import (
+    Items,
+    Trainer,
+    chosen,
+    in_steps,
+    too_large,
+    without_ends,
+)
 from sebulba.types import Networks, PyTree
 
 # One loss for all rows, in which rewards count as they are, and nothing but rewards counts.
@@ -34,8 +42,12 @@ _STEP = 1.0  # by which values are to change
 _ENOUGH = 0.6  # of it
 _TOLERANCE = 0.3  # of the weight of a bootstrap value
 _SMALL = 0.05  # change of a reward, whose effect is linear
+_MOST_BEND = 0.5  # of gradients that count as linear, relative to their slope
 _GREAT = 100.0  # a reward far above any value
 _MOST_ASYMMETRY = 0.5
+_SAME = 1e-4  # relative change of a gradient by rounding
+_CONSTANT = 5.0  # added to rewards of standard deviation 1
+_MOST_CHANGE = 0.05  # of a gradient by that constant, relative
 
 MakeItems = Callable[..., Items]
 
@@ -44,11 +56,18 @@ def check_values(subject: Subject, sensitivity: LossSensitivity) -> list[CheckRe
     """Learn that every action is worth 1 more, then 1 less, and look at the gradients."""
     reason = too_large(subject, sensitivity)
     if reason is not None:
-        return [skipped(name, reason) for name in (VALUES, SYMMETRY)]
+        return [skipped(name, reason) for name in (VALUES, SYMMETRY, ADVANTAGES)]
     values = _Values(Trainer(subject, sensitivity, **_SETTINGS))
     tried = [sensitivity.networks]
     result = _check_fixed_point(values, tried)
-    return [result, _check_symmetry(values, tried)]
+    if result.status != "fail":
+        failure = _depends_on_policy(values)
+        result = failed(VALUES, failure) if failure else result
+    return [
+        result,
+        _check_symmetry(values, tried),
+        _check_advantages(subject, sensitivity),
+    ]
 
 
 class _Values:
@@ -77,9 +96,18 @@ class _Values:
         rest = zip(self.leaves, grads, self.trainer.is_acting, strict=True)
         return [is_value or not (np.any(grad) or acts) for is_value, grad, acts in rest]
 
-    def gradients(self, make: MakeItems, networks: Networks, reward: float) -> PyTree:
-        """Return the gradients of the loss with the same reward for every action."""
-        items = make(self.trainer.sensitivity.items, lambda item: reward)
+    def gradients(
+        self, make: MakeItems, networks: Networks, reward: float, items: Items | None = None
+    ) -> PyTree:
+        """Return the gradients of the loss with the same reward for every action.
+
+        Args:
+            make: `in_steps` or `without_ends`.
+            networks: differentiated.
+            reward: of every action.
+            items: trajectories; None: the recorded ones.
+        """
+        items = make(items or self.trainer.sensitivity.items, lambda item: reward)
         return self.trainer.gradients(networks, self.trainer.experience(networks, items))[0]
 
     def vanishing_reward(
@@ -93,7 +121,7 @@ class _Values:
         slope = (upper - lower) / (2.0 * _SMALL)
         size = float(slope @ slope)
         error = np.linalg.norm(middle - 0.5 * (lower + upper)) / _SMALL
-        if size == 0.0 or error > 0.1 * np.sqrt(size):
+        if size == 0.0 or error > _MOST_BEND * np.sqrt(size):
             return None
         return near - float(middle @ slope) / size
 
@@ -121,10 +149,11 @@ class _Values:
             found = self.vanishing_reward(in_steps, networks, value)
             if found is None:
                 break
-            value = found
+            # Once more: rescaled values are not linear in rewards.
+            value = self.vanishing_reward(in_steps, networks, found) or found
             if abs(value - start) > _ENOUGH * abs(reward - start):
                 break
-        return networks, value
+        return self.trainer.settled(networks, items, self._learned_leaves), value
 
 
 def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
@@ -171,6 +200,45 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
     )
 
 
+def _depends_on_policy(values: _Values) -> str | None:
+    """Change the policy: with episodes of one step, values have to learn the same from a replay.
+
+    Unless the loss uses the stored policy, as importance weights do.
+    """
+    trainer = values.trainer
+    items, networks = trainer.sensitivity.items, trainer.sensitivity.networks
+    pairs = [*zip(values.leaves, trainer.is_acting, strict=True)]
+    is_apart = any(values.leaves) and not any(a and b for a, b in pairs)
+    if trainer.sensitivity.is_on_policy or not is_apart or _uses_extras(trainer):
+        return None
+    leaves, structure = jax.tree.flatten(networks)
+    rng = np.random.default_rng(0)
+    others = [leaf + rng.normal(size=leaf.shape).astype(leaf.dtype) for leaf in leaves]
+    other = chosen(trainer.is_acting, jax.tree.unflatten(structure, others), networks)
+    steps = in_steps(items, lambda item: _STEP)
+    grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    for path, is_value, grad, changed in zip(paths, values.leaves, grads, other_grads, strict=True):
+        if is_value and np.max(np.abs(grad - changed)) > _SAME * np.max(np.abs(grad)):
+            return (
+                f"{leaf_name('gradient', path)} ({trainer.place}): expected the same with another"
+                " policy, when each episode has one step, since values then learn nothing but"
+                f" rewards, got a change of {np.max(np.abs(grad - changed)):.3g} of"
+                f" {np.max(np.abs(grad)):.3g}; likely cause: a stop_gradient around the value"
+                " function's parameters is missing in the policy's loss"
+            )
+    return None
+
+
+def _uses_extras(trainer: Trainer) -> bool:
+    changed = Perturbation(
+        field="extras",
+        rows=is_valid,
+        action_space=trainer.subject.run_spec.environment.action_space,
+    ).apply(trainer.sensitivity.items)
+    return trainer.sensitivity.has_effect(changed)
+
+
 def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
     """Compare the gradients with a great reward for every action, and with a great penalty.
 
@@ -182,12 +250,9 @@ def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
     for networks in tried:
         items = trainer.acted_again(networks, trainer.sensitivity.items)
 
-        def gradients(reward: float) -> list[np.ndarray]:
-            changed = in_steps(items, lambda item: reward)
-            return _leaves(trainer.gradients(networks, trainer.experience(networks, changed))[0])
-
         rewards = (_GREAT, 2.0 * _GREAT, -_GREAT, -2.0 * _GREAT)
-        every = zip(paths, *map(gradients, rewards), strict=True)
+        gradients = [_leaves(values.gradients(in_steps, networks, each, items)) for each in rewards]
+        every = zip(paths, *gradients, strict=True)
         for path, reward, more_reward, penalty, more_penalty in every:
             sizes = [np.linalg.norm(each) for each in (reward, penalty)]
             more = [np.linalg.norm(each) for each in (more_reward, more_penalty)]
@@ -207,6 +272,44 @@ def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
     if not compared:
         return skipped(SYMMETRY, "no gradient grows with great rewards")
     return passed(SYMMETRY, f"opposite gradients of {compared} leaves with rewards and penalties")
+
+
+def _check_advantages(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+    """Add a constant to all rewards: standardised advantages of actions stay what they are."""
+    if subject.setting("normalize_advantage", "standardize_advantage", "norm_adv") is not True:
+        return skipped(ADVANTAGES, "the agent has no setting `normalize_advantages`, or not true")
+    settings = _SETTINGS | {"normalize_advantages": True, "baseline_cost": 0.0}
+    trainer = Trainer(subject, sensitivity, **settings)
+    networks = sensitivity.networks
+    rng = np.random.default_rng(subject.config.seed)
+    noise = [rng.normal(size=item.trajectory.action.shape[:2]) for item in sensitivity.items]
+
+    def gradients(constant: float) -> list[np.ndarray]:
+        rewards = iter(noise)
+        items = in_steps(sensitivity.items, lambda item: constant + next(rewards))
+        return trainer.mean_gradients(networks, items)
+
+    # Leaves that a value function shares may change, but not all of the policy's.
+    changes = [
+        float(np.max(np.abs(one - other)) / np.max(np.abs(one)))
+        for one, other, acts in zip(
+            gradients(0.0), gradients(_CONSTANT), trainer.is_acting, strict=True
+        )
+        if acts and np.any(one)
+    ]
+    if not changes:
+        return skipped(ADVANTAGES, "no leaf that acting depends on has a gradient")
+    if min(changes) <= _MOST_CHANGE:
+        return passed(
+            ADVANTAGES, f"a constant of {_CONSTANT:g} changes gradients by {min(changes):.1e} only"
+        )
+    return failed(
+        ADVANTAGES,
+        f"trajectory.env_steps.reward (all rows, {trainer.place}): expected {_CONSTANT:g} more for"
+        " every action to leave the policy's gradients as they are, when each episode has one step"
+        f" (agent.normalize_advantages), got a relative change of {min(changes):.2g} or more in"
+        " every leaf; likely cause: the mean is not subtracted from the advantages",
+    )
 
 
 def _leaves(tree: PyTree) -> list[np.ndarray]:

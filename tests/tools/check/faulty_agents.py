@@ -266,6 +266,26 @@ class IgnoresGreedy(Faulty):
         return self.sound.act(networks, actor_state, env_step, greedy=False)
 
 
+class IgnoresMask(Faulty):
+    """Takes illegal actions, and learns as if all were legal."""
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        every = jnp.ones_like(env_step.action_mask)
+        env_step = dataclasses.replace(env_step, action_mask=every)
+        return self.sound.act(networks, actor_state, env_step, greedy=greedy)
+
+
+class LearnsIllegalActions(Faulty):
+    """Acts legally, but learns as if all actions were legal."""
+
+    def update_experience(self, *args):
+        def allow(env_steps):
+            every = jnp.ones_like(env_steps.action_mask)
+            return dataclasses.replace(env_steps, action_mask=every)
+
+        return _with_trajectory(self, allow)(*args)
+
+
 class PrioritiesOfOthers(Faulty):
     """Gives each sampled sequence the priority of the one before it in the batch."""
 

@@ -17,7 +17,7 @@ import pathlib
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,16 +30,21 @@ AGENT_OF = {
     "impala": "impala",
     "actor_critic": "impala",
     "ppo": "ppo",
+    "pqn": "pqn",
     "ddqn": "ddqn",
     "q_learning": "r2d2",
     "r2d2": "r2d2",
     "sac": "sac",
 }
 _REDUCTIONS = ("masked_mean", "masked_sum", "masked_moments", "reduce")
+_EVERY = ("every", "jnp.ones_like(drawn)")  # masks that leave nothing out
 _SWAPS = {"online": "target", "target": "online", "terminated": "truncated"}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "impala": {"normalize_observations": True, "normalize_rewards": True, "reward_clip": 1.0},
     "ppo": {"value_clip": 0.2},
+    # Else the short run never sees a copy to the target network.
+    "ddqn": {"target_period": 2},
+    "r2d2": {"target_period": 2},
 }
 # By module and original expression. The first one changes bits, but not what is learned.
 EQUIVALENT = {
@@ -87,6 +92,8 @@ def _off_by_one(node: ast.AST) -> ast.AST | None:
 
 def _without_mask(node: ast.AST) -> ast.AST | None:
     if isinstance(node, ast.Call) and ast.unparse(node.func) in _REDUCTIONS and len(node.args) == 2:
+        if ast.unparse(node.args[1]) in _EVERY:
+            return None
         node.args[1] = ast.parse(f"jnp.ones_like({ast.unparse(node.args[1])})", mode="eval").body
         return node
     return None
@@ -186,8 +193,16 @@ def _make_settings(agent: str) -> Any:
     return dataclasses.replace(settings, **_SETTINGS.get(agent, {}))
 
 
-def examine_all(every: list[Mutant], results: pathlib.Path | None) -> Iterator[dict[str, Any]]:
-    """Yield the outcome of each mutant; those in the file of results are taken from it."""
+def examine_all(
+    every: list[Mutant], results: pathlib.Path | None, again: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yield the outcome of each mutant; those in the file of results are taken from it.
+
+    Args:
+        every: the mutants.
+        results: JSON; None: no file.
+        again: outcomes in the file that are examined anew.
+    """
     import jax
 
     jax.config.update("jax_num_cpu_devices", 2)
@@ -195,31 +210,33 @@ def examine_all(every: list[Mutant], results: pathlib.Path | None) -> Iterator[d
     jax.config.update("jax_compilation_cache_dir", str(CACHE))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_disable_most_optimizations", True)
+    known = json.loads(results.read_text()) if results is not None and results.exists() else []
+    rows = {_key(row): row for row in known}
+    originals: dict[str, Any] = {}
+    for each in every:
+        row = dataclasses.asdict(each) | {"agent": AGENT_OF[each.module]}
+        del row["tree"]
+        key = _key(row)
+        if key not in rows or rows[key]["kind"] in again:
+            rows[key] = row | _examine(each, originals)
+            if results is not None:
+                text = json.dumps([*rows.values()], indent=1, ensure_ascii=False)
+                results.write_text(text + "\n")
+        yield rows[key]
+
+
+def _examine(mutant: Mutant, originals: dict[str, Any]) -> dict[str, Any]:
     from tests.tools.check import mutation
 
-    known = json.loads(results.read_text()) if results is not None and results.exists() else []
-    keys = [_key(each) for each in known]
-    originals: dict[str, mutation.Original] = {}
-    rows = []
-    for each in every:
-        agent = AGENT_OF[each.module]
-        row = dataclasses.asdict(each) | {"agent": agent}
-        del row["tree"]
-        if _key(row) in keys:
-            row = known[keys.index(_key(row))]
-        else:
-            if agent not in originals:
-                originals[agent] = mutation.original(make_config(agent))
-            start = time.process_time()
-            with mutation.mutated(f"sebulba_agents.{each.module}", each.tree):
-                row |= dataclasses.asdict(mutation.examine(originals[agent]))
-            row["cpu_seconds"] = round(time.process_time() - start, 1)
-        if row["kind"] == "missed" and (each.module, each.before) in EQUIVALENT:
-            row["kind"] = "equivalent"
-        rows.append(row)
-        if results is not None:
-            results.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-        yield row
+    agent = AGENT_OF[mutant.module]
+    if agent not in originals:
+        originals[agent] = mutation.original(make_config(agent))
+    start = time.process_time()
+    with mutation.mutated(f"sebulba_agents.{mutant.module}", mutant.tree):
+        outcome = dataclasses.asdict(mutation.examine(originals[agent]))
+    if outcome["kind"] == "missed" and (mutant.module, mutant.before) in EQUIVALENT:
+        outcome["kind"] = "equivalent"
+    return outcome | {"cpu_seconds": round(time.process_time() - start, 1)}
 
 
 def _key(row: dict[str, Any]) -> tuple:
@@ -262,6 +279,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(AGENT_OF), help="modules")
     parser.add_argument("--lines", nargs="+", type=int, help="of the modules")
     parser.add_argument("--results", type=pathlib.Path, help="JSON, to continue from and to")
+    parser.add_argument("--again", nargs="+", default=(), help="outcomes to examine anew: missed")
     parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     options = parser.parse_args()
     every = [
@@ -274,7 +292,7 @@ def main() -> None:
             print(f"{each.module}.py:{each.line} {each.operator}: {each.before} → {each.after}")
         return
     rows = []
-    for row in examine_all(every, options.results):
+    for row in examine_all(every, options.results, options.again):
         rows.append(row)
         print(row["kind"], row["check"], f"{row['module']}.py:{row['line']}", row["operator"])
         print("   ", row["before"], "→", row["after"], f"({row['cpu_seconds']} s)")

@@ -22,7 +22,7 @@ from sebulba.tools.check.recording import record
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import assemble_subject
 from sebulba.tools.check.suite import check
-from sebulba_agents.config import ImpalaConfig, PPOConfig
+from sebulba_agents.config import ImpalaConfig, PPOConfig, PQNConfig
 from sebulba_agents.replay_config import DDQNConfig, R2D2Config, SACConfig
 from tests.tools.check.faulty_agents import faulty
 from tests.tools.check.small_agents import SmallConfig
@@ -49,6 +49,7 @@ AGENTS = {
     "r2d2": R2D2,
     "ppo": PPOConfig(hidden_sizes=(4,), num_minibatches=4, num_epochs=2),
     "ddqn": DDQNConfig(hidden_sizes=(4,), min_replay_rows=120, **SMALL_REPLAY),
+    "pqn": PQNConfig(hidden_sizes=(4,), num_minibatches=4, num_epochs=2),
     "sac": SACConfig(hidden_sizes=(8,), min_replay_rows=120, **SMALL_REPLAY),
     "small": SmallConfig(),
     "continuous": SmallConfig(discount=0.8),
