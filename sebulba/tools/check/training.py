@@ -12,7 +12,7 @@ import numpy as np
 from sebulba.tools.check.acting import unroll
 from sebulba.tools.check.capture import as_data, from_data
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import as_numpy
+from sebulba.tools.check.result import as_numpy, is_key
 from sebulba.tools.check.sampling import is_distribution
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
@@ -87,9 +87,8 @@ class Trainer:
         before = _arrays(self.acted(self.sensitivity.networks))
         found = []
         for index, leaf in enumerate(leaves):
-            noise = np.random.default_rng(0).normal(size=leaf.shape)
             others = [*leaves]
-            others[index] = leaf + jnp.asarray(noise, leaf.dtype)
+            others[index] = with_noise(leaf, np.random.default_rng(0))
             after = _arrays(self.acted(jax.tree.unflatten(structure, others)))
             found.append(not all(map(np.array_equal, before, after)))
         return found
@@ -183,6 +182,13 @@ class Trainer:
             return jax.lax.fori_loop(0, _SETTLING_UPDATES, update, start)[0]
 
         return chosen(is_target, jax.jit(follow)(networks), networks)
+
+
+def with_noise(leaf: jax.Array, rng: np.random.Generator) -> jax.Array:
+    """Return a leaf with standard normal noise; random keys are returned unchanged."""
+    if is_key(leaf):
+        return leaf
+    return leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype)
 
 
 def chosen(leaves: Iterable[bool], new: PyTree, old: PyTree) -> PyTree:

@@ -125,7 +125,7 @@ def _wrong_period(
             f"{name} (updates {', '.join(map(str, copies))}): expected a change in every"
             f" {_PERIOD}rd of {len(changes)} updates with agent.target_period {_PERIOD}, and the"
             f" first until update {_PERIOD}; likely cause: the target network is not kept between"
-            " copies, or the period is counted from another update"
+            " copies, or the period does not count updates from the first one on"
         )
     if set(np.flatnonzero(publishes)) <= set(copies) and len(learns) > len(copies):
         return (

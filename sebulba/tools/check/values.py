@@ -23,6 +23,7 @@ from sebulba.tools.check.training import (
     chosen,
     in_steps,
     too_large,
+    with_noise,
     without_ends,
 )
 from sebulba.types import Networks, PyTree
@@ -196,7 +197,7 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
         f"trajectory.env_steps.reward (all rows, {values.trainer.place}): expected the gradients"
         f" of episodes that never end to vanish at {1.0 - expected:.2f} times the reward of"
         f" episodes of one step, got {1.0 - weight:.2f} times; likely cause: a sign in the value"
-        " loss or in the bootstrap value, or a value of the wrong row",
+        " loss, or the wrong sign or row of the bootstrap value (which is right in a game for two)",
     )
 
 
@@ -211,10 +212,9 @@ def _depends_on_policy(values: _Values) -> str | None:
     is_apart = any(values.leaves) and not any(a and b for a, b in pairs)
     if trainer.sensitivity.is_on_policy or not is_apart or _uses_extras(trainer):
         return None
-    leaves, structure = jax.tree.flatten(networks)
     rng = np.random.default_rng(0)
-    others = [leaf + rng.normal(size=leaf.shape).astype(leaf.dtype) for leaf in leaves]
-    other = chosen(trainer.is_acting, jax.tree.unflatten(structure, others), networks)
+    noisy = jax.tree.map(lambda leaf: with_noise(leaf, rng), networks)
+    other = chosen(trainer.is_acting, noisy, networks)
     steps = in_steps(items, lambda item: _STEP)
     grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
@@ -248,7 +248,8 @@ def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tried[0])]
     compared = 0
     for networks in tried:
-        items = trainer.acted_again(networks, trainer.sensitivity.items)
+        steps = in_steps(trainer.sensitivity.items, lambda item: 0.0)
+        items = trainer.acted_again(networks, steps)
 
         rewards = (_GREAT, 2.0 * _GREAT, -_GREAT, -2.0 * _GREAT)
         gradients = [_leaves(values.gradients(in_steps, networks, each, items)) for each in rewards]

@@ -319,6 +319,21 @@ class FrozenTarget(Faulty):
         return dataclasses.replace(after, target=networks.target), opt_state
 
 
+class ActsWithTarget(Faulty):
+    """Gives the actors the target network."""
+
+    def actor_networks(self, networks):
+        return networks.target
+
+
+class FollowsAtOnce(Faulty):
+    """Copies to the target network after every update."""
+
+    def optimize(self, networks, *args):
+        after, opt_state = self.sound.optimize(networks, *args)
+        return dataclasses.replace(after, target=after.online), opt_state
+
+
 class FrozenLeaf(Faulty):
     """Leaves the first leaf of its parameters out of the update."""
 
@@ -373,6 +388,26 @@ class NormalisesMaskedRows(_FaultyPPO):
         mean, std = masked_moments(advantages, jnp.ones_like(batch.valid))
         extras = dataclasses.replace(batch.extras, advantages=(advantages - mean) / (std + 1e-8))
         config = dataclasses.replace(config, normalize_advantages=False)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class KeepsTheMean(_FaultyPPO):
+    """Divides advantages by their standard deviation, and does not subtract their mean."""
+
+    def ppo_loss(self, outputs, batch, config):
+        advantages = batch.extras.advantages
+        _, std = masked_moments(advantages, batch.valid)
+        extras = dataclasses.replace(batch.extras, advantages=advantages / (std + 1e-8))
+        config = dataclasses.replace(config, normalize_advantages=False)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class IgnoresPenalties(_FaultyPPO):
+    """Learns from positive advantages only."""
+
+    def ppo_loss(self, outputs, batch, config):
+        advantages = jnp.maximum(batch.extras.advantages, 0.0)
+        extras = dataclasses.replace(batch.extras, advantages=advantages)
         return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
 
 

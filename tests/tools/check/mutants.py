@@ -39,6 +39,7 @@ AGENT_OF = {
 _REDUCTIONS = ("masked_mean", "masked_sum", "masked_moments", "reduce")
 _EVERY = ("every", "jnp.ones_like(drawn)")  # masks that leave nothing out
 _SWAPS = {"online": "target", "target": "online", "terminated": "truncated"}
+_LONG_SWAPS = {"networks.target_critics": "networks.online.critics"}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "impala": {"normalize_observations": True, "normalize_rewards": True, "reward_clip": 1.0},
     "ppo": {"value_clip": 0.2},
@@ -116,6 +117,8 @@ def _other_sign(node: ast.AST) -> ast.AST | None:
 
 
 def _swapped(node: ast.AST) -> ast.AST | None:
+    if isinstance(node, ast.Attribute) and ast.unparse(node) in _LONG_SWAPS:
+        return ast.parse(_LONG_SWAPS[ast.unparse(node)], mode="eval").body
     if isinstance(node, ast.Attribute) and node.attr in _SWAPS:
         node.attr = _SWAPS[node.attr]
         return node

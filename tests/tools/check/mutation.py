@@ -38,7 +38,7 @@ _LAST = {names.EQUALITY, names.REPLICAS}  # they take the longest
 class Outcome:
     """What became of a mutant."""
 
-    kind: str  # found, equivalent or missed
+    kind: str  # found, equivalent, missed, or broken: it raises at once, and is no mutant
     check: str = ""  # short name of the check that found it
     detail: str = ""
 
@@ -139,6 +139,8 @@ def examine(sound: Original) -> Outcome:
 def _of_results(results: list[CheckResult]) -> Outcome:
     short_names = {name: short for short, name in names.SHORT_NAMES.items()}
     for result in results:
+        if result.detail.startswith(("raised NameError", "raised AttributeError")):
+            return Outcome(kind="broken", detail=result.detail)
         if result.status == "fail":
             return Outcome(kind="found", check=short_names[result.name], detail=result.detail)
     return Outcome(kind="missed")

@@ -243,6 +243,8 @@ FAULTS = [
     ("OptimizesOnOneDevice", "impala", "replicas"),
     ("FrozenTarget", "ddqn", "updates"),
     ("FrozenTarget", "r2d2", "updates"),
+    ("FollowsAtOnce", "ddqn", "updates"),
+    ("ActsWithTarget", "ddqn", "updates"),
     ("FrozenLeaf", "impala", "updates"),
     ("Ascends", "impala", "updates"),
     ("NegatedReward", "impala", "preference"),
@@ -254,6 +256,11 @@ FAULTS = [
     ("EntropyCost", "ppo", "entropy"),
     ("ValueCost", "impala", "values"),
     ("ValueCost", "ppo", "values"),
+    ("IgnoresPenalties", "ppo", "symmetry"),
+    ("KeepsTheMean", "ppo", "advantages"),
+    ("IgnoresMask", "impala", "legal"),
+    ("IgnoresMask", "ddqn", "legal"),
+    ("LearnsIllegalActions", "ddqn", "legal"),
     ("PrioritiesOfOthers", "r2d2", "priorities"),
     ("UnmaskedMean", "impala", "padding"),
     ("NormalisesMaskedRows", "ppo", "padding"),
@@ -271,6 +278,9 @@ FAULTS = [
 @pytest.mark.parametrize(("fault", "agent", "short_name"), FAULTS)
 def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name, seed):
     config = config_of(AGENTS[agent], seed)
+    if short_name == "legal":
+        env = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
+        config = dataclasses.replace(config, env=env)
     module = "small_agents" if fault == "ModeLogProb" else "faulty_agents"
     if module == "small_agents":
         name = f"tests.tools.check.small_agents:{fault}"
