@@ -10,6 +10,7 @@ import numpy as np
 from sebulba.toolkit.replay import ReplayState
 from sebulba.tools.check.names import PRIORITIES
 from sebulba.tools.check.perturbation import other_values
+from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import CheckResult, failed, leaf_name, passed, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
@@ -49,7 +50,7 @@ class _Priorities:
     """The priorities after one loss, as a function of the rewards in the replay."""
 
     def __init__(self, subject: Subject, sensitivity: LossSensitivity, items: Items):
-        self._sensitivity = sensitivity
+        self._sensitivity, self._items = sensitivity, items
         self._experience = sensitivity.experience(items)
         self._key = jax.random.key(subject.config.seed)
         self.exponent = subject.setting("priority_exponent")
@@ -64,6 +65,38 @@ class _Priorities:
         """Rows between the starts of sequences."""
         assert self.replay is not None
         return self.rewards.shape[1] // self.replay.mass.shape[1]
+
+    def of_mass(self, mass: Any) -> float:
+        """Return the priority of a mass, which is a priority to the power of α."""
+        return float(mass ** (1.0 / self.exponent))
+
+    def initial_rows(self, stream: int, slot: int, learned: list[int]) -> list[int]:
+        """Return the rows whose great rewards raise the priority of a sequence never learned from.
+
+        Args:
+            stream: of the sequence.
+            slot: of the sequence.
+            learned: the rows of which this is expected; rows next to them are tried as well.
+        """
+        num_envs = self._items[0].trajectory.action.shape[1]
+
+        def priority(row: int) -> float:
+            def reward(item: RecordedTrajectory) -> np.ndarray:
+                rewards = np.zeros(item.trajectory.action.shape[:2], np.float32)
+                cycle, number = divmod(row - 1, len(rewards))
+                if (item.actor_id, item.cycle) == (stream // num_envs, cycle):
+                    rewards[number, stream % num_envs] = _GREAT
+                return rewards
+
+            experience = self._sensitivity.experience(in_steps(self._items, reward))
+            return self.of_mass(np.asarray(_replay_of(experience).mass)[stream, slot])
+
+        first = max(1, 2 * learned[0] - learned[-1])
+        found = {row: priority(row) for row in range(first, learned[-1] + 3)}
+        least, most = min(found.values()), max(found.values())
+        if most <= 2.0 * least:
+            return []  # Such as the greatest priority so far, for all new sequences.
+        return [row for row, each in found.items() if each > _LEAST_SHARE * most]
 
     def mass(self, rewards: np.ndarray, networks: Networks | None = None) -> np.ndarray:
         """Return `[streams, slots]`, priorities to the power of α, after a loss.
@@ -150,27 +183,41 @@ def _compare_mix(priorities: _Priorities, mix: float) -> tuple[str | None, str]:
     zeros = np.zeros_like(priorities.rewards)
     before, after = priorities.mass(zeros), priorities.mass(zeros + _GREAT)
     for stream, slot in np.argwhere(before != after)[:_SEQUENCES_TRIED]:
-        everywhere = after[stream, slot] ** (1.0 / priorities.exponent)
-        singles = []
+        everywhere = priorities.of_mass(after[stream, slot])
+        singles = {}
         first = int(slot) * priorities.stride
         for row in range(first, min(first + _MOST_ROWS, zeros.shape[1])):
             rewards = zeros.copy()
             rewards[stream, row] = _GREAT
-            single = priorities.mass(rewards)[stream, slot] ** (1.0 / priorities.exponent)
-            singles += [single] if single > _LEAST_SHARE * everywhere else []
+            single = priorities.of_mass(priorities.mass(rewards)[stream, slot])
+            if single > _LEAST_SHARE * everywhere:
+                singles[row] = single
         if len(singles) < 2:
             continue
         expected = mix + (1.0 - mix) / len(singles)
-        got = float(np.mean(singles)) / everywhere
-        if abs(got - expected) <= _TOLERANCE:
-            return None, f"; one of {len(singles)} TD errors gives {got:.2f} of the priority of all"
-        return (
-            f"experience.mass (stream {stream}, row {first}): expected a single great TD error"
-            f" among {len(singles)} to give η + (1 − η)/{len(singles)} = {expected:.3f} times the"
-            f" priority of {len(singles)} such errors (agent.priority_mix {mix:g}), got {got:.3f};"
-            " likely cause: a sign in the mix of the greatest and the mean TD error"
-        ), ""
+        got = float(np.mean([*singles.values()])) / everywhere
+        place = f"experience.mass (stream {stream}, row {first})"
+        if abs(got - expected) > _TOLERANCE:
+            return (
+                f"{place}: expected a single great TD error among {len(singles)} to give"
+                f" η + (1 − η)/{len(singles)} = {expected:.3f} times the priority of"
+                f" {len(singles)} such errors (agent.priority_mix {mix:g}), got {got:.3f}; likely"
+                " cause: a sign in the mix of the greatest and the mean TD error"
+            ), ""
+        learned, initial = [*singles], priorities.initial_rows(int(stream), int(slot), [*singles])
+        if initial and initial != learned:
+            return (
+                f"{place}: expected great rewards of rows {_listing(learned)} to raise the priority"
+                f" of a new sequence, as they do when it was learned from, got that for rows"
+                f" {_listing(initial)}; likely cause: update_experience takes other rows of the"
+                " sequence than the loss"
+            ), ""
+        return None, f"; one of {len(singles)} TD errors gives {got:.2f} of the priority of all"
     return None, ""
+
+
+def _listing(rows: list[int]) -> str:
+    return ", ".join(map(str, rows))
 
 
 def _is_replay(node: Any) -> bool:

@@ -12,6 +12,7 @@ from sebulba.tools.check.result import CheckResult, as_numpy, failed, is_equal, 
 from sebulba.tools.check.sampling import first_row
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, settings_of
+from sebulba.tools.check.training import Trainer
 from sebulba.types import PyTree
 
 _PERIOD = 3  # of a target network, in updates
@@ -78,6 +79,12 @@ def check_updates(
                 " its period is longer, call the setting target_period), or stop_gradient cuts the"
                 " leaf off",
             )
+    if sensitivity.is_on_policy and per_cycle > 1:
+        failure = _changes_within_cycle(
+            Trainer(subject, sensitivity), np.array(changes)[:per_cycle], has_gradient, paths
+        )
+        if failure is not None:
+            return failed(UPDATES, failure)
     if ignored is not None:
         return failed(
             UPDATES,
@@ -101,6 +108,31 @@ def check_updates(
     unused = len(paths) - int(is_changed.sum())
     detail = f"{int(is_changed.sum())} leaves changed in {num_updates} updates"
     return passed(UPDATES, f"{detail}; {unused} are not in use" if unused else detail)
+
+
+def _changes_within_cycle(
+    trainer: Trainer, changes: np.ndarray, has_gradient: np.ndarray, paths: list
+) -> str | None:
+    """Look for statistics, such as moments of observations, that change before a cycle's end.
+
+    Args:
+        trainer: says which leaves acting uses.
+        changes: `[updates, leaves]` bool, of the updates of one learner cycle.
+        has_gradient: `[leaves]` bool.
+        paths: of the leaves.
+    """
+    early = changes[:-1].any(axis=0) & ~has_gradient
+    if not early.any():
+        return None
+    for index in np.flatnonzero(early & np.array(trainer.is_acting)):
+        updates = np.flatnonzero(changes[:, index])
+        return (
+            f"{leaf_name('networks', paths[index])} (updates {', '.join(map(str, updates))}):"
+            f" expected it to change in the last of a cycle's {len(changes)} updates only, since"
+            " acting uses it, and it is not learned by gradients; likely cause: statistics change"
+            " between the minibatches of one cycle, which then see other inputs than acting did"
+        )
+    return None
 
 
 def _wrong_period(

@@ -28,7 +28,7 @@ SOURCE = ROOT / "agents" / "sebulba_agents"
 # The agent, of `test_faults.AGENTS`, that runs a module's code.
 AGENT_OF = {
     "impala": "impala",
-    "actor_critic": "impala",
+    "actor_critic": "normalised ppo",
     "ppo": "ppo",
     "pqn": "pqn",
     "ddqn": "ddqn",
@@ -43,6 +43,7 @@ _LONG_SWAPS = {"networks.target_critics": "networks.online.critics"}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "impala": {"normalize_observations": True, "normalize_rewards": True, "reward_clip": 1.0},
     "ppo": {"value_clip": 0.2},
+    "normalised ppo": {"normalize_observations": True, "normalize_rewards": True},
     # Else the short run never sees a copy to the target network.
     "ddqn": {"target_period": 2},
     "r2d2": {"target_period": 2},
@@ -192,7 +193,7 @@ def make_config(agent: str) -> "Config":
 def _make_settings(agent: str) -> Any:
     from tests.tools.check.test_faults import AGENTS
 
-    settings = AGENTS[agent]
+    settings = AGENTS[agent.split()[-1]]
     return dataclasses.replace(settings, **_SETTINGS.get(agent, {}))
 
 
