@@ -18,6 +18,7 @@ from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
 from sebulba.types import EnvStep, Experience, Networks, PyTree
 
+_NOISE = (1.0, 10.0)  # added to parameters
 _SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
 # To get somewhere in few updates.
 _SETTINGS: dict[str, Any] = {"learning_rate": 0.01, "target_period": 10}
@@ -85,13 +86,15 @@ class Trainer:
         """Whether another value of each leaf changes greedy actions or their distributions."""
         leaves, structure = jax.tree.flatten(self.sensitivity.networks)
         before = _arrays(self.acted(self.sensitivity.networks))
-        found = []
-        for index, leaf in enumerate(leaves):
+
+        def changes(index: int, size: float) -> bool:
             others = [*leaves]
-            others[index] = with_noise(leaf, np.random.default_rng(0))
+            others[index] = with_noise(leaves[index], np.random.default_rng(0), size)
             after = _arrays(self.acted(jax.tree.unflatten(structure, others)))
-            found.append(not all(map(np.array_equal, before, after)))
-        return found
+            return not all(map(np.array_equal, before, after))
+
+        # Great noise as well: a small one may leave every greatest action value the greatest.
+        return [any(changes(index, size) for size in _NOISE) for index in range(len(leaves))]
 
     def acted_again(self, networks: Networks, items: Items) -> list[RecordedTrajectory]:
         """Return the trajectories with the actions and extras of these networks."""
@@ -184,11 +187,11 @@ class Trainer:
         return chosen(is_target, jax.jit(follow)(networks), networks)
 
 
-def with_noise(leaf: jax.Array, rng: np.random.Generator) -> jax.Array:
-    """Return a leaf with standard normal noise; random keys are returned unchanged."""
+def with_noise(leaf: jax.Array, rng: np.random.Generator, size: float = 1.0) -> jax.Array:
+    """Return a leaf with normal noise of this size; random keys are returned unchanged."""
     if is_key(leaf):
         return leaf
-    return leaf + jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype)
+    return leaf + jnp.asarray(rng.normal(0.0, size, leaf.shape), leaf.dtype)
 
 
 def chosen(leaves: Iterable[bool], new: PyTree, old: PyTree) -> PyTree:
