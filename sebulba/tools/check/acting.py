@@ -5,11 +5,11 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sebulba.tools.check.capture import as_data, from_data
 from sebulba.tools.check.names import ALIGNMENT, FORGETTING, LEGAL, REPLAYED
+from sebulba.tools.check.policy import unroll
 from sebulba.tools.check.probe import action_code, expected_rows
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import CheckResult, first_difference, passed_unless, skipped
@@ -171,45 +171,3 @@ def _of_actor(recording: Recording, actor_id: int) -> list[RecordedTrajectory]:
 
 def _acted_rows(item: RecordedTrajectory) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[:-1], item.trajectory.env_steps)
-
-
-def unroll(
-    agent: Any,
-    networks: PyTree,
-    state: ActorState,
-    env_steps: PyTree,
-    *,
-    greedy: bool = False,
-    reset: tuple[ActorState, PyTree] | None = None,
-) -> tuple[PyTree, PyTree, ActorState]:
-    """Return actions and extras `[R, B, ...]`, and the actor state after the last row.
-
-    Args:
-        agent: the agent that acts.
-        networks: the actor's networks.
-        state: the actor state before the first row.
-        env_steps: `[R, B, ...]`.
-        greedy: passed to `act`.
-        reset: a new actor's state and its environment axes, to begin each episode with; None:
-            leave resets to `act`.
-    """
-
-    def step(state: ActorState, env_step: Any) -> tuple[ActorState, tuple[PyTree, PyTree]]:
-        if reset is not None:
-            state = _reset(state, *reset, env_step.is_first)
-        action, extras, state = agent.act(networks, state, env_step, greedy=greedy)
-        return state, (action, extras)
-
-    state, (action, extras) = jax.lax.scan(step, state, jax.tree.map(jnp.asarray, env_steps))
-    return action, extras, state
-
-
-def _reset(state: ActorState, new: ActorState, axes: PyTree, is_first: jax.Array) -> ActorState:
-    def reset(leaf: jax.Array, new: jax.Array, axis: int) -> jax.Array:
-        if axis < 0:
-            return leaf
-        shape = [1] * leaf.ndim
-        shape[axis] = is_first.shape[0]
-        return jnp.where(is_first.reshape(shape), new, leaf)
-
-    return jax.tree.map(reset, state, new, axes)

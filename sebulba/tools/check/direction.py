@@ -38,7 +38,7 @@ def check_direction(subject: Subject, sensitivity: LossSensitivity) -> list[Chec
 def _check_preference(trainer: Trainer) -> tuple[CheckResult, Networks]:
     """Reward one action, then another one; for continuous actions, their mean component."""
     networks = trainer.sensitivity.networks
-    greedy, _ = trainer.acted(networks)
+    greedy, _ = trainer.policy.acted(networks)
     if not np.issubdtype(greedy.dtype, np.integer):
         return _reward_and_compare(trainer, None)
     sensitivity = trainer.sensitivity
@@ -64,7 +64,7 @@ def _reward_and_compare(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Net
         return mean_component(action) if wanted is None else _equals(action, wanted)
 
     def liking(networks: Networks) -> float:
-        action, distributions = trainer.acted(networks)
+        action, distributions = trainer.policy.acted(networks)
         if wanted is None:
             return float(action.mean())
         for each in distributions:
@@ -110,7 +110,7 @@ def _check_entropy(trainer: Trainer, networks: Networks) -> CheckResult:
     costly = Trainer(trainer.subject, trainer.sensitivity, entropy_cost=_ENTROPY_COST)
 
     def entropy(networks: Networks) -> float | None:
-        _, distributions = trainer.acted(networks)
+        _, distributions = trainer.policy.acted(networks)
         found = [each.entropy() for each in distributions if hasattr(each, "entropy")]
         return float(np.mean(np.asarray(found[0]))) if found else None
 

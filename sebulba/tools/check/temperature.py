@@ -8,7 +8,13 @@ import numpy as np
 
 from sebulba.tools.check.names import ENTROPY
 from sebulba.tools.check.result import CheckResult, failed, leaf_name, passed
-from sebulba.tools.check.training import Trainer, chosen, in_steps, mean_component, without_ends
+from sebulba.tools.check.training import (
+    Trainer,
+    chosen,
+    in_steps,
+    in_truncated_steps,
+    mean_component,
+)
 from sebulba.types import Networks
 
 _UPDATES = 160
@@ -31,7 +37,7 @@ def check_target_entropy(trainer: Trainer) -> CheckResult:
         )
         for target in (-_TARGET_ENTROPY, _TARGET_ENTROPY)
     )
-    low, high = trainer.spread(narrow), trainer.spread(wide)
+    low, high = trainer.policy.spread(narrow), trainer.policy.spread(wide)
     if high <= low:
         return failed(
             ENTROPY,
@@ -41,7 +47,7 @@ def check_target_entropy(trainer: Trainer) -> CheckResult:
         )
     start = trainer.sensitivity.networks
     # Other leaves, such as the weight itself, stay the same.
-    narrow, wide = (chosen(trainer.is_acting, each, start) for each in (narrow, wide))
+    narrow, wide = (chosen(trainer.policy.is_acting, each, start) for each in (narrow, wide))
     for index in _weights(trainer, wide):
         failure = _compare_gradients(trainer, index, narrow, wide)
         if failure is None and high >= _LEAST_SPREAD:
@@ -54,8 +60,10 @@ def check_target_entropy(trainer: Trainer) -> CheckResult:
 
 def _weights(trainer: Trainer, networks: Networks) -> Iterator[int]:
     """Yield the leaves that may be the weight of the entropy: numbers that are learned."""
-    grads = trainer.mean_gradients(networks, without_ends(trainer.sensitivity.items, _nothing))
-    for index, (grad, acts) in enumerate(zip(grads, trainer.is_acting, strict=True)):
+    grads = trainer.mean_gradients(
+        networks, in_truncated_steps(trainer.sensitivity.items, _nothing)
+    )
+    for index, (grad, acts) in enumerate(zip(grads, trainer.policy.is_acting, strict=True)):
         if grad.ndim == 0 and grad != 0.0 and not acts:
             yield index
 
@@ -74,7 +82,7 @@ def _compare_gradients(
     trainer: Trainer, index: int, narrow: Networks, wide: Networks
 ) -> str | None:
     """Compare the gradients of the weight: descent has to lower it where the entropy is high."""
-    items = without_ends(trainer.sensitivity.items, _nothing)
+    items = in_truncated_steps(trainer.sensitivity.items, _nothing)
     low, high = (
         float(trainer.mean_gradients(networks, items)[index]) for networks in (narrow, wide)
     )
@@ -95,7 +103,7 @@ def _compare_values(trainer: Trainer, index: int, wide: Networks) -> str | None:
     raised = jax.tree.unflatten(structure, leaves)
 
     def gradient(networks: Networks, reward: float) -> list[np.ndarray]:
-        items = without_ends(trainer.sensitivity.items, lambda item: reward)
+        items = in_truncated_steps(trainer.sensitivity.items, lambda item: reward)
         return trainer.mean_gradients(networks, items)
 
     base, by_reward, by_weight = (

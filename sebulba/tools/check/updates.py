@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.tools.check.names import UPDATES
+from sebulba.tools.check.policy import Policy
 from sebulba.tools.check.recording import Recording, first_learning_cycle
 from sebulba.tools.check.result import CheckResult, as_numpy, failed, is_equal, leaf_name, passed
 from sebulba.tools.check.sampling import first_row
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, settings_of
-from sebulba.tools.check.training import Trainer
 from sebulba.types import PyTree
 
 _PERIOD = 3  # of a target network, in updates
@@ -81,7 +81,7 @@ def check_updates(
             )
     if sensitivity.is_on_policy and per_cycle > 1:
         failure = _changes_within_cycle(
-            Trainer(subject, sensitivity), np.array(changes)[:per_cycle], has_gradient, paths
+            sensitivity.policy, np.array(changes)[:per_cycle], has_gradient, paths
         )
         if failure is not None:
             return failed(UPDATES, failure)
@@ -111,12 +111,12 @@ def check_updates(
 
 
 def _changes_within_cycle(
-    trainer: Trainer, changes: np.ndarray, has_gradient: np.ndarray, paths: list
+    policy: Policy, changes: np.ndarray, has_gradient: np.ndarray, paths: list
 ) -> str | None:
     """Look for statistics, such as moments of observations, that change before a cycle's end.
 
     Args:
-        trainer: says which leaves acting uses.
+        policy: says which leaves acting uses.
         changes: `[updates, leaves]` bool, of the updates of one learner cycle.
         has_gradient: `[leaves]` bool.
         paths: of the leaves.
@@ -124,7 +124,7 @@ def _changes_within_cycle(
     early = changes[:-1].any(axis=0) & ~has_gradient
     if not early.any():
         return None
-    for index in np.flatnonzero(early & np.array(trainer.is_acting)):
+    for index in np.flatnonzero(early & np.array(policy.is_acting)):
         updates = np.flatnonzero(changes[:, index])
         return (
             f"{leaf_name('networks', paths[index])} (updates {', '.join(map(str, updates))}):"

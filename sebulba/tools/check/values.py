@@ -1,8 +1,8 @@
 """Checks of value functions: which rewards they expect, with and without an episode's end.
 
 The gradients of a value function vanish at some reward, the same for every action. With episodes of
-one step, that reward is the value V itself; in an episode that never ends it is (1 − γ)·V, whatever
-λ, the number of rewards in a target, and the importance weights are.
+one step, that reward is the value V itself if the episode terminates, and (1 − γ)·V if it is
+truncated, whatever λ, the number of rewards in a target, and the importance weights are.
 """
 
 import functools
@@ -14,6 +14,7 @@ import numpy as np
 
 from sebulba.tools.check.names import ADVANTAGES, SYMMETRY, VALUES
 from sebulba.tools.check.perturbation import Perturbation, is_valid
+from sebulba.tools.check.policy import with_noise
 from sebulba.tools.check.result import CheckResult, as_numpy, failed, leaf_name, passed, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
@@ -22,9 +23,8 @@ from sebulba.tools.check.training import (
     Trainer,
     chosen,
     in_steps,
+    in_truncated_steps,
     too_large,
-    with_noise,
-    without_ends,
 )
 from sebulba.types import Networks, PyTree
 
@@ -86,7 +86,7 @@ class _Values:
         networks = self.trainer.sensitivity.networks
         pair = [_leaves(self.gradients(in_steps, networks, reward)) for reward in (0.0, _STEP)]
         depends = [not np.array_equal(a, b) for a, b in zip(*pair, strict=True)]
-        apart = [a and not b for a, b in zip(depends, self.trainer.is_acting, strict=True)]
+        apart = [a and not b for a, b in zip(depends, self.trainer.policy.is_acting, strict=True)]
         return apart if any(apart) else depends
 
     @functools.cached_property
@@ -94,7 +94,7 @@ class _Values:
         """The leaves of the value function, and its target networks."""
         networks = self.trainer.sensitivity.networks
         grads = _leaves(self.gradients(in_steps, networks, _STEP))
-        rest = zip(self.leaves, grads, self.trainer.is_acting, strict=True)
+        rest = zip(self.leaves, grads, self.trainer.policy.is_acting, strict=True)
         return [is_value or not (np.any(grad) or acts) for is_value, grad, acts in rest]
 
     def gradients(
@@ -103,7 +103,7 @@ class _Values:
         """Return the gradients of the loss with the same reward for every action.
 
         Args:
-            make: `in_steps` or `without_ends`.
+            make: `in_steps` or `in_truncated_steps`.
             networks: differentiated.
             reward: of every action.
             items: trajectories; None: the recorded ones.
@@ -179,12 +179,12 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
                 f" {reward:.2f} of every action, when each episode has one step, got {found:.2f}"
                 f" after {before:.2f}; likely cause: a sign in the value loss, or in its targets",
             )
-        ends.append((found, values.vanishing_reward(without_ends, networks, 0.0)))
-    (high, high_endless), (low, low_endless) = ends
-    if high - low < 0.5 * _ENOUGH or high_endless is None or low_endless is None:
+        ends.append((found, values.vanishing_reward(in_truncated_steps, networks, 0.0)))
+    (high, high_truncated), (low, low_truncated) = ends
+    if high - low < 0.5 * _ENOUGH or high_truncated is None or low_truncated is None:
         reason = f"values changed by {high - low:.2f} in {_MOST_ROUNDS * _ROUND} updates only"
         return skipped(VALUES, reason)
-    weight = 1.0 - (high_endless - low_endless) / (high - low)
+    weight = 1.0 - (high_truncated - low_truncated) / (high - low)
     discount = values.trainer.subject.setting("discount", "gamma")
     expected = discount if isinstance(discount, float) else 1.0
     if abs(weight - expected) <= _TOLERANCE:
@@ -195,8 +195,8 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
     return failed(
         VALUES,
         f"trajectory.env_steps.reward (all rows, {values.trainer.place}): expected the gradients"
-        f" of episodes that never end to vanish at {1.0 - expected:.2f} times the reward of"
-        f" episodes of one step, got {1.0 - weight:.2f} times; likely cause: a sign in the value"
+        f" of truncated episodes of one step to vanish at {1.0 - expected:.2f} times the reward of"
+        f" terminated ones, got {1.0 - weight:.2f} times; likely cause: a sign in the value"
         " loss, or the wrong sign or row of the bootstrap value (which is right in a game for two)",
     )
 
@@ -208,13 +208,13 @@ def _depends_on_policy(values: _Values) -> str | None:
     """
     trainer = values.trainer
     items, networks = trainer.sensitivity.items, trainer.sensitivity.networks
-    pairs = [*zip(values.leaves, trainer.is_acting, strict=True)]
+    pairs = [*zip(values.leaves, trainer.policy.is_acting, strict=True)]
     is_apart = any(values.leaves) and not any(a and b for a, b in pairs)
     if trainer.sensitivity.is_on_policy or not is_apart or _uses_extras(trainer):
         return None
     rng = np.random.default_rng(0)
     noisy = jax.tree.map(lambda leaf: with_noise(leaf, rng), networks)
-    other = chosen(trainer.is_acting, noisy, networks)
+    other = chosen(trainer.policy.is_acting, noisy, networks)
     steps = in_steps(items, lambda item: _STEP)
     grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
@@ -249,7 +249,7 @@ def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
     compared = 0
     for networks in tried:
         steps = in_steps(trainer.sensitivity.items, lambda item: 0.0)
-        items = trainer.acted_again(networks, steps)
+        items = trainer.policy.acted_again(networks, steps)
 
         rewards = (_GREAT, 2.0 * _GREAT, -_GREAT, -2.0 * _GREAT)
         gradients = [_leaves(values.gradients(in_steps, networks, each, items)) for each in rewards]
@@ -294,7 +294,7 @@ def _check_advantages(subject: Subject, sensitivity: LossSensitivity) -> CheckRe
     changes = [
         float(np.max(np.abs(one - other)) / np.max(np.abs(one)))
         for one, other, acts in zip(
-            gradients(0.0), gradients(_CONSTANT), trainer.is_acting, strict=True
+            gradients(0.0), gradients(_CONSTANT), trainer.policy.is_acting, strict=True
         )
         if acts and np.any(one)
     ]

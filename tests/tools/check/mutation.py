@@ -31,6 +31,7 @@ from sebulba.types import PyTree
 ACTING = ("init_networks", "init_actor_state", "actor_networks", "act", "greedy act")
 _NEEDS_OWN_RECORDING = {names.ALIGNMENT, names.REPLAYED, names.DONATION, names.COMPILATION}
 _EVERY = frozenset(names.SHORT_NAMES.values())
+SAME_RUN = "a run gives the same bits"
 _LAST = {names.EQUALITY, names.REPLICAS}  # they take the longest
 
 
@@ -132,7 +133,7 @@ def examine(sound: Original) -> Outcome:
         results, fingerprint = _full_check(sound)
     outcome = _of_results(results)
     if outcome.kind == "missed" and fingerprint == sound.fingerprint:
-        return Outcome(kind="equivalent", detail="a run gives the same bits")
+        return Outcome(kind="equivalent", detail=SAME_RUN)
     return outcome
 
 
