@@ -197,7 +197,7 @@ def test_a_frozen_leaf_is_found(sound):
     subject = with_fault(subject, "FrozenLeaf")
     result = updates.check_updates(subject, recording, LossSensitivity(subject, recording))
     assert result.status == "fail"
-    assert result.detail.startswith("networks.params.params.core.Dense_0.bias (updates 0 … 5): ")
+    assert result.detail.startswith("networks.params.params.core.Dense_0.bias (updates 0 … 7): ")
 
 
 @pytest.mark.parametrize(
