@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.learner_clock import at_step
+from sebulba.toolkit.shuffling import shuffle
 from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, PyTree, RunSpec
 
@@ -74,7 +75,7 @@ def next_minibatch(
     """
     order = jax.lax.cond(
         step // num_minibatches != window.clock.step // num_minibatches,
-        lambda order: jax.random.permutation(key, order),
+        lambda order: shuffle(key, order),
         lambda order: order,
         window.order,
     )

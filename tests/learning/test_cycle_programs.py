@@ -14,6 +14,7 @@ from sebulba.config.loading import load_config
 from sebulba.learning.loops import is_slow_in_a_loop
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import act_serially, learn_serially
+from sebulba.toolkit.convolutions import convolve
 from tests.learning.test_learner import make_item, make_learner
 from tests.toys import ToyAgent
 
@@ -44,6 +45,23 @@ def test_updates_share_a_call_unless_a_cpu_would_convolve_in_a_loop(agent_class,
     metrics = learner.run_cycle([make_item(learner_devices)])
     assert len(metrics) == calls
     assert sum(each["loss"].size for each in metrics) == learner.num_updates == 3
+
+
+def test_gradients_of_the_toolkits_convolutions_are_fast_in_a_loop():
+    def loss(convolve, kernel):
+        return jnp.square(convolve(jnp.ones((2, 9, 9, 3)), kernel)).sum()
+
+    own = functools.partial(convolve, stride=2, padding="SAME")
+    plain = functools.partial(
+        jax.lax.conv_general_dilated,
+        window_strides=(2, 2),
+        padding="SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    kernel = jnp.ones((3, 3, 3, 4))
+    for function, expected in ((own, False), (plain, True)):
+        jaxpr = jax.make_jaxpr(jax.grad(functools.partial(loss, function)))(kernel)
+        assert is_slow_in_a_loop(jaxpr, "cpu") == expected
 
 
 def test_a_convolution_that_the_platform_does_not_compute_does_not_count():
