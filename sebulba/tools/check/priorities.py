@@ -57,8 +57,8 @@ class _Priorities:
         self.replay = _replay_of(self._experience)
         paths = jax.tree_util.tree_leaves_with_path(self.replay.rows if self.replay else ())
         rewards = [(path, leaf) for path, leaf in paths if leaf_name("", path).endswith("reward")]
-        self.path, leaf = rewards[0] if len(rewards) == 1 else (None, np.zeros(()))
-        self.rewards = np.array(leaf)  # [streams, rows]
+        self.path = rewards[0][0] if len(rewards) == 1 else None
+        self.rewards = np.array(rewards[0][1] if rewards else ())  # [streams, rows]
 
     @property
     def stride(self) -> int:
@@ -89,7 +89,9 @@ class _Priorities:
                 return rewards
 
             experience = self._sensitivity.experience(in_steps(self._items, reward))
-            return self.of_mass(np.asarray(_replay_of(experience).mass)[stream, slot])
+            replay = _replay_of(experience)
+            assert replay is not None
+            return self.of_mass(np.asarray(replay.mass)[stream, slot])
 
         first = max(1, 2 * learned[0] - learned[-1])
         found = {row: priority(row) for row in range(first, learned[-1] + 3)}
@@ -115,7 +117,9 @@ class _Priorities:
         (_, (after, _)), _ = self._sensitivity.loss_and_gradients(
             networks, changed, self._key, jnp.int32(0)
         )
-        return np.asarray(_replay_of(after).mass)  # type: ignore[union-attr]
+        replay = _replay_of(after)
+        assert replay is not None
+        return np.asarray(replay.mass)
 
 
 def _change_one_reward(
@@ -184,7 +188,7 @@ def _compare_mix(priorities: _Priorities, mix: float) -> tuple[str | None, str]:
     before, after = priorities.mass(zeros), priorities.mass(zeros + _GREAT)
     for stream, slot in np.argwhere(before != after)[:_SEQUENCES_TRIED]:
         everywhere = priorities.of_mass(after[stream, slot])
-        singles = {}
+        singles: dict[int, float] = {}
         first = int(slot) * priorities.stride
         for row in range(first, min(first + _MOST_ROWS, zeros.shape[1])):
             rewards = zeros.copy()
