@@ -50,6 +50,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 # By module and original expression: why the loss and the actions are the same up to rounding.
 EQUIVALENT = {
     ("ppo", "std + _STD_EPSILON"): "1e-8 is lost in rounding beside a standard deviation",
+    ("pqn", "jax.lax.stop_gradient(values[:-1])"): "`update_experience` is not differentiated",
     ("q_learning", "jax.lax.stop_gradient(bootstrap_q)"): "`n_step_returns` stops the gradient",
     ("r2d2", "jax.lax.stop_gradient(networks.target)"): "bootstrap values have no gradient anyway",
     ("r2d2", "jax.lax.stop_gradient(params)"): "the state after the burn-in has none anyway",
