@@ -41,8 +41,8 @@ _ROUND = 10  # updates
 _MOST_ROUNDS = 20
 _STEP = 1.0  # by which values are to change
 _ENOUGH = 0.6  # of it
-# Of a bootstrap value, relative to γ. Rows that were not learned from have other values, so it varies,
-# but with the wrong sign it is about −γ.
+# Of a bootstrap value, relative to γ. Rows that were not learned from make it vary, but with the
+# wrong sign it is about −γ.
 _LEAST_WEIGHT = 0.25
 _SMALL = 0.05  # change of a reward, whose effect is linear
 _MOST_BEND = 0.5  # of gradients that count as linear, relative to their slope
