@@ -63,6 +63,7 @@ EQUIVALENT = {
 # Why no question finds it.
 REASONS = {
     ("sac", "-float(action_size)"): "a setting, not an error: the default target entropy",
+    ("sac", "networks.target_critics"): "target critics that follow at once, within `polyak`",
     ("q_learning", "value + advantage"): "another parametrisation of the same action values",
 }
 TABLE = ROOT / "docs" / "check.md"
