@@ -154,11 +154,19 @@ def _first_with_effect(
 
 
 def _bootstraps(sensitivity: LossSensitivity, subject: Subject) -> bool:
-    """Whether the loss uses the observation of some row, but not its action.
+    """Whether the loss tells terminations from truncations, or bootstraps at the end of its rows.
 
-    Looks at the last row that the loss uses at all: if it bootstraps, it does so from there.
+    The latter uses the observation of some row, but not its action. Looks at the last row that the
+    loss uses at all: if it bootstraps, it does so from there.
     """
     space = subject.run_spec.environment.action_space
+    for field, rows in (
+        ("terminated flag", perturbation.is_terminated),
+        ("truncated flag", perturbation.is_truncated),
+    ):
+        change = Perturbation(field=field, rows=rows, action_space=space)
+        if sensitivity.has_effect(change.apply(sensitivity.items)):
+            return True
     length = subject.run_spec.trajectory_length
     items = sensitivity.items
     num_rows = 1 + max(item.cycle for item in items) * length + length
