@@ -1,5 +1,7 @@
 """Checks of optimisation steps: they descend, and every leaf that is used gets updated."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -62,23 +64,12 @@ def check_updates(
         networks = after
         has_gradient |= [bool(np.any(leaf)) for leaf in jax.tree.leaves(as_numpy(grads))]
     is_changed = np.any(changes, axis=0)
-    for index in np.flatnonzero(~is_changed):
-        name = leaf_name("networks", paths[index])
-        what = f"{name} (updates 0 … {num_updates - 1})"
-        if has_gradient[index]:
-            return failed(
-                UPDATES,
-                f"{what}: expected optimize to change a leaf with a gradient, got the same values;"
-                " likely cause: optimize leaves it out",
-            )
-        if _is_used(subject, recording, sensitivity, int(index)):
-            return failed(
-                UPDATES,
-                f"{what}: expected a leaf that the loss or acting uses to change, got the same"
-                " values, and no gradient; likely cause: the target network is never updated (if"
-                " its period is longer, call the setting target_period), or stop_gradient cuts the"
-                " leaf off",
-            )
+    is_used = functools.partial(_is_used, subject, recording, sensitivity)
+    failure = _unchanged(
+        is_changed, has_gradient, is_used, paths, f"(updates 0 … {num_updates - 1})"
+    )
+    if failure is not None:
+        return failed(UPDATES, failure)
     if sensitivity.is_on_policy and per_cycle > 1:
         failure = _changes_within_cycle(
             sensitivity.policy, np.array(changes)[:per_cycle], has_gradient, paths
@@ -108,6 +99,31 @@ def check_updates(
     unused = len(paths) - int(is_changed.sum())
     detail = f"{int(is_changed.sum())} leaves changed in {num_updates} updates"
     return passed(UPDATES, f"{detail}; {unused} are not in use" if unused else detail)
+
+
+def _unchanged(
+    is_changed: np.ndarray,
+    has_gradient: np.ndarray,
+    is_used: Callable[[int], bool],
+    paths: list,
+    place: str,
+) -> str | None:
+    """Return what is wrong with the first leaf that is in use, and that no update changed."""
+    for index in np.flatnonzero(~is_changed):
+        what = f"{leaf_name('networks', paths[index])} {place}"
+        if has_gradient[index]:
+            return (
+                f"{what}: expected optimize to change a leaf with a gradient, got the same values;"
+                " likely cause: optimize leaves it out"
+            )
+        if is_used(int(index)):
+            return (
+                f"{what}: expected a leaf that the loss or acting uses to change, got the same"
+                " values, and no gradient; likely cause: the target network is never updated (if"
+                " its period is longer, call the setting target_period), or stop_gradient cuts the"
+                " leaf off"
+            )
+    return None
 
 
 def _changes_within_cycle(
