@@ -58,24 +58,19 @@ def check_updates(
         if step == 0:
             ignored = _first_ignored(optimize, networks, opt_before, grads, experience, after)
         changes.append(~_are_equal(networks, after))
-        publishes.append(
-            not is_equal(*(as_numpy(agent.actor_networks(x)) for x in (networks, after)))
-        )
+        acting = (as_numpy(agent.actor_networks(each)) for each in (networks, after))
+        publishes.append(not is_equal(*acting))
         networks = after
         has_gradient |= [bool(np.any(leaf)) for leaf in jax.tree.leaves(as_numpy(grads))]
     is_changed = np.any(changes, axis=0)
     is_used = functools.partial(_is_used, subject, recording, sensitivity)
-    failure = _unchanged(
-        is_changed, has_gradient, is_used, paths, f"(updates 0 … {num_updates - 1})"
-    )
+    place = f"(updates 0 … {num_updates - 1})"
+    failure = _unchanged(is_changed, has_gradient, is_used, paths, place)
+    if failure is None and sensitivity.is_on_policy and per_cycle > 1:
+        of_cycle = np.array(changes)[:per_cycle]
+        failure = _changes_within_cycle(sensitivity.policy, of_cycle, has_gradient, paths)
     if failure is not None:
         return failed(UPDATES, failure)
-    if sensitivity.is_on_policy and per_cycle > 1:
-        failure = _changes_within_cycle(
-            sensitivity.policy, np.array(changes)[:per_cycle], has_gradient, paths
-        )
-        if failure is not None:
-            return failed(UPDATES, failure)
     if ignored is not None:
         return failed(
             UPDATES,
@@ -83,14 +78,12 @@ def check_updates(
             " not use the gradient, got another value; likely cause: a stop_gradient is missing",
         )
     for index in np.flatnonzero(is_changed & ~has_gradient):
-        is_array = np.size(jax.tree.leaves(before)[index]) > 1
-        if is_array and not _is_used(subject, recording, sensitivity, int(index)):
+        if np.size(jax.tree.leaves(before)[index]) > 1 and not is_used(int(index)):
             return failed(
                 UPDATES,
-                f"{leaf_name('networks', paths[index])} (updates 0 … {num_updates - 1}): expected"
-                " the loss or acting to use a leaf that optimize changes, got no difference with"
-                " other values of it; likely cause: the online network takes the place of the"
-                " target network",
+                f"{leaf_name('networks', paths[index])} {place}: expected the loss or acting to use"
+                " a leaf that optimize changes, got no difference with other values of it; likely"
+                " cause: the online network takes the place of the target network",
             )
     if "target_period" in dict(settings_of(subject.config.agent)):
         failure = _wrong_period(np.array(changes), has_gradient, np.array(publishes), paths)
