@@ -155,7 +155,7 @@ def _is_legal(action: np.ndarray, mask: np.ndarray, space: Any) -> np.ndarray:
     sizes = np.atleast_1d(space.n if hasattr(space, "n") else space.nvec).reshape(-1)
     offset = (action - np.asarray(space.start)).reshape(*action.shape[:2], -1)
     index = offset + np.cumsum([0, *sizes[:-1]])
-    return np.take_along_axis(mask, index, axis=-1).all(axis=-1)
+    return np.asarray(np.take_along_axis(mask, index, axis=-1).all(axis=-1))
 
 
 def _with_legal_actions(item: RecordedTrajectory) -> RecordedTrajectory:

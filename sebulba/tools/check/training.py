@@ -126,8 +126,9 @@ class Trainer:
             return networks
         nothing = jax.tree.map(jnp.zeros_like, grads)
 
-        def update(_: int, carry: tuple) -> tuple:
-            return self._agent.optimize(*carry, nothing, experience)
+        def update(_: int, carry: tuple[Networks, PyTree]) -> tuple[Networks, PyTree]:
+            networks, opt_state = carry
+            return self._agent.optimize(networks, opt_state, nothing, experience)
 
         def follow(networks: Networks) -> Networks:
             start = networks, self._agent.init_opt_state(networks)

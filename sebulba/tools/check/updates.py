@@ -1,5 +1,7 @@
 """Checks of optimisation steps: they descend, and every leaf that is used gets updated."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -56,35 +58,19 @@ def check_updates(
         if step == 0:
             ignored = _first_ignored(optimize, networks, opt_before, grads, experience, after)
         changes.append(~_are_equal(networks, after))
-        publishes.append(
-            not is_equal(*(as_numpy(agent.actor_networks(x)) for x in (networks, after)))
-        )
+        acting = (as_numpy(agent.actor_networks(each)) for each in (networks, after))
+        publishes.append(not is_equal(*acting))
         networks = after
         has_gradient |= [bool(np.any(leaf)) for leaf in jax.tree.leaves(as_numpy(grads))]
     is_changed = np.any(changes, axis=0)
-    for index in np.flatnonzero(~is_changed):
-        name = leaf_name("networks", paths[index])
-        what = f"{name} (updates 0 … {num_updates - 1})"
-        if has_gradient[index]:
-            return failed(
-                UPDATES,
-                f"{what}: expected optimize to change a leaf with a gradient, got the same values;"
-                " likely cause: optimize leaves it out",
-            )
-        if _is_used(subject, recording, sensitivity, int(index)):
-            return failed(
-                UPDATES,
-                f"{what}: expected a leaf that the loss or acting uses to change, got the same"
-                " values, and no gradient; likely cause: the target network is never updated (if"
-                " its period is longer, call the setting target_period), or stop_gradient cuts the"
-                " leaf off",
-            )
-    if sensitivity.is_on_policy and per_cycle > 1:
-        failure = _changes_within_cycle(
-            sensitivity.policy, np.array(changes)[:per_cycle], has_gradient, paths
-        )
-        if failure is not None:
-            return failed(UPDATES, failure)
+    is_used = functools.partial(_is_used, subject, recording, sensitivity)
+    place = f"(updates 0 … {num_updates - 1})"
+    failure = _unchanged(is_changed, has_gradient, is_used, paths, place)
+    if failure is None and sensitivity.is_on_policy and per_cycle > 1:
+        of_cycle = np.array(changes)[:per_cycle]
+        failure = _changes_within_cycle(sensitivity.policy, of_cycle, has_gradient, paths)
+    if failure is not None:
+        return failed(UPDATES, failure)
     if ignored is not None:
         return failed(
             UPDATES,
@@ -92,14 +78,12 @@ def check_updates(
             " not use the gradient, got another value; likely cause: a stop_gradient is missing",
         )
     for index in np.flatnonzero(is_changed & ~has_gradient):
-        is_array = np.size(jax.tree.leaves(before)[index]) > 1
-        if is_array and not _is_used(subject, recording, sensitivity, int(index)):
+        if np.size(jax.tree.leaves(before)[index]) > 1 and not is_used(int(index)):
             return failed(
                 UPDATES,
-                f"{leaf_name('networks', paths[index])} (updates 0 … {num_updates - 1}): expected"
-                " the loss or acting to use a leaf that optimize changes, got no difference with"
-                " other values of it; likely cause: the online network takes the place of the"
-                " target network",
+                f"{leaf_name('networks', paths[index])} {place}: expected the loss or acting to use"
+                " a leaf that optimize changes, got no difference with other values of it; likely"
+                " cause: the online network takes the place of the target network",
             )
     if "target_period" in dict(settings_of(subject.config.agent)):
         failure = _wrong_period(np.array(changes), has_gradient, np.array(publishes), paths)
@@ -108,6 +92,31 @@ def check_updates(
     unused = len(paths) - int(is_changed.sum())
     detail = f"{int(is_changed.sum())} leaves changed in {num_updates} updates"
     return passed(UPDATES, f"{detail}; {unused} are not in use" if unused else detail)
+
+
+def _unchanged(
+    is_changed: np.ndarray,
+    has_gradient: np.ndarray,
+    is_used: Callable[[int], bool],
+    paths: list,
+    place: str,
+) -> str | None:
+    """Return what is wrong with the first leaf that is in use, and that no update changed."""
+    for index in np.flatnonzero(~is_changed):
+        what = f"{leaf_name('networks', paths[index])} {place}"
+        if has_gradient[index]:
+            return (
+                f"{what}: expected optimize to change a leaf with a gradient, got the same values;"
+                " likely cause: optimize leaves it out"
+            )
+        if is_used(int(index)):
+            return (
+                f"{what}: expected a leaf that the loss or acting uses to change, got the same"
+                " values, and no gradient; likely cause: the target network is never updated (if"
+                " its period is longer, call the setting target_period), or stop_gradient cuts the"
+                " leaf off"
+            )
+    return None
 
 
 def _changes_within_cycle(

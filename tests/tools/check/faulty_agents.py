@@ -1,42 +1,32 @@
 """Agents with one fault each: wrappers around sound agents."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from sebulba.config.agents import agent_factory
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.learner_clock import at_step
-from sebulba.toolkit.reductions import learner_device_index, masked_mean, masked_moments
+from sebulba.toolkit.reductions import learner_device_index, masked_mean
 from sebulba.toolkit.sharding import shard_per_env_leaves
-from sebulba_agents.actor_critic import ActorCriticAgent
-from sebulba_agents.ppo import compute_targets, ppo_loss
+from tests.tools.check.faulty_base import Faulty, FaultyConfig
+from tests.tools.check.faulty_ppo import (
+    DrawsWithReplacement,
+    IgnoresPenalties,
+    KeepsTheMean,
+    LeavesOneOut,
+    NormalisesMaskedRows,
+)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FaultyConfig:
-    """Settings of an agent with a fault."""
-
-    name: str
-    """`module:Name` of the faulty agent."""
-    sound: Any = None
-    """Settings of the sound agent."""
-
-
-class Faulty:
-    """Without a fault: delegates everything to the sound agent."""
-
-    Config = FaultyConfig
-
-    def __init__(self, config, run_spec):
-        self.sound = agent_factory(config.sound.name)(config.sound, run_spec)
-
-    def __getattr__(self, name):
-        return getattr(self.sound, name)
+__all__ = [  # for `faulty`
+    "DrawsWithReplacement",
+    "IgnoresPenalties",
+    "KeepsTheMean",
+    "LeavesOneOut",
+    "NormalisesMaskedRows",
+]
 
 
 def faulty(name, sound):
@@ -360,78 +350,6 @@ class UnmaskedMean(Faulty):
         valid = experience.trajectory.valid
         share = masked_mean(valid.astype(jnp.float32), jnp.ones_like(valid))
         return loss * share, aux
-
-
-class _FaultyPPO(Faulty):
-    """PPO with a loss of its own, `self.ppo_loss`, or another order of its samples."""
-
-    def __init__(self, config, run_spec):
-        sound = config.sound
-        self.sound = ActorCriticAgent(
-            sound,
-            run_spec,
-            loss=lambda *args: self.ppo_loss(*args),
-            targets=lambda outputs, trajectory: compute_targets(outputs, trajectory, sound),
-            num_epochs=sound.num_epochs,
-            num_minibatches=sound.num_minibatches,
-        )
-
-    def ppo_loss(self, outputs, batch, config):
-        return ppo_loss(outputs, batch, config)
-
-
-class NormalisesMaskedRows(_FaultyPPO):
-    """Normalises advantages over all rows, masked ones included."""
-
-    def ppo_loss(self, outputs, batch, config):
-        advantages = batch.extras.advantages
-        mean, std = masked_moments(advantages, jnp.ones_like(batch.valid))
-        extras = dataclasses.replace(batch.extras, advantages=(advantages - mean) / (std + 1e-8))
-        config = dataclasses.replace(config, normalize_advantages=False)
-        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
-
-
-class KeepsTheMean(_FaultyPPO):
-    """Divides advantages by their standard deviation, and does not subtract their mean."""
-
-    def ppo_loss(self, outputs, batch, config):
-        advantages = batch.extras.advantages
-        _, std = masked_moments(advantages, batch.valid)
-        extras = dataclasses.replace(batch.extras, advantages=advantages / (std + 1e-8))
-        config = dataclasses.replace(config, normalize_advantages=False)
-        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
-
-
-class IgnoresPenalties(_FaultyPPO):
-    """Learns from positive advantages only."""
-
-    def ppo_loss(self, outputs, batch, config):
-        advantages = jnp.maximum(batch.extras.advantages, 0.0)
-        extras = dataclasses.replace(batch.extras, advantages=advantages)
-        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
-
-
-class DrawsWithReplacement(_FaultyPPO):
-    """Draws every minibatch from all samples."""
-
-    def loss(self, networks, experience, key, step):
-        if experience.order is None:
-            return self.sound.loss(networks, experience, key, step)
-        order = experience.order
-        drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.size)
-        changed = dataclasses.replace(experience, order=drawn)
-        return self.sound.loss(networks, changed, key, step)
-
-
-class LeavesOneOut(_FaultyPPO):
-    """Learns from the first sample of an epoch twice, and never from the last."""
-
-    def loss(self, networks, experience, key, step):
-        if experience.order is None:
-            return self.sound.loss(networks, experience, key, step)
-        order = experience.order
-        order = jnp.where(order == order.size - 1, 0, order)
-        return self.sound.loss(networks, dataclasses.replace(experience, order=order), key, step)
 
 
 class DiscountsTwice(Faulty):
