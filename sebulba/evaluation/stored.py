@@ -18,6 +18,7 @@ from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
+from sebulba.process import program
 from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES
 from sebulba.types import EnvironmentSpec, Networks
@@ -54,7 +55,7 @@ def read_config(
     if not path.is_file():
         raise ConfigError(
             f"expected a run directory with a {CONFIG}, got {run_dir}; create one with"
-            " python -m sebulba.train CONFIG --run-dir RUN_DIR"
+            f" {program('train')} CONFIG --run-dir RUN_DIR"
         )
     overrides = {} if agent is None else {"agent.name": named_agent(agent)}
     config = load_config(path, overrides)

@@ -109,6 +109,8 @@ def newest_whole_step(directory: pathlib.Path) -> int | None:
 
     `directory` is that of the first host's checkpoints.
     """
+    if not hosts.are_several() and hosts_in(directory) == [0]:
+        return next(whole_steps(directory), None)
     return max(complete_steps(_gather_saved(directory, whole_steps)), default=None)
 
 
