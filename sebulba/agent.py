@@ -33,7 +33,9 @@ class Agent(Protocol):
     predicts them) sets the attribute `learns_from_final_observations = True`. Otherwise
     `sebulba.check` reports a dependence on terminal observations as wrong bootstrapping. One that
     does not correct for acting with older networks sets `corrects_for_policy_lag = False` in the
-    dataclass of its settings.
+    dataclass of its settings. An agent whose actors count what they have done, such as for a
+    schedule of ε, has a method `advance_actor_state(actor_state, env_steps)`: it returns a new
+    actor's state for a run that has already taken so many env steps on all hosts.
     """
 
     def init_networks(self, key: jax.Array) -> Networks:

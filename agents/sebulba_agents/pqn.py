@@ -94,6 +94,12 @@ class PQN:
         del networks
         return self.exploration.init(num_envs, key, global_actor_id)
 
+    def advance_actor_state(
+        self, actor_state: ExplorationState, env_steps: int
+    ) -> ExplorationState:
+        """Return the state at `env_steps` of the ε schedule."""
+        return self.exploration.advance(actor_state, env_steps)
+
     def act(
         self, networks: PyTree, actor_state: ExplorationState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], ExplorationState]:

@@ -174,8 +174,9 @@ class DistributedConfig:
     """The processes of the run, one per host. `distributed: off` or `auto` sets the mode."""
 
     mode: Literal["off", "auto", "manual"] | None = None
-    """auto: detect Slurm, Open MPI, Kubernetes or a TPU pod; manual: use coordinator, num_processes
-    and process_id; null: manual if coordinator is set, else off."""
+    """auto: read JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or detect Slurm,
+    Open MPI, Kubernetes or a TPU pod; manual: use coordinator, num_processes and process_id; null:
+    manual if coordinator is set, else off."""
     coordinator: str | None = None
     """Address of process 0, host:port; manual only."""
     num_processes: int | None = None

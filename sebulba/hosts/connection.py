@@ -5,16 +5,18 @@
 """
 
 import ctypes
+import itertools
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
-import numpy as np
 from jax._src.clusters import ClusterEnv
-from jax.experimental import multihost_utils
+from jax._src.distributed import global_state
 
 from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
@@ -22,6 +24,8 @@ from sebulba.hosts.rendezvous import wait_for_processes
 from sebulba.process import EXIT_NOT_JOINED
 
 _LOCAL_DEVICES_VARIABLE = "JAX_LOCAL_DEVICE_IDS"
+_POLL_MS = 1000
+_gathers = itertools.count()  # each gather has its own keys; all hosts count alike
 # C holds a pointer to the handler, so Python must never free it.
 _abort_handlers: list[Callable[[int], None]] = []
 
@@ -81,6 +85,8 @@ def _place(config: DistributedConfig) -> tuple[str | None, int | None, int | Non
     """Return coordinator, number of processes and this one's number; None: unknown."""
     if config.effective_mode == "manual":
         return config.coordinator, config.num_processes, config.process_id
+    if (place := _place_from_variables()) is not None:
+        return place
     # `initialize` would detect them itself, too late to check them.
     address, num_processes, process_id, _ = ClusterEnv.auto_detect_unset_distributed_params(
         os.environ.get("JAX_COORDINATOR_ADDRESS"),
@@ -91,6 +97,25 @@ def _place(config: DistributedConfig) -> tuple[str | None, int | None, int | Non
         initialization_timeout=math.ceil(config.join_timeout_s),
     )
     return address, num_processes, process_id
+
+
+def _place_from_variables() -> tuple[str, int, int] | None:
+    """Return the place that environment variables give, such as those of an indexed Job.
+
+    JAX would ask the API of Kubernetes, for which a pod needs an account that may read pods.
+    """
+    address, count = os.environ.get("JAX_COORDINATOR_ADDRESS"), os.environ.get("JAX_NUM_PROCESSES")
+    number = os.environ.get("JAX_PROCESS_ID", os.environ.get("JOB_COMPLETION_INDEX"))
+    if address is None or count is None or number is None:
+        return None
+    is_port = re.fullmatch(r".+:[0-9]{1,5}", address) is not None
+    if not (is_port and count.isdecimal() and number.isdecimal() and int(number) < int(count)):
+        raise ConfigError(
+            "distributed.mode: auto: expected host:port in JAX_COORDINATOR_ADDRESS, and in"
+            " JAX_PROCESS_ID or JOB_COMPLETION_INDEX less than in JAX_NUM_PROCESSES, got"
+            f" {address!r}, {number!r} and {count!r}"
+        )
+    return address, int(count), int(number)
 
 
 def _port_to_bind() -> int | None:
@@ -106,21 +131,48 @@ def is_first() -> bool:
 
 def are_several() -> bool:
     """Return whether the run has more than one host."""
-    # Without a connection, the question would make JAX look for devices.
-    return jax.distributed.is_initialized() and jax.process_count() > 1
+    # `jax.process_count` would make JAX look for devices, here and on every other host.
+    return jax.distributed.is_initialized() and (global_state.num_processes or 1) > 1
+
+
+def place() -> tuple[int, int]:
+    """Return the number of this host, and how many there are."""
+    if not are_several():
+        return 0, 1
+    return global_state.process_id, global_state.num_processes
 
 
 def gather_texts(text: str) -> list[str]:
-    """Return the texts of all hosts, in their order; a collective that every host must call."""
+    """Return the texts of all hosts, in their order; every host must call this equally often.
+
+    Through the coordination service: it needs no devices, so hosts can gather what keeps these from
+    working together.
+    """
     if not are_several():
         return [text]
-    data = np.frombuffer(text.encode(), np.uint8)
-    # Lengths first: an all-gather needs the same shape on every host.
-    lengths = np.reshape(multihost_utils.process_allgather(np.int32(data.size)), -1)
-    padded = np.zeros(int(lengths.max()), np.uint8)
-    padded[: data.size] = data
-    rows = multihost_utils.process_allgather(padded)
-    return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
+    number, (own, num_hosts) = next(_gathers), place()
+    _client().key_value_set_bytes(_key(number, own), text.encode())
+    return [_await_text(_key(number, host)) for host in range(num_hosts)]
+
+
+def _client() -> Any:
+    """Return the client of the coordination service, which `jax.distributed` has started."""
+    return global_state.client
+
+
+def _key(gather: int, host: int) -> str:
+    return f"sebulba/{gather}/{host}"
+
+
+def _await_text(key: str) -> str:
+    # Another host may need minutes to read its checkpoint; one that is lost ends this process.
+    while True:
+        try:
+            return _client().blocking_key_value_get_bytes(key, _POLL_MS).decode()
+        except jax.errors.JaxRuntimeError as error:
+            # Between two waits, Python handles signals.
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
 
 
 def check_equal(what: Mapping[str, str]) -> None:
@@ -162,6 +214,15 @@ def _exit_on_abort(code: int, describe: Callable[[], str]) -> None:
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort)
     _abort_handlers.append(handler)
     ctypes.CDLL(None).signal(int(signal.SIGABRT), handler)
+
+
+def all_end(within_s: float = 5.0) -> bool:
+    """Return whether all hosts call this, so that none takes the exit of another for a failure."""
+    try:
+        _client().wait_at_barrier("sebulba/end", math.ceil(1000 * within_s))
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 def disconnect() -> None:

@@ -1,5 +1,6 @@
 """The decisions of the hosts before the first learner cycle: run directory and checkpoint."""
 
+import json
 import pathlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -15,7 +16,13 @@ from sebulba.storage.checkpoints.restore import (
     whole_steps,
 )
 from sebulba.storage.lock import RunLock, take_lock
-from sebulba.storage.run_dir import describe_host, directory_of_host, open_run_dir
+from sebulba.storage.run_dir import (
+    describe_devices,
+    describe_software,
+    directory_of_host,
+    open_run_dir,
+)
+from sebulba.storage.shares import complete_steps, hosts_in, saved_by
 
 _Resumed = TypeVar("_Resumed")
 _NO_FIT = "no-fit: "  # begins the gathered text of an error whose `fits` is False
@@ -32,7 +39,9 @@ def open_run_dir_together(
     """
     if not hosts.are_several():
         return open_run_dir(config, on_message=on_message)
-    hosts.check_equal(describe_host(config))
+    # In this order: devices of other versions may not find each other.
+    hosts.check_equal(describe_software(config))
+    hosts.check_equal(describe_devices())
     path, problem, lock = pathlib.Path(), "", None
     if hosts.is_first():
         try:
@@ -57,24 +66,24 @@ def open_run_dir_together(
 
 
 def resume_together(
-    resume: Callable[[Which], _Resumed], directory: pathlib.Path, which: Which
+    resume: Callable[[Which, int | None], _Resumed], directory: pathlib.Path, which: Which
 ) -> _Resumed:
-    """Resume from a checkpoint that every host has, and return what `resume` returned.
+    """Resume from a checkpoint that is complete, and return what `resume` returned.
 
     Args:
-        resume: brings this host to a checkpoint.
-        directory: of this host's checkpoints.
+        resume: brings this host to a checkpoint with a number of hosts; None: as it says.
+        directory: of the first host's checkpoints.
         which: as for `_choose_step`.
 
     Raises:
-        CheckpointError: a host lacks the checkpoint, or cannot use it; on every host.
+        CheckpointError: there is no such checkpoint, or a host cannot use it; on every host.
     """
-    if not hosts.are_several():
-        return resume(which)
-    step = _choose_step(directory, which)
+    if not hosts.are_several() and hosts_in(directory) == [0]:
+        return resume(which, None)
+    step, num_hosts = _choose_step(directory, which)
     own = None
     try:
-        resumed = resume(step)
+        resumed = resume(step, num_hosts)
     except CheckpointError as error:
         own = error
     # Gather a failure as well: a host that ended alone would look like one that is lost.
@@ -96,42 +105,56 @@ def _describe(error: CheckpointError | None) -> str:
 
 
 def newest_whole_step(directory: pathlib.Path) -> int | None:
-    """Return the newest checkpoint that is whole on every host; a collective like the others."""
-    if not hosts.are_several():
+    """Return the newest checkpoint that is whole on every host; every host must call this.
+
+    `directory` is that of the first host's checkpoints.
+    """
+    if not hosts.are_several() and hosts_in(directory) == [0]:
         return next(whole_steps(directory), None)
-    return max(set.intersection(*_gather_steps(whole_steps(directory))), default=None)
+    return max(complete_steps(_gather_saved(directory, whole_steps)), default=None)
 
 
-def _gather_steps(own: Iterable[int]) -> list[set[int]]:
-    every = hosts.gather_texts(" ".join(map(str, own)))
-    return [{int(step) for step in text.split()} for text in every]
+def _gather_saved(
+    directory: pathlib.Path, steps: Callable[[pathlib.Path], Iterable[int]] = steps_in
+) -> dict[int, dict[int, int]]:
+    """Return the shares of checkpoints on all hosts, those that an earlier run had included.
+
+    Each host looks at its own directory, which others may see later on a shared file system.
+    """
+    own, num_hosts = hosts.place()
+    seen = [each for each in hosts_in(directory) if each % num_hosts == own and each != own]
+    saved: dict[int, dict[int, int]] = {}
+    for text in hosts.gather_texts(json.dumps(saved_by(directory, [own, *seen], steps))):
+        for number, shares in json.loads(text).items():
+            saved[int(number)] = {int(step): count for step, count in shares.items()}
+    return saved
 
 
-def _choose_step(directory: pathlib.Path, which: Which) -> Which:
-    """Return the checkpoint to resume from, which every host has.
+def _choose_step(directory: pathlib.Path, which: Which) -> tuple[int, int]:
+    """Return the checkpoint to resume from, of which all shares are there, and its hosts' number.
 
-    `latest` is the newest common checkpoint, `best` that of the first host.
+    `latest` is the newest complete checkpoint, `best` that of the first host.
 
     Raises:
-        CheckpointError: a host lacks the checkpoint; on every host.
+        CheckpointError: there is no such checkpoint; on every host.
     """
-    every = _gather_steps(steps_in(directory))
-    common = set.intersection(*every)
+    saved = _gather_saved(directory)
+    complete = complete_steps(saved)
     wanted = which
     if which == "best":
         best = hosts.gather_texts(str(best_step(directory) or ""))[0]
         wanted = int(best) if best else which
-    elif which == "latest" and common:
-        wanted = max(common)
-    if wanted not in common:
+    elif which == "latest" and complete:
+        wanted = max(complete)
+    if wanted not in complete:
         listing = "; ".join(
             f"host {number} has {', '.join(map(str, sorted(steps))) or 'none'}"
-            for number, steps in enumerate(every)
+            for number, steps in sorted(saved.items())
         )
         raise CheckpointError(
-            f"expected checkpoint {which!r} on each of the {len(every)} hosts: {listing}"
+            f"expected checkpoint {which!r} with the shares of all its hosts: {listing}"
         )
-    return wanted
+    return int(wanted), complete[int(wanted)]
 
 
 def check_networks(networks_crc32: str | None) -> None:

@@ -66,6 +66,7 @@ class _Server:
         self._num_processes = num_processes
         self._joined: dict[int, socket.socket] = {}
         self._received: dict[socket.socket, bytes] = {}
+        self._turned_away = ""  # why, the last time
         self._selector = selectors.DefaultSelector()
         has_both = socket.has_dualstack_ipv6()
         try:
@@ -105,6 +106,8 @@ class _Server:
             missing = set(range(1, self._num_processes)) - set(self._joined)
         names = ", ".join(map(str, sorted(missing)))
         problem = f"of {self._num_processes} processes, {names} did not join {within}"
+        if self._turned_away:
+            problem += f"; one was turned away: {self._turned_away}"
         for connection in self._joined.values():
             _send(connection, f"late {problem}" if missing else "go")
         return problem if missing else None
@@ -128,7 +131,8 @@ class _Server:
             problem = self._add(connection, line)
             if problem is None:
                 return
-            _send(connection, problem)
+            _send(connection, f"wrong {problem}")
+            self._turned_away = problem
         # A process that ended may be started again, and then joins again.
         self._joined = {n: each for n, each in self._joined.items() if each is not connection}
         self._selector.unregister(connection)
@@ -139,15 +143,15 @@ class _Server:
         """Record a process that has joined, or return the answer that turns it away."""
         match = re.fullmatch(rb"sebulba (\d+) (\d+)\n", line)
         if match is None:
-            return "wrong expected a process of this run"
+            return "expected a process of this run"
         number, count = int(match[1]), int(match[2])
         if count != self._num_processes:
             return (
-                f"wrong num_processes: expected {self._num_processes}, as on process 0, got {count}"
+                f"num_processes: expected {self._num_processes}, as on process 0, got {count}"
                 f" on process {number}"
             )
         if number in self._joined or number == 0:
-            return f"wrong process_id: expected another number in each process, got {number} in two"
+            return f"process_id: expected another number in each process, got {number} in two"
         self._joined[number] = connection
         return None
 

@@ -33,6 +33,7 @@ from sebulba.storage.checkpoints.manifest import crc32_of, flatten
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import MovedError
 from sebulba.storage.run_dir import CHECKPOINTS, directory_of_host, resume_command
+from sebulba.storage.shares import complete_steps, hosts_in, saved_by
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -82,7 +83,7 @@ def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> 
     parts = [f"sebulba: CheckpointError: {escaped(str(error)).splitlines()[0]}"]
     parts.append(f"Results so far: {path}.")
     if error.fits:
-        whole = newest_whole_step(directory_of_host(path) / CHECKPOINTS)
+        whole = newest_whole_step(path / CHECKPOINTS)
         parts.append(
             f"No checkpoint is whole{_on_every_host()}; start again with another --run-dir."
             if whole is None
@@ -124,12 +125,12 @@ def describe_lost_hosts(path: pathlib.Path) -> str:
 def describe_checkpoint(path: pathlib.Path) -> str:
     """Return which checkpoint is the last one, and the command that resumes from it."""
     # On a shared file system this host sees what the others have saved.
-    places = [directory_of_host(path, number) for number in range(jax.process_count())]
-    saved = [set(steps_in(place / CHECKPOINTS)) for place in places if place.is_dir()]
-    steps = sorted(set.intersection(*saved)) if saved else []
+    directory = path / CHECKPOINTS
+    steps = complete_steps(saved_by(directory, hosts_in(directory)))
     if not steps:
         return f"There is no checkpoint{_on_every_host()}."
-    return f"The last checkpoint is of cycle {steps[-1]}; to resume from it: {resume_command(path)}"
+    last = max(steps)
+    return f"The last checkpoint is of cycle {last}; to resume from it: {resume_command(path)}"
 
 
 def _on_every_host() -> str:

@@ -70,12 +70,15 @@ def train(config: Config) -> int:
     """Train, and return the process's exit code.
 
     Results go to the run directory; progress and errors to stderr, with the cause in the last line.
-    If threads do not end, this ends the process instead of returning, and so does any failure on
-    several hosts: the ordinary end of a process would wait for the other hosts.
+    If threads do not end, this ends the process instead of returning, and so does a failure on some
+    of several hosts: the ordinary end of a process would wait for the other hosts.
     """
     code = _exit_code(config)
     if hosts.are_several():
-        if EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED:
+        is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
+        # Most bad starts are found on all hosts.
+        may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
+        if is_failure and not (may_be_shared and hosts.all_end()):
             end_process(code)
         hosts.disconnect()
     return code

@@ -105,8 +105,9 @@ def open_outputs(
     own = directory_of_host(path)
     directory, env_steps, resumed = own / CHECKPOINTS, None, None
     if config.resume is not None:
+        first = path / CHECKPOINTS
         resumed = resume_together(
-            functools.partial(resume, ring, directory), directory, parse_which(config.resume)
+            functools.partial(resume, ring, first), first, parse_which(config.resume)
         )
         env_steps = resumed.env_steps
         on_message(str(resumed))

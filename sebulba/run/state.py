@@ -9,6 +9,7 @@ learner left it, and the deque need not be stored.
 
 import dataclasses
 import os
+import pathlib
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -18,9 +19,11 @@ from sebulba.acting.act_cycle import ActCarry
 from sebulba.acting.actor import Actor
 from sebulba.acting.env_reset import StreamBoundary, boundary_after
 from sebulba.run.assembly import Ring
+from sebulba.run.dealing import Deal, begun_anew, describe_deal, join_boundaries, sum_accounts
 from sebulba.storage.checkpoints.checkpointer import Snapshot, snapshot
-from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
-from sebulba.types import EpisodeRecord, Networks, PyTree, TrajectoryItem
+from sebulba.storage.checkpoints.restore import Which, find_step, read_meta, restore
+from sebulba.storage.shares import num_hosts_of, share_of
+from sebulba.types import Networks, PyTree, TrajectoryItem
 
 Level = Literal["exact", "exact-reset", "restart"]
 """What resuming restores of the environments; everything else is restored completely.
@@ -93,9 +96,11 @@ class Resumed:
     num_cycles: int  # of the learner
     env_steps: int
     level: Level
+    deal: str | None = None  # what another number of hosts changes
 
     def __str__(self) -> str:
-        return f"resumes at cycle {self.num_cycles} ({self.level}: {_HOW[self.level]})"
+        text = f"resumes at cycle {self.num_cycles} ({self.level}: {_HOW[self.level]})"
+        return text if self.deal is None else f"{text}; {self.deal}"
 
 
 def capture(ring: Ring, points: LearnedPoints) -> RunState:
@@ -120,50 +125,89 @@ def capture(ring: Ring, points: LearnedPoints) -> RunState:
     )
 
 
-def resume(ring: Ring, directory: str | os.PathLike[str], which: Which) -> Resumed:
+def resume(
+    ring: Ring,
+    directory: str | os.PathLike[str],
+    which: Which,
+    num_hosts: int | None = None,
+) -> Resumed:
     """Bring a new ring to the point at which a checkpoint was taken.
 
     The new ring's learner state is deleted first, so that the devices never hold a replay twice;
     after an error the ring is unusable.
 
+    Args:
+        ring: of this host.
+        directory: of the first host's checkpoints.
+        which: the checkpoint.
+        num_hosts: of the checkpoint; None: as the first host's share says.
+
     Raises:
-        CheckpointError: as `sebulba.storage.checkpoints.restore.restore`, or for another
-            number of hosts.
+        CheckpointError: as `sebulba.storage.checkpoints.restore.restore`.
     """
+    directory = pathlib.Path(directory).absolute()
+    if num_hosts is None:
+        num_hosts = num_hosts_of(directory, find_step(directory, which))
+    deal = Deal(num_stored=num_hosts, host=jax.process_index(), num_hosts=jax.process_count())
     carries = [actor.resume_point for actor in ring.actors]
     stored = _stored(ring.learner.state_of_host, carries)
     like = jax.tree.map(_shape, stored) | {"staged": _older_networks_like(ring)}
     for leaf in jax.tree.leaves(ring.learner.state):
         leaf.delete()
-    arrays, meta = restore(directory, which, like)
-    num_hosts = meta.get("hosts", 1)
-    if num_hosts != jax.process_count():
-        raise CheckpointError(
-            f"checkpoint {which} in {directory}: expected {jax.process_count()} hosts, got"
-            f" {num_hosts}; each host holds a part of it. Resume it on {num_hosts} hosts"
-        )
+    arrays, meta = restore(share_of(directory, deal.source), which, like)
+    metas = [
+        meta if host == deal.source else read_meta(share_of(directory, host), which)
+        for host in deal.accounts
+    ]
     ring.learner.restore(arrays["learner"], **meta["learner"])
     _stage_older_networks(ring, arrays["staged"])
-    actor_cycles = meta["actors"]["num_cycles"]
-    for actor, stored, num_cycles in zip(ring.actors, arrays["actors"], actor_cycles, strict=True):
-        carry = dataclasses.replace(actor.resume_point, **stored)
-        actor.start_at(carry, num_cycles=num_cycles)
-    level: Level = "exact"
-    if carries[0].env_state is None:
-        level = "exact-reset" if LearnedPoints(ring.actors).are_between_streams else "restart"
-    if level == "restart":
-        for actor, boundary in zip(ring.actors, meta["actors"]["boundaries"], strict=True):
-            # An actor that has not acted begins with its first environments, as in a new run.
-            if actor.num_cycles:
-                actor.end_stream(_read_boundary(boundary))
-    ring.trajectories.restore(actor_cycles)
-    ring.ledger.restore(meta["ledger"]["learned"])
-    ring.progress.restore(meta["progress"])
+    accounts = sum_accounts(metas, len(ring.actors))
+    level = _resume_actors(ring, deal, arrays["actors"], meta, metas)
+    ring.trajectories.restore(meta["actors"]["num_cycles"])
+    ring.ledger.restore(accounts["learned"])
+    ring.progress.restore(meta["progress"] | accounts["counts"])
     return Resumed(
         num_cycles=ring.learner.num_cycles,
         env_steps=ring.progress.env_steps,
         level=level,
+        deal=describe_deal(deal, ring.config, len(ring.learner.learner_devices.devices))
+        if deal.is_new
+        else None,
     )
+
+
+def _resume_actors(
+    ring: Ring,
+    deal: Deal,
+    stored: list[dict[str, PyTree]],
+    meta: dict[str, Any],
+    metas: list[dict[str, Any]],
+) -> Level:
+    """Bring the actors to where they were, or begin them anew if the hosts are others."""
+    actor_cycles = meta["actors"]["num_cycles"]
+    for actor, of_actor, num_cycles in zip(ring.actors, stored, actor_cycles, strict=True):
+        if deal.is_new:
+            carry = begun_anew(
+                ring.agent,
+                actor.resume_point,
+                env_steps=meta["progress"]["env_steps"],
+                num_cycles=ring.learner.num_cycles,
+            )
+        else:
+            carry = dataclasses.replace(actor.resume_point, **of_actor)
+        actor.start_at(carry, num_cycles=num_cycles)
+    level: Level = "restart"
+    if not deal.is_new and ring.actors[0].resume_point.env_state is not None:
+        level = "exact"
+    elif not deal.is_new and LearnedPoints(ring.actors).are_between_streams:
+        level = "exact-reset"
+    if level == "restart":
+        boundaries = join_boundaries(metas, len(ring.actors))
+        for actor, boundary in zip(ring.actors, boundaries, strict=True):
+            # An actor that has not acted begins with its first environments, as in a new run.
+            if actor.num_cycles:
+                actor.end_stream(boundary)
+    return level
 
 
 def _stored(learner_state: PyTree, carries: Iterable[ActCarry]) -> dict[str, PyTree]:
@@ -203,11 +247,6 @@ def _stage_older_networks(ring: Ring, networks: list[Networks]) -> None:
         for version, each in enumerate(networks, start=first):
             if version >= 0:
                 staging.append(version, jax.device_put(each, device))
-
-
-def _read_boundary(stored: dict[str, Any]) -> StreamBoundary:
-    finished = tuple(EpisodeRecord(**record) for record in stored["finished"])
-    return StreamBoundary(finished=finished, num_interrupted=stored["num_interrupted"])
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

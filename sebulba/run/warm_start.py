@@ -20,7 +20,7 @@ from sebulba.storage.checkpoints.restore import (
     CheckpointError,
     Which,
     find_step,
-    restore,
+    read_meta,
     restore_fitting,
 )
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
@@ -105,7 +105,7 @@ def read_warm_start(config: Config, networks: Networks) -> WarmStart:
     # Without a sharding, leaves stay on the host.
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), networks)
     try:
-        _, meta = restore(directory, step, {}, partial=True)
+        meta = read_meta(directory, step)
         leaves, mismatches = restore_fitting(directory, step, _at(like), prefix=_PREFIX)
     except CheckpointError as error:
         raise _as_config_error(error) from error

@@ -1,5 +1,6 @@
 """The directory of a run: its config, its versions and hardware, and the names of its files."""
 
+import collections
 import contextlib
 import dataclasses
 import datetime
@@ -26,6 +27,8 @@ from sebulba.storage.lock import LOCK, RunLock, take_lock
 from sebulba.storage.metrics.files import write_json, write_text
 
 CHECKPOINTS = "checkpoints"
+HOSTS = "hosts"
+"""Holds the directories of all hosts except the first."""
 CONFIG = "config.yaml"
 NON_FINITE = "non_finite.json"
 """Which non-finite update stopped the run, and the checkpoint with the inputs of that update."""
@@ -49,7 +52,7 @@ _WRITTEN = (
     "wandb",
     "videos",
     "profile",
-    "hosts",
+    HOSTS,
     "*.tmp",
 )
 """What a run writes into its directory."""
@@ -149,23 +152,24 @@ def directory_of_host(path: pathlib.Path, number: int | None = None) -> pathlib.
         number: of the host; None: this one.
     """
     process = jax.process_index() if number is None else number
-    return path if process == 0 else path / "hosts" / str(process)
+    return path if process == 0 else path / HOSTS / str(process)
 
 
-def describe_host(config: Config) -> dict[str, str]:
-    """Return the values that must be equal on all hosts, by their names in error messages."""
+def describe_software(config: Config) -> dict[str, str]:
+    """Return config and versions, by their names in messages; they must be equal on all hosts."""
     settings = {
         f"the config's {key}": repr(value)
         for key, value in flat_config(config).items()
         if not key.startswith(("distributed.", "run_dir"))
     }
     versions = {f"the version of {package}": str(_version(package)) for package in _PACKAGES}
-    return {
-        **settings,
-        **versions,
-        "the version of Python": platform.python_version(),
-        "the devices": ", ".join(device.device_kind for device in jax.local_devices()),
-    }
+    return {**versions, "the version of Python": platform.python_version(), **settings}
+
+
+def describe_devices() -> dict[str, str]:
+    """Return number and kinds of this host's devices, which must be equal on all hosts."""
+    kinds = collections.Counter(device.device_kind for device in jax.local_devices())
+    return {"the devices": ", ".join(f"{count} × {kind}" for kind, count in kinds.items())}
 
 
 def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
@@ -223,7 +227,7 @@ def _set_aside(path: pathlib.Path, on_message: Callable[[str], None]) -> None:
     Raises:
         ConfigError: the run has a checkpoint.
     """
-    if any(map(steps_in, (path / CHECKPOINTS, *path.glob(f"hosts/*/{CHECKPOINTS}")))):
+    if any(map(steps_in, (path / CHECKPOINTS, *path.glob(f"{HOSTS}/*/{CHECKPOINTS}")))):
         command = resume_command(path)
         raise ConfigError(
             f"run_dir: expected a new or empty directory, got {path}; choose another with --run-dir"

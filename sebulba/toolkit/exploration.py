@@ -1,5 +1,7 @@
 """ε-greedy exploration with a rate for each environment, which may follow a schedule."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -54,6 +56,11 @@ class ScheduledExploration:
             ),
             key=key,
         )
+
+    def advance(self, state: ExplorationState, env_steps: int) -> ExplorationState:
+        """Return a new actor's state for a run that has taken `env_steps` on all hosts."""
+        own = env_steps // self._run_spec.num_envs_of_all_hosts
+        return dataclasses.replace(state, env_steps=jnp.full_like(state.env_steps, own))
 
     def epsilon(self, state: ExplorationState) -> jax.Array:
         """Return the current exploration rates `[B]`.

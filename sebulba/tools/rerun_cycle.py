@@ -76,7 +76,11 @@ def _ring_before(config: Config, checkpoints: pathlib.Path, cycle: int) -> Ring:
     can_resume = are_stored or config.checkpoint.exact_reset_cycles is not None
     steps = [step for step in steps_in(checkpoints) if step <= cycle]
     if can_resume and steps:
-        print(resume(ring, checkpoints, steps[-1]))
+        resumed = resume(ring, checkpoints, steps[-1])
+        if resumed.deal is not None:
+            ring.close_environments()
+            raise ConfigError(f"--to-cycle: expected a run on one host, got {resumed.deal}")
+        print(resumed)
     ring.learner.stage(ring.stagings)
     while ring.learner.num_cycles < cycle:
         if ring.run_end.goal:

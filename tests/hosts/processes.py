@@ -41,19 +41,23 @@ def start(command, num_devices=NUM_DEVICES):
     return subprocesses.started(*command, variables=environment(num_devices), **pipes)
 
 
-def launch(config, run_dir, *arguments):
-    """Run a config on two hosts with the launcher; return its exit code and output."""
-    command = ["-m", "sebulba.launch", "--local", 2, "--virtual-devices", NUM_DEVICES, config]
+def launch(config, run_dir, *arguments, num_hosts=2, num_devices=NUM_DEVICES):
+    """Run a config on some hosts with the launcher; return its exit code and output."""
+    command = ["-m", "sebulba.launch", "--local", num_hosts, "--virtual-devices", num_devices]
+    command += [config]
     with start([*command, "--run-dir", run_dir, *arguments]) as process:
         return end_of(process)
 
 
 @contextlib.contextmanager
-def hosts(config, run_dir, *arguments, by_host=None, train=("sebulba.train",)):
+def hosts(
+    config, run_dir, *arguments, by_host=None, devices=(NUM_DEVICES,) * 2, train=("sebulba.train",)
+):
     """Start two hosts without the launcher, which would end both if one fails; yield them.
 
     Args:
         by_host: additional arguments by host.
+        devices: number of each host's virtual devices.
         train: the module to run and its first arguments.
     """
     port = free_port()
@@ -64,7 +68,9 @@ def hosts(config, run_dir, *arguments, by_host=None, train=("sebulba.train",)):
         for number in range(2):
             own = [*place, "--distributed.process-id", number, *(by_host or {}).get(number, ())]
             command = ["-m", *train, config, "--run-dir", run_dir]
-            processes.append(stack.enter_context(start([*command, *arguments, *own])))
+            processes.append(
+                stack.enter_context(start([*command, *arguments, *own], devices[number]))
+            )
         yield processes
 
 

@@ -2,16 +2,21 @@
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
 
 from sebulba.config.loading import load_config
 from sebulba.run import lifecycle
+from sebulba.run.assembly import assemble
+from sebulba.run.state import resume
+from sebulba.storage.checkpoints.restore import CheckpointError
 from tests.hosts.processes import (
     CONFIG,
     ENDLESS,
     HEARTBEAT_S,
+    NUM_DEVICES,
     TERMINATED,
     checkpoints,
     directories,
@@ -26,7 +31,6 @@ from tests.subprocesses import wait_for
 
 EXIT_CONFIG = 2
 EXIT_FAILED = 3
-EXIT_CHECKPOINT = 4
 EXIT_STUCK = 5
 STEPS_PER_CYCLE = 40  # of both hosts, reset steps included
 
@@ -88,10 +92,30 @@ def test_hosts_repeat_a_run_bitwise_under_other_timings(lag, config, tmp_path):
     assert all(outcome == outcomes[0] for outcome in outcomes)
 
 
-def test_a_single_host_does_not_resume_a_run_of_two(config, finished, capsys):
-    flags = ["--run-dir", str(finished), "--resume", "latest"]
-    assert lifecycle.train(load_config(str(config), flags)) == EXIT_CHECKPOINT
-    assert "expected 1 hosts, got 2" in capsys.readouterr().err
+def test_a_single_host_continues_a_run_of_two(config, finished, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    before = summaries(finished)[0]
+    goal = before["env_steps"] + 200
+    flags = ["--run-dir", str(run_dir), "--resume", "latest", f"--run.total-env-steps={goal}"]
+    assert lifecycle.train(load_config(str(config), flags)) == 0
+    log = capsys.readouterr().err
+    assert f"resumes at cycle {before['learner_cycles']} (restart" in log
+    assert "hosts: 1 instead of 2: a learner cycle takes 20 transitions instead of 40" in log
+    assert "gradients are the mean over 2 learner devices instead of 4" in log
+    after = json.loads((run_dir / "summary.json").read_text())
+    assert after["env_steps"] >= goal
+    # The ledgers of both hosts are continued.
+    assert sum(each["learned"] for each in after["ledger"]) == after["env_steps"]
+    assert after["episodes"] > before["episodes"]
+
+
+def test_an_experience_that_depends_on_the_number_of_hosts_is_refused_by_name(config, finished):
+    flags = ["--agent.name", "tests.hosts.counting:HostCountingAgent"]
+    ring = assemble(load_config(str(config), flags), write_row=lambda row: None)
+    with pytest.raises(CheckpointError, match=r"learner\.experience\.trajectories_of"):
+        resume(ring, finished / "checkpoints", "latest")
+    ring.close_environments()
 
 
 @pytest.mark.slow
@@ -189,6 +213,17 @@ def test_hosts_of_different_configs_do_not_start(config, tmp_path):
         expected = "the config's actor.trajectory_length to be equal on all, got 5 on host 0"
         assert expected in output
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_hosts_with_other_numbers_of_devices_do_not_start(num_devices, config, tmp_path):
+    with hosts(config, tmp_path / "run", devices=(NUM_DEVICES, num_devices)) as processes:
+        ends = [end_of(process) for process in processes]
+    for code, output in ends:
+        assert code == EXIT_CONFIG, output
+        expected = f"the devices to be equal on all, got 2 × cpu on host 0 and {num_devices} × cpu"
+        assert expected in last_line(output)
 
 
 def test_the_saved_config_is_the_same_for_every_host(finished):

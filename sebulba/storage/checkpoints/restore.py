@@ -86,6 +86,16 @@ def restore(
         raise CheckpointError(f"{error}\n{advice}") from error.__cause__
 
 
+def read_meta(directory: str | os.PathLike[str], which: Which) -> dict[str, Any]:
+    """Return the dict of a checkpoint; its arrays are not read.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or its manifest is damaged.
+    """
+    directory = pathlib.Path(directory).resolve()
+    return _read_manifest(directory, find_step(directory, which)).meta
+
+
 def _restore(
     directory: pathlib.Path, step: int, like: PyTree, *, partial: bool
 ) -> tuple[PyTree, dict[str, Any]]:

@@ -1,0 +1,137 @@
+"""Runs under Ray, by the script of docs/clusters.md, on a cluster of nodes on this machine."""
+
+import contextlib
+import random
+import re
+import subprocess
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks_of
+from tests.hosts.processes import checkpoints, summaries
+from tests.subprocesses import environment, started, wait_for
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 1500.0
+NUM_KILLS = 10
+SCRIPT = "launch_ray.py"
+CATCH = ROOT / "configs" / "impala_catch.yaml"
+WAITING = ROOT / "benchmarks" / "waiting.yaml"
+CARTPOLE = ROOT / "configs" / "impala_cartpole.yaml"
+HEARTBEAT = ("--distributed.heartbeat-timeout-s", 10)
+
+
+class Cluster:
+    """Nodes with one CPU each; the last two are alive."""
+
+    def __init__(self, process):
+        self._process = process
+        self.address = process.stdout.readline().strip()
+        self._alive = [0, 1]
+
+    def kill(self, which):
+        """End one of the nodes that are alive, as if its machine were gone."""
+        self._tell(f"kill {self._alive.pop(which)}")
+
+    def replace(self, which):
+        """Kill a node, and start another one."""
+        self.kill(which)
+        self._alive.append(self._tell("add") - 1)
+
+    def _tell(self, command):
+        print(command, file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+
+def variables(**others):
+    paths = f"{ROOT}:{ROOT / 'agents'}"
+    return environment(JAX_NUM_CPU_DEVICES="1", PYTHONPATH=paths, PYTHONUNBUFFERED="1", **others)
+
+
+@contextlib.contextmanager
+def cluster(tmp_path):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with started("-m", "tests.hosts.ray_cluster", 2, variables=variables(), **pipes) as process:
+        yield Cluster(process)
+        process.stdin.close()
+        process.wait(60)
+
+
+@contextlib.contextmanager
+def script(nodes, tmp_path, config, *flags):
+    """Run the script of the page, for use in a `with`; yields its process and its output file."""
+    (block,) = [
+        each for each in blocks_of(ROOT / "docs" / "clusters.md") if each.file_name == SCRIPT
+    ]
+    path, output = tmp_path / SCRIPT, tmp_path / "output"
+    path.write_text(block.text)
+    command = (path, "--hosts", 2, config, "--run-dir", tmp_path / "run", *HEARTBEAT, *flags)
+    own = variables(RAY_ADDRESS=nodes.address)
+    with output.open("a") as file:
+        pipes = {"stdout": file, "stderr": subprocess.STDOUT}
+        with started(*command, variables=own, **pipes) as process:
+            yield process, output
+
+
+def attempts_in(output):
+    return re.findall(r"attempt \d+: exit codes (.*)", output.read_text())
+
+
+def check_end(tmp_path):
+    """Check that both hosts have the same networks, and that the ledger has every env step."""
+    first, second = summaries(tmp_path / "run")
+    assert first["status"] == second["status"] == "done"
+    assert first["networks_crc32"] == second["networks_crc32"]
+    learned = [each["learned"] for host in (first, second) for each in host["ledger"]]
+    assert sum(learned) == first["env_steps"]
+    return first
+
+
+def test_cartpole_is_solved_after_a_node_was_killed(tmp_path):
+    run_dir, flags = tmp_path / "run", ("--actor.num-envs", 8, "--checkpoint.interval-s", 2)
+    with cluster(tmp_path) as nodes, script(nodes, tmp_path, CARTPOLE, *flags) as (process, output):
+        wait_for(lambda: len(checkpoints(run_dir)) > 1, process)
+        nodes.replace(1)
+        assert process.wait(DEADLINE_S) == 0, output.read_text()
+    print(output.read_text())
+    assert len(attempts_in(output)) == 2
+    assert "resumes at cycle" in output.read_text()
+    assert check_end(tmp_path)["final_episode_return_mean"] >= 475.0
+
+
+def test_a_run_reaches_its_goal_although_ten_nodes_are_killed(tmp_path):
+    run_dir, draw = tmp_path / "run", random.Random(0)
+    small = ("--actor.threads-per-device", 1, "--actor.num-envs", 1, "--actor.trajectory-length", 5)
+    # At most 400 env steps/s, since environments wait: more than the kills leave time for.
+    flags = (*small, "--run.total-env-steps", 20_000, "--checkpoint.interval-s", 1)
+    with cluster(tmp_path) as nodes, script(nodes, tmp_path, WAITING, *flags) as (process, output):
+        for num_killed in range(NUM_KILLS):
+            before = checkpoints(run_dir)[-1:]
+            wait_for(lambda before=before: checkpoints(run_dir)[-1:] > before, process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(draw.uniform(0.0, 1.0))
+            nodes.replace(draw.randrange(2))
+            wait_for(lambda ended=num_killed: len(attempts_in(output)) > ended, process)
+        assert process.wait(DEADLINE_S) == 0, output.read_text()
+    print(output.read_text())
+    assert attempts_in(output)[-1] == "[0, 0]"
+    assert check_end(tmp_path)["env_steps"] >= 20_000
+
+
+def test_a_run_continues_on_fewer_nodes_and_a_final_code_ends_it(tmp_path):
+    run_dir = tmp_path / "run"
+    flags = ("--min-hosts", 1, "--wait-s", 5, "--checkpoint.interval-s", 1)
+    goal = ("--run.total-env-steps", 60_000, "--run.stop-at-return", "null")
+    with cluster(tmp_path) as nodes:
+        with script(nodes, tmp_path, CATCH, *flags, *goal) as (process, output):
+            wait_for(lambda: checkpoints(run_dir), process)
+            nodes.kill(0)
+            assert process.wait(DEADLINE_S) == 0, output.read_text()
+        assert attempts_in(output)[-1] == "[0]"
+        assert "hosts: 1 instead of 2" in output.read_text()
+        wrong = ("--min-hosts", 1, "--wait-s", 5, "--actor.num-envs", 0)
+        with script(nodes, tmp_path, CATCH, *wrong) as (process, output):
+            assert process.wait(DEADLINE_S) == 2
+    assert attempts_in(output)[-1] == "[2]"
