@@ -12,7 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from sebulba.toolkit.reductions import masked_max
+from sebulba.toolkit.reductions import masked_max, masked_mean
 
 
 def priority_mass(priority: jax.Array, exponent: float) -> jax.Array:
@@ -74,3 +74,23 @@ def importance_weights(
     expected = jnp.where(drawn, probability, 1.0) * num_entries.astype(jnp.float32)
     weights = jnp.where(drawn, jnp.power(jnp.maximum(expected, 1e-30), -exponent), 0.0)
     return weights / jnp.maximum(masked_max(weights, drawn), 1e-30)
+
+
+def mean_num_entries(num_entries: jax.Array) -> jax.Array:
+    """Return the mean `[]` over all learner devices of their numbers of drawable entries `[]`."""
+    own = num_entries.astype(jnp.float32)[None]
+    return masked_mean(own, jnp.ones_like(own, bool))
+
+
+def uniform_weights(probability: jax.Array, num_entries: jax.Array) -> jax.Array:
+    """Return the weights `[B]` of uniform draws, which only correct for unequal learner devices.
+
+    Each device draws as many entries, from more or fewer. Weights have mean 1, not maximum 1, so a
+    loss equals that of a single shared replay.
+
+    Args:
+        probability: `[B]`, of being drawn from this device's entries; 0 gets weight 0.
+        num_entries: `[]`, drawable entries on this device.
+    """
+    share = num_entries.astype(jnp.float32) / jnp.maximum(mean_num_entries(num_entries), 1.0)
+    return jnp.where(probability > 0.0, share, 0.0)

@@ -1,0 +1,117 @@
+"""Search with a model, by mctx: needs the extra `search`.
+
+A model is a pair of functions, so a learned one, a table or a simulator are searched alike. Any
+policy of `mctx` can take the place of `gumbel_muzero_policy` here.
+"""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import mctx
+
+from sebulba.pytree import pytree_dataclass
+from sebulba.types import PyTree
+
+
+@pytree_dataclass
+class Root:
+    """What a model knows of the states that a search begins in."""
+
+    policy: jax.Array  # [N, A] logits
+    value: jax.Array  # [N]
+    latent: PyTree  # [N, ...], the model's own states
+
+
+@pytree_dataclass
+class Step:
+    """What a model predicts after an action."""
+
+    reward: jax.Array  # [N]
+    discount: jax.Array  # [N], γ, or 0 where the episode terminated
+    policy: jax.Array  # [N, A] logits
+    value: jax.Array  # [N]
+    latent: PyTree  # [N, ...]
+
+
+class Model(Protocol):
+    """A model of the environment."""
+
+    def root(self, params: PyTree, observation: PyTree) -> Root:
+        """Return policy and value of observations `[N, ...]`."""
+        ...
+
+    def step(self, params: PyTree, latent: PyTree, action: jax.Array) -> Step:
+        """Return what follows on actions `[N]` int32 in the model's states `[N, ...]`."""
+        ...
+
+
+@pytree_dataclass
+class Plan:
+    """The result of a search."""
+
+    action: jax.Array  # [N] int32
+    policy: jax.Array  # [N, A] probabilities, the improved policy
+    value: jax.Array  # [N], of the improved policy
+
+
+def plan(
+    model: Model,
+    params: PyTree,
+    key: jax.Array,
+    observation: PyTree,
+    *,
+    action_mask: jax.Array | None,
+    num_simulations: int,
+    max_considered_actions: int,
+    gumbel_scale: float,
+) -> Plan:
+    """Search by Gumbel MuZero: Danihelka et al. 2022 (openreview bERaNdoegnO).
+
+    The value is the mean of the action values under the improved policy, `Σ π′(a)·Q(a)`, over
+    visited actions. The mean over simulations would hold those of Sequential Halving as well, which
+    tries poor actions as often as good ones.
+
+    Args:
+        model: of the environment.
+        params: passed to the model.
+        key: consumed.
+        observation: `[N, ...]`.
+        action_mask: `[N, A]` bool, legal actions; None: all.
+        num_simulations: simulations of each search; 0: act with the model's policy.
+        max_considered_actions: actions that a search begins with, at most.
+        gumbel_scale: of the noise in the choice of actions; 0: none.
+    """
+    # mctx and chex mix dtypes and ranks.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        root = model.root(params, observation)
+
+        def recurrent(params: PyTree, key: jax.Array, action: jax.Array, latent: PyTree):
+            del key
+            step = model.step(params, latent, action)
+            return mctx.RecurrentFnOutput(
+                reward=step.reward,
+                discount=step.discount,
+                prior_logits=step.policy,
+                value=step.value,
+            ), step.latent
+
+        output = mctx.gumbel_muzero_policy(
+            params,
+            key,
+            mctx.RootFnOutput(prior_logits=root.policy, value=root.value, embedding=root.latent),
+            recurrent,
+            num_simulations,
+            invalid_actions=None if action_mask is None else ~action_mask,
+            max_num_considered_actions=max_considered_actions,
+            gumbel_scale=gumbel_scale,
+        )
+        summary = output.search_tree.summary()
+        weights = jnp.where(summary.visit_counts > 0, output.action_weights, 0.0)
+        total = jnp.sum(weights, axis=-1)
+        value = jnp.sum(weights * summary.qvalues, axis=-1) / jnp.maximum(total, 1e-30)
+    return Plan(
+        action=output.action.astype(jnp.int32),
+        policy=output.action_weights,
+        value=value,
+    )
