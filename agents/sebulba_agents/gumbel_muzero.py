@@ -310,6 +310,7 @@ class GumbelMuZero:
             num_simulations=self._config.num_simulations,
             max_considered_actions=self._config.max_considered_actions,
             gumbel_scale=gumbel_scale,
+            least_range=self._config.least_value_range,
         )
 
     def _reanalyse(self, networks: MuZeroNetworks, key: jax.Array, rows: Row) -> Planned:

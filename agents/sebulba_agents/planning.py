@@ -4,7 +4,8 @@ A model is a pair of functions, so a learned one, a table or a simulator are sea
 policy of `mctx` can take the place of `gumbel_muzero_policy` here.
 """
 
-from typing import Protocol
+import functools
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,9 @@ import mctx
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import PyTree
+
+# c_scale of the paper's σ; mctx has 0.1 as well.
+_VALUE_SCALE = 0.1
 
 
 @pytree_dataclass
@@ -65,6 +69,7 @@ def plan(
     num_simulations: int,
     max_considered_actions: int,
     gumbel_scale: float,
+    least_range: float = 1.0,
 ) -> Plan:
     """Search by Gumbel MuZero: Danihelka et al. 2022 (openreview bERaNdoegnO).
 
@@ -105,6 +110,7 @@ def plan(
             invalid_actions=None if action_mask is None else ~action_mask,
             max_num_considered_actions=max_considered_actions,
             gumbel_scale=gumbel_scale,
+            qtransform=functools.partial(in_range_of_tree, least_range=least_range),
         )
         summary = output.search_tree.summary()
         weights = jnp.where(summary.visit_counts > 0, output.action_weights, 0.0)
@@ -114,4 +120,29 @@ def plan(
         action=output.action.astype(jnp.int32),
         policy=output.action_weights,
         value=value,
+    )
+
+
+def in_range_of_tree(tree: Any, node_index: jax.Array, *, least_range: float) -> jax.Array:
+    """Return the completed action values of a node `[A]`, scaled for the sum with its logits.
+
+    As `mctx.qtransform_completed_by_mix_value`, but divided by the range of all action values in
+    the tree (MuZero, appendix B) instead of the node's own. Two actions whose values differ by no
+    more than the model's error would otherwise get the full difference.
+
+    Args:
+        tree: of one search.
+        node_index: `[]`.
+        least_range: a smaller range counts as this one.
+    """
+    q = tree.children_rewards + tree.children_discounts * tree.children_values
+    is_visited = tree.children_visits > 0
+    most = jnp.max(jnp.where(is_visited, q, -jnp.inf))
+    least = jnp.min(jnp.where(is_visited, q, jnp.inf))
+    spread = jnp.where(jnp.any(is_visited), most - least, 0.0)
+    return mctx.qtransform_completed_by_mix_value(
+        tree,
+        node_index,
+        value_scale=_VALUE_SCALE / jnp.maximum(spread, least_range),
+        rescale_values=False,
     )

@@ -162,6 +162,9 @@ class GumbelMuZeroConfig(ReplayConfig):
     """Simulations of a search, at least 1; one search per env step. The paper: 50, or 2 … 16."""
     max_considered_actions: int = 16
     """Actions that a search begins with, at most, drawn with Gumbel noise."""
+    least_value_range: float = 1.0
+    """Action values in a search are divided by their range, or by this where it is less: smaller
+    differences are taken for errors of the model."""
     unroll_length: int = 5
     """Actions that the model is unrolled over in an update, K."""
     n_step: int = 5

@@ -15,6 +15,7 @@ from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import run
+from tests.extras import needs_search
 from tests.faults import runs as faulty_runs
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -80,7 +81,13 @@ def test_a_run_is_the_same_as_in_lock_step():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["impala_catch", "ppo_recall", "sac_bandit", "r2d2_recall"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("impala_catch", "ppo_recall", "sac_bandit", "r2d2_recall"),
+        pytest.param("gumbel_muzero_catch", marks=needs_search),
+    ],
+)
 def test_shipped_agents_learn_the_same_as_in_lock_step(name):
     flags = ["--run.total-env-steps", "20000", "--run.log-interval-env-steps", "4000"]
     assert_same_runs(make_config(name, *flags, mode="anakin"))

@@ -90,9 +90,12 @@ def check_property(name: str, subject: Subject, sensitivity: LossSensitivity) ->
     """Check every expectation of one property of the loss."""
     space = subject.run_spec.environment.action_space
     expectations = _expectations(subject)[name]
-    needs_bootstrap = name == TRUNCATION or expectations is _TERMINATED_FLAG
-    if needs_bootstrap and not _bootstraps(sensitivity, subject):
-        return skipped(name, "the loss does not bootstrap, not even at the end of a trajectory")
+    if name == TRUNCATION or expectations is _TERMINATED_FLAG:
+        source = _bootstrap_source(sensitivity, subject)
+        if source is None:
+            return skipped(name, "the loss does not bootstrap, not even at the end of a trajectory")
+        if source == "extras":
+            expectations = tuple(map(_of_stored_values, expectations))
     findings = [_examine(expectation, sensitivity, space) for expectation in expectations]
     failure = next((finding.failure for finding in findings if finding.failure), None)
     seen = ", ".join(finding.seen for finding in findings if finding.seen)
@@ -153,19 +156,32 @@ def _first_with_effect(
     )
 
 
-def _bootstraps(sensitivity: LossSensitivity, subject: Subject) -> bool:
-    """Whether the loss uses the observation of some row, but not its action.
+def _of_stored_values(expectation: _Expectation) -> _Expectation:
+    """Return the expectation for a loss that bootstraps from values that acting stored."""
+    if expectation.field == "observation" and expectation.is_used:
+        return dataclasses.replace(expectation, field="extras")
+    return expectation
 
-    Looks at the last row that the loss uses at all: if it bootstraps, it does so from there.
+
+def _bootstrap_source(sensitivity: LossSensitivity, subject: Subject) -> str | None:
+    """Return what the loss bootstraps from: the observation or the extras of a row; None: neither.
+
+    Looks at the last row that the loss uses at all: if it bootstraps, it does so from there, and
+    does not use the action.
     """
     space = subject.run_spec.environment.action_space
     length = subject.run_spec.trajectory_length
     items = sensitivity.items
     num_rows = 1 + max(item.cycle for item in items) * length + length
+
+    def uses(field: str, row: int) -> bool:
+        return sensitivity.has_effect(_changed_at_row(field, row, items, length, space))
+
     for row in reversed(range(num_rows)):
-        if sensitivity.has_effect(_changed_at_row("observation", row, items, length, space)):
-            return not sensitivity.has_effect(_changed_at_row("action", row, items, length, space))
-    return False
+        for field in ("observation", "extras"):
+            if uses(field, row):
+                return None if uses("action", row) else field
+    return None
 
 
 def _changed_at_row(

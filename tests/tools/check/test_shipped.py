@@ -7,11 +7,13 @@ import pytest
 
 from sebulba.config.loading import load_config
 from sebulba.tools.check.suite import check
+from tests.extras import needs_search
 
 CONFIGS = pathlib.Path(__file__).parents[3] / "configs"
 SMALL = [
     "a2c_bandit",
     "ddqn_bandit",
+    pytest.param("gumbel_muzero_catch", marks=needs_search),
     "impala_catch",
     "impala_recall",
     "pg_bandit",
