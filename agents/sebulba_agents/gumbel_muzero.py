@@ -20,21 +20,25 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import ActorStateSharding, Metrics
-from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
-from sebulba.toolkit.replay import ReplayState, Row, Sample
+from sebulba.toolkit.replay import ReplayState, Row
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.two_hot import TwoHot
 from sebulba.toolkit.unroll_targets import UnrollTargets, unroll_targets
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
-from sebulba_agents.muzero_networks import LearnedModel, MuZeroNetwork, check_muzero_network
-from sebulba_agents.planning import Plan, plan
+from sebulba_agents.muzero_networks import (
+    LearnedModel,
+    MuZeroNetwork,
+    check_muzero,
+    scale_gradient,
+)
+from sebulba_agents.planning import Plan, SearchSettings, plan
 from sebulba_agents.q_learning import num_discrete_actions
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 
@@ -82,8 +86,7 @@ class GumbelMuZero:
         Raises:
             ConfigError: the settings or the environment do not suit the agent.
         """
-        check_settings(config)
-        check_muzero_network(config, run_spec)
+        check_muzero(config, run_spec)
         self._config = config
         self._run_spec = run_spec
         self._num_actions = num_discrete_actions(run_spec, "gumbel_muzero")
@@ -92,6 +95,11 @@ class GumbelMuZero:
             value=TwoHot(limit=config.value_limit, num_bins=config.num_bins),
             reward=TwoHot(limit=config.reward_limit, num_bins=config.num_bins),
             discount=config.discount,
+        )
+        self._search = SearchSettings(
+            num_simulations=config.num_simulations,
+            max_considered_actions=config.max_considered_actions,
+            least_range=config.least_value_range,
         )
         self._frame_stack = replay.frame_stack(
             config.frame_stack, config.frame_stack_fill, run_spec
@@ -112,8 +120,7 @@ class GumbelMuZero:
 
     def init_networks(self, key: jax.Array) -> MuZeroNetworks:
         """Return the parameters, and their copy if there are target networks."""
-        observation = zeros(self._run_spec.environment.observation, 1)
-        online = self.model.network.init(key, observation)
+        online = self.model.network.init(key, zeros(self._run_spec.environment.observation, 1))
         target = jax.tree.map(jnp.copy, online) if self._has_target else None
         return MuZeroNetworks(online=online, target=target)
 
@@ -199,7 +206,9 @@ class GumbelMuZero:
         rows = replay.as_seen(sample.sequences.rows, self._frame_stack)
         planned = self._reanalyse(networks, plan_key, rows)
         targets = self._targets(action_key, rows, planned)
-        weights = self._weights(sample, experience)
+        config = self._config_at(experience)
+        exponent = config.importance_exponent if spec.priority_exponent else None
+        weights = replay.sample_weights(sample.probability, sample.num_sequences, exponent)
         first = jax.tree.map(lambda x: x[0], rows.env_step.observation)
         loss, error, metrics = self.loss_of_batch(networks.online, first, targets, weights)
         if spec.priority_exponent:
@@ -265,17 +274,12 @@ class GumbelMuZero:
         experience: ReplayState,
     ) -> tuple[MuZeroNetworks, MuZeroOptState]:
         """Take an Adam step; copy to the target networks every `target_period` updates."""
-        clock, total = experience.clock, self._run_spec.total_env_steps
-        config = at_env_steps(self._config, clock.env_steps, total_env_steps=total)
+        rate = self._config_at(experience).learning_rate
         online, adam = descend(
-            self._adam,
-            networks.online,
-            opt_state.adam,
-            grads.online,
-            learning_rate=config.learning_rate,
+            self._adam, networks.online, opt_state.adam, grads.online, learning_rate=rate
         )
         # If the last update of a period was discarded, the next one copies.
-        num_periods = (clock.step + 1) // config.target_period
+        num_periods = (experience.clock.step + 1) // self._config.target_period
         target = networks.target
         if self._has_target:
             is_due = num_periods > opt_state.num_periods
@@ -298,6 +302,10 @@ class GumbelMuZero:
         config = self._config
         return config.reanalyse_fraction > 0.0 and config.reanalyse_with == "target"
 
+    def _config_at(self, experience: ReplayState) -> GumbelMuZeroConfig:
+        total = self._run_spec.total_env_steps
+        return at_env_steps(self._config, experience.clock.env_steps, total_env_steps=total)
+
     def _plan(
         self, params: PyTree, key: jax.Array, env_step: EnvStep, *, gumbel_scale: float = 1.0
     ) -> Plan:
@@ -306,11 +314,9 @@ class GumbelMuZero:
             params,
             key,
             env_step.observation,
+            settings=self._search,
             action_mask=env_step.action_mask,
-            num_simulations=self._config.num_simulations,
-            max_considered_actions=self._config.max_considered_actions,
             gumbel_scale=gumbel_scale,
-            least_range=self._config.least_value_range,
         )
 
     def _reanalyse(self, networks: MuZeroNetworks, key: jax.Array, rows: Row) -> Planned:
@@ -341,36 +347,4 @@ class GumbelMuZero:
             values=planned.value,
             discount=self._config.discount,
             n_step=self._config.n_step,
-        )
-
-    def _weights(self, sample: Sample, experience: ReplayState) -> jax.Array:
-        config, total = self._config, self._run_spec.total_env_steps
-        if not config.priority_exponent:
-            return replay.uniform_weights(sample.probability, sample.num_sequences)
-        config = at_env_steps(config, experience.clock.env_steps, total_env_steps=total)
-        count = replay.mean_num_entries(sample.num_sequences)
-        return replay.importance_weights(sample.probability, count, config.importance_exponent)
-
-
-def scale_gradient(x: jax.Array, scale: float) -> jax.Array:
-    """Return `x`, with gradients times `scale`."""
-    return scale * x + (1.0 - scale) * jax.lax.stop_gradient(x)
-
-
-def check_settings(config: GumbelMuZeroConfig) -> None:
-    """Check the settings of search and targets.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
-    for name in ("num_simulations", "max_considered_actions", "unroll_length", "n_step"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"agent.{name}: expected at least 1, got {getattr(config, name)}")
-    if not 0.0 <= config.reanalyse_fraction <= 1.0:
-        raise ConfigError(
-            f"agent.reanalyse_fraction: expected 0 … 1, got {config.reanalyse_fraction}"
-        )
-    if config.num_bins < 3 or config.num_bins % 2 == 0:
-        raise ConfigError(
-            f"agent.num_bins: expected an odd number from 3 on, got {config.num_bins}"
         )

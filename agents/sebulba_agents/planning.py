@@ -4,6 +4,7 @@ A model is a pair of functions, so a learned one, a table or a simulator are sea
 policy of `mctx` can take the place of `gumbel_muzero_policy` here.
 """
 
+import dataclasses
 import functools
 from typing import Any, Protocol
 
@@ -50,6 +51,15 @@ class Model(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """How a search is done."""
+
+    num_simulations: int
+    max_considered_actions: int  # that Sequential Halving begins with, at most
+    least_range: float  # see `in_range_of_tree`
+
+
 @pytree_dataclass
 class Plan:
     """The result of a search."""
@@ -65,11 +75,9 @@ def plan(
     key: jax.Array,
     observation: PyTree,
     *,
+    settings: SearchSettings,
     action_mask: jax.Array | None,
-    num_simulations: int,
-    max_considered_actions: int,
     gumbel_scale: float,
-    least_range: float = 1.0,
 ) -> Plan:
     """Search by Gumbel MuZero: Danihelka et al. 2022 (openreview bERaNdoegnO).
 
@@ -82,9 +90,8 @@ def plan(
         params: passed to the model.
         key: consumed.
         observation: `[N, ...]`.
+        settings: of the search.
         action_mask: `[N, A]` bool, legal actions; None: all.
-        num_simulations: simulations of each search; 0: act with the model's policy.
-        max_considered_actions: actions that a search begins with, at most.
         gumbel_scale: of the noise in the choice of actions; 0: none.
     """
     # mctx and chex mix dtypes and ranks.
@@ -106,11 +113,11 @@ def plan(
             key,
             mctx.RootFnOutput(prior_logits=root.policy, value=root.value, embedding=root.latent),
             recurrent,
-            num_simulations,
+            settings.num_simulations,
             invalid_actions=None if action_mask is None else ~action_mask,
-            max_num_considered_actions=max_considered_actions,
+            max_num_considered_actions=settings.max_considered_actions,
             gumbel_scale=gumbel_scale,
-            qtransform=functools.partial(in_range_of_tree, least_range=least_range),
+            qtransform=functools.partial(in_range_of_tree, least_range=settings.least_range),
         )
         summary = output.search_tree.summary()
         weights = jnp.where(summary.visit_counts > 0, output.action_weights, 0.0)

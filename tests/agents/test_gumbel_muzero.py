@@ -23,8 +23,8 @@ from sebulba_agents.gumbel_muzero import (
     MuZeroActorState,
     MuZeroNetworks,
     Planned,
-    scale_gradient,
 )
+from sebulba_agents.muzero_networks import scale_gradient
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps

@@ -1,6 +1,7 @@
 """Search with a known model: against mctx's own call, and to the true values of a small task."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 mctx = pytest.importorskip("mctx", reason="needs the extra search")
 
-from sebulba_agents.planning import Root, Step, plan  # noqa: E402
+from sebulba_agents.planning import Root, SearchSettings, Step, in_range_of_tree, plan  # noqa: E402
 
 GAMMA = 0.9
 # A chain of five states: action 0 goes left, 1 goes right, 2 stays and pays a little. The right end
@@ -38,15 +39,16 @@ class Table:
         )
 
 
-def run_plan(params, observation, *, seed=0, num_simulations=16, gumbel_scale=1.0, mask=None):
+def run_plan(params, observation, *, seed=0, gumbel_scale=1.0, mask=None, least_range=0.1):
     return plan(
         Table(),
         params,
         jax.random.key(seed),
         observation,
+        settings=SearchSettings(
+            num_simulations=16, max_considered_actions=3, least_range=least_range
+        ),
         action_mask=mask,
-        num_simulations=num_simulations,
-        max_considered_actions=3,
         gumbel_scale=gumbel_scale,
     )
 
@@ -64,8 +66,8 @@ def random_params(seed=0):
     return logits, jnp.asarray(rng.normal(size=5), jnp.float32)
 
 
-def test_a_plan_is_mctx_own_result_on_a_known_task():
-    params, observation = random_params(), jnp.arange(4)
+def search_by_mctx(params, observation, *, seed, least_range):
+    """Return the output of mctx itself, with another name for every part."""
     root = Table().root(params, observation)
 
     def recurrent(params, key, action, latent):
@@ -75,21 +77,36 @@ def test_a_plan_is_mctx_own_result_on_a_known_task():
         ), step.latent
 
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        expected = mctx.gumbel_muzero_policy(
+        return mctx.gumbel_muzero_policy(
             params,
-            jax.random.key(3),
+            jax.random.key(seed),
             mctx.RootFnOutput(prior_logits=root.policy, value=root.value, embedding=root.latent),
             recurrent,
             num_simulations=16,
             max_num_considered_actions=3,
+            qtransform=functools.partial(in_range_of_tree, least_range=least_range),
         )
-    got = jax.jit(lambda: run_plan(params, observation, seed=3))()
+
+
+@pytest.mark.parametrize("least_range", [0.1, 100.0])
+def test_a_plan_is_mctx_own_result_on_a_known_task(least_range):
+    params, observation = random_params(), jnp.arange(4)
+    expected = search_by_mctx(params, observation, seed=3, least_range=least_range)
+    got = jax.jit(lambda: run_plan(params, observation, seed=3, least_range=least_range))()
     np.testing.assert_array_equal(got.action, expected.action)
     np.testing.assert_allclose(got.policy, expected.action_weights, rtol=1e-5)
-    summary = expected.search_tree.summary()
-    value = np.sum(np.asarray(got.policy) * np.asarray(summary.qvalues), axis=-1)
-    assert (np.asarray(summary.visit_counts) > 0).all()
-    np.testing.assert_allclose(got.value, value, rtol=1e-5)
+    tree = jax.tree.map(np.asarray, expected.search_tree)
+    q = tree.children_rewards + tree.children_discounts * tree.children_values
+    for b in range(4):
+        # Equation 8 of the paper, with values divided by the range of the whole tree.
+        visited = q[b][tree.children_visits[b] > 0]
+        spread = max(visited.max() - visited.min(), least_range)
+        count = tree.children_visits[b, 0]
+        assert (count > 0).all()
+        scaled = (50.0 + count.max()) * 0.1 * q[b, 0] / spread
+        policy = np.asarray(jax.nn.softmax(params[0][b] + scaled))
+        np.testing.assert_allclose(got.policy[b], policy, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(got.value[b], np.sum(policy * q[b, 0]), rtol=1e-3, atol=1e-5)
 
 
 def test_repeated_search_finds_true_values_and_the_best_policy():

@@ -24,11 +24,7 @@ from sebulba.toolkit.replay.buffer import (
     sample,
     update_priorities,
 )
-from sebulba.toolkit.replay.priorities import (
-    importance_weights,
-    mean_num_entries,
-    uniform_weights,
-)
+from sebulba.toolkit.replay.priorities import importance_weights, sample_weights
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.replay.setup import frame_stack, replay_ratio, replay_spec, transition_replay
@@ -52,7 +48,6 @@ __all__ = [
     "importance_weights",
     "init",
     "is_stored",
-    "mean_num_entries",
     "newest",
     "read",
     "replay_bytes",
@@ -61,8 +56,8 @@ __all__ = [
     "row_shapes",
     "rows_of",
     "sample",
+    "sample_weights",
     "transition_replay",
-    "uniform_weights",
     "update_priorities",
     "valid_transitions",
 ]

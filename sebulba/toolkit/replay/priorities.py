@@ -76,21 +76,21 @@ def importance_weights(
     return weights / jnp.maximum(masked_max(weights, drawn), 1e-30)
 
 
-def mean_num_entries(num_entries: jax.Array) -> jax.Array:
-    """Return the mean `[]` over all learner devices of their numbers of drawable entries `[]`."""
-    own = num_entries.astype(jnp.float32)[None]
-    return masked_mean(own, jnp.ones_like(own, bool))
+def sample_weights(
+    probability: jax.Array, num_entries: jax.Array, exponent: float | jax.Array | None
+) -> jax.Array:
+    """Return the weights `[B]` of entries drawn from learner devices that hold unequal numbers.
 
-
-def uniform_weights(probability: jax.Array, num_entries: jax.Array) -> jax.Array:
-    """Return the weights `[B]` of uniform draws, which only correct for unequal learner devices.
-
-    Each device draws as many entries, from more or fewer. Weights have mean 1, not maximum 1, so a
-    loss equals that of a single shared replay.
+    Each device draws as many entries, from more or fewer that can be drawn. Uniform draws have
+    weights with mean 1, not maximum 1, so a loss equals that of a single shared replay.
 
     Args:
         probability: `[B]`, of being drawn from this device's entries; 0 gets weight 0.
         num_entries: `[]`, drawable entries on this device.
+        exponent: β of `importance_weights`; None: draws are uniform.
     """
-    share = num_entries.astype(jnp.float32) / jnp.maximum(mean_num_entries(num_entries), 1.0)
-    return jnp.where(probability > 0.0, share, 0.0)
+    own = num_entries.astype(jnp.float32)[None]
+    count = masked_mean(own, jnp.ones_like(own, bool))
+    if exponent is not None:
+        return importance_weights(probability, count, exponent)
+    return jnp.where(probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)

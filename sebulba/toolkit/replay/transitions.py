@@ -10,11 +10,7 @@ from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps
 from sebulba.toolkit.replay import buffer
 from sebulba.toolkit.replay.buffer import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.frame_stack import FrameStack
-from sebulba.toolkit.replay.priorities import (
-    importance_weights,
-    mean_num_entries,
-    uniform_weights,
-)
+from sebulba.toolkit.replay.priorities import sample_weights
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import Scheduled, value_at
@@ -136,15 +132,14 @@ class TransitionReplay:
         )
 
     def _weights(self, sample: Sample, clock: LearnerClock) -> jax.Array:
-        if not self._has_priorities:
-            return uniform_weights(sample.probability, sample.num_sequences)
-        exponent = value_at(
-            self._importance_exponent,
-            clock.env_steps,
-            total_env_steps=self._run_spec.total_env_steps,
-        )
-        count = mean_num_entries(sample.num_sequences)
-        return importance_weights(sample.probability, count, exponent)
+        exponent = None
+        if self._has_priorities:
+            exponent = value_at(
+                self._importance_exponent,
+                clock.env_steps,
+                total_env_steps=self._run_spec.total_env_steps,
+            )
+        return sample_weights(sample.probability, sample.num_sequences, exponent)
 
     def update_priorities(
         self, state: ReplayState, ids: SequenceIds, td_error: jax.Array
