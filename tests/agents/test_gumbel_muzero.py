@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import sys
 
 import gymnasium
@@ -14,6 +15,7 @@ pytest.importorskip("mctx", reason="needs the extra search")
 
 from sebulba.agent_check import validate_agent
 from sebulba.config.agents import agent_factory
+from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.toolkit import replay
 from sebulba.toolkit.unroll_targets import UnrollTargets
@@ -300,3 +302,31 @@ def test_without_mctx_the_error_names_the_extra(monkeypatch):
 def test_settings_out_of_range_name_the_key(changes, message):
     with pytest.raises(ConfigError, match=message):
         GumbelMuZero(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
+
+
+@pytest.mark.slow
+def test_pong_starts_reanalyses_and_resumes(tmp_path):
+    flags = ["--actor.num-envs", "2", "--actor.trajectory-length", "4", "--devices.actor", "[0]"]
+    flags += [
+        "--actor.threads-per-device",
+        "1",
+        "--devices.learner",
+        "[0]",
+        "--agent.channels",
+        "4",
+    ]
+    flags += ["--agent.num-blocks", "1", "--agent.num-simulations", "2", "--agent.batch-size", "4"]
+    flags += ["--agent.replay-capacity", "400", "--agent.min-replay-rows", "60"]
+    flags += ["--agent.frame-stack", "4", "--run.log-interval-env-steps", "20"]
+    flags += ["--run-dir", str(tmp_path / "run")]
+
+    def train(*more):
+        config = load_config("configs/gumbel_muzero_pong.yaml", [*flags, *more])
+        assert lifecycle.train(config) == 0
+        return json.loads((tmp_path / "run" / "summary.json").read_text())
+
+    first = train("--run.total-env-steps", "120")
+    second = train("--run.total-env-steps", "200", "--resume", "latest")
+    assert second["updates"] > first["updates"] > 0
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert np.isfinite(json.loads(rows[-1])["policy_loss"])
