@@ -23,6 +23,7 @@ from sebulba_agents.replay_config import GumbelMuZeroConfig
 
 _LARGEST_LATENT = 8  # rows or columns
 _HEAD_CHANNELS = 16
+_LEAST_LATENT_RANGE = 0.1
 
 
 @pytree_dataclass
@@ -145,7 +146,7 @@ class ImageDynamics(nn.Module):
         """Return `[N, H, W, C]` and reward logits, for actions `[N, A]`."""
         planes = jnp.broadcast_to(action[:, None, None], (*latent.shape[:3], action.shape[-1]))
         x = Conv(self.channels, (3, 3))(jnp.concatenate([latent, planes], axis=-1))
-        x = nn.relu(latent + nn.LayerNorm()(x))
+        x = nn.relu(latent + _image_norm()(x))
         for _ in range(self.num_blocks):
             x = ResidualBlock(self.channels)(x)
         (reward,) = Heads(self.sizes, (self.num_bins,), name="reward")(x)
@@ -160,8 +161,8 @@ class ResidualBlock(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return `[N, H, W, C]`."""
-        y = nn.relu(nn.LayerNorm()(Conv(self.channels, (3, 3))(x)))
-        y = nn.LayerNorm()(Conv(self.channels, (3, 3))(y))
+        y = nn.relu(_image_norm()(Conv(self.channels, (3, 3))(x)))
+        y = _image_norm()(Conv(self.channels, (3, 3))(y))
         return nn.relu(x + y)
 
 
@@ -181,11 +182,20 @@ class Heads(nn.Module):
 
 
 def scale_to_unit(latent: jax.Array) -> jax.Array:
-    """Return latent states `[N, ...]`, each scaled to [0, 1] (appendix G of the paper)."""
-    axes = tuple(range(1, latent.ndim))
-    least = jnp.min(latent, axis=axes, keepdims=True)
-    most = jnp.max(latent, axis=axes, keepdims=True)
-    return (latent - least) / jnp.maximum(most - least, 1e-5)
+    """Return latent states `[N, ...]`, each scaled to [0, 1] (appendix G of the paper).
+
+    One whose entries differ by less than 0.1 is only shifted and multiplied by 10. Gradients pass
+    here in every unrolled step, and those of a constant image would overflow after a few.
+    """
+    flat = latent.reshape(latent.shape[0], -1)
+    # By index: the gradient of `jnp.max` compares with a maximum that XLA may compute again, and is
+    # NaN if rounding then leaves no equal entry.
+    least, most = (
+        jnp.take_along_axis(flat, index[:, None], axis=1)
+        for index in (jnp.argmin(flat, axis=1), jnp.argmax(flat, axis=1))
+    )
+    scaled = (flat - least) / jnp.maximum(most - least, _LEAST_LATENT_RANGE)
+    return scaled.reshape(latent.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,6 +279,14 @@ def _dense_layers(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
     for size in sizes:
         x = nn.relu(nn.LayerNorm()(nn.Dense(size)(x)))
     return x
+
+
+def _image_norm() -> nn.LayerNorm:
+    """Return a normalisation over complete images; one pixel alone may be black in all channels.
+
+    A constant image multiplies gradients by 1/√ε in every normalisation of every unrolled step.
+    """
+    return nn.LayerNorm(epsilon=1e-2, reduction_axes=(1, 2, 3), feature_axes=-1)
 
 
 def _is_small(images: jax.Array) -> bool:

@@ -17,6 +17,7 @@ from sebulba.agent_check import validate_agent
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
+from sebulba.run import lifecycle
 from sebulba.toolkit import replay
 from sebulba.toolkit.unroll_targets import UnrollTargets
 from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
@@ -26,7 +27,7 @@ from sebulba_agents.gumbel_muzero import (
     MuZeroNetworks,
     Planned,
 )
-from sebulba_agents.muzero_networks import scale_gradient
+from sebulba_agents.muzero_networks import scale_gradient, scale_to_unit
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
@@ -161,6 +162,13 @@ def test_one_and_two_learner_devices_take_the_same_step():
 def test_gradients_are_scaled_and_values_are_not():
     value, gradient = jax.value_and_grad(lambda x: scale_gradient(x, 0.5) ** 2)(3.0)
     assert (value, gradient) == (9.0, 3.0)
+
+
+def test_latent_states_are_scaled_and_constant_ones_do_not_blow_up_gradients():
+    latent = jnp.array([[-3.0, 1.0, 5.0], [2.0, 2.0, 2.0]])
+    np.testing.assert_allclose(scale_to_unit(latent), [[0.0, 0.5, 1.0], [0.0, 0.0, 0.0]])
+    gradient = jax.jacobian(scale_to_unit)(latent)
+    assert float(jnp.max(jnp.abs(gradient))) <= 10.0
 
 
 @functools.cache
@@ -302,6 +310,31 @@ def test_without_mctx_the_error_names_the_extra(monkeypatch):
 def test_settings_out_of_range_name_the_key(changes, message):
     with pytest.raises(ConfigError, match=message):
         GumbelMuZero(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
+
+
+@pytest.mark.slow
+def test_gradients_of_blank_images_are_finite():
+    image = jax.ShapeDtypeStruct((4, 20, 20), jnp.uint8)
+    environment = dataclasses.replace(RUN_SPEC.environment, observation=image)
+    run_spec = dataclasses.replace(RUN_SPEC, environment=environment)
+    config = dataclasses.replace(CONFIG, network="resnet", channels=4, unroll_length=5)
+    agent = GumbelMuZero(config, run_spec)
+    params = jax.jit(agent.init_networks)(jax.random.key(0)).online
+    ones, blank = jnp.ones((6, 2)), jnp.zeros((2, 4, 20, 20), jnp.uint8)
+    targets = UnrollTargets(
+        action=jnp.zeros((5, 2), jnp.int32),
+        reward=ones[1:],
+        reward_mask=ones[1:] > 0.0,
+        value=ones,
+        value_mask=ones > 0.0,
+        policy=jnp.full((6, 2, NUM_ACTIONS), 1 / NUM_ACTIONS).at[:, :, 0].add(0.5),
+        policy_mask=ones > 0.0,
+    )
+    grad = jax.jit(jax.grad(lambda p: agent.loss_of_batch(p, blank, targets, ones[0])[0]))
+    for each in (params, noisy(params, 0)):
+        grads = grad(each)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(grads)))
+        assert float(norm) < 1e4
 
 
 @pytest.mark.slow
