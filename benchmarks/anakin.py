@@ -1,15 +1,13 @@
 """Measure acting and learning as one program, compared with threads in lock-step.
 
-    python -m benchmarks.anakin [--num-envs 16 256 4096 16384] [--cycles 40] [--json FILE]
+    python -m benchmarks.anakin [--num-envs 16 256 4096 16384] [--cycles 400] [--json FILE]
 
 PPO on gymnax CartPole (pip install 'sebulba[gymnax]') with the settings that PureJaxRL is measured
 with: 128 steps, 4 epochs of 4 minibatches, two hidden layers of 64. The limit beside it is acting
 alone: the same act cycles in one program, with nothing learned.
 
-With `--suite jax --id Catch-v0` it needs no extra. To pair it with PureJaxRL
-(https://github.com/luchris429/purejaxrl, jax 0.10.2, gymnax 0.0.9), set NUM_ENVS 16, NUM_STEPS 128,
-NUM_MINIBATCHES 4, UPDATE_EPOCHS 4, DEBUG False and TOTAL_TIMESTEPS 200 · 16 · 128 in `ppo.py`, and
-time the second call of the jitted `make_train(config)`.
+With `--suite jax --id Catch-v0` it needs no extra. `python -m benchmarks.peers`
+pairs it with PureJaxRL.
 """
 
 import dataclasses
@@ -109,7 +107,7 @@ def main() -> None:
     parser.add_argument("--suite", default="gymnax", help="a suite of JAX environments")
     parser.add_argument("--id", default="CartPole-v1", help="environment")
     parser.add_argument("--num-envs", nargs="+", type=int, default=[16, 256, 4096, 16384])
-    parser.add_argument("--cycles", type=int, default=40, help="learner cycles per repeat")
+    parser.add_argument("--cycles", type=int, default=400, help="learner cycles per repeat")
     arguments = parser.parse_args()
     harness.compile_once()
     results = [

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.results --add RUN_DIR …` first adds the record of each finished run: its
 config, versions, command, and a thinned learning curve. The page is a function of the records in
-`docs/results/` and of `results_by_hand.md`, so that writing it again gives the same bytes.
+`docs/results/`, of other systems' figures in `peers.json` there, and of `results_by_hand.md`, so
+that writing it again gives the same bytes.
 """
 
 import argparse
@@ -32,6 +33,12 @@ wall time is the slowest run's, and the machine did other work at the same time.
 
 | config | environment | seeds | env steps | return [95 %] | best | wall time | commit |
 |---|---|---|---|---|---|---|---|
+"""
+_PEERS = """
+Figures of other systems for the same tasks and numbers of env steps:
+
+| config | ours | other system | its return | how it was measured |
+|---|---|---|---|---|
 """
 _COMMANDS = """
 The command of the first seed of each row:
@@ -95,7 +102,16 @@ def write_page(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, str]:
         f"python -m sebulba.train {' '.join(records[0]['arguments'])}\n"
         for records in groups.values()
     )
-    page = _HEADER + rows + curves + _COMMANDS + commands + "```\n\n" + _BY_HAND.read_text()
+    page = (
+        _HEADER
+        + rows
+        + _peers(folder, groups)
+        + curves
+        + _COMMANDS
+        + commands
+        + "```\n\n"
+        + _BY_HAND.read_text()
+    )
     return files | {folder / "results.md": page}
 
 
@@ -140,6 +156,21 @@ def _table_row(name: str, records: list[dict[str, Any]]) -> str:
         ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in records)),
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def _peers(folder: pathlib.Path, groups: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the table of other systems' figures for the configs that have records."""
+    path = folder / "results" / "peers.json"
+    rows = ""
+    for peer in json.loads(path.read_text()) if path.is_file() else []:
+        if peer["config"] in groups:
+            finals = [
+                each["summary"]["final_episode_return_mean"] for each in groups[peer["config"]]
+            ]
+            own = f"{interquartile_mean(finals):,.1f}"
+            cells = (f"`{peer['config']}`", own, peer["system"], peer["return"], peer["how"])
+            rows += f"| {' | '.join(cells)} |\n"
+    return _PEERS + rows if rows else ""
 
 
 def _without_run_dir(command: Sequence[str]) -> Iterator[str]:

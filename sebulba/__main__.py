@@ -9,7 +9,7 @@ import sys
 
 from sebulba import __version__
 from sebulba.errors import did_you_mean
-from sebulba.process import EXIT_CONFIG
+from sebulba.process import CALLER_VARIABLE, EXIT_CONFIG, program, run_command
 
 COMMANDS = {
     "train": "train an agent",
@@ -30,6 +30,10 @@ COMMANDS = {
 
 def main() -> None:
     """Run the command that the command line names, and exit with its exit code."""
+    run_command(_run)
+
+
+def _run() -> None:
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
@@ -44,8 +48,10 @@ def main() -> None:
     # As `python -m` does: a config may name modules of the working directory.
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    # Usage lines and `run.json` begin with it.
-    sys.argv = [f"sebulba {name}", *rest]
+    # Usage lines, hints and `run.json` name the command as it was called.
+    is_installed = not sys.argv[0].endswith("__main__.py")
+    os.environ[CALLER_VARIABLE] = "sebulba" if is_installed else "python -m sebulba"
+    sys.argv = [program(name), *rest]
     runpy.run_module(f"sebulba.{name}", run_name="__main__")
 
 

@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from sebulba.config import flags
-from sebulba.process import program
+from sebulba.process import program, run_command
 from sebulba.tools.check import names
 
 _PROG = program("check")
@@ -43,4 +43,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -6,7 +6,7 @@ import sys
 
 from sebulba.config.shipped import copy_config, describe, shipped_configs
 from sebulba.errors import ConfigError
-from sebulba.process import EXIT_CONFIG, program
+from sebulba.process import EXIT_CONFIG, program, run_command
 
 
 def main() -> None:
@@ -36,4 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

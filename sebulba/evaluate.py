@@ -2,10 +2,11 @@
 
 import sys
 
+from sebulba.process import run_command
 from sebulba.tools.evaluate.arguments import main
 
 if __name__ == "__main__":
-    main()
+    run_command(main)
 elif __name__ == "sebulba.evaluate":
     # An import of this file binds its name in the package to what `sys.modules` holds in the end.
     # There, the name is that of a function.

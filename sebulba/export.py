@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from sebulba.process import program
+from sebulba.process import program, run_command
 
 
 def main() -> None:
@@ -52,4 +52,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

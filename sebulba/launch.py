@@ -10,7 +10,7 @@ from sebulba.config import flags
 from sebulba.errors import ConfigError
 from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
-from sebulba.process import EXIT_CONFIG, program
+from sebulba.process import EXIT_CONFIG, program, run_command
 
 _PROG = f"{program('launch')} --local N [--virtual-devices K]"
 _DESCRIPTION = """\
@@ -38,4 +38,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from sebulba.config import flags
-from sebulba.process import program
+from sebulba.process import program, run_command
 
 _PROG = program("plan")
 _DESCRIPTION = """\
@@ -33,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

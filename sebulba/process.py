@@ -4,6 +4,7 @@ Imports no jax.
 """
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -13,6 +14,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 _LIBRARIES_DEADLINE_S = 2.0
+
+CALLER_VARIABLE = "SEBULBA_CALLER"
+"""Environment variable: how the command `sebulba` was called; inherited by its processes."""
 
 EXIT_DONE = 0
 EXIT_CONFIG = 2
@@ -48,7 +52,37 @@ def open_standard_streams() -> None:
 
 def program(name: str) -> str:
     """Return how the user calls a command: `sebulba train` or `python -m sebulba.train`."""
-    return f"sebulba {name}" if sys.argv[0].startswith("sebulba ") else f"python -m sebulba.{name}"
+    caller = os.environ.get(CALLER_VARIABLE)
+    return f"{caller} {name}" if caller else f"python -m sebulba.{name}"
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Run the `main` of a command line.
+
+    If nobody reads the output any more, as after `| head -1`, the process ends without a traceback:
+    with the exit code of `main`, or as a shell reports the signal SIGPIPE.
+    """
+    open_standard_streams()
+    try:
+        try:
+            main()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError as error:
+        unread = [stream for stream in (1, 2) if _is_unread(stream)]
+        if not unread:
+            raise
+        # The interpreter writes what is left in the buffers at its end.
+        for stream in unread:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        code = error.__context__.code if isinstance(error.__context__, SystemExit) else None
+        sys.exit(code or EXIT_SIGNAL_BASE + signal.SIGPIPE)
+
+
+def _is_unread(stream: int) -> bool:
+    poll = select.poll()
+    poll.register(stream, 0)
+    return bool(poll.poll(0))
 
 
 def leave(code: int) -> NoReturn:

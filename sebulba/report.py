@@ -4,7 +4,7 @@ import argparse
 import pathlib
 import sys
 
-from sebulba.process import program
+from sebulba.process import program, run_command
 from sebulba.tools.report.command import report
 
 
@@ -32,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -7,7 +7,7 @@ import argparse
 import pathlib
 import sys
 
-from sebulba.process import program
+from sebulba.process import program, run_command
 
 _DESCRIPTION = """\
 Without --to-cycle: reruns the non-finite update that ended a run with exit code 6, from the
@@ -54,4 +54,4 @@ def _cycle(text: str) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from sebulba.config import flags
-from sebulba.process import open_standard_streams, program
+from sebulba.process import program, run_command
 from sebulba.tools.sweep.command import sweep
 
 _USAGE = f"usage: {program('sweep')} CONFIG [--section.field VALUE,VALUE ...] [--seeds 0..2]"
@@ -28,7 +28,6 @@ writes the results."""
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, train, report, and exit with the first exit code other than 0."""
-    open_standard_streams()
     argv = sys.argv[1:] if argv is None else argv
     if any(argument in ("-h", "--help") for argument in argv):
         config = [argument for argument in argv[:1] if not argument.startswith("-")]
@@ -37,4 +36,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -90,10 +90,9 @@ def evaluate(agent, networks, experience, step=0):
 
 
 def at_step(experience, step):
-    """Return experience in shuffled windows as `loss` returns it at a step."""
-    clock = dataclasses.replace(experience.window.clock, step=jnp.int32(step))
-    window = dataclasses.replace(experience.window, clock=clock)
-    return dataclasses.replace(experience, window=window)
+    """Return a window as `loss` returns it at a step."""
+    clock = dataclasses.replace(experience.clock, step=jnp.int32(step))
+    return dataclasses.replace(experience, clock=clock)
 
 
 def to_device(tree):

@@ -1,18 +1,23 @@
 """The command `sebulba`: it runs the modules of its commands, and nothing else."""
 
 import importlib.util
+import os
 import re
+import signal
+import subprocess
 import sys
 
 import pytest
 
 import sebulba
 from sebulba import __main__ as command
-from tests.subprocesses import run_python
+from sebulba.process import CALLER_VARIABLE, program
+from tests.subprocesses import run_python, started
 from tests.test_structure import DOORS
 
 
 def call(monkeypatch, *arguments):
+    monkeypatch.setenv(CALLER_VARIABLE, "")  # and what it is set to is undone
     monkeypatch.setattr(sys, "argv", ["/usr/bin/sebulba", *arguments])
     with pytest.raises(SystemExit) as caught:
         command.main()
@@ -42,6 +47,28 @@ def test_a_command_gets_its_arguments_and_its_name(monkeypatch, capsys):
     assert "did you mean impala_cartpole" in error
     assert call(monkeypatch, "evaluate", "--help") == 0
     assert capsys.readouterr().out.startswith("usage: sebulba evaluate ")
+
+
+def test_hints_name_the_command_as_it_was_called(monkeypatch):
+    assert program("train") == "python -m sebulba.train"
+    assert call(monkeypatch, "train", "--help") == 0
+    assert program("rerun") == "sebulba rerun"
+    monkeypatch.setattr(sys, "argv", ["sebulba/__main__.py", "train", "--help"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert program("rerun") == "python -m sebulba rerun"
+
+
+@pytest.mark.parametrize("arguments", [["-m", "sebulba", "configs"], ["-m", "sebulba.train", "-h"]])
+def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        with started(*arguments, stdout=writing, stderr=subprocess.PIPE) as process:
+            _, error = process.communicate()
+    finally:
+        os.close(writing)
+    assert (error, process.returncode) == ("", 128 + signal.SIGPIPE)
 
 
 def test_an_unknown_command_suggests_the_nearest(monkeypatch, capsys):
@@ -87,6 +114,7 @@ def test_every_public_name_is_found():
 
 def test_configs_are_copied_to_the_working_directory(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(CALLER_VARIABLE, "")
     monkeypatch.setattr(sys, "argv", ["sebulba", "configs", "--copy", "impala_catch"])
     command.main()
     assert (tmp_path / "impala_catch.yaml").is_file()

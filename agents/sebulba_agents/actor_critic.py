@@ -17,13 +17,13 @@ import optax
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Distribution, legal_only
-from sebulba.toolkit.learner_clock import LearnerClock, at_step
+from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.minibatches import (
-    ShuffledWindow,
     TransitionBatch,
     choose_environments,
     choose_transitions,
     next_minibatch,
+    with_order,
 )
 from sebulba.toolkit.normalization import (
     Normalization,
@@ -39,7 +39,7 @@ from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import action_shape, zeros
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.toolkit.window import Window, init_window, push
-from sebulba.types import EnvStep, Experience, PyTree, RunSpec, Trajectory
+from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import ActorCriticConfig
 from sebulba_agents.networks import ActorCritic, CoreState, PolicyValue
 
@@ -170,18 +170,18 @@ class ActorCriticAgent:
         """Return the optimizer's initial state."""
         return ActorCriticOptState(optimizer=self._optimizer.init(networks.params))
 
-    def init_experience(self, networks: ActorCriticNetworks, num_envs: int) -> Experience:
+    def init_experience(self, networks: ActorCriticNetworks, num_envs: int) -> Window:
         """Return a window of zeros for one learner cycle's trajectories."""
         window = init_window(self, networks, self._run_spec, num_envs, keep=lambda s: s.memory)
         if self._targets is not None:
-            learned = jax.eval_shape(self._with_targets, networks, window)
+            learned = jax.eval_shape(
+                self._with_targets, networks, window.initial, window.trajectory
+            )
             trajectory = dataclasses.replace(window.trajectory, extras=zeros(learned.extras))
             window = dataclasses.replace(window, trajectory=trajectory)
         if self._num_minibatches == 1:
             return window
-        length, width = window.trajectory.action.shape[:2]
-        num_entries = width if self._config.lstm_size else length * width
-        return ShuffledWindow(window=window, order=jnp.arange(num_entries, dtype=jnp.int32))
+        return with_order(window, of_unrolls=self._config.lstm_size is not None)
 
     def init_actor_state(
         self, networks: ActorCriticNetworks, num_envs: int, key: jax.Array, global_actor_id: int
@@ -227,37 +227,34 @@ class ActorCriticAgent:
     def update_experience(
         self,
         networks: ActorCriticNetworks,
-        experience: Experience,
+        experience: Window,
         initial_state: ActorCriticState,
         final_state: ActorCriticState,
         trajectory: Trajectory,
         actor_id: jax.Array,
-    ) -> Experience:
+    ) -> Window:
         """Push the trajectory, and the memory that the actor began it with, into the window."""
         del final_state, actor_id
         memory = initial_state.memory
         if self._targets is not None:
-            trajectory = self._with_targets(networks, Window(initial=memory, trajectory=trajectory))
-        if isinstance(experience, ShuffledWindow):
-            window = push(experience.window, memory, trajectory)
-            return dataclasses.replace(experience, window=window)
+            trajectory = self._with_targets(networks, memory, trajectory)
         return push(experience, memory, trajectory)
 
     def loss(
         self,
         networks: ActorCriticNetworks,
-        experience: Experience,
+        experience: Window,
         key: jax.Array,
         step: jax.Array,
-    ) -> tuple[jax.Array, tuple[Experience, Metrics]]:
+    ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return the loss of one optimisation step, on the window or on its next minibatch."""
         # One minibatch is the window as it is: no shuffling, and no gather of all its rows.
-        if isinstance(experience, ShuffledWindow):
+        if self._num_minibatches > 1:
             experience, chosen = next_minibatch(experience, key, step, self._num_minibatches)
-            outputs, batch = self._unroll_minibatch(networks, experience.window, chosen)
+            outputs, batch = self._unroll_minibatch(networks, experience, chosen)
         else:
             experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
-            outputs = self.unroll_window(networks, experience)
+            outputs = self.unroll_trajectory(networks, experience.initial, experience.trajectory)
             batch = with_scaled_rewards(networks, experience.trajectory)
         loss, metrics = self._loss(outputs, batch, self._config_at(experience))
         return loss, (experience, metrics)
@@ -267,13 +264,12 @@ class ActorCriticAgent:
         networks: ActorCriticNetworks,
         opt_state: ActorCriticOptState,
         grads: ActorCriticNetworks,
-        experience: Experience,
+        experience: Window,
     ) -> tuple[ActorCriticNetworks, ActorCriticOptState]:
         """Take a step of the optimizer; a learner cycle's last step also updates the statistics.
 
         All updates of a cycle thus normalise like the targets that were computed at its start.
         """
-        window = _window(experience)
         params, optimizer = descend(
             self._optimizer,
             networks.params,
@@ -283,12 +279,12 @@ class ActorCriticAgent:
         )
         # Not from a count of updates, which would leave out the discarded ones. A mask instead of
         # `lax.cond`, which would put collectives into a branch.
-        is_last = (_clock(experience).step + 1) % self._num_updates_per_cycle == 0
+        is_last = (experience.clock.step + 1) % self._num_updates_per_cycle == 0
         normalization = merge_rows(
             networks.normalization,
-            window.trajectory.env_steps,
-            window.trajectory.valid & is_last,
-            window.initial.discounted_return,
+            experience.trajectory.env_steps,
+            experience.trajectory.valid & is_last,
+            experience.initial.discounted_return,
             self._config.discount,
         )
         return (
@@ -333,9 +329,10 @@ class ActorCriticAgent:
         policy = legal_only(outputs.policy, env_steps.action_mask)
         return dataclasses.replace(outputs, policy=policy), core
 
-    def unroll_window(self, networks: ActorCriticNetworks, window: Window) -> PolicyValue:
-        """Return policy and value of all rows `[T + 1, B]` of a window or of one trajectory."""
-        memory, trajectory = window.initial, window.trajectory
+    def unroll_trajectory(
+        self, networks: ActorCriticNetworks, memory: Memory, trajectory: Trajectory
+    ) -> PolicyValue:
+        """Return policy and value of all rows `[T + 1, B]`, from the memory before row 0."""
         # Row t sees the action of row t - 1; the actor's memory has the one before row 0.
         last_action = jnp.concatenate([memory.last_action[None], trajectory.action])
         return self.unroll(networks, trajectory.env_steps, last_action, memory.core)[0]
@@ -346,33 +343,26 @@ class ActorCriticAgent:
         """Return outputs and batch of whole unrolls with an LSTM, of transitions without one."""
         if self._config.lstm_size is not None:
             window = choose_environments(window, chosen)
-            return self.unroll_window(networks, window), window.trajectory
+            outputs = self.unroll_trajectory(networks, window.initial, window.trajectory)
+            return outputs, window.trajectory
         batch = choose_transitions(window, chosen)
         # A feed-forward network does not look at the last action.
         outputs, _ = self.unroll(networks, batch.env_steps, jnp.zeros_like(batch.action), ())
         return outputs, batch
 
-    def _config_at(self, experience: Experience) -> ActorCriticConfig:
+    def _config_at(self, experience: Window) -> ActorCriticConfig:
         """Return the config with the current values of its schedules."""
-        env_steps, total = _clock(experience).env_steps, self._run_spec.total_env_steps
+        env_steps, total = experience.clock.env_steps, self._run_spec.total_env_steps
         return at_env_steps(self._config, env_steps, total_env_steps=total)
 
-    def _with_targets(self, networks: ActorCriticNetworks, window: Window) -> Trajectory:
+    def _with_targets(
+        self, networks: ActorCriticNetworks, memory: Memory, trajectory: Trajectory
+    ) -> Trajectory:
         """Return the trajectory with targets in place of extras; its rewards stay raw."""
         assert self._targets is not None
-        outputs = self.unroll_window(networks, window)
-        targets = self._targets(outputs, with_scaled_rewards(networks, window.trajectory))
-        return dataclasses.replace(window.trajectory, extras=targets)
-
-
-def _window(experience: Experience) -> Window:
-    return experience.window if isinstance(experience, ShuffledWindow) else experience
-
-
-def _clock(experience: Experience) -> LearnerClock:
-    clock = _window(experience).clock
-    assert clock is not None
-    return clock
+        outputs = self.unroll_trajectory(networks, memory, trajectory)
+        targets = self._targets(outputs, with_scaled_rewards(networks, trajectory))
+        return dataclasses.replace(trajectory, extras=targets)
 
 
 def with_scaled_rewards(networks: ActorCriticNetworks, trajectory: Trajectory) -> Trajectory:

@@ -1,11 +1,14 @@
 """Double DQN (van Hasselt et al. 2016, arXiv 1509.06461), with Adam instead of RMSProp.
 
 Optional: prioritised replay (Schaul et al. 2016, arXiv 1511.05952), a dueling network (Wang et al.
-2016, arXiv 1511.06581) and n-step targets.
+2016, arXiv 1511.06581) and n-step targets. With another network and loss, the same class learns
+distributions of returns: docs/tutorials/replay.md.
 """
 
 import dataclasses
+from collections.abc import Callable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -25,22 +28,56 @@ from sebulba_agents.q_learning import (
     QOptimizer,
     QOptState,
     num_discrete_actions,
-    select_action,
     with_copy,
 )
 from sebulba_agents.replay_config import DDQNConfig
+
+Loss = Callable[[jax.Array, jax.Array, Transitions], tuple[jax.Array, jax.Array]]
+"""`loss(taken, following, batch)` returns losses `[n]` and TD errors `[n]`, which are priorities.
+
+`taken` `[n, ...]` are the online network's outputs for the actions taken. `following` `[n, ...]`
+are the target network's for the next observations and the online network's greedy actions there.
+"""
+
+
+def huber_loss(
+    taken: jax.Array, following: jax.Array, batch: Transitions
+) -> tuple[jax.Array, jax.Array]:
+    """Return `huber(δ)` `[n]`, with the gradient clipped at 1, and δ `[n]`.
+
+    `δ = R + Γ·Q⁻(s′, argmax_a Q(s′, a)) − Q(s, a)`.
+    """
+    td_error = batch.reward + batch.discount * following - taken
+    return optax.huber_loss(td_error, delta=1.0), td_error
 
 
 class DDQN:
     """Double Q-learning from a replay of single transitions."""
 
-    def __init__(self, config: DDQNConfig, run_spec: RunSpec):
+    def __init__(
+        self,
+        config: DDQNConfig,
+        run_spec: RunSpec,
+        *,
+        network: nn.Module | None = None,
+        loss: Loss = huber_loss,
+        values: Callable[[jax.Array], jax.Array] = lambda outputs: outputs,
+    ):
         """Build network, replay and optimizer.
+
+        Args:
+            config: settings of network, replay, exploration and optimizer.
+            run_spec: the run's.
+            network: from observations `[n, ...]` to outputs `[n, A, ...]`; None: the config's,
+                whose outputs are action values.
+            loss: of a batch.
+            values: from outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`.
 
         Raises:
             ConfigError: the settings or the environment do not suit the agent.
         """
-        self._config = config
+        self._loss = loss
+        self._values = values
         self._run_spec = run_spec
         check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
         self._replay = transition_replay(
@@ -52,8 +89,9 @@ class DDQN:
             priority_exponent=config.priority_exponent,
             importance_exponent=config.importance_exponent,
         )
-        self.network = QNetwork(
-            num_actions=num_discrete_actions(run_spec, "ddqn"),
+        num_actions = num_discrete_actions(run_spec, config.name)
+        self.network = network or QNetwork(
+            num_actions=num_actions,
             network=config.network,
             hidden_sizes=config.hidden_sizes,
             dueling_size=config.dueling_size,
@@ -90,7 +128,7 @@ class DDQN:
         self, networks: PyTree, actor_state: ExplorationState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], ExplorationState]:
         """Select the action with the greatest Q, or with probability ε a random one."""
-        q = self.network.apply(networks, env_step.observation)
+        q = self._values(self.network.apply(networks, env_step.observation))
         action, actor_state = self.exploration.act(actor_state, q, env_step, greedy=greedy)
         return action, (), actor_state
 
@@ -133,23 +171,22 @@ class DDQN:
     ) -> tuple[jax.Array, jax.Array, Metrics]:
         """Return the loss `[]`, TD errors `[n]`, and metrics.
 
-        The mean over the batch of all learner devices of `w · huber(δ)`, δ clipped at 1:
-        `δ = R + Γ·Q⁻(s′, argmax_a Q(s′, a)) − Q(s, a)`.
+        The loss is the mean over the batch of all learner devices, with importance weights.
         """
         online, target = networks.online, jax.lax.stop_gradient(networks.target)
-        taken_q = select_action(self.network.apply(online, batch.observation), batch.action)
-        online_next_q = self.network.apply(online, batch.next_observation)
-        next_action = greedy_action(online_next_q, batch.next_action_mask)
-        next_q = self.network.apply(target, batch.next_observation)
-        td_error = batch.reward + batch.discount * select_action(next_q, next_action) - taken_q
+        each = jnp.arange(len(batch.reward))
+        taken = self.network.apply(online, batch.observation)[each, batch.action]
+        next_values = self._values(self.network.apply(online, batch.next_observation))
+        next_action = greedy_action(next_values, batch.next_action_mask)
+        following = self.network.apply(target, batch.next_observation)[each, next_action]
+        losses, td_error = self._loss(taken, following, batch)
         drawn = batch.weight > 0.0
         metrics = {
-            "q_taken": masked_mean(taken_q, drawn),
+            "q_taken": masked_mean(self._values(taken), drawn),
             "td_error": masked_mean(jnp.abs(td_error), drawn),
             "importance_weight": masked_mean(batch.weight, drawn),
         }
-        loss = batch.weight * optax.huber_loss(td_error, delta=1.0)
-        return masked_mean(loss, jnp.ones_like(drawn)), td_error, metrics
+        return masked_mean(batch.weight * losses, jnp.ones_like(drawn)), td_error, metrics
 
     def optimize(
         self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState

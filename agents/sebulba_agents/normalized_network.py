@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.convolutions import Conv
 from sebulba.toolkit.references import Network
-from sebulba.toolkit.torsos import ObservationTorso, check_network, flatten
+from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network, flatten
 from sebulba.types import PyTree
 
 # Features, kernel and stride of each convolution.
@@ -42,7 +41,7 @@ class NormalizedQNetwork(nn.Module):
             x = flatten(observation)
         else:
             (x,) = jax.tree.leaves(observation)
-            x = _as_channels_last(x)
+            x = as_channels_last(x)
         for features, kernel, stride in _CONVOLUTIONS[self.network]:
             x = Conv(
                 features, (kernel, kernel), strides=stride, padding="VALID", kernel_init=he_normal()
@@ -81,9 +80,3 @@ def check_normalized_network(
             f" {' and '.join(map(str, shapes))}; mlp takes any"
         )
     check_network(network, hidden_sizes, observation)
-
-
-def _as_channels_last(images: jax.Array) -> jax.Array:
-    """Return float images `[N, H, W, C]`; channels are the shorter one of first and last axis."""
-    x = images.astype(jnp.float32) / (255.0 if images.dtype == jnp.uint8 else 1.0)
-    return jnp.moveaxis(x, 1, -1) if x.shape[1] <= x.shape[3] else x

@@ -17,13 +17,12 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import legal_logits
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
-from sebulba.toolkit.learner_clock import LearnerClock
 from sebulba.toolkit.minibatches import (
-    ShuffledWindow,
     TransitionBatch,
     check_num_minibatches,
     choose_transitions,
     next_minibatch,
+    with_order,
 )
 from sebulba.toolkit.normalization import clip_rewards
 from sebulba.toolkit.optimizers import clipped_radam, descend
@@ -33,7 +32,7 @@ from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import fold_time
-from sebulba.toolkit.window import init_window, push
+from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import PQNConfig
 from sebulba_agents.normalized_network import NormalizedQNetwork, check_normalized_network
@@ -81,14 +80,12 @@ class PQN:
         """Return the optimizer's initial state."""
         return PQNOptState(radam=self._radam.init(networks))
 
-    def init_experience(self, networks: PyTree, num_envs: int) -> ShuffledWindow:
+    def init_experience(self, networks: PyTree, num_envs: int) -> Window:
         """Return a window of zeros for one learner cycle's trajectories, with targets as extras."""
         window = init_window(self, networks, self._run_spec, num_envs, keep=lambda _: ())
         shape = window.trajectory.action.shape
         trajectory = dataclasses.replace(window.trajectory, extras=jnp.zeros(shape, jnp.float32))
-        window = dataclasses.replace(window, trajectory=trajectory)
-        order = jnp.arange(shape[0] * shape[1], dtype=jnp.int32)
-        return ShuffledWindow(window=window, order=order)
+        return with_order(dataclasses.replace(window, trajectory=trajectory), of_unrolls=False)
 
     def init_actor_state(
         self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
@@ -114,12 +111,12 @@ class PQN:
     def update_experience(
         self,
         networks: PyTree,
-        experience: ShuffledWindow,
+        experience: Window,
         initial_state: ExplorationState,
         final_state: ExplorationState,
         trajectory: Trajectory,
         actor_id: jax.Array,
-    ) -> ShuffledWindow:
+    ) -> Window:
         """Push the trajectory, with its targets as extras, into the window."""
         del initial_state, final_state, actor_id
         q = fold_time(
@@ -128,14 +125,14 @@ class PQN:
         )
         targets = q_lambda_targets(q, trajectory, self._config)
         trajectory = dataclasses.replace(trajectory, extras=targets)
-        return dataclasses.replace(experience, window=push(experience.window, (), trajectory))
+        return push(experience, (), trajectory)
 
     def loss(
-        self, networks: PyTree, experience: ShuffledWindow, key: jax.Array, step: jax.Array
-    ) -> tuple[jax.Array, tuple[ShuffledWindow, Metrics]]:
+        self, networks: PyTree, experience: Window, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return the loss of the next minibatch."""
         experience, chosen = next_minibatch(experience, key, step, self._config.num_minibatches)
-        batch = choose_transitions(experience.window, chosen)
+        batch = choose_transitions(experience, chosen)
         loss, metrics = self.loss_of_batch(networks, batch)
         return loss, (experience, metrics)
 
@@ -159,10 +156,10 @@ class PQN:
         return masked_mean(0.5 * jnp.square(td_error), valid), metrics
 
     def optimize(
-        self, networks: PyTree, opt_state: PQNOptState, grads: PyTree, experience: ShuffledWindow
+        self, networks: PyTree, opt_state: PQNOptState, grads: PyTree, experience: Window
     ) -> tuple[PyTree, PQNOptState]:
         """Take a step of RAdam."""
-        env_steps, total = _clock(experience).env_steps, self._run_spec.total_env_steps
+        env_steps, total = experience.clock.env_steps, self._run_spec.total_env_steps
         config = at_env_steps(self._config, env_steps, total_env_steps=total)
         networks, radam = descend(
             self._radam, networks, opt_state.radam, grads, learning_rate=config.learning_rate
@@ -203,9 +200,3 @@ def q_lambda_targets(q: jax.Array, trajectory: Trajectory, config: PQNConfig) ->
         lambda_=config.lambda_,
     )
     return jax.lax.stop_gradient(values[:-1]) + advantages
-
-
-def _clock(experience: ShuffledWindow) -> LearnerClock:
-    clock = experience.window.clock
-    assert clock is not None
-    return clock

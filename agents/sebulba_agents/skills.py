@@ -277,7 +277,6 @@ class SkillsAgent:
         actor_critic, actor_critic_state = self._actor_critic.optimize(
             networks.actor_critic, opt_state.actor_critic, grads.actor_critic, experience
         )
-        assert experience.clock is not None
         config = at_env_steps(
             self._config,
             experience.clock.env_steps,

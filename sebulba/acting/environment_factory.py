@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -28,10 +28,13 @@ from sebulba.envs.data_checks import check_structure
 from sebulba.errors import ConfigError
 from sebulba.ring.timing import WallClock
 from sebulba.toolkit.prng import environment_seed
+from sebulba.toolkit.spaces import action_shape, zeros
 from sebulba.types import EnvStep, PyTree, RunSpec
 
 # An environment with a timeout of its own is to raise before the watchdog ends the whole run.
 _SHARE_OF_TIMEOUT = 0.9
+# Where functions of environments outside JAX are known to work inside jit.
+_PLATFORMS_OF_FUSED = ("cpu",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +48,7 @@ class CycleParts:
     step_functions: StepFunctions  # shared by the device's actors, with the same tracker
     allocate: BufferAllocator
     clock: WallClock
+    on_warning: Callable[[str], None]  # takes a line of text
 
 
 def make_first_environment(config: Config, global_actor_id: int) -> Environment:
@@ -95,6 +99,8 @@ class EnvironmentFactory:
         config, parts = self._config, self._parts
         where = f"{config.env.suite} {config.env.id}"
         fused = None if config.actor.cycle == "stepped" else environment.fused()
+        if fused is not None and config.actor.cycle == "auto":
+            fused = self._if_compiled(fused, where)
         if fused is None and config.actor.cycle == "fused":
             raise ConfigError(
                 f"actor.cycle: expected auto or stepped, got fused; {where} cannot be stepped"
@@ -133,6 +139,28 @@ class EnvironmentFactory:
             env_step=env_step,
             env_state=jax.device_put(env_state, parts.device),
         )
+
+    def _if_compiled(self, fused: FusedEnvironment, where: str) -> FusedEnvironment | None:
+        """Return the environment if an accelerator can step it, which only compiling tells."""
+        parts = self._parts
+        if fused.is_whole_state or parts.device.platform in _PLATFORMS_OF_FUSED:
+            return fused
+        spec, num_envs = parts.run_spec.environment, self._config.actor.num_envs
+        placed = jax.sharding.SingleDeviceSharding(parts.device)
+        arguments = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed),
+            (fused.state, zeros(action_shape(spec.action_space), num_envs)),
+        )
+        try:
+            jax.jit(fused.step).lower(*arguments).compile()
+        except Exception as error:
+            problem = next(iter(str(error).splitlines()), type(error).__name__)
+            parts.on_warning(
+                f"actor.cycle: auto steps {where} from Python, since it cannot be stepped inside"
+                f" jit on {parts.device.platform}: {problem}"
+            )
+            return None
+        return fused
 
 
 def _check_whole_episodes(

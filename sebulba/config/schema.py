@@ -29,8 +29,9 @@ class DevicesConfig:
     `devices: auto` or `--devices auto` sets both to null.
     """
 
-    actor: tuple[int, ...] | None = None
-    """Actor devices; null: the first device."""
+    actor: tuple[int, ...] | Literal["cpu"] | None = None
+    """Actor devices; null: the first device; cpu: the host's processor beside an accelerator, on
+    which all devices learn. Then no env step waits for a transfer."""
     learner: tuple[int, ...] | None = None
     """Learner devices; null: every device except the first, or the only device."""
 

@@ -108,7 +108,7 @@ def _lag_problems(config: Config) -> Iterator[tuple[str, str]]:
 def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("devices.actor", "devices.learner"):
         devices = value_of(config, key)
-        if devices is None:
+        if devices is None or devices == "cpu":
             continue
         if not devices:
             yield key, "expected at least one device, got []. Set null to choose automatically"

@@ -26,15 +26,33 @@ def plan_devices(config: DevicesConfig, devices: Sequence[jax.Device]) -> Device
     Raises:
         ConfigError: a position does not exist, or a role names one twice.
     """
-    several = len(devices) > 1
-    actor = (0,) if config.actor is None else config.actor
     learner = config.learner
+    if config.actor == "cpu":
+        learner = tuple(range(len(devices))) if learner is None else learner
+        return DevicePlan(actor=(_processor(),), learner=_pick("devices.learner", learner, devices))
+    actor = (0,) if config.actor is None else config.actor
     if learner is None:
-        learner = tuple(range(1, len(devices))) if several else (0,)
+        learner = tuple(range(1, len(devices))) if len(devices) > 1 else (0,)
     return DevicePlan(
         actor=_pick("devices.actor", actor, devices),
         learner=_pick("devices.learner", learner, devices),
     )
+
+
+def num_actor_devices(config: DevicesConfig) -> int:
+    """Return the number of actor devices of a host."""
+    return 1 if config.actor is None or config.actor == "cpu" else len(config.actor)
+
+
+def _processor() -> jax.Device:
+    """Return the host's processor as a device."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        raise ConfigError(
+            "devices.actor: expected JAX to have a device for cpu, got none. If JAX_PLATFORMS is"
+            f" set, add cpu to it: JAX_PLATFORMS=cuda,cpu ({error})"
+        ) from error
 
 
 def _pick(

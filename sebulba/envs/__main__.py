@@ -3,7 +3,7 @@
 import argparse
 
 from sebulba.envs.listing import SuiteListing, list_suites, matching_ids
-from sebulba.process import program
+from sebulba.process import program, run_command
 
 _MAX_SHOWN = 20
 
@@ -48,4 +48,4 @@ def _matches(suites: list[SuiteListing], word: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -34,19 +34,26 @@ class Catch:
     Actions: 0 left, 1 stay, 2 right. The reward is 0 until the ball reaches the paddle's row, then
     1 for a catch and -1 for a miss, and the episode terminates after `rows - 1` steps. Proposed by
     Mnih et al. 2014 (arXiv 1406.6247, section 4.2); this is the version of bsuite (Osband et al.
-    2020, arXiv 1908.03568).
+    2020, arXiv 1908.03568). With `pixels`, it tests networks for images.
     """
 
     rows: int = 10
     columns: int = 5
+    pixels: int = 0
+    """Observations are frames of that many pixels in height and width; 0: the cells."""
 
     def __post_init__(self):
         require_option(self.rows >= 2, "rows", "at least 2", self.rows)
         require_option(self.columns >= 1, "columns", "at least 1", self.columns)
+        least = max(self.rows, self.columns)
+        is_fine = self.pixels == 0 or self.pixels >= least
+        require_option(is_fine, "pixels", f"0 or at least {least}", self.pixels)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Flattened board: 1 at the ball and at the paddle, else 0."""
+        """Flattened board: 1 at the ball and at the paddle, else 0; or a frame: 255, else 0."""
+        if self.pixels:
+            return jax.ShapeDtypeStruct((self.pixels, self.pixels, 1), np.uint8)
         return jax.ShapeDtypeStruct((self.rows * self.columns,), np.float32)
 
     @property
@@ -85,7 +92,12 @@ class Catch:
     def _board(self, state: CatchState) -> jax.Array:
         board = jnp.zeros((self.rows, self.columns), jnp.float32)
         board = board.at[state.ball_row, state.ball_column].set(1.0)
-        return board.at[self.rows - 1, state.paddle_column].set(1.0).reshape(-1)
+        board = board.at[self.rows - 1, state.paddle_column].set(1.0)
+        if not self.pixels:
+            return board.reshape(-1)
+        each = jnp.arange(self.pixels)
+        frame = board[each * self.rows // self.pixels][:, each * self.columns // self.pixels]
+        return (255.0 * frame).astype(jnp.uint8)[:, :, None]
 
 
 @pytree_dataclass

@@ -16,8 +16,10 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec
+from sebulba.devices.split import num_actor_devices
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
+from sebulba.process import program
 from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES
 from sebulba.types import EnvironmentSpec, Networks
@@ -54,7 +56,7 @@ def read_config(
     if not path.is_file():
         raise ConfigError(
             f"expected a run directory with a {CONFIG}, got {run_dir}; create one with"
-            " python -m sebulba.train CONFIG --run-dir RUN_DIR"
+            f" {program('train')} CONFIG --run-dir RUN_DIR"
         )
     overrides = {} if agent is None else {"agent.name": named_agent(agent)}
     config = load_config(path, overrides)
@@ -132,11 +134,10 @@ def load_stored_policy(
         config = read_config(run_dir, agent=agent, environment=environment)
         spec = read_environment_spec(config.env)
     # One learner device is always valid: batch sizes that divide over more devices divide over one.
-    actor_devices = config.devices.actor or (0,)
     run_spec = make_run_spec(
         config,
         spec,
-        num_actors=len(actor_devices) * config.actor.threads_per_device,
+        num_actors=num_actor_devices(config.devices) * config.actor.threads_per_device,
         num_learner_devices=1,
     )
     made: Agent = agent_factory(config.agent.name)(config.agent, run_spec)

@@ -99,12 +99,12 @@ def newest_whole_step(directory: pathlib.Path) -> int | None:
     """Return the newest checkpoint that is whole on every host; a collective like the others."""
     if not hosts.are_several():
         return next(whole_steps(directory), None)
-    return max(_common(whole_steps(directory)), default=None)
+    return max(set.intersection(*_gather_steps(whole_steps(directory))), default=None)
 
 
-def _common(steps: Iterable[int]) -> set[int]:
-    every = hosts.gather_texts(" ".join(map(str, steps)))
-    return set.intersection(*({int(step) for step in text.split()} for text in every))
+def _gather_steps(own: Iterable[int]) -> list[set[int]]:
+    every = hosts.gather_texts(" ".join(map(str, own)))
+    return [{int(step) for step in text.split()} for text in every]
 
 
 def _choose_step(directory: pathlib.Path, which: Which) -> Which:
@@ -115,8 +115,7 @@ def _choose_step(directory: pathlib.Path, which: Which) -> Which:
     Raises:
         CheckpointError: a host lacks the checkpoint; on every host.
     """
-    own = " ".join(map(str, steps_in(directory)))
-    every = [set(map(int, text.split())) for text in hosts.gather_texts(own)]
+    every = _gather_steps(steps_in(directory))
     common = set.intersection(*every)
     wanted = which
     if which == "best":

@@ -3,34 +3,43 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from jax import lax
+
 _CONVOLUTION = "conv_general_dilated"
+# Batch, rows, columns, channels: the layout that XLA has fast kernels for on a CPU.
+_FAST_LAYOUT = lax.conv_dimension_numbers((1, 1, 1, 1), (1, 1, 1, 1), ("NHWC", "HWIO", "NHWC"))
 
 
 def is_slow_in_a_loop(jaxpr: Any, platform: str) -> bool:
     """Return whether a platform would compute a program much more slowly inside a loop.
 
-    XLA on a CPU computes gradients of convolutions 8 to 16 times slower inside a loop (network of
-    DQN: 77 instead of 651 observations/s). Other operations are as fast, and so are convolutions on
-    accelerators.
+    XLA on a CPU has fast convolutions for one layout. Outside of loops it reorders those of other
+    layouts, which JAX's gradients of convolutions have; inside they are 8 to 16 times slower
+    (network of DQN: 77 instead of 651 observations/s). Other operations are as fast, and so are
+    convolutions on accelerators, and `sebulba.toolkit.convolutions` everywhere.
 
     Args:
         jaxpr: of the program.
         platform: of the devices, such as `cpu`.
     """
-    return platform == "cpu" and _CONVOLUTION in _primitives(jaxpr, platform)
+    return platform == "cpu" and any(
+        equation.primitive.name == _CONVOLUTION
+        and equation.params["dimension_numbers"] != _FAST_LAYOUT
+        for equation in _equations(jaxpr, platform)
+    )
 
 
-def _primitives(jaxpr: Any, platform: str) -> Iterator[str]:
-    """Yield the names of all primitives that the platform computes, in nested jaxprs too."""
+def _equations(jaxpr: Any, platform: str) -> Iterator[Any]:
+    """Yield all equations that the platform computes, in nested jaxprs too."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     for equation in jaxpr.eqns:
-        yield equation.primitive.name
+        yield equation
         inner: Iterable[Any] = _jaxprs(list(equation.params.values()))
         platforms = equation.params.get("branches_platforms")
         if platforms is not None:  # `lax.platform_dependent`
             inner = [equation.params["branches"][_branch(platforms, platform)]]
         for each in inner:
-            yield from _primitives(each, platform)
+            yield from _equations(each, platform)
 
 
 def _branch(platforms: Sequence[Sequence[str] | None], platform: str) -> int:

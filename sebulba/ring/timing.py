@@ -35,6 +35,7 @@ class WallClock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.longest: dict[str, float] = {}  # of each begun activity
         self.current: tuple[str, float] | None = None  # begun activity and its start
         self._last = time.perf_counter()
 
@@ -47,6 +48,9 @@ class WallClock:
         now = time.perf_counter()
         self.seconds[activity] = self.seconds.get(activity, 0.0) + now - self._last
         self._last = now
+        if self.current is not None:
+            begun, since = self.current
+            self.longest[begun] = max(self.longest.get(begun, 0.0), now - since)
         self.current = None
 
     def restart(self) -> None:

@@ -138,7 +138,7 @@ def train(
     if config.distributed.effective_mode != "off":
         raise ConfigError(
             f"distributed.mode: expected off, got {config.distributed.effective_mode}; on several"
-            " hosts, start `python -m sebulba.train` on each: a failed host has to end its process"
+            " hosts, start `{program('train')}` on each: a failed host has to end its process"
         )
     called = Callbacks([callbacks] if callable(callbacks) else callbacks)
     ended = run_to_end(config, display=None if verbose else LogDisplay(), callbacks=called)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Sequence
 
@@ -276,6 +277,7 @@ def _make_actors(
     on_warning: Callable[[str], None],
 ) -> tuple[Actor, ...]:
     tracker = load_reducers(config.run.episode_reducers)
+    warn_once = functools.cache(on_warning)  # not once for each actor
     # The actors of a device share their compiled steps.
     step_functions = {
         device: StepFunctions(subject.agent, device=device, tracker=tracker)
@@ -306,6 +308,7 @@ def _make_actors(
                 subject.agent, networks, carry, trajectory_length=length, device=device
             ),
             clock=WallClock(),
+            on_warning=warn_once,
         )
         factory = EnvironmentFactory(config, parts)
         live = factory.start(environment, env_step)

@@ -22,6 +22,7 @@ from sebulba.process import (
     EXIT_STUCK,
     EXIT_UNSAVED,
     end_at_once,
+    program,
 )
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import describe_bottleneck
@@ -106,7 +107,7 @@ def describe_failure(
     if unsaved is not None:
         parts.append(f"The last state was not saved: {escaped(unsaved)}.")
     if isinstance(cause, NonFiniteError):
-        rerun = f"python -m sebulba.rerun {shlex.quote(str(path))}"
+        rerun = f"{program('rerun')} {shlex.quote(str(path))}"
         parts.append(f"To repeat that update alone: {rerun}.")
     return " ".join([*parts, f"Results so far: {path}.", describe_checkpoint(path)])
 

@@ -1,6 +1,5 @@
 """Record a profiler trace of some learner cycles: `run.profile`."""
 
-import contextlib
 import pathlib
 from collections.abc import Callable
 
@@ -57,7 +56,9 @@ class Profiler:
         if not self._is_running:
             return
         self._is_running = False
-        # An error here, as on a full disk, must not end the run.
-        with contextlib.suppress(OSError, RuntimeError):
+        try:
             jax.profiler.stop_trace()
+        except (OSError, RuntimeError) as error:  # as on a full disk: it must not end the run
+            self._on_message(f"profile: cannot write the trace to {self._directory}: {error}")
+        else:
             self._on_message(f"profile: wrote the trace to {self._directory}")

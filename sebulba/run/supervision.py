@@ -30,7 +30,8 @@ from sebulba.storage.metrics.writers import WriterQueue
 from sebulba.types import TrajectoryItem
 
 _POLL_S = 0.2
-# A stop takes 10 s at most, of which saving and closing the writers need the rest.
+# A stop takes 10 s at most, of which saving and closing the writers need the rest, unless an
+# update takes longer.
 _STOP_DEADLINE_S = 7.0
 _STOP_DEADLINE_OF_STUCK_S = 1.0
 _NO_LIMITS = Timeouts()
@@ -126,12 +127,18 @@ class Supervisor:
     def join(self, deadline_s: float) -> None:
         """Wait for all threads; the deques must be closed.
 
+        A thread in an activity that took longer before, such as the update of a large network, is
+        not stuck, and gets twice that time.
+
         Raises:
             StuckError: some did not end in time; the stacks of all threads go to stderr.
         """
-        deadline = time.monotonic() + deadline_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        deadline = time.perf_counter() + deadline_s
+        for thread, clock in self._threads.items():
+            while (left := max(deadline, _usual_end(clock)) - time.perf_counter()) > 0:
+                thread.join(min(left, _POLL_S))
+                if not thread.is_alive():
+                    break
         stuck = [thread for thread in self._threads if thread.is_alive()]
         if not stuck:
             return
@@ -148,6 +155,15 @@ class Supervisor:
             with suppress(OSError, ValueError):
                 faulthandler.dump_traceback(sys.__stderr__ or 2)
         self._has_dumped = True
+
+
+def _usual_end(clock: WallClock) -> float:
+    """Return when the current activity has taken twice as long as ever before."""
+    current = clock.current
+    if current is None or current[0] == COMPILE:
+        return 0.0
+    activity, since = current
+    return since + 2 * clock.longest.get(activity, 0.0)
 
 
 def run(

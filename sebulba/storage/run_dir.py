@@ -20,6 +20,7 @@ from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.naming import default_run_dir
 from sebulba.config.objects import source_files
 from sebulba.errors import ConfigError
+from sebulba.process import program
 from sebulba.storage.checkpoints.restore import Which, steps_in
 from sebulba.storage.lock import LOCK, RunLock, take_lock
 from sebulba.storage.metrics.files import write_json, write_text
@@ -172,7 +173,7 @@ def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
     if not steps_in(path / CHECKPOINTS):
         return None
     config, directory = shlex.quote(str(path / CONFIG)), shlex.quote(str(path))
-    return f"python -m sebulba.train {config} --run-dir {directory} --resume {which}"
+    return f"{program('train')} {config} --run-dir {directory} --resume {which}"
 
 
 def describe_run() -> dict:
@@ -257,7 +258,7 @@ def _reopen(path: pathlib.Path, config: Config) -> None:
         if earlier.get(key) != now.get(key) and not key.startswith(_MAY_CHANGE)
     ]
     if changed:
-        own = f"python -m sebulba.train --run-dir {shlex.quote(str(path))} --resume {config.resume}"
+        own = f"{program('train')} --run-dir {shlex.quote(str(path))} --resume {config.resume}"
         raise ConfigError(
             f"resume: expected the config of {path / CONFIG}, got another {', '.join(changed)};"
             f" only {', '.join(key.rstrip('.') for key in _MAY_CHANGE)} may change. To resume the"

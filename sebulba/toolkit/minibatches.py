@@ -7,20 +7,14 @@ one transition, or one environment's whole unroll where the network is recurrent
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.learner_clock import at_step
+from sebulba.toolkit.shuffling import shuffle
 from sebulba.toolkit.window import Window
 from sebulba.types import EnvStep, PyTree, RunSpec
-
-
-@pytree_dataclass
-class ShuffledWindow:
-    """A learner cycle's trajectories, and the order in which the current epoch learns from them."""
-
-    window: Window
-    order: jax.Array  # [T·N·B] transitions or [N·B] environments, int32: a permutation
 
 
 @pytree_dataclass
@@ -54,35 +48,46 @@ def check_num_minibatches(num_minibatches: int, run_spec: RunSpec, *, of_unrolls
         )
 
 
-def next_minibatch(
-    experience: ShuffledWindow, key: jax.Array, step: jax.Array, num_minibatches: int
-) -> tuple[ShuffledWindow, jax.Array]:
-    """Return the experience and the entries `[M]` of the minibatch that `step` learns from.
+def with_order(window: Window, *, of_unrolls: bool) -> Window:
+    """Return the window with an order in which epochs learn from its entries.
 
     Args:
-        experience: reshuffled at an epoch's first step that is not discarded as non-finite. With
-            the order of the epoch before, samples would be seen twice and others never.
+        window: of `[T + 1, N·B]` rows.
+        of_unrolls: the `N·B` entries are whole unrolls, not the `T·N·B` transitions.
+    """
+    length, width = window.trajectory.action.shape[:2]
+    num_entries = width if of_unrolls else length * width
+    return dataclasses.replace(window, order=jnp.arange(num_entries, dtype=jnp.int32))
+
+
+def next_minibatch(
+    window: Window, key: jax.Array, step: jax.Array, num_minibatches: int
+) -> tuple[Window, jax.Array]:
+    """Return the window and the entries `[M]` of the minibatch that `step` learns from.
+
+    Args:
+        window: `with_order`; reshuffled at an epoch's first step that is not discarded as
+            non-finite. With the order of the epoch before, samples would be seen twice and others
+            never.
         key: consumed.
         step: int32 `[]`, optimisation steps taken so far in the run.
         num_minibatches: optimisation steps per epoch; divides the number of entries.
     """
-    clock = experience.window.clock
-    assert clock is not None
     order = jax.lax.cond(
-        step // num_minibatches != clock.step // num_minibatches,
-        lambda order: jax.random.permutation(key, order),
+        step // num_minibatches != window.clock.step // num_minibatches,
+        lambda order: shuffle(key, order),
         lambda order: order,
-        experience.order,
+        window.order,
     )
-    # The order is part of the experience, so all steps of an epoch see the same permutation.
+    # The order is part of the window, so all steps of an epoch see the same permutation.
     chosen = order.reshape(num_minibatches, -1)[step % num_minibatches]
-    window = dataclasses.replace(experience.window, clock=at_step(clock, step))
-    return ShuffledWindow(window=window, order=order), chosen
+    return dataclasses.replace(window, order=order, clock=at_step(window.clock, step)), chosen
 
 
 def choose_environments(window: Window, chosen: jax.Array) -> Window:
     """Return the whole unrolls of the environments `chosen` `[M]`."""
-    return Window(
+    return dataclasses.replace(
+        window,
         initial=jax.tree.map(lambda leaf: leaf[chosen], window.initial),
         trajectory=jax.tree.map(lambda leaf: leaf[:, chosen], window.trajectory),
     )

@@ -40,8 +40,8 @@ class ShallowTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Return `[N, 256]` of images `[N, C, H, W]`."""
-        x = _as_channels_last(observation)
+        """Return `[N, 256]` of images."""
+        x = as_channels_last(observation)
         x = nn.relu(Conv(16, (8, 8), strides=4, padding="VALID")(x))
         x = nn.relu(Conv(32, (4, 4), strides=2, padding="VALID")(x))
         x = x.reshape(x.shape[0], -1)
@@ -53,8 +53,8 @@ class DQNTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Return `[N, 512]` of images `[N, C, H, W]`."""
-        x = _as_channels_last(observation)
+        """Return `[N, 512]` of images."""
+        x = as_channels_last(observation)
         for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             x = Conv(features, (kernel, kernel), strides=stride, padding="VALID")(x)
             x = nn.relu(x)
@@ -66,8 +66,8 @@ class DeepTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Return `[N, 256]` of images `[N, C, H, W]`."""
-        x = _as_channels_last(observation)
+        """Return `[N, 256]` of images."""
+        x = as_channels_last(observation)
         for channels in (16, 32, 32):
             x = Conv(channels, (3, 3))(x)
             x = max_pool(x)
@@ -83,8 +83,8 @@ class SmallTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Return `[N, 128]` of images `[N, C, H, W]`."""
-        x = nn.relu(Conv(16, (3, 3), padding="VALID")(_as_channels_last(observation)))
+        """Return `[N, 128]` of images."""
+        x = nn.relu(Conv(16, (3, 3), padding="VALID")(as_channels_last(observation)))
         return nn.relu(nn.Dense(128)(x.reshape(x.shape[0], -1)))
 
 
@@ -125,7 +125,7 @@ class ObservationTorso(nn.Module):
         features = []
         for i, image in enumerate(images):
             name = self.network if i == 0 else f"{self.network}_{i}"
-            features.append(_CONVOLUTIONS[self.network](name=name)(_as_channels_first(image)))
+            features.append(_CONVOLUTIONS[self.network](name=name)(image))
         if others:
             features.append(MLPTorso(self.hidden_sizes, name="mlp")(others))
         return jnp.concatenate(features, axis=-1)
@@ -135,6 +135,12 @@ def flatten(observation: PyTree) -> jax.Array:
     """Return all leaves of observations `[N, ...]`, flattened and concatenated: `[N, F]`."""
     leaves = [_as_float(leaf) for leaf in jax.tree.leaves(observation)]
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=-1)
+
+
+def as_channels_last(images: jax.Array) -> jax.Array:
+    """Return images `[N, C, H, W]` or `[N, H, W, C]` as float32 `[N, H, W, C]`."""
+    x = _as_float(images)
+    return x if _has_channels_last(x.shape[1:]) else jnp.moveaxis(x, 1, -1)
 
 
 def fold_time(torso: Callable[[PyTree], jax.Array], observation: PyTree) -> jax.Array:
@@ -226,14 +232,6 @@ def _is_image(shape: tuple[int, ...]) -> bool:
 
 def _has_channels_last(shape: tuple[int, ...]) -> bool:
     return shape[2] < shape[0]
-
-
-def _as_channels_first(images: jax.Array) -> jax.Array:
-    return jnp.moveaxis(images, -1, 1) if _has_channels_last(images.shape[1:]) else images
-
-
-def _as_channels_last(images: jax.Array) -> jax.Array:
-    return jnp.moveaxis(_as_float(images), 1, -1)
 
 
 def _as_float(observation: jax.Array) -> jax.Array:

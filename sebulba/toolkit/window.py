@@ -31,7 +31,8 @@ class Window:
 
     initial: PyTree  # [N·B, ...], the kept part of the actor states before row 0
     trajectory: Trajectory  # [T + 1, N·B, ...] rows
-    clock: LearnerClock | None = None
+    clock: LearnerClock
+    order: jax.Array | None = None  # of minibatches, see `sebulba.toolkit.minibatches`
 
 
 def init_window(
@@ -83,14 +84,13 @@ def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
     # Only statistics need `episode_over`, and not every environment provides it.
     env_steps = dataclasses.replace(trajectory.env_steps, episode_over=None)
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
-    valid, clock = trajectory.valid, window.clock
-    if clock is not None:
-        num_trajectories = window.trajectory.valid.shape[1] // valid.shape[1]
-        clock = count_env_steps(clock, valid, trajectories_per_cycle=num_trajectories)
-    return Window(
+    valid = trajectory.valid
+    num_trajectories = window.trajectory.valid.shape[1] // valid.shape[1]
+    return dataclasses.replace(
+        window,
         initial=_roll_in(window.initial, initial, axis=0),
         trajectory=_roll_in(window.trajectory, trajectory, axis=1),
-        clock=clock,
+        clock=count_env_steps(window.clock, valid, trajectories_per_cycle=num_trajectories),
     )
 
 

@@ -12,7 +12,7 @@ from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
 from sebulba.hosts import seeds
 from sebulba.hosts.children import end_with_parent
-from sebulba.process import EXIT_CONFIG, EXIT_FAILED, leave, open_standard_streams, program
+from sebulba.process import EXIT_CONFIG, EXIT_FAILED, leave, program
 from sebulba.storage.lock import refuse_if_in_use
 
 _PROG = program("train")
@@ -25,7 +25,6 @@ Trains the agent of a config.
 
 def main() -> None:
     """Parse the command line, train, and exit with the run's exit code."""
-    open_standard_streams()
     end_with_parent()
     try:
         all_seeds, argv = seeds.take_seeds(sys.argv[1:])

@@ -18,7 +18,6 @@ from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
 from sebulba.toolkit.policy_heads import make_policy_head
-from sebulba.toolkit.window import Window
 from sebulba.types import EnvironmentSpec, TrajectoryItem
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
@@ -77,8 +76,7 @@ def test_the_agent_keeps_the_protocol(kind):
 def test_learner_unroll_gives_the_log_probabilities_that_the_actor_had(kind):
     networks, initial, trajectory = acted(kind, lstm_size=6)
     agent = make_agent("a2c", kind, lstm_size=6)
-    window = Window(initial=initial.memory, trajectory=trajectory)
-    outputs = jax.jit(agent.unroll_window)(networks, window)
+    outputs = jax.jit(agent.unroll_trajectory)(networks, initial.memory, trajectory)
     policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
     behaviour = trajectory.extras.policy.log_prob(trajectory.action)
     assert behaviour.shape == (LENGTH, NUM_ENVS) and jnp.std(behaviour) > 0.1

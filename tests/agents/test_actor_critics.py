@@ -17,8 +17,6 @@ from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
 from sebulba.toolkit.distributions import Categorical
-from sebulba.toolkit.minibatches import ShuffledWindow
-from sebulba.toolkit.window import Window
 from sebulba.types import EnvironmentSpec, TrajectoryItem
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
@@ -81,19 +79,11 @@ def acted(lstm_size, end=None, seed=0):
     return networks, *act_along_stream(agent, networks, stream)
 
 
-def window_of(experience):
-    return experience.window if isinstance(experience, ShuffledWindow) else experience
-
-
 def with_observation(experience, observation):
     """Return the experience with other observations in its window."""
-    window = window_of(experience)
-    env_steps = dataclasses.replace(window.trajectory.env_steps, observation=observation)
-    trajectory = dataclasses.replace(window.trajectory, env_steps=env_steps)
-    window = dataclasses.replace(window, trajectory=trajectory)
-    if isinstance(experience, ShuffledWindow):
-        return dataclasses.replace(experience, window=window)
-    return window
+    env_steps = dataclasses.replace(experience.trajectory.env_steps, observation=observation)
+    trajectory = dataclasses.replace(experience.trajectory, env_steps=env_steps)
+    return dataclasses.replace(experience, trajectory=trajectory)
 
 
 def gradient_of_rows(agent, networks, experience):
@@ -103,7 +93,7 @@ def gradient_of_rows(agent, networks, experience):
         changed = with_observation(experience, observation)
         return agent.loss(networks, changed, jax.random.key(0), jnp.int32(0))[0]
 
-    return jax.jit(jax.grad(loss))(window_of(experience).trajectory.env_steps.observation)
+    return jax.jit(jax.grad(loss))(experience.trajectory.env_steps.observation)
 
 
 @with_and_without_memory
@@ -112,8 +102,7 @@ def test_learner_unroll_gives_the_logits_that_the_actor_had(lstm_size):
     agent = make_agent("a2c", lstm_size=lstm_size)
     assert trajectory.env_steps.is_first[1:].any()
     assert jnp.std(trajectory.extras.policy.logits) > 0.1
-    window = Window(initial=initial.memory, trajectory=trajectory)
-    outputs = jax.jit(agent.unroll_window)(networks, window)
+    outputs = jax.jit(agent.unroll_trajectory)(networks, initial.memory, trajectory)
     np.testing.assert_allclose(
         outputs.policy.logits[:-1], trajectory.extras.policy.logits, rtol=1e-5, atol=1e-5
     )
@@ -124,7 +113,7 @@ def test_rows_that_end_an_episode_have_no_gradient_and_all_others_have(name):
     agent = make_agent(name)
     networks, initial, trajectory = acted(None)
     experience = add_trajectory(agent, networks, initial, trajectory)
-    valid = window_of(experience).trajectory.valid
+    valid = experience.trajectory.valid
     assert not valid.all() and valid.any()
     has_gradient = gradient_of_rows(agent, networks, experience).any(axis=-1)
     np.testing.assert_array_equal(has_gradient[:-1], valid)
@@ -244,15 +233,11 @@ def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, ne
         networks = agent.init_networks(key)
         state = agent.init_actor_state(networks, NUM_ENVS, key, 0)
         experience = agent.init_experience(networks, NUM_ENVS)
-        env_steps = jax.tree.map(
-            lambda x: x[:, :NUM_ENVS], window_of(experience).trajectory.env_steps
-        )
+        env_steps = jax.tree.map(lambda x: x[:, :NUM_ENVS], experience.trajectory.env_steps)
         row = jax.tree.map(lambda x: x[0], env_steps)
         action, extras, _ = agent.act(networks, state, row, greedy=False)
         action, extras = jax.tree.map(lambda x: jnp.stack([x] * LENGTH), (action, extras))
-        trajectory = type(window_of(experience).trajectory)(
-            env_steps=env_steps, action=action, extras=extras
-        )
+        trajectory = type(experience.trajectory)(env_steps=env_steps, action=action, extras=extras)
         updated = agent.update_experience(
             networks, experience, state, state, trajectory, jnp.int32(0)
         )
@@ -262,7 +247,7 @@ def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, ne
     experience, updated, after, loss, metrics = jax.eval_shape(cycle, jax.random.key(0))
     for later in (updated, after):
         chex.assert_trees_all_equal_shapes_and_dtypes(experience, later)
-    assert window_of(experience).trajectory.action.shape == (LENGTH, 3 * NUM_ENVS)
+    assert experience.trajectory.action.shape == (LENGTH, 3 * NUM_ENVS)
     assert {leaf.shape for leaf in (loss, *metrics.values())} == {()}
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import chex
+import flax.linen as nn
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.q_learning import QNetworks
 from sebulba_agents.replay_config import DDQNConfig
+from tests.agents.target_periods import check_copies_to_the_target
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
@@ -69,6 +71,10 @@ def random_batch(size=32, seed=0):
     )
 
 
+def batch_ends(batch):
+    return batch.observation, batch.next_observation
+
+
 def filled(agent, networks, num_trajectories=6):
     update, experience = jax.jit(agent.update_experience), agent.init_experience(networks, NUM_ENVS)
     state = agent.init_actor_state(networks.online, NUM_ENVS, jax.random.key(0), 0)
@@ -93,7 +99,7 @@ def test_loss_equals_the_slow_reference(dueling_size):
     def q(params, observation):
         return np.asarray(agent.network.apply(params, observation), np.float64)
 
-    here, there = (q(networks.online, x) for x in (batch.observation, batch.next_observation))
+    here, there = (q(networks.online, x) for x in batch_ends(batch))
     delayed = q(networks.target, batch.next_observation)
     losses = []
     for i in range(32):
@@ -106,6 +112,39 @@ def test_loss_equals_the_slow_reference(dueling_size):
     np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
     # The target network's own choice would have been another one.
     assert (there.argmax(-1) != delayed.argmax(-1)).any()
+
+
+class PairNetwork(nn.Module):
+    @nn.compact
+    def __call__(self, observation):
+        return nn.Dense(NUM_ACTIONS * 2)(observation).reshape(-1, NUM_ACTIONS, 2)
+
+
+def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
+    seen = {}
+
+    def loss(taken, following, batch):
+        seen.update(taken=taken, following=following)
+        return taken.sum(axis=-1), batch.reward
+
+    agent = DDQN(CONFIG, RUN_SPEC, network=PairNetwork(), loss=loss, values=lambda x: x.max(-1))
+    networks = [jax.jit(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1)]
+    networks = QNetworks(online=networks[0].online, target=networks[1].target)
+    batch = random_batch()
+    mean, td_error, _ = agent.loss_of_batch(networks, batch)
+    here, there = (agent.network.apply(networks.online, x) for x in batch_ends(batch))
+    delayed = agent.network.apply(networks.target, batch.next_observation)
+    for i in range(32):
+        greedy = np.argmax(np.max(there[i], axis=-1))
+        np.testing.assert_allclose(seen["taken"][i], here[i, int(batch.action[i])], rtol=1e-6)
+        np.testing.assert_allclose(seen["following"][i], delayed[i, greedy], rtol=1e-6)
+    np.testing.assert_allclose(mean, np.mean(batch.weight * seen["taken"].sum(-1)), rtol=1e-5)
+    np.testing.assert_array_equal(td_error, batch.reward)
+    state = agent.init_actor_state(networks.online, NUM_ENVS, jax.random.key(0), 0)
+    env_step = jax.tree.map(lambda x: x[0], random_env_steps(0, 1, NUM_ENVS))
+    action, _, _ = agent.act(networks.online, state, env_step, greedy=True)
+    q = agent.network.apply(networks.online, env_step.observation).max(axis=-1)
+    np.testing.assert_array_equal(action, np.argmax(q, axis=-1))
 
 
 def test_target_network_and_next_observation_get_no_gradient():
@@ -233,22 +272,7 @@ def test_replay_metrics_are_of_all_rows():
 
 def test_optimize_copies_to_the_target_once_a_period_also_after_a_discarded_update():
     agent, networks = agent_and_networks()
-    experience = agent.init_experience(networks, NUM_ENVS)
-    opt_state = jax.jit(agent.init_opt_state)(networks)
-    grads = jax.tree.map(jnp.ones_like, networks)
-    optimize = jax.jit(agent.optimize)
-    copies = []
-    # Updates 4 and 7 are discarded; the last of a period of 2 is odd.
-    for step in (0, 1, 2, 3, 5, 6, 8, 9):
-        clock = dataclasses.replace(experience.clock, step=jnp.int32(step))
-        experience = dataclasses.replace(experience, clock=clock)
-        after, opt_state = optimize(networks, opt_state, grads, experience)
-        is_copy = jax.tree.all(jax.tree.map(jnp.array_equal, after.target, after.online))
-        if not is_copy:
-            chex.assert_trees_all_equal(after.target, networks.target)
-        copies.append((step, bool(is_copy)))
-        networks = after
-    assert [step for step, is_copy in copies if is_copy] == [1, 3, 5, 8, 9]
+    check_copies_to_the_target(agent, networks, agent.init_experience(networks, NUM_ENVS))
 
 
 def test_actors_get_the_online_parameters_only():

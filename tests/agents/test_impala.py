@@ -191,7 +191,9 @@ def test_the_number_of_learner_devices_never_changes_the_gradient(reduction, num
         mesh=Mesh(np.array(jax.devices()[:num_devices]), (LEARNER_AXIS,)),
         in_specs=(
             Window(
-                initial=PartitionSpec(LEARNER_AXIS), trajectory=PartitionSpec(None, LEARNER_AXIS)
+                initial=PartitionSpec(LEARNER_AXIS),
+                trajectory=PartitionSpec(None, LEARNER_AXIS),
+                clock=PartitionSpec(),
             ),
         ),
         out_specs=PartitionSpec(),

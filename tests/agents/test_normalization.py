@@ -168,7 +168,7 @@ def test_targets_are_of_scaled_rewards_and_the_window_keeps_raw_ones():
     agent, plain = make_agent(), make_agent(normalize_rewards=False)
     networks = with_moments(make_networks(agent))
     initial, trajectory = act_along_stream(agent, networks, make_stream())
-    got = add_trajectory(agent, networks, initial, trajectory).window.trajectory
+    got = add_trajectory(agent, networks, initial, trajectory).trajectory
     np.testing.assert_array_equal(got.env_steps.reward, trajectory.env_steps.reward)
     env_steps = dataclasses.replace(
         trajectory.env_steps, reward=trajectory.env_steps.reward / jnp.float32(0.2)
@@ -179,7 +179,7 @@ def test_targets_are_of_scaled_rewards_and_the_window_keeps_raw_ones():
         initial, memory=dataclasses.replace(initial.memory, discounted_return=None)
     )
     networks = dataclasses.replace(networks, normalization=no_scale)
-    expected = add_trajectory(plain, networks, initial, scaled).window.trajectory
+    expected = add_trajectory(plain, networks, initial, scaled).trajectory
     np.testing.assert_allclose(
         got.extras.advantages, expected.extras.advantages, rtol=1e-4, atol=1e-4
     )

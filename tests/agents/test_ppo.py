@@ -138,7 +138,7 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     experience = add_trajectory(agent, learner, initial, trajectory)
     last_action = jnp.concatenate([initial.memory.last_action[None], trajectory.action])
     values = agent.unroll(learner, trajectory.env_steps, last_action, initial.memory.core)[0].values
-    targets = experience.window.trajectory.extras
+    targets = experience.trajectory.extras
     np.testing.assert_allclose(targets.values, values[:-1], rtol=1e-5, atol=1e-6)
     expected = gae(
         rewards=trajectory.env_steps.reward[1:],
@@ -152,7 +152,7 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     taken = jnp.take_along_axis(log_policy, trajectory.action[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(targets.log_probs, taken, rtol=1e-5)
     _, (later, _) = jax.jit(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))
-    chex.assert_trees_all_equal(later.window.trajectory, experience.window.trajectory)
+    chex.assert_trees_all_equal(later.trajectory, experience.trajectory)
 
 
 @pytest.mark.parametrize("lstm_size", [None, 6])
@@ -216,7 +216,7 @@ def test_rewards_are_clipped_where_they_are_learned_from():
     agent, plain = make_agent(reward_clip=0.5), make_agent()
     networks = make_networks(agent)
     got, expected, unclipped = (
-        make_experience(each, networks, rows).window.trajectory.extras.advantages
+        make_experience(each, networks, rows).trajectory.extras.advantages
         for each, rows in ((agent, stream), (plain, clipped), (plain, stream))
     )
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

@@ -80,14 +80,14 @@ def test_targets_are_those_of_the_parameters_that_the_cycle_begins_with():
     stream = make_stream()
     experience = experience_of(agent, networks, stream)
     q = np.stack([agent.network.apply(networks, row) for row in stream.observation])
-    targets = experience.window.trajectory.extras
+    targets = experience.trajectory.extras
     for t, b in zip(*np.nonzero(~stream.done[:-1]), strict=True):
         np.testing.assert_allclose(
             targets[t, b], slow_target(q, stream, t, b), rtol=1e-4, atol=1e-5
         )
     later = jax.jit(agent.init_networks)(jax.random.key(1))
     _, (after, _) = jax.jit(agent.loss)(later, experience, jax.random.key(0), jnp.int32(0))
-    np.testing.assert_array_equal(after.window.trajectory.extras, targets)
+    np.testing.assert_array_equal(after.trajectory.extras, targets)
 
 
 def make_batch(stream, seed=0):

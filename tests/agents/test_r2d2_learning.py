@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -33,6 +32,7 @@ from tests.agents.r2d2_life import (
     slow_td_error,
     unrolled_q,
 )
+from tests.agents.target_periods import check_copies_to_the_target
 
 
 def test_sequence_priority_golden():
@@ -208,21 +208,7 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
 
 def test_optimize_copies_to_the_target_once_a_period_also_after_a_discarded_update(lived):
     agent, networks, _, experience = lived
-    opt_state = jax.jit(agent.init_opt_state)(networks)
-    grads = jax.tree.map(jnp.ones_like, networks)
-    optimize = jax.jit(agent.optimize)
-    copies = []
-    # Updates 4 and 7 are discarded; the last of a period of 2 is odd.
-    for step in (0, 1, 2, 3, 5, 6, 8, 9):
-        clock = dataclasses.replace(experience.clock, step=jnp.int32(step))
-        experience = dataclasses.replace(experience, clock=clock)
-        after, opt_state = optimize(networks, opt_state, grads, experience)
-        is_copy = jax.tree.all(jax.tree.map(jnp.array_equal, after.target, after.online))
-        if not is_copy:
-            chex.assert_trees_all_equal(after.target, networks.target)
-        copies.append((step, bool(is_copy)))
-        networks = after
-    assert [step for step, is_copy in copies if is_copy] == [1, 3, 5, 8, 9]
+    check_copies_to_the_target(agent, networks, experience)
 
 
 def test_replay_ratio_metric_is_the_configured_one(lived):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from sebulba.config import DevicesConfig
+from sebulba.config.loading import load_config
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.devices.split import plan_devices
 from sebulba.errors import ConfigError
@@ -30,6 +31,25 @@ def test_the_config_can_assign_any_roles():
     devices = jax.devices()[:4]
     config = DevicesConfig(actor=(0, 1, 2), learner=(2, 3))
     assert positions(plan_devices(config, devices), devices) == ([0, 1, 2], [2, 3])
+
+
+def test_the_processor_can_act_for_all_accelerators():
+    accelerators = [object(), object()]
+    config = load_config("impala_cartpole", ["--devices.actor", "cpu"]).devices
+    assert config == DevicesConfig(actor="cpu")
+    plan = plan_devices(config, accelerators)
+    assert plan.actor == (jax.devices("cpu")[0],) and plan.learner == tuple(accelerators)
+    plan = plan_devices(DevicesConfig(actor="cpu", learner=(1,)), accelerators)
+    assert plan.learner == (accelerators[1],)
+
+
+def test_a_processor_that_jax_has_no_device_for_is_an_error(monkeypatch):
+    def local_devices(backend):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    with pytest.raises(ConfigError, match=r"devices.actor: .*JAX_PLATFORMS=cuda,cpu"):
+        plan_devices(DevicesConfig(actor="cpu"), [object()])
 
 
 @pytest.mark.parametrize(

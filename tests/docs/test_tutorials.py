@@ -87,7 +87,7 @@ def test_the_core_of_the_page_forgets_at_a_reset_and_unrolls_as_it_steps(load):
 @pytest.mark.parametrize(
     ("page", "name", "arguments", "goal"),
     [
-        ("replay", "qr_dqn.yaml", [], 150),
+        ("replay", "qr_dqn.yaml", [], 450),
         ("recurrence", "recall.yaml", [], 0.9),
         ("recurrence", "recall.yaml", GRU, 0.9),
         ("recurrence", "recall.yaml", [*PENALISED, *GRU], 0.9),

@@ -84,3 +84,13 @@ def test_continuous_bandit_rewards_proximity_to_the_target(seed):
         target = 0.5 + 3.0 * context / 7
         np.testing.assert_allclose(rewards, [0.0, 1.0 - (action - target) ** 2], rtol=1e-5)
         assert terminations == [False, True]
+
+
+def test_catch_drawn_as_frames_shows_the_cells():
+    actions = [2, 2, 0]
+    boards, _, _ = play(Catch(rows=4, columns=3), actions)
+    frames, _, _ = play(Catch(rows=4, columns=3, pixels=12), actions)
+    for board, frame in zip(boards, frames, strict=True):
+        assert frame.shape == (12, 12, 1) and frame.dtype == np.uint8
+        cells = np.kron(np.reshape(board, (4, 3)), np.ones((3, 4)))
+        np.testing.assert_array_equal(frame[:, :, 0], 255 * cells)

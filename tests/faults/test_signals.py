@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import WallClock
+from sebulba.ring.timing import UPDATE, WallClock
 from sebulba.ring.watchdog import Watchdog
 from sebulba.run import supervision
 from sebulba.storage.checkpoints.restore import steps_in
@@ -74,3 +74,28 @@ def test_a_signal_that_has_to_wait_for_the_gil_is_not_lost():
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert outlasted == [False]
+
+
+@pytest.mark.parametrize("longest_s", [0.0, 600.0])
+def test_a_stop_waits_for_an_update_that_takes_no_longer_than_before(longest_s):
+    released = threading.Event()
+    clock = WallClock()
+    clock.longest[UPDATE] = longest_s
+    clock.begin(UPDATE)
+    supervisor = supervision.Supervisor()
+    supervisor.start(
+        supervision.Thread(
+            name="learner", target=released.wait, place=lambda: "update", clock=clock
+        )
+    )
+    timer = threading.Timer(0.1, released.set)
+    try:
+        if longest_s:
+            timer.start()
+            supervisor.join(0.0)
+        else:
+            with pytest.raises(supervision.StuckError, match="learner did not end within 0 s"):
+                supervisor.join(0.0)
+    finally:
+        released.set()
+        timer.cancel()

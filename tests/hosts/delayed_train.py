@@ -3,9 +3,9 @@
 import random
 import sys
 
-from sebulba import train
+from sebulba.tools.train import main
 from tests.run.delays import insert_delays
 
 if __name__ == "__main__":
     insert_delays(random.Random(sys.argv.pop(1)), 0.02)
-    train.main()
+    main()

@@ -11,31 +11,15 @@ import numpy as np
 import pytest
 
 from sebulba.config.loading import load_config
-from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.learning.learner import Learner
 from sebulba.learning.loops import is_slow_in_a_loop
-from sebulba.ring.timing import WallClock
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import act_serially, learn_serially
+from sebulba.toolkit.convolutions import convolve
 from tests.extras import needs_search
-from tests.learning.test_learner import NUM_ENVS, make_item
-from tests.toys import ToyAgent, ToyConfig, toy_run_spec
+from tests.learning.test_learner import make_item, make_learner
+from tests.toys import ToyAgent
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
-
-
-def make_learner(cycle, *, agent_class=ToyAgent, updates_per_cycle=3, num_devices=1):
-    learner_devices = LearnerDevices(jax.devices()[:num_devices])
-    run_spec = toy_run_spec(num_envs=NUM_ENVS, num_learner_devices=num_devices)
-    learner = Learner(
-        agent=agent_class(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec),
-        learner_devices=learner_devices,
-        num_envs_per_device=NUM_ENVS // num_devices,
-        key=jax.random.key(1),
-        clock=WallClock(),
-        cycle=cycle,
-    )
-    return learner, learner_devices
 
 
 class ConvolvingAgent(ToyAgent):
@@ -57,10 +41,28 @@ class ConvolvingAgent(ToyAgent):
     ],
 )
 def test_updates_share_a_call_unless_a_cpu_would_convolve_in_a_loop(agent_class, cycle, calls):
-    learner, learner_devices = make_learner(cycle, agent_class=agent_class)
+    settings = {"agent_class": agent_class, "cycle": cycle}
+    learner, learner_devices = make_learner(updates_per_cycle=3, **settings)
     metrics = learner.run_cycle([make_item(learner_devices)])
     assert len(metrics) == calls
     assert sum(each["loss"].size for each in metrics) == learner.num_updates == 3
+
+
+def test_gradients_of_the_toolkits_convolutions_are_fast_in_a_loop():
+    def loss(convolve, kernel):
+        return jnp.square(convolve(jnp.ones((2, 9, 9, 3)), kernel)).sum()
+
+    own = functools.partial(convolve, stride=2, padding="SAME")
+    plain = functools.partial(
+        jax.lax.conv_general_dilated,
+        window_strides=(2, 2),
+        padding="SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    kernel = jnp.ones((3, 3, 3, 4))
+    for function, expected in ((own, False), (plain, True)):
+        jaxpr = jax.make_jaxpr(jax.grad(functools.partial(loss, function)))(kernel)
+        assert is_slow_in_a_loop(jaxpr, "cpu") == expected
 
 
 def test_a_convolution_that_the_platform_does_not_compute_does_not_count():
@@ -82,7 +84,7 @@ def test_a_convolution_that_the_platform_does_not_compute_does_not_count():
 def test_updates_are_the_same_in_one_call_and_in_several(num_devices):
     learned = []
     for cycle in ("one_program", "update_by_update"):
-        learner, learner_devices = make_learner(cycle, num_devices=num_devices)
+        learner, learner_devices = make_learner(num_devices, updates_per_cycle=3, cycle=cycle)
         metrics = []
         for number in range(3):
             metrics += learner.run_cycle([make_item(learner_devices, number)])

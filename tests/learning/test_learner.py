@@ -17,16 +17,16 @@ from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajecto
 NUM_ENVS = 8
 
 
-def make_learner(num_devices=1, mapping_name="shard_map", updates_per_cycle=1):
+def make_learner(num_devices=1, updates_per_cycle=1, agent_class=ToyAgent, **settings):
     learner_devices = LearnerDevices(jax.devices()[:num_devices])
     run_spec = toy_run_spec(num_envs=NUM_ENVS, num_learner_devices=num_devices)
     learner = Learner(
-        agent=ToyAgent(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec),
+        agent=agent_class(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec),
         learner_devices=learner_devices,
         num_envs_per_device=NUM_ENVS // num_devices,
         key=jax.random.key(1),
         clock=WallClock(),
-        mapping_name=mapping_name,
+        **settings,
     )
     return learner, learner_devices
 
@@ -164,10 +164,9 @@ class DriftingAgent(ToyAgent):
         return jax.tree.map(lambda leaf: leaf + drift, networks), opt_state
 
 
-def test_learner_devices_whose_networks_differ_end_the_run(monkeypatch):
-    monkeypatch.setattr("tests.learning.test_learner.ToyAgent", DriftingAgent)
-    run_cycles(num_cycles=1, num_devices=1)[0].check()
-    learner, _ = run_cycles(num_cycles=1, num_devices=2)
+def test_learner_devices_whose_networks_differ_end_the_run():
+    run_cycles(num_cycles=1, num_devices=1, agent_class=DriftingAgent)[0].check()
+    learner, _ = run_cycles(num_cycles=1, num_devices=2, agent_class=DriftingAgent)
     with pytest.raises(ReplicaError, match=r"networks\['weights'\]: expected the same values"):
         learner.check()
 

@@ -98,6 +98,11 @@ def test_continuous_actions_are_every_on_policy_agents(tmp_path, config):
 
 
 @pytest.mark.slow
+def test_ppo_learns_from_frames_of_ataris_size(tmp_path):
+    assert best_return(tmp_path, "ppo_catch_pixels", ["--seed", "1011"]) >= 0.95
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2000, 2002))
 def test_ppo_runs_with_the_cheetah(tmp_path, seed):
     assert best_return(tmp_path, "ppo_halfcheetah", ["--seed", str(seed)]) >= 1500

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from sebulba.errors import ConfigError, did_you_mean
+from sebulba.process import program
 
 PROTOCOL = "the agent fits the environment"
 SPLITTING = "shard_actor_state splits by environment"
@@ -79,7 +80,7 @@ def resolve(short_names: Collection[str]) -> frozenset[str]:
     for name in short_names:
         if name not in SHORT_NAMES:
             raise ConfigError(
-                f"--only: expected names of `python -m sebulba.check --list`, got"
+                f"--only: expected names of `{program('check')} --list`, got"
                 f" {name!r}{did_you_mean(name, SHORT_NAMES)}"
             )
     return frozenset(SHORT_NAMES[name] for name in short_names or SHORT_NAMES)

@@ -1,5 +1,6 @@
 """The runs of a sweep: every combination of the listed values, with every seed. Imports no jax."""
 
+import collections
 import dataclasses
 import itertools
 import os
@@ -70,7 +71,8 @@ def parse_sweep(argv: Sequence[str]) -> Sweep:
         for seed in [config.seed] if seeds is None else seeds:
             own = directory / _name(settings, seed)
             last = [f"--seed={seed}", f"--run-dir={own}"]
-            _check_earlier_run(own, load_config(path, [*arguments, *last]))
+            if (own / "config.yaml").is_file():
+                _check_earlier_run(own, load_config(path, [*arguments, *last]))
             argv_of_run = (path, *arguments, *last)
             points.append(Point(settings=settings, seed=seed, directory=own, argv=argv_of_run))
     _check_names(points)
@@ -104,18 +106,14 @@ def _name(settings: dict[str, str], seed: int) -> str:
 def _check_names(points: Sequence[Point]) -> None:
     if len(points) > _MAX_RUNS:
         raise ConfigError(f"expected at most {_MAX_RUNS:,} runs, got {len(points):,}")
-    labels = [point.label for point in points]
-    for label in labels:
-        if labels.count(label) > 1:
+    for label, count in collections.Counter(point.label for point in points).items():
+        if count > 1:
             raise ConfigError(f"expected every combination of values once, got {label} twice")
 
 
 def _check_earlier_run(directory: pathlib.Path, config: Config) -> None:
     """Check that an earlier run in the directory is the one that the sweep asks for."""
-    path = directory / "config.yaml"
-    if not path.is_file():
-        return
-    earlier = load_config(str(path))
+    earlier = load_config(str(directory / "config.yaml"))
     keys = {**schema(type(earlier.agent)), **schema(type(config.agent))}
     # `init_from` is stored as the exact checkpoint.
     ignored = ("run_dir", "resume", "init_from", "distributed.")

@@ -11,7 +11,6 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.learner_clock import at_step
-from sebulba.toolkit.minibatches import ShuffledWindow
 from sebulba.toolkit.reductions import learner_device_index, masked_mean, masked_moments
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba_agents.actor_critic import ActorCriticAgent
@@ -211,7 +210,9 @@ class CurrentPolicyRatio(Faulty):
     """Compares the current policy with itself, not with the behaviour policy."""
 
     def loss(self, networks, experience, key, step):
-        outputs = jax.lax.stop_gradient(self.sound.unroll_window(networks, experience))
+        outputs = jax.lax.stop_gradient(
+            self.sound.unroll_trajectory(networks, experience.initial, experience.trajectory)
+        )
         policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
         return self._with_policy(networks, experience, key, step, policy)
 
@@ -359,7 +360,7 @@ class DrawsWithReplacement(_FaultyPPO):
     """Draws every minibatch from all samples."""
 
     def loss(self, networks, experience, key, step):
-        if not isinstance(experience, ShuffledWindow):
+        if experience.order is None:
             return self.sound.loss(networks, experience, key, step)
         order = experience.order
         drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.size)
@@ -371,7 +372,7 @@ class LeavesOneOut(_FaultyPPO):
     """Learns from the first sample of an epoch twice, and never from the last."""
 
     def loss(self, networks, experience, key, step):
-        if not isinstance(experience, ShuffledWindow):
+        if experience.order is None:
             return self.sound.loss(networks, experience, key, step)
         order = experience.order
         order = jnp.where(order == order.size - 1, 0, order)

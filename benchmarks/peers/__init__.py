@@ -1,0 +1,1 @@
+"""Training of other systems beside ours: begin with `__main__.py`."""

@@ -1,0 +1,28 @@
+"""Measuring another program beside ours."""
+
+import sys
+
+import pytest
+
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers.pairs import PAIRS
+
+COUNTING = "import itertools\nfor i in itertools.count(1): print('env steps:', 8 * i, flush=True)"
+
+
+def test_a_program_is_counted_after_its_warm_up_and_then_killed():
+    timed = peers._run([sys.executable, "-c", COUNTING], 0.01, 0.0)
+    assert timed.amount >= 16 and timed.amount % 8 == 0 and timed.seconds > 0.0
+
+
+def test_a_program_that_ends_early_is_named():
+    with pytest.raises(SystemExit, match="expected at least 3 counts of env steps, got 1"):
+        peers._run([sys.executable, "-c", "print('env steps: 5')"], 0.0, 0.0)
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=lambda pair: pair.name)
+def test_every_pair_says_how_to_repeat_it_and_has_its_files(pair):
+    text = pair.describe()
+    assert f"python -m benchmarks.peers {pair.name} --python" in text and "not equal:" in text
+    for name in (pair.program, pair.config):
+        assert (peers._PROGRAMS / name).is_file()

@@ -1,0 +1,41 @@
+"""Random permutations are permutations, and all as likely."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sebulba.toolkit import shuffling
+from sebulba.toolkit.shuffling import shuffle
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 2049, shuffling._MAX_SIZE + 1])
+def test_every_value_comes_once_in_an_order_of_the_key(size):
+    values = 3 * jnp.arange(size, dtype=jnp.int32) + 7
+    first, second = (jax.jit(shuffle)(jax.random.key(seed), values) for seed in (0, 1))
+    np.testing.assert_array_equal(np.sort(first), values)
+    np.testing.assert_array_equal(first, shuffle(jax.random.key(0), values))
+    if size > 64:
+        assert np.mean(first == values) < 0.1 and np.mean(first == second) < 0.1
+
+
+def test_all_orders_are_as_likely():
+    num_keys, orders = 24_000, list(itertools.permutations(range(4)))
+    keys = jax.random.split(jax.random.key(2), num_keys)
+    shuffle_all = jax.jit(jax.vmap(shuffle, in_axes=(0, None)))
+    drawn = np.asarray(shuffle_all(keys, jnp.arange(4, dtype=jnp.int32)))
+    counts = np.array([np.sum(np.all(drawn == np.array(order), axis=1)) for order in orders])
+    expected = num_keys / len(orders)
+    # Chi-square with 23 degrees of freedom: exceeds 50 once in a thousand.
+    assert np.sum((counts - expected) ** 2 / expected) < 50.0
+
+
+def test_neighbours_in_a_long_order_are_independent():
+    # With 16 random bits, about half of the entries share theirs with another one in a round.
+    values = jnp.arange(2**16, dtype=jnp.int32)
+    order = np.asarray(shuffle(jax.random.key(3), values), np.int64)
+    assert abs(np.mean(order[1:] > order[:-1]) - 0.5) < 0.01
+    assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.02
+    assert abs(np.corrcoef(order, values)[0, 1]) < 0.02
