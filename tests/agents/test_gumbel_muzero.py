@@ -102,39 +102,51 @@ def random_batch(size=32, seed=0):
     return normal(size, 3), targets, weights
 
 
-def slow_loss(agent, params, observation, targets, weights, i):
+def predictions(agent, params, observation, actions):
+    """Return reward logits and predictions of every step, each as NumPy arrays `[n, ...]`."""
+    model, rewards = agent.model, [None]
+    advance, predict = jax.jit(model.advance), jax.jit(model.predict)
+    latent = jax.jit(model.represent)(params, observation)
+    predicted = [predict(params, latent)]
+    for action in actions:
+        latent, reward = advance(params, latent, action)
+        rewards.append(np.asarray(reward))
+        predicted.append(predict(params, latent))
+    return rewards, jax.tree.map(np.asarray, predicted)
+
+
+def slow_loss(agent, predicted, targets, weight, i):
     """Return the loss of sequence `i`, prediction by prediction."""
 
     def entropy(logits, probabilities):
-        log_probs = logits - np.log(np.sum(np.exp(logits)))
-        return -np.sum(np.asarray(probabilities) * log_probs)
+        return -np.sum(probabilities * (logits - np.log(np.sum(np.exp(logits)))))
 
-    model, total = agent.model, 0.0
-    latent = model.represent(params, observation[i : i + 1])
+    model, total, (rewards, others) = agent.model, 0.0, predicted
+    codes = [
+        np.asarray(coder.encode(x))
+        for coder, x in ((model.reward, targets.reward), (model.value, targets.value))
+    ]
     for k in range(K + 1):
         share = 1.0 if k == 0 else 1.0 / K
-        if k > 0:
-            latent, reward = model.advance(params, latent, targets.action[k - 1, i : i + 1])
-            if targets.reward_mask[k - 1, i]:
-                code = model.reward.encode(targets.reward[k - 1, i])
-                total += share * entropy(np.asarray(reward[0]), code)
-        predicted = model.predict(params, latent)
+        if k > 0 and targets.reward_mask[k - 1, i]:
+            total += share * entropy(rewards[k][i], codes[0][k - 1, i])
         if targets.value_mask[k, i]:
-            code = model.value.encode(targets.value[k, i])
-            total += CONFIG.value_cost * share * entropy(np.asarray(predicted.value[0]), code)
+            total += CONFIG.value_cost * share * entropy(others[k].value[i], codes[1][k, i])
         if targets.policy_mask[k, i]:
-            total += share * entropy(np.asarray(predicted.policy[0]), targets.policy[k, i])
-    return float(weights[i]) * total
+            total += share * entropy(others[k].policy[i], targets.policy[k, i])
+    return weight * total
 
 
 def test_loss_equals_the_slow_reference():
     agent, networks = agent_and_networks()
-    batch = random_batch()
-    loss, error, _ = jax.jit(agent.loss_of_batch)(networks.online, *batch)
-    expected = [slow_loss(agent, networks.online, *batch, i) for i in range(32)]
+    observation, targets, weights = random_batch()
+    loss, error, _ = jax.jit(agent.loss_of_batch)(networks.online, observation, targets, weights)
+    predicted = predictions(agent, networks.online, observation, targets.action)
+    targets, weights = jax.tree.map(np.asarray, (targets, weights))
+    expected = [slow_loss(agent, predicted, targets, weights[i], i) for i in range(32)]
     np.testing.assert_allclose(loss, np.mean(expected), rtol=1e-4)
-    root = agent.model.root(networks.online, batch[0])
-    np.testing.assert_allclose(error, np.abs(root.value - batch[1].value[0]), rtol=1e-3, atol=1e-4)
+    value = agent.model.value.decode(jnp.asarray(predicted[1][0].value))
+    np.testing.assert_allclose(error, np.abs(value - targets.value[0]), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

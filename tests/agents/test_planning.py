@@ -88,6 +88,7 @@ def search_by_mctx(params, observation, *, seed, least_range):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least_range", [0.1, 100.0])
 def test_a_plan_is_mctx_own_result_on_a_known_task(least_range):
     params, observation = random_params(), jnp.arange(4)
@@ -125,6 +126,7 @@ def test_repeated_search_finds_true_values_and_the_best_policy():
     np.testing.assert_allclose(params[1][:4], true_values()[:4], atol=0.01)
 
 
+@pytest.mark.slow
 def test_without_noise_the_key_does_not_matter_and_illegal_actions_are_not_taken():
     params, observation = random_params(), jnp.tile(jnp.arange(4), 50)
     mask = jnp.ones((200, 3), bool).at[:100, 1].set(False)

@@ -28,7 +28,7 @@ def test_weights_golden():
     np.testing.assert_allclose(weights, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("limit", "num_bins"), [(1.0, 3), (500.0, 41), (1e5, 601)])
+@pytest.mark.parametrize(("limit", "num_bins"), [(1.0, 3), (1e5, 601)])
 def test_round_trip_keeps_every_number_within_the_limit(limit, num_bins):
     coder = TwoHot(limit=limit, num_bins=num_bins)
     size = jnp.concatenate([jnp.zeros(1), limit * jnp.logspace(-4, 0, 2_000)])
