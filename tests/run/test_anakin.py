@@ -81,16 +81,18 @@ def test_a_run_is_the_same_as_in_lock_step():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("impala_catch", "ppo_recall", "sac_bandit", "r2d2_recall"),
-        pytest.param("gumbel_muzero_catch", marks=needs_search),
-    ],
-)
+@pytest.mark.parametrize("name", ["impala_catch", "ppo_recall", "sac_bandit", "r2d2_recall"])
 def test_shipped_agents_learn_the_same_as_in_lock_step(name):
     flags = ["--run.total-env-steps", "20000", "--run.log-interval-env-steps", "4000"]
     assert_same_runs(make_config(name, *flags, mode="anakin"))
+
+
+@pytest.mark.slow
+@needs_search
+def test_an_agent_that_searches_learns_the_same_as_in_lock_step():
+    flags = ["--run.total-env-steps", "2000", "--run.log-interval-env-steps", "500"]
+    flags += ["--agent.num-simulations", "4", "--agent.replay-ratio", "16"]
+    assert_same_runs(make_config("gumbel_muzero_catch", *flags, mode="anakin"))
 
 
 @pytest.mark.slow
