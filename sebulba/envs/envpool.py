@@ -4,7 +4,6 @@ import sys
 import warnings
 from typing import Any
 
-import envpool
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import numpy as np
 from sebulba.config import EnvConfig
 from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment, reset_row
+from sebulba.envs.envpool_import import envpool
 from sebulba.envs.lookup import first_line, refuse_options
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass

@@ -215,7 +215,5 @@ def _writers(
     ]
     if config.run.wandb_project is not None:
         project, settings = config.run.wandb_project, dataclasses.asdict(config)
-        writers.append(
-            WandbWriter(path / "wandb", project=project, name=path.name, config=settings)
-        )
+        writers.append(WandbWriter(path, project=project, name=path.name, config=settings))
     return writers

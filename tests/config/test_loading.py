@@ -1,43 +1,18 @@
-"""Loading, checking and writing configs."""
+"""Loading configs: files, flags, and their errors."""
 
 import dataclasses
-import pathlib
-import re
 import sys
 import types
 
 import pytest
-import yaml
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, LearnerConfig
 from sebulba.config.agents import agent_factory
-from sebulba.config.loading import ConfigError, load_config, to_yaml
-from sebulba.config.validation import validate
-from sebulba.errors import did_you_mean
+from sebulba.config.loading import load_config
 from sebulba.toolkit.schedules import Schedule
-from sebulba_agents import AGENTS
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import R2D2Config
-
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_config(text: str) -> str:
-        path = tmp_path / "x.yaml"
-        path.write_text(text)
-        return str(path)
-
-    return write_config
-
-
-def error_of(path, arguments=()):
-    with pytest.raises(ConfigError) as caught:
-        load_config(path, arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message.replace(str(path), "x.yaml")
+from tests.config.errors import error_of
 
 
 def test_flags_replace_values_of_the_file_which_replace_defaults(write):
@@ -293,65 +268,6 @@ def test_flag_errors_name_the_flag(write, arguments, message):
     assert error_of(write(""), arguments).startswith(message)
 
 
-def test_error_for_a_missing_file_suggests_similar_names():
-    message = error_of(str(CONFIGS / "impala_cartpol.yaml"))
-    assert "no such file" in message
-    assert "did you mean impala_cartpole.yaml" in message
-    assert "there is no folder /nowhere" in error_of("/nowhere/x.yaml")
-    assert "impala_catch.yaml" in error_of(str(CONFIGS))
-
-
-def test_a_name_is_the_config_that_comes_with_sebulba_unless_there_is_such_a_file(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    assert load_config("ppo_recall") == load_config(CONFIGS / "ppo_recall.yaml")
-    (tmp_path / "ppo_recall").write_text("seed: 7")
-    assert load_config("ppo_recall").seed == 7
-
-
-@pytest.mark.parametrize(
-    ("name", "suggestion"),
-    [
-        ("impala_cartpol", "did you mean impala_cartpole or "),
-        ("impala_cartpole.yaml", "did you mean impala_cartpole, which comes with Sebulba?"),
-        ("configs/impala_cartpole.yaml", "did you mean impala_cartpole, which comes with"),
-        ("mine", "did you mean mine.yaml?"),
-        ("xyz", "`sebulba configs` lists"),
-    ],
-)
-def test_error_for_a_missing_config_suggests_shipped_ones(tmp_path, monkeypatch, name, suggestion):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").touch()
-    with pytest.raises(ConfigError, match=f"^{name}: no such file; .*{re.escape(suggestion)}"):
-        load_config(name)
-
-
-def test_overrides_are_values_by_dotted_key_or_section():
-    dotted = {"actor.num_envs": 32, "agent.lambda_": 0.5, "devices": "auto", "run_dir": "1e3"}
-    nested = {"actor": {"num_envs": 32}, "agent": {"lambda_": 0.5}, "run_dir": "1e3"}
-    flags = ["--actor.num-envs=32", "--agent.lambda=0.5", "--devices=auto", "--run-dir=1e3"]
-    config = load_config("ppo_recall", dotted)
-    assert config == load_config("ppo_recall", nested) == load_config("ppo_recall", flags)
-    assert (config.actor.num_envs, config.agent.lambda_, config.run_dir) == (32, 0.5, "1e3")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"actor.num_env": 3}, "overrides: actor.num_env: unknown key; did you mean num_envs?"),
-        ({"seed": "3"}, "overrides: seed: expected int, got '3' (str)"),
-        ({"actor": 3}, "overrides: actor: expected a mapping, {name: value, ...}, got 3"),
-        (
-            {"agent.name": "impal"},
-            "overrides: agent.name: unknown name impal; did you mean impala?",
-        ),
-    ],
-)
-def test_errors_of_overrides_name_the_key(overrides, message):
-    assert error_of("impala_cartpole", overrides).startswith(message)
-
-
 def test_agent_name_selects_the_settings_of_the_section_agent(write):
     assert load_config(write("agent: {name: r2d2}")).agent == R2D2Config()
     assert load_config(None, ["--agent.name", "r2d2"]).agent == R2D2Config()
@@ -392,96 +308,3 @@ def test_agent_outside_the_table_defines_its_settings(write, own_agent):
 def test_agent_settings_may_reject_their_values(write, own_agent):
     message = error_of(write(f"agent: {{name: '{own_agent}', depth: 6}}"))
     assert message == "x.yaml: agent: depth: expected at most 5, got 6"
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_to_yaml_loads_back_equal_for_every_shipped_config(write, path):
-    config = load_config(str(path))
-    assert load_config(write(to_yaml(config))) == config
-    assert config.agent.name in AGENTS
-
-
-def test_to_yaml_loads_back_equal_for_unusual_values(write):
-    arguments = [
-        *("--env.options", "{a: '1e-4', b: 'no', c: ['010', '1:30', 1e-5, [~]], d: {}, é: ''}"),
-        *("--run-dir", "null: # 7", "--agent.hidden-sizes", "[]", "--agent.learning-rate", "1e-20"),
-        *("--agent.entropy-cost", "{schedule: piecewise, values: [1, 2], boundaries: [9]}"),
-        *("--devices.learner", "[1, 0]", "--agent.max-grad-norm", "null", "--run.mode", "serial"),
-    ]
-    config = load_config(None, arguments)
-    text = to_yaml(config)
-    assert load_config(write(text)) == config
-    assert yaml.safe_load(text)["env"]["options"] == config.env.options
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (Config(actor=ActorConfig(threads_per_device=0)), "actor.threads_per_device: expected at"),
-        (Config(actor=ActorConfig(trajectory_length=0)), "actor.trajectory_length: expected at"),
-        (Config(learner=LearnerConfig(policy_lag=-1)), "learner.policy_lag: expected at"),
-        (Config(devices=DevicesConfig(actor=())), "devices.actor: expected at least one"),
-        (Config(devices=DevicesConfig(actor=(-1,))), "devices.actor: expected positions from 0"),
-        (Config(devices=DevicesConfig(learner=(1, 1))), "devices.learner: expected each device"),
-        (
-            Config(devices=DevicesConfig(learner=(0, 1, 2))),
-            "actor.num_envs: expected a multiple of the 3 devices in devices.learner, got 16. "
-            "Set 15 or 18",
-        ),
-        (Config(seed=2**31), "seed: expected at most 2147483647, got 2147483648"),
-        (Config(run_dir=""), "run_dir: expected a name"),
-    ],
-)
-def test_validate_error_says_key_expected_and_got(config, message):
-    with pytest.raises(ConfigError) as caught:
-        validate(config)
-    assert str(caught.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ("--learner.policy-lag", "0"),
-        ("--learner.policy-lag", "1", "--learner.allow-uncorrected-lag", "true"),
-        ("--run.mode", "serial"),
-    ],
-)
-def test_an_agent_that_does_not_correct_for_lag_accepts_none_or_what_is_allowed(settings):
-    assert load_config(None, ["--agent.name", "a2c", *settings]).agent.name == "a2c"
-
-
-def test_validate_accepts_minimum_and_maximum_values():
-    validate(
-        Config(
-            actor=ActorConfig(threads_per_device=1, num_envs=2, trajectory_length=1),
-            learner=LearnerConfig(policy_lag=0),
-            devices=DevicesConfig(actor=(0,), learner=(0, 1)),
-            seed=2**31 - 1,
-        )
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "valid", "suggestion"),
-    [
-        ("pong-v5", ["Pong-v5", "Qbert-v5"], "; did you mean Pong-v5? (known: Pong-v5, Qbert-v5)"),
-        ("Pong", ["Pong-v4", "Pong-v5"], "; did you mean Pong-v5 or Pong-v4? (known: "),
-        ("zzz", ["a", "b"], "; known: a, b"),
-        ("zzz", [], ""),
-        ("x123", [f"x{i}" for i in range(100, 1000)], "; did you mean x123 or x923 or x913?"),
-        ("zzz", [f"x{i}" for i in range(100, 1000)], ""),
-    ],
-)
-def test_did_you_mean_suggests_similar_names_and_lists_a_few_known_ones(name, valid, suggestion):
-    text = did_you_mean(name, valid)
-    assert text.startswith(suggestion)
-    assert len(text) < 100
-
-
-def test_shipped_atari_configs_have_the_papers_batch_and_summed_loss():
-    for name in ("impala_pong", "impala_breakout"):
-        config = load_config(str(CONFIGS / f"{name}.yaml"))
-        trajectories = config.actor.num_envs * config.learner.trajectories_per_cycle
-        assert (trajectories, config.actor.trajectory_length) == (32, 20)
-        assert config.agent.loss_reduction == "sum"
-        assert config.env.options == {"episodic_life": True}

@@ -32,3 +32,12 @@ def test_environment_and_agent_of_a_config_fit_each_other(path):
     )
     environment.close()
     validate_agent(agent_factory(config.agent.name)(config.agent, run_spec), run_spec)
+
+
+def test_shipped_atari_configs_have_the_papers_batch_and_summed_loss():
+    for name in ("impala_pong", "impala_breakout"):
+        config = load_config(name)
+        trajectories = config.actor.num_envs * config.learner.trajectories_per_cycle
+        assert (trajectories, config.actor.trajectory_length) == (32, 20)
+        assert config.agent.loss_reduction == "sum"
+        assert config.env.options == {"episodic_life": True}

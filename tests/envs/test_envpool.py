@@ -7,6 +7,7 @@ from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.envpool import _with_unset_bounds
 from tests.envs.cases import assert_same, play, random_actions
+from tests.subprocesses import run_python
 
 
 def make(name, *, num_envs=2, **options):
@@ -104,3 +105,24 @@ def test_envpool_fused_step_outlives_close():
     environment.close()
     _, row = jax.jit(fused.step)(fused.state, np.zeros(2, np.int32))
     np.testing.assert_array_equal(row.reward, [1.0, 1.0])
+
+
+_DRAW = """
+import sys
+from sebulba.config import EnvConfig
+from sebulba.envs import make_environment
+
+make_environment(EnvConfig(suite="envpool", id="CartPole-v1"), num_envs=1, seed=0).close()
+assert "matplotlib" not in sys.modules
+config = EnvConfig(suite="envpool", id="Jumanji/Snake-v1", options={"render_mode": "rgb_array"})
+environment = make_environment(config, num_envs=1, seed=0)
+environment.reset()
+assert environment.render().any()
+assert "matplotlib" in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_envpool_imports_matplotlib_when_a_game_draws_with_it():
+    result = run_python("-c", _DRAW)
+    assert result.returncode == 0, result.stderr

@@ -17,6 +17,15 @@ from tests.toys import ToyConfig
 
 BREAKING = "tests.faults.breaking"
 LONG_S = 60.0  # a process that hangs takes an hour
+ENDLESS = """
+env: {suite: jax, id: Catch-v0}
+agent: {name: 'tests.toys:ToyAgent'}
+devices: {actor: [0], learner: [0]}
+actor: {num_envs: 4, trajectory_length: 5}
+checkpoint: {interval_s: 0}
+run: {total_env_steps: 1_000_000_000, log_interval_env_steps: 1_000}
+"""
+"""A run that saves after every learner cycle, until something ends it."""
 
 
 def make_config(run_dir, *, agent="tests.toys:ToyAgent", updates_per_cycle=1, **sections):

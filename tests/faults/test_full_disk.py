@@ -15,7 +15,7 @@ import pytest
 from sebulba.run import lifecycle
 from sebulba.storage.checkpoints import checkpointer
 from sebulba.storage.checkpoints.restore import steps_in
-from tests.faults.runs import last_line, make_config, summary_of
+from tests.faults.runs import ENDLESS, last_line, make_config, summary_of
 from tests.run.resuming import rows_in
 from tests.storage.metrics.test_tensorboard import read_events
 from tests.subprocesses import DEADLINE_S, started, wait_for
@@ -192,16 +192,6 @@ def test_row_15_few_inodes_at_the_start_end_with_a_documented_code(num_inodes, m
     assert last.startswith("sebulba: ") and "No space left on device" in last
 
 
-CONFIG = """
-env: {suite: jax, id: Catch-v0}
-agent: {name: 'tests.toys:ToyAgent'}
-devices: {actor: [0], learner: [0]}
-actor: {num_envs: 4, trajectory_length: 5}
-checkpoint: {interval_s: 0}
-run: {total_env_steps: 1_000_000_000, log_interval_env_steps: 1_000}
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["size=2m", "nr_inodes=12"])
 def test_rows_2_and_4_a_process_on_a_full_disk_ends_within_the_stop_deadline(
@@ -209,7 +199,7 @@ def test_rows_2_and_4_a_process_on_a_full_disk_ends_within_the_stop_deadline(
 ):
     disk = mount(options)
     config, run_dir = tmp_path / "config.yaml", disk / "run"
-    config.write_text(CONFIG)
+    config.write_text(ENDLESS)
     command = ("-m", "sebulba.train", config, "--run-dir", run_dir)
     with started(*command, stderr=subprocess.PIPE) as process:
         wait_for(lambda: steps_in(run_dir / "checkpoints"), process)

@@ -12,24 +12,16 @@ from sebulba.ring.timing import UPDATE, WallClock
 from sebulba.ring.watchdog import Watchdog
 from sebulba.run import supervision
 from sebulba.storage.checkpoints.restore import steps_in
+from tests.faults.runs import ENDLESS
 from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
-
-CONFIG = """
-env: {suite: jax, id: Catch-v0}
-agent: {name: 'tests.toys:ToyAgent'}
-devices: {actor: [0], learner: [0]}
-actor: {num_envs: 4, trajectory_length: 5}
-checkpoint: {interval_s: 0}
-run: {total_env_steps: 1_000_000_000, log_interval_env_steps: 1_000}
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_signal_ends_a_run_at_once_with_its_older_checkpoint_intact(number, tmp_path):
     config, run_dir = tmp_path / "config.yaml", tmp_path / "run"
-    config.write_text(CONFIG)
+    config.write_text(ENDLESS)
     with training(config, run_dir) as process:
         wait_for(lambda: steps_in(run_dir / "checkpoints"), process)
         process.send_signal(number)

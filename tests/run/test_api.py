@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import copy
-import dataclasses
 import logging
 import os
 import signal
@@ -13,17 +12,11 @@ import numpy as np
 import pytest
 
 import sebulba
-from sebulba.config import (
-    ActorConfig,
-    Config,
-    DevicesConfig,
-    EnvConfig,
-    EvaluationConfig,
-    RunConfig,
-)
+from sebulba.config import ActorConfig, EvaluationConfig, RunConfig
 from sebulba.envs.jax_tasks import Catch
 from sebulba.run.api import TrainingError
 from sebulba_agents.config import ImpalaConfig
+from tests.run.runs import make_config
 from tests.subprocesses import started
 from tests.toys import ToyAgent, ToyConfig
 
@@ -51,18 +44,6 @@ class Halves(gymnasium.Env):
         return np.eye(2, dtype=np.float32)[self._side], reward, True, False, {}
 
 
-def make_config(run_dir, **changes):
-    config = Config(
-        env=EnvConfig(suite="jax", id="Catch-v0"),
-        devices=DevicesConfig(actor=(0,), learner=(0,)),
-        actor=ActorConfig(num_envs=4),
-        run=RunConfig(total_env_steps=2000, log_interval_env_steps=500),
-        agent=ToyConfig(),
-        run_dir=str(run_dir),
-    )
-    return dataclasses.replace(config, **changes)
-
-
 @pytest.mark.usefixtures("no_thread_is_left")
 def test_two_runs_of_a_process_return_results_and_leave_nothing_behind(tmp_path, capfd):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -71,8 +52,8 @@ def test_two_runs_of_a_process_return_results_and_leave_nothing_behind(tmp_path,
     for name, result in zip(("first", "second"), results, strict=True):
         assert result.status == "done"
         assert result.run_dir == tmp_path / name
-        assert result.env_steps == result.rows[-1]["env_steps"] >= 2000
-        assert len(result.rows) == 4
+        assert result.env_steps == result.rows[-1]["env_steps"] >= 3000
+        assert len(result.rows) == 3
         assert result.updates == result.rows[-1]["updates"] > 0
         assert result.summary["networks_crc32"] and result.networks is not None
         assert result.evaluations == []

@@ -1,15 +1,15 @@
 """A whole run: its directory, its exit code, and its last words."""
 
 import csv
-import dataclasses
 import json
 
-from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, RunConfig
+from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import run
-from tests.toys import ToyAgent, ToyConfig
+from tests.run.runs import make_config
+from tests.toys import ToyAgent
 
 
 class FailingAgent(ToyAgent):
@@ -17,18 +17,6 @@ class FailingAgent(ToyAgent):
 
     def loss(self, networks, experience, key, step):
         raise ArithmeticError("no such loss")
-
-
-def make_config(run_dir, **changes):
-    config = Config(
-        env=EnvConfig(suite="jax", id="Catch-v0"),
-        devices=DevicesConfig(actor=(0,), learner=(0,)),
-        actor=ActorConfig(num_envs=4),
-        run=RunConfig(total_env_steps=3000, log_interval_env_steps=1000),
-        agent=ToyConfig(),
-        run_dir=str(run_dir),
-    )
-    return dataclasses.replace(config, **changes)
 
 
 def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):

@@ -22,10 +22,10 @@ class WandbWriter:
         """Prepare a run of the project, without sending anything.
 
         Args:
-            directory: of W&B's files; created if missing.
+            directory: of the run; W&B's files go to `wandb/` there.
             project: `run.wandb_project`.
             name: of the run, and its id in the project: a resumed run continues the same curves,
-                and W&B ignores rows at env steps that it already has.
+                and W&B ignores rows up to the step that it already has.
             config: shown with the run.
 
         Raises:
@@ -37,7 +37,6 @@ class WandbWriter:
                 " pip install 'sebulba[wandb]'"
             )
         self._directory = pathlib.Path(directory)
-        self._directory.mkdir(parents=True, exist_ok=True)
         self._project, self._name, self._config = project, name, config
         self._run: Any = None
         self._last_step = 0
@@ -49,9 +48,9 @@ class WandbWriter:
         numbers = {key: value for key, value in row.items() if isinstance(value, float | int)}
         if VIDEO in row:
             numbers[VIDEO] = self._video(row[VIDEO])
-        # W&B drops a row at an earlier step, as an evaluation that took its time has; its x-axis
-        # is `env_steps`, wherever the row is.
-        self._last_step = max(self._last_step, row["env_steps"])
+        # W&B drops a row at an earlier step and merges rows of one step, so an evaluation that took
+        # its time gets a step of its own. The x-axis is `env_steps`, wherever the row is.
+        self._last_step = max(self._last_step + 1, row["env_steps"])
         self._run.log(numbers, step=self._last_step)
 
     def close(self) -> None:
@@ -79,4 +78,4 @@ class WandbWriter:
     def _video(self, name: str) -> Any:
         import wandb
 
-        return wandb.Video(str(self._directory.parent / name), format=name.rpartition(".")[2])
+        return wandb.Video(str(self._directory / name), format=name.rpartition(".")[2])

@@ -1,16 +1,19 @@
 """Checks of acting: trajectory rows, actor states, and resets of memory."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.capture import as_data
-from sebulba.tools.check.names import ALIGNMENT, FORGETTING, REPLAYED
+from sebulba.tools.check.capture import as_data, from_data
+from sebulba.tools.check.names import ALIGNMENT, FORGETTING, LEGAL, REPLAYED
+from sebulba.tools.check.policy import unroll
 from sebulba.tools.check.probe import action_code, expected_rows
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import CheckResult, first_difference, passed_unless, skipped
+from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, PyTree
 
@@ -104,51 +107,67 @@ def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
     return passed_unless(failure, FORGETTING, detail, cause)
 
 
+def check_legal(
+    subject: Subject, recording: Recording, sensitivity: LossSensitivity | None
+) -> CheckResult:
+    """Look for illegal actions, sampled and greedy; then change the masks that the loss gets.
+
+    Args:
+        subject: the run.
+        recording: its trajectories.
+        sensitivity: of the loss; None: the agent takes no updates.
+    """
+    spec = subject.run_spec.environment
+    if spec.action_mask is None:
+        return skipped(LEGAL, "the environment has no action masks")
+    acted = jax.jit(functools.partial(unroll, subject.agent, greedy=True))
+    failure = None
+    for item in recording.trajectories:
+        rows = _acted_rows(item)
+        state = from_data(item.initial_state, subject.start_states[0])
+        greedy = np.asarray(acted(item.networks, state, rows)[0])
+        for kind, action in (("sampled", item.trajectory.action), ("greedy", greedy)):
+            illegal = (
+                ~_is_legal(action, rows.action_mask, spec.action_space) & item.trajectory.valid
+            )
+            for row, env in np.argwhere(illegal)[:1]:
+                failure = failure or (
+                    f"{kind} action ({item.place}, row {row}, env {env}): expected a legal action,"
+                    f" with action_mask {rows.action_mask[row, env].astype(int)}, got"
+                    f" {action[row, env]}"
+                )
+    cause = "act does not use env_step.action_mask"
+    if failure is None and sensitivity is not None and sensitivity.has_gradient:
+        changed = [_with_legal_actions(item) for item in sensitivity.items]
+        if not sensitivity.has_effect(changed):
+            failure = (
+                f"trajectory.env_steps.action_mask ({sensitivity.items[-1].place}, all rows):"
+                " expected the loss to use it, since illegal actions have no probability and no"
+                " value; making all actions legal changed neither the loss nor its gradients"
+            )
+            cause = "the loss takes policies or greatest values over illegal actions"
+    detail = f"{len(recording.trajectories)} trajectories, sampled and greedy"
+    return passed_unless(failure, LEGAL, detail, cause)
+
+
+def _is_legal(action: np.ndarray, mask: np.ndarray, space: Any) -> np.ndarray:
+    """Return `[T, B]`: whether every component of an action is legal."""
+    sizes = np.atleast_1d(space.n if hasattr(space, "n") else space.nvec).reshape(-1)
+    offset = (action - np.asarray(space.start)).reshape(*action.shape[:2], -1)
+    index = offset + np.cumsum([0, *sizes[:-1]])
+    return np.take_along_axis(mask, index, axis=-1).all(axis=-1)
+
+
+def _with_legal_actions(item: RecordedTrajectory) -> RecordedTrajectory:
+    rows = item.trajectory.env_steps
+    env_steps = dataclasses.replace(rows, action_mask=np.ones_like(rows.action_mask))
+    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
+    return dataclasses.replace(item, trajectory=trajectory)
+
+
 def _of_actor(recording: Recording, actor_id: int) -> list[RecordedTrajectory]:
     return [item for item in recording.trajectories if item.actor_id == actor_id]
 
 
 def _acted_rows(item: RecordedTrajectory) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[:-1], item.trajectory.env_steps)
-
-
-def unroll(
-    agent: Any,
-    networks: PyTree,
-    state: ActorState,
-    env_steps: PyTree,
-    *,
-    greedy: bool = False,
-    reset: tuple[ActorState, PyTree] | None = None,
-) -> tuple[PyTree, PyTree, ActorState]:
-    """Return actions and extras `[R, B, ...]`, and the actor state after the last row.
-
-    Args:
-        agent: the agent that acts.
-        networks: the actor's networks.
-        state: the actor state before the first row.
-        env_steps: `[R, B, ...]`.
-        greedy: passed to `act`.
-        reset: a new actor's state and its environment axes, to begin each episode with; None:
-            leave resets to `act`.
-    """
-
-    def step(state: ActorState, env_step: Any) -> tuple[ActorState, tuple[PyTree, PyTree]]:
-        if reset is not None:
-            state = _reset(state, *reset, env_step.is_first)
-        action, extras, state = agent.act(networks, state, env_step, greedy=greedy)
-        return state, (action, extras)
-
-    state, (action, extras) = jax.lax.scan(step, state, jax.tree.map(jnp.asarray, env_steps))
-    return action, extras, state
-
-
-def _reset(state: ActorState, new: ActorState, axes: PyTree, is_first: jax.Array) -> ActorState:
-    def reset(leaf: jax.Array, new: jax.Array, axis: int) -> jax.Array:
-        if axis < 0:
-            return leaf
-        shape = [1] * leaf.ndim
-        shape[axis] = is_first.shape[0]
-        return jnp.where(is_first.reshape(shape), new, leaf)
-
-    return jax.tree.map(reset, state, new, axes)

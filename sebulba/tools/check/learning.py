@@ -166,8 +166,8 @@ def _of_stored_values(expectation: _Expectation) -> _Expectation:
 def _bootstrap_source(sensitivity: LossSensitivity, subject: Subject) -> str | None:
     """Return what the loss bootstraps from: the observation or the extras of a row; None: neither.
 
-    Looks at the last row that the loss uses at all: if it bootstraps, it does so from there, and
-    does not use the action.
+    A loss bootstraps if it tells terminations from truncations, or if it does so at the end of its
+    rows: if it uses observation or extras of the last row that it uses at all, but not its action.
     """
     space = subject.run_spec.environment.action_space
     length = subject.run_spec.trajectory_length
@@ -180,8 +180,20 @@ def _bootstrap_source(sensitivity: LossSensitivity, subject: Subject) -> str | N
     for row in reversed(range(num_rows)):
         for field in ("observation", "extras"):
             if uses(field, row):
-                return None if uses("action", row) else field
+                is_certain = _tells_ends_apart(sensitivity, space) or not uses("action", row)
+                return field if is_certain else None
     return None
+
+
+def _tells_ends_apart(sensitivity: LossSensitivity, space: object) -> bool:
+    for field, rows in (
+        ("terminated flag", perturbation.is_terminated),
+        ("truncated flag", perturbation.is_truncated),
+    ):
+        change = Perturbation(field=field, rows=rows, action_space=space)
+        if sensitivity.has_effect(change.apply(sensitivity.items)):
+            return True
+    return False
 
 
 def _changed_at_row(

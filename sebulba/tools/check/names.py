@@ -28,7 +28,10 @@ COMPILATION = "every function is compiled once"
 UPDATES = "updates descend, and reach every leaf in use"
 PREFERENCE = "rewarded actions become more likely"
 ENTROPY = "the entropy bonus raises the entropy"
-VALUES = "values approach rewards"
+VALUES = "values approach rewards, and count the next value once"
+SYMMETRY = "rewards and penalties weigh the same"
+ADVANTAGES = "standardised advantages ignore a constant reward"
+LEGAL = "only legal actions are taken, and learned from"
 PRIORITIES = "a TD error sets the priority of its own sequence"
 EPOCHS = "each epoch learns once from every transition"
 PADDING = "environments without valid rows change nothing"
@@ -55,12 +58,15 @@ SHORT_NAMES = {
     "step-keys": STEPS,
     "greedy": GREEDY,
     "log-probs": BEHAVIOUR,
+    "legal": LEGAL,
     "donation": DONATION,
     "compilation": COMPILATION,
     "updates": UPDATES,
     "preference": PREFERENCE,
     "entropy": ENTROPY,
     "values": VALUES,
+    "symmetry": SYMMETRY,
+    "advantages": ADVANTAGES,
     "priorities": PRIORITIES,
     "epochs": EPOCHS,
     "padding": PADDING,

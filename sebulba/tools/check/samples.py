@@ -1,23 +1,19 @@
-"""Checks of what a loss draws from its experience: epochs of minibatches, and priorities."""
+"""Checks that a cycle's minibatches hold every transition equally often."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.toolkit.replay import ReplayState
-from sebulba.tools.check.names import EPOCHS, PRIORITIES
-from sebulba.tools.check.perturbation import other_values
+from sebulba.tools.check.names import EPOCHS
 from sebulba.tools.check.recording import first_learning_cycle
-from sebulba.tools.check.result import CheckResult, failed, leaf_name, passed, skipped
+from sebulba.tools.check.result import CheckResult, failed, passed, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
-from sebulba.types import Experience, PyTree
+from sebulba.types import Experience
 
 _MOST_UPDATES = 256
-_SEQUENCES_TRIED = 16
 
 
 def check_epochs(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
@@ -83,84 +79,4 @@ def _is_rows(leaf: Any, valid: np.ndarray) -> bool:
         and leaf.ndim >= 2
         and leaf.shape[0] in (length, length + 1)
         and (leaf.shape[1] == width)
-    )
-
-
-def check_priorities(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
-    """Change one reward in a replay at a time, and see which priorities a loss sets otherwise."""
-    experience = sensitivity.experience(sensitivity.items)
-    replay = _replay_of(experience)
-    if replay is None:
-        return skipped(PRIORITIES, "the experience has no replay of sebulba.toolkit")
-    rewards = [
-        (path, leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(replay.rows)
-        if leaf_name("", path).endswith("reward")
-    ]
-    if len(rewards) != 1:
-        return skipped(PRIORITIES, "the rows of the replay have no reward")
-    path, stored = rewards[0]
-    key = jax.random.key(subject.config.seed)
-
-    def mass(rows: PyTree) -> np.ndarray:
-        changed = _with_replay(experience, dataclasses.replace(replay, rows=rows))
-        (_, (after, _)), _ = sensitivity.loss_and_gradients(
-            sensitivity.networks, changed, key, jnp.int32(0)
-        )
-        return np.asarray(_replay_of(after).mass)  # type: ignore[union-attr]
-
-    before = mass(replay.rows)
-    drawn = np.argwhere(before != np.asarray(replay.mass))
-    if not len(drawn):
-        return skipped(PRIORITIES, "a loss changes no priority")
-    stride = stored.shape[1] // before.shape[1]
-    num_found = 0
-    sequences = drawn[:: -(-len(drawn) // _SEQUENCES_TRIED)]
-    # Rewards of a burn-in may have little effect, so a later one is tried, too.
-    rewards_tried = [
-        (int(stream), int(slot) * stride + offset)
-        for stream, slot in sequences
-        for offset in {1, stride, 2 * stride}
-        if int(slot) * stride + offset < stored.shape[1]
-    ]
-    for stream, row in rewards_tried:
-        reward = np.array(stored)
-        reward[stream, row] = other_values(reward[stream, row])
-        rows = jax.tree_util.tree_map_with_path(
-            lambda each, leaf, new=reward: jnp.asarray(new) if each == path else leaf, replay.rows
-        )
-        changed = np.argwhere(mass(rows) != before)
-        num_found += len(changed)
-        for other_stream, other_slot in changed:
-            # Sequences overlap: all that begin before the reward may have it. In one that begins
-            # with its row, it may be an input of the network.
-            if other_stream != stream or other_slot * stride > row:
-                return failed(
-                    PRIORITIES,
-                    f"experience.rows.reward (stream {stream}, row {row}): expected it to change"
-                    " priorities of sequences with this reward only, got another priority for"
-                    f" stream {other_stream}, row {other_slot * stride}; likely cause: priorities"
-                    " are not in the order of the sampled ids",
-                )
-    if not num_found:
-        return failed(
-            PRIORITIES,
-            "experience.mass: expected rewards to change priorities, got the same for"
-            f" {len(rewards_tried)} changed rewards; likely cause: priorities are"
-            " not those of the TD errors",
-        )
-    return passed(PRIORITIES, f"{num_found} priorities changed with their own rewards alone")
-
-
-def _is_replay(node: Any) -> bool:
-    return isinstance(node, ReplayState)
-
-
-def _replay_of(experience: Experience) -> ReplayState | None:
-    return next(filter(_is_replay, jax.tree.leaves(experience, is_leaf=_is_replay)), None)
-
-
-def _with_replay(experience: Experience, replay: ReplayState) -> Experience:
-    return jax.tree.map(
-        lambda node: replay if _is_replay(node) else node, experience, is_leaf=_is_replay
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.tools.check.capture import from_data
+from sebulba.tools.check.policy import Policy
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import as_numpy, is_equal
 from sebulba.tools.check.subject import Subject
@@ -29,6 +30,7 @@ class LossSensitivity:
 
     def __init__(self, subject: Subject, recording: Recording):
         """Choose enough trajectories for a gradient, and compute it as the baseline."""
+        self._subject = subject
         agent, self._run_spec = subject.agent_on(1)
         self._agent = agent
         self.networks = jax.tree.map(jnp.asarray, recording.networks)
@@ -103,6 +105,11 @@ class LossSensitivity:
         items = self.items[: 2 * per_cycle], self.items[per_cycle : 2 * per_cycle]
         both, newest = ([*_rows(self.experience(each))] for each in items)
         return is_equal(both, newest)
+
+    @functools.cached_property
+    def policy(self) -> Policy:
+        """The acting on the newest trajectory's rows."""
+        return Policy(self._subject, self.networks, self.items[-1])
 
     def experience(self, items: Sequence[RecordedTrajectory]) -> PyTree:
         """Return the agent's experience after these trajectories."""

@@ -19,11 +19,13 @@ from sebulba.tools.check import (
     learning,
     memory,
     names,
+    priorities,
     randomness,
     samples,
     sampling,
     scale,
     updates,
+    values,
 )
 from sebulba.tools.check.names import PIPELINE, PROTOCOL
 from sebulba.tools.check.recording import Recording, first_learning_cycle, record
@@ -100,6 +102,14 @@ _RECORDING_CHECKS = (
     _acts(randomness.ACTORS, randomness.ENVIRONMENTS, run=randomness.check_randomness),
     _acts(sampling.STEPS, sampling.GREEDY, sampling.BEHAVIOUR, run=sampling.check_sampling),
     _Check(
+        names=(acting.LEGAL,),
+        run=lambda context: acting.check_legal(
+            context.subject,
+            context.recording,
+            context.sensitivity if first_learning_cycle(context.subject) is not None else None,
+        ),
+    ),
+    _Check(
         names=(efficiency.DONATION,),
         run=lambda context: efficiency.check_donation(context.subject, context.recording),
         needs_jit=True,
@@ -119,12 +129,15 @@ _RECORDING_CHECKS = (
         _learns(
             direction.PREFERENCE,
             direction.ENTROPY,
-            direction.VALUES,
             run=direction.check_direction,
         ),
         needs_jit=True,  # hundreds of updates
     ),
-    _learns(samples.PRIORITIES, run=samples.check_priorities),
+    dataclasses.replace(
+        _learns(values.VALUES, values.SYMMETRY, values.ADVANTAGES, run=values.check_values),
+        needs_jit=True,
+    ),
+    _learns(priorities.PRIORITIES, run=priorities.check_priorities),
     _learns(samples.EPOCHS, run=samples.check_epochs),
     _learns(scale.PADDING, run=scale.check_padding),
     dataclasses.replace(

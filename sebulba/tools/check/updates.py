@@ -7,15 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.tools.check.names import UPDATES
+from sebulba.tools.check.policy import Policy
 from sebulba.tools.check.recording import Recording, first_learning_cycle
 from sebulba.tools.check.result import CheckResult, as_numpy, failed, is_equal, leaf_name, passed
 from sebulba.tools.check.sampling import first_row
 from sebulba.tools.check.sensitivity import LossSensitivity
-from sebulba.tools.check.subject import Subject
+from sebulba.tools.check.subject import Subject, settings_of
 from sebulba.types import PyTree
 
-_SHORT_PERIOD = 2  # of a target network, in updates
-_LEAST_UPDATES = 6
+_PERIOD = 3  # of a target network, in updates
+_LEAST_UPDATES = 8
 _MOST_UPDATES = 64
 _SHIFT = 0.37
 _LEAST_SIZE = 1e-3  # of a gradient, relative to the greatest
@@ -28,13 +29,15 @@ def check_updates(
     cycle = first_learning_cycle(subject) or 0
     per_cycle = subject.agent.num_updates_per_cycle(cycle)
     num_updates = min(max(_LEAST_UPDATES, per_cycle), _MOST_UPDATES)
-    agent, _ = subject.agent_on(1, target_period=_SHORT_PERIOD)
+    agent, _ = subject.agent_on(1, target_period=_PERIOD)
     optimize = jax.jit(agent.optimize)
     before = sensitivity.networks
     networks, experience = before, sensitivity.experience(sensitivity.items)
     opt_state = agent.init_opt_state(networks)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(before)]
-    is_changed, has_gradient = np.zeros((2, len(paths)), bool)
+    has_gradient = np.zeros(len(paths), bool)
+    changes: list[np.ndarray] = []  # of each update, which leaves it changed
+    publishes: list[bool] = []  # whether it changed what actors get
     ignored: int | None = None
     for step in range(num_updates):
         key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
@@ -52,9 +55,13 @@ def check_updates(
             )
         if step == 0:
             ignored = _first_ignored(optimize, networks, opt_before, grads, experience, after)
+        changes.append(~_are_equal(networks, after))
+        publishes.append(
+            not is_equal(*(as_numpy(agent.actor_networks(x)) for x in (networks, after)))
+        )
         networks = after
-        is_changed |= ~_are_equal(before, networks)
         has_gradient |= [bool(np.any(leaf)) for leaf in jax.tree.leaves(as_numpy(grads))]
+    is_changed = np.any(changes, axis=0)
     for index in np.flatnonzero(~is_changed):
         name = leaf_name("networks", paths[index])
         what = f"{name} (updates 0 … {num_updates - 1})"
@@ -72,6 +79,12 @@ def check_updates(
                 " its period is longer, call the setting target_period), or stop_gradient cuts the"
                 " leaf off",
             )
+    if sensitivity.is_on_policy and per_cycle > 1:
+        failure = _changes_within_cycle(
+            sensitivity.policy, np.array(changes)[:per_cycle], has_gradient, paths
+        )
+        if failure is not None:
+            return failed(UPDATES, failure)
     if ignored is not None:
         return failed(
             UPDATES,
@@ -88,9 +101,71 @@ def check_updates(
                 " other values of it; likely cause: the online network takes the place of the"
                 " target network",
             )
+    if "target_period" in dict(settings_of(subject.config.agent)):
+        failure = _wrong_period(np.array(changes), has_gradient, np.array(publishes), paths)
+        if failure is not None:
+            return failed(UPDATES, failure)
     unused = len(paths) - int(is_changed.sum())
     detail = f"{int(is_changed.sum())} leaves changed in {num_updates} updates"
     return passed(UPDATES, f"{detail}; {unused} are not in use" if unused else detail)
+
+
+def _changes_within_cycle(
+    policy: Policy, changes: np.ndarray, has_gradient: np.ndarray, paths: list
+) -> str | None:
+    """Look for statistics, such as moments of observations, that change before a cycle's end.
+
+    Args:
+        policy: says which leaves acting uses.
+        changes: `[updates, leaves]` bool, of the updates of one learner cycle.
+        has_gradient: `[leaves]` bool.
+        paths: of the leaves.
+    """
+    early = changes[:-1].any(axis=0) & ~has_gradient
+    if not early.any():
+        return None
+    for index in np.flatnonzero(early & np.array(policy.is_acting)):
+        updates = np.flatnonzero(changes[:, index])
+        return (
+            f"{leaf_name('networks', paths[index])} (updates {', '.join(map(str, updates))}):"
+            f" expected it to change in the last of a cycle's {len(changes)} updates only, since"
+            " acting uses it, and it is not learned by gradients; likely cause: statistics change"
+            " between the minibatches of one cycle, which then see other inputs than acting did"
+        )
+    return None
+
+
+def _wrong_period(
+    changes: np.ndarray, has_gradient: np.ndarray, publishes: np.ndarray, paths: list
+) -> str | None:
+    """Compare the updates that change leaves without a gradient with a target period of 3.
+
+    Args:
+        changes: `[updates, leaves]` bool.
+        has_gradient: `[leaves]` bool.
+        publishes: `[updates]` bool, whether an update changes the actors' networks.
+        paths: of the leaves.
+    """
+    copies = np.flatnonzero(changes[:, ~has_gradient].any(axis=1))
+    learns = np.flatnonzero(changes[:, has_gradient].any(axis=1))
+    if not len(copies) or not len(learns):
+        return None
+    name = leaf_name("networks", paths[np.flatnonzero(~has_gradient & changes.any(axis=0))[0]])
+    # The first copy may come before the first update, or after a whole period.
+    if copies[0] > _PERIOD or np.any(np.diff(copies) != _PERIOD):
+        return (
+            f"{name} (updates {', '.join(map(str, copies))}): expected a change in every"
+            f" {_PERIOD}rd of {len(changes)} updates with agent.target_period {_PERIOD}, and the"
+            f" first until update {_PERIOD}; likely cause: the target network is not kept between"
+            " copies, or the period does not count updates from the first one on"
+        )
+    if set(np.flatnonzero(publishes)) <= set(copies) and len(learns) > len(copies):
+        return (
+            f"actor_networks (updates 0 … {len(changes) - 1}): expected other networks for the"
+            f" actors after every update, got them with copies of the target network ({name}) only;"
+            " likely cause: actors get the target network"
+        )
+    return None
 
 
 def _first_ignored(optimize: Any, networks: PyTree, *others: Any) -> int | None:

@@ -6,7 +6,9 @@ import sys
 import pytest
 
 from sebulba.errors import ConfigError
+from sebulba.storage.metrics.base import VIDEO
 from sebulba.storage.metrics.wandb import WandbWriter
+from tests.subprocesses import wait_for
 
 
 def read_records(path):
@@ -18,12 +20,31 @@ def read_records(path):
             position += left_in_block
             continue
         length, part = struct.unpack("<HB", data[position + 4 : position + 7])
+        if position + 7 + length > len(data):
+            break  # W&B is still writing
         content += data[position + 7 : position + 7 + length]
         position += 7 + length
         if part in (1, 4):  # a complete record, or the last part of one
             records.append(content)
             content = b""
     return records
+
+
+def history_of(directory):
+    """Reads the rows that W&B logged, which its own process writes, also after `finish`."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (log,) = pathlib.Path(directory).rglob("*.wandb")
+
+    def read():
+        return [Record.FromString(data) for data in read_records(log)]
+
+    wait_for(lambda: any(each.HasField("exit") for each in read()))
+    rows = [each.history for each in read() if each.HasField("history")]
+    return [
+        {"/".join(item.nested_key) or item.key: item.value_json for item in row.item}
+        for row in rows
+    ]
 
 
 def test_wandb_that_is_not_installed_names_the_extra(tmp_path, monkeypatch):
@@ -35,20 +56,32 @@ def test_wandb_that_is_not_installed_names_the_extra(tmp_path, monkeypatch):
 
 def test_wandb_row_is_logged_at_its_env_steps(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
-    from wandb.proto.wandb_internal_pb2 import Record
-
     monkeypatch.setenv("WANDB_MODE", "offline")
     writer = WandbWriter(tmp_path, project="project", name="a-run", config={"seed": 3})
     writer.write({"env_steps": 10, "updates": 2, "loss": 0.5, "return": None, "note": "text"})
     writer.close()
     writer.close()
     assert wandb.run is None
-    (log,) = pathlib.Path(tmp_path).rglob("*.wandb")
-    records = [Record.FromString(data) for data in read_records(log)]
-    (history,) = [
-        record.history for record in records if record.WhichOneof("record_type") == "history"
-    ]
-    logged = {"/".join(item.nested_key) or item.key: item.value_json for item in history.item}
+    (logged,) = history_of(tmp_path)
     assert (logged["_step"], logged["updates"], logged["loss"]) == ("10", "2", "0.5")
     assert logged["env_steps"] == "10"  # the x-axis
     assert not {"return", "note"} & set(logged)
+
+
+def test_wandb_keeps_an_evaluation_that_comes_late_and_its_video(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    writer = WandbWriter(tmp_path, project="project", name="a-run", config={})
+    (tmp_path / "videos").mkdir()
+    for env_steps in (10, 20):
+        (tmp_path / "videos" / f"{env_steps}.gif").write_bytes(b"GIF89a" + bytes([env_steps]))
+    writer.write({"env_steps": 20, "loss": 0.5})
+    for env_steps, mean in ((10, 1.0), (20, 2.0)):
+        video = f"videos/{env_steps}.gif"
+        writer.write({"env_steps": env_steps, "evaluation/return_mean": mean, VIDEO: video})
+    writer.close()
+    late, last = history_of(tmp_path)[1:]
+    assert (late["env_steps"], late["evaluation/return_mean"]) == ("10", "1")
+    assert (last["env_steps"], last["evaluation/return_mean"]) == ("20", "2")
+    assert late[f"{VIDEO}/path"] != last[f"{VIDEO}/path"]
+    assert len(list(tmp_path.rglob("media/**/*.gif"))) == 2

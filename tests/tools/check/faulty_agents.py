@@ -266,6 +266,26 @@ class IgnoresGreedy(Faulty):
         return self.sound.act(networks, actor_state, env_step, greedy=False)
 
 
+class IgnoresMask(Faulty):
+    """Takes illegal actions, and learns as if all were legal."""
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        every = jnp.ones_like(env_step.action_mask)
+        env_step = dataclasses.replace(env_step, action_mask=every)
+        return self.sound.act(networks, actor_state, env_step, greedy=greedy)
+
+
+class LearnsIllegalActions(Faulty):
+    """Acts legally, but learns as if all actions were legal."""
+
+    def update_experience(self, *args):
+        def allow(env_steps):
+            every = jnp.ones_like(env_steps.action_mask)
+            return dataclasses.replace(env_steps, action_mask=every)
+
+        return _with_trajectory(self, allow)(*args)
+
+
 class PrioritiesOfOthers(Faulty):
     """Gives each sampled sequence the priority of the one before it in the batch."""
 
@@ -297,6 +317,21 @@ class FrozenTarget(Faulty):
     def optimize(self, networks, *args):
         after, opt_state = self.sound.optimize(networks, *args)
         return dataclasses.replace(after, target=networks.target), opt_state
+
+
+class ActsWithTarget(Faulty):
+    """Gives the actors the target network."""
+
+    def actor_networks(self, networks):
+        return networks.target
+
+
+class FollowsAtOnce(Faulty):
+    """Copies to the target network after every update."""
+
+    def optimize(self, networks, *args):
+        after, opt_state = self.sound.optimize(networks, *args)
+        return dataclasses.replace(after, target=after.online), opt_state
 
 
 class FrozenLeaf(Faulty):
@@ -353,6 +388,26 @@ class NormalisesMaskedRows(_FaultyPPO):
         mean, std = masked_moments(advantages, jnp.ones_like(batch.valid))
         extras = dataclasses.replace(batch.extras, advantages=(advantages - mean) / (std + 1e-8))
         config = dataclasses.replace(config, normalize_advantages=False)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class KeepsTheMean(_FaultyPPO):
+    """Divides advantages by their standard deviation, and does not subtract their mean."""
+
+    def ppo_loss(self, outputs, batch, config):
+        advantages = batch.extras.advantages
+        _, std = masked_moments(advantages, batch.valid)
+        extras = dataclasses.replace(batch.extras, advantages=advantages / (std + 1e-8))
+        config = dataclasses.replace(config, normalize_advantages=False)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class IgnoresPenalties(_FaultyPPO):
+    """Learns from positive advantages only."""
+
+    def ppo_loss(self, outputs, batch, config):
+        advantages = jnp.maximum(batch.extras.advantages, 0.0)
+        extras = dataclasses.replace(batch.extras, advantages=advantages)
         return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
 
 

@@ -31,6 +31,7 @@ from sebulba.types import PyTree
 ACTING = ("init_networks", "init_actor_state", "actor_networks", "act", "greedy act")
 _NEEDS_OWN_RECORDING = {names.ALIGNMENT, names.REPLAYED, names.DONATION, names.COMPILATION}
 _EVERY = frozenset(names.SHORT_NAMES.values())
+SAME_RUN = "a run gives the same bits"
 _LAST = {names.EQUALITY, names.REPLICAS}  # they take the longest
 
 
@@ -38,7 +39,7 @@ _LAST = {names.EQUALITY, names.REPLICAS}  # they take the longest
 class Outcome:
     """What became of a mutant."""
 
-    kind: str  # found, equivalent or missed
+    kind: str  # found, equivalent, missed, or broken: it raises at once, and is no mutant
     check: str = ""  # short name of the check that found it
     detail: str = ""
 
@@ -132,13 +133,15 @@ def examine(sound: Original) -> Outcome:
         results, fingerprint = _full_check(sound)
     outcome = _of_results(results)
     if outcome.kind == "missed" and fingerprint == sound.fingerprint:
-        return Outcome(kind="equivalent", detail="a run gives the same bits")
+        return Outcome(kind="equivalent", detail=SAME_RUN)
     return outcome
 
 
 def _of_results(results: list[CheckResult]) -> Outcome:
     short_names = {name: short for short, name in names.SHORT_NAMES.items()}
     for result in results:
+        if result.detail.startswith(("raised NameError", "raised AttributeError")):
+            return Outcome(kind="broken", detail=result.detail)
         if result.status == "fail":
             return Outcome(kind="found", check=short_names[result.name], detail=result.detail)
     return Outcome(kind="missed")

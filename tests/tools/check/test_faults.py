@@ -22,7 +22,7 @@ from sebulba.tools.check.recording import record
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import assemble_subject
 from sebulba.tools.check.suite import check
-from sebulba_agents.config import ImpalaConfig, PPOConfig
+from sebulba_agents.config import ImpalaConfig, PPOConfig, PQNConfig
 from sebulba_agents.replay_config import DDQNConfig, R2D2Config, SACConfig
 from tests.tools.check.faulty_agents import faulty
 from tests.tools.check.small_agents import SmallConfig
@@ -49,6 +49,7 @@ AGENTS = {
     "r2d2": R2D2,
     "ppo": PPOConfig(hidden_sizes=(4,), num_minibatches=4, num_epochs=2),
     "ddqn": DDQNConfig(hidden_sizes=(4,), min_replay_rows=120, **SMALL_REPLAY),
+    "pqn": PQNConfig(hidden_sizes=(4,), num_minibatches=4, num_epochs=2),
     "sac": SACConfig(hidden_sizes=(8,), min_replay_rows=120, **SMALL_REPLAY),
     "small": SmallConfig(),
     "continuous": SmallConfig(discount=0.8),
@@ -196,7 +197,7 @@ def test_a_frozen_leaf_is_found(sound):
     subject = with_fault(subject, "FrozenLeaf")
     result = updates.check_updates(subject, recording, LossSensitivity(subject, recording))
     assert result.status == "fail"
-    assert result.detail.startswith("networks.params.params.core.Dense_0.bias (updates 0 … 5): ")
+    assert result.detail.startswith("networks.params.params.core.Dense_0.bias (updates 0 … 7): ")
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,8 @@ FAULTS = [
     ("OptimizesOnOneDevice", "impala", "replicas"),
     ("FrozenTarget", "ddqn", "updates"),
     ("FrozenTarget", "r2d2", "updates"),
+    ("FollowsAtOnce", "ddqn", "updates"),
+    ("ActsWithTarget", "ddqn", "updates"),
     ("FrozenLeaf", "impala", "updates"),
     ("Ascends", "impala", "updates"),
     ("NegatedReward", "impala", "preference"),
@@ -253,6 +256,11 @@ FAULTS = [
     ("EntropyCost", "ppo", "entropy"),
     ("ValueCost", "impala", "values"),
     ("ValueCost", "ppo", "values"),
+    ("IgnoresPenalties", "ppo", "symmetry"),
+    ("KeepsTheMean", "ppo", "advantages"),
+    ("IgnoresMask", "impala", "legal"),
+    ("IgnoresMask", "ddqn", "legal"),
+    ("LearnsIllegalActions", "ddqn", "legal"),
     ("PrioritiesOfOthers", "r2d2", "priorities"),
     ("UnmaskedMean", "impala", "padding"),
     ("NormalisesMaskedRows", "ppo", "padding"),
@@ -270,6 +278,9 @@ FAULTS = [
 @pytest.mark.parametrize(("fault", "agent", "short_name"), FAULTS)
 def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name, seed):
     config = config_of(AGENTS[agent], seed)
+    if short_name == "legal":
+        env = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
+        config = dataclasses.replace(config, env=env)
     module = "small_agents" if fault == "ModeLogProb" else "faulty_agents"
     if module == "small_agents":
         name = f"tests.tools.check.small_agents:{fault}"

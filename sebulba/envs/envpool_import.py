@@ -1,0 +1,37 @@
+"""EnvPool's module, imported without matplotlib, which takes half of the time."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+# EnvPool imports all of its suites, and these modules of one, which import matplotlib.
+_DRAWING = "envpool.jumanji._official_render."
+
+
+class _LazyDrawing(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(_DRAWING):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
+
+
+def _import_envpool() -> ModuleType:
+    finder = _LazyDrawing()
+    sys.meta_path.insert(0, finder)
+    try:
+        import envpool
+    finally:
+        sys.meta_path.remove(finder)
+    return envpool
+
+
+envpool = _import_envpool()
+"""Its Jumanji games import matplotlib when they first draw."""

@@ -1,0 +1,126 @@
+"""Check of an entropy bonus whose weight is learned, to keep the entropy at a target."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.tools.check.names import ENTROPY
+from sebulba.tools.check.result import CheckResult, failed, leaf_name, passed
+from sebulba.tools.check.training import (
+    Trainer,
+    chosen,
+    in_steps,
+    in_truncated_steps,
+    mean_component,
+)
+from sebulba.types import Networks
+
+_UPDATES = 160
+_TARGET_ENTROPY = 10.0  # nats; out of reach
+_LEAST_CHANGE = 1e-3  # of a gradient, relative to it
+_SHIFT = 0.5  # of the weight's parameter
+_REWARD = 0.05
+_LEAST_SPREAD = 0.35  # of actions in [-1, 1] with a positive entropy; uniform ones have 0.5
+
+
+def check_target_entropy(trainer: Trainer) -> CheckResult:
+    """Train for a low and for a high target entropy, and compare the policies.
+
+    The bonus has to fall with the entropy, and to count as a reward of the next action.
+    """
+    items = in_steps(trainer.sensitivity.items, lambda item: mean_component(item.trajectory.action))
+    narrow, wide = (
+        Trainer(trainer.subject, trainer.sensitivity, target_entropy=target).train(
+            items, num_updates=_UPDATES
+        )
+        for target in (-_TARGET_ENTROPY, _TARGET_ENTROPY)
+    )
+    low, high = trainer.policy.spread(narrow), trainer.policy.spread(wide)
+    if high <= low:
+        return failed(
+            ENTROPY,
+            f"networks (updates 0 … {_UPDATES - 1}): expected samples farther from greedy actions"
+            f" with a target_entropy of {_TARGET_ENTROPY:g} than with {-_TARGET_ENTROPY:g}, got"
+            f" {high:.3f} and {low:.3f}; likely cause: a sign in the temperature's loss",
+        )
+    start = trainer.sensitivity.networks
+    # Other leaves, such as the weight itself, stay the same.
+    narrow, wide = (chosen(trainer.policy.is_acting, each, start) for each in (narrow, wide))
+    for index in _weights(trainer, wide):
+        failure = _compare_gradients(trainer, index, narrow, wide)
+        if failure is None and high >= _LEAST_SPREAD:
+            failure = _compare_values(trainer, index, wide)
+        if failure is not None:
+            return failed(ENTROPY, failure)
+    detail = f"samples are {high:.3f} from greedy actions with a high target, {low:.3f} with a low"
+    return passed(ENTROPY, f"{detail} one")
+
+
+def _weights(trainer: Trainer, networks: Networks) -> Iterator[int]:
+    """Yield the leaves that may be the weight of the entropy: numbers that are learned."""
+    grads = trainer.mean_gradients(
+        networks, in_truncated_steps(trainer.sensitivity.items, _nothing)
+    )
+    for index, (grad, acts) in enumerate(zip(grads, trainer.policy.is_acting, strict=True)):
+        if grad.ndim == 0 and grad != 0.0 and not acts:
+            yield index
+
+
+def _nothing(item: object) -> float:
+    del item
+    return 0.0
+
+
+def _name(networks: Networks, index: int) -> str:
+    path, _ = jax.tree_util.tree_leaves_with_path(networks)[index]
+    return leaf_name("networks", path)
+
+
+def _compare_gradients(
+    trainer: Trainer, index: int, narrow: Networks, wide: Networks
+) -> str | None:
+    """Compare the gradients of the weight: descent has to lower it where the entropy is high."""
+    items = in_truncated_steps(trainer.sensitivity.items, _nothing)
+    low, high = (
+        float(trainer.mean_gradients(networks, items)[index]) for networks in (narrow, wide)
+    )
+    if high - low > _LEAST_CHANGE * max(abs(low), abs(high)):
+        return None
+    return (
+        f"gradient of {_name(wide, index)} ({trainer.place}): expected it to grow with the"
+        f" policy's entropy, got {high:.4g} with a high and {low:.4g} with a low entropy; likely"
+        " cause: a sign in the temperature's loss, or a missing stop_gradient around the"
+        " temperature in the policy's loss"
+    )
+
+
+def _compare_values(trainer: Trainer, index: int, wide: Networks) -> str | None:
+    """Raise the weight of a positive entropy: value functions have to learn as from rewards."""
+    leaves, structure = jax.tree.flatten(wide)
+    leaves[index] = leaves[index] + jnp.asarray(_SHIFT, leaves[index].dtype)
+    raised = jax.tree.unflatten(structure, leaves)
+
+    def gradient(networks: Networks, reward: float) -> list[np.ndarray]:
+        items = in_truncated_steps(trainer.sensitivity.items, lambda item: reward)
+        return trainer.mean_gradients(networks, items)
+
+    base, by_reward, by_weight = (
+        gradient(networks, reward)
+        for networks, reward in ((wide, 0.0), (wide, _REWARD), (raised, 0.0))
+    )
+    product = sum(
+        float(np.sum((reward - zero) * (weight - zero)))
+        for number, (zero, reward, weight) in enumerate(
+            zip(base, by_reward, by_weight, strict=True)
+        )
+        if number != index
+    )
+    if product >= 0.0:
+        return None
+    return (
+        f"{_name(wide, index)} ({trainer.place}): expected a greater weight of the entropy to move"
+        " value functions as greater rewards do, since the policy's entropy is positive, got the"
+        " opposite gradients; likely cause: the sign of the entropy in the value of the next action"
+    )

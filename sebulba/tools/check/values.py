@@ -1,0 +1,319 @@
+"""Checks of value functions: which rewards they expect, with and without an episode's end.
+
+The gradients of a value function vanish at some reward, the same for every action. With episodes of
+one step, that reward is the value V itself if the episode terminates, and (1 − γ)·V if it is
+truncated, whatever λ, the number of rewards in a target, and the importance weights are.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from sebulba.tools.check.names import ADVANTAGES, SYMMETRY, VALUES
+from sebulba.tools.check.perturbation import Perturbation, is_valid
+from sebulba.tools.check.policy import with_noise
+from sebulba.tools.check.result import CheckResult, as_numpy, failed, leaf_name, passed, skipped
+from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.subject import Subject
+from sebulba.tools.check.training import (
+    Items,
+    Trainer,
+    chosen,
+    in_steps,
+    in_truncated_steps,
+    too_large,
+)
+from sebulba.types import Networks, PyTree
+
+# One loss for all rows, in which rewards count as they are, and nothing but rewards counts.
+_SETTINGS: dict[str, Any] = {
+    "num_minibatches": 1,
+    "num_epochs": 1,
+    "entropy_cost": 0.0,
+    "normalize_advantages": False,
+    "reward_clip": None,
+    "priority_exponent": 0.0,
+}
+_ROUND = 10  # updates
+_MOST_ROUNDS = 20
+_STEP = 1.0  # by which values are to change
+_ENOUGH = 0.6  # of it
+# Of a bootstrap value, relative to γ. Rows that were not learned from make it vary, but with the
+# wrong sign it is about −γ.
+_LEAST_WEIGHT = 0.25
+_SMALL = 0.05  # change of a reward, whose effect is linear
+_MOST_BEND = 0.5  # of gradients that count as linear, relative to their slope
+_GREAT = 100.0  # a reward far above any value
+_MOST_ASYMMETRY = 0.5
+_SAME = 1e-4  # relative change of a gradient by rounding
+_CONSTANT = 5.0  # added to rewards of standard deviation 1
+_MOST_CHANGE = 0.05  # of a gradient by that constant, relative
+
+MakeItems = Callable[..., Items]
+
+
+def check_values(subject: Subject, sensitivity: LossSensitivity) -> list[CheckResult]:
+    """Learn that every action is worth 1 more, then 1 less, and look at the gradients."""
+    reason = too_large(subject, sensitivity)
+    if reason is not None:
+        return [skipped(name, reason) for name in (VALUES, SYMMETRY, ADVANTAGES)]
+    values = _Values(Trainer(subject, sensitivity, **_SETTINGS))
+    tried = [sensitivity.networks]
+    result = _check_fixed_point(values, tried)
+    if result.status != "fail":
+        failure = _depends_on_policy(values)
+        result = failed(VALUES, failure) if failure else result
+    return [
+        result,
+        _check_symmetry(values, tried),
+        _check_advantages(subject, sensitivity),
+    ]
+
+
+class _Values:
+    """The value function of a trainer's agent."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+
+    @functools.cached_property
+    def leaves(self) -> list[bool]:
+        """Which leaves have a gradient that depends on constant rewards.
+
+        Without those that acting depends on, if there are others: policies would change as well.
+        """
+        networks = self.trainer.sensitivity.networks
+        pair = [_leaves(self.gradients(in_steps, networks, reward)) for reward in (0.0, _STEP)]
+        depends = [not np.array_equal(a, b) for a, b in zip(*pair, strict=True)]
+        apart = [a and not b for a, b in zip(depends, self.trainer.policy.is_acting, strict=True)]
+        return apart if any(apart) else depends
+
+    @functools.cached_property
+    def _learned_leaves(self) -> list[bool]:
+        """The leaves of the value function, and its target networks."""
+        networks = self.trainer.sensitivity.networks
+        grads = _leaves(self.gradients(in_steps, networks, _STEP))
+        rest = zip(self.leaves, grads, self.trainer.policy.is_acting, strict=True)
+        return [is_value or not (np.any(grad) or acts) for is_value, grad, acts in rest]
+
+    def gradients(
+        self, make: MakeItems, networks: Networks, reward: float, items: Items | None = None
+    ) -> PyTree:
+        """Return the gradients of the loss with the same reward for every action.
+
+        Args:
+            make: `in_steps` or `in_truncated_steps`.
+            networks: differentiated.
+            reward: of every action.
+            items: trajectories; None: the recorded ones.
+        """
+        items = make(items or self.trainer.sensitivity.items, lambda item: reward)
+        return self.trainer.gradients(networks, self.trainer.experience(networks, items))[0]
+
+    def vanishing_reward(
+        self, make: MakeItems, networks: Networks, near: float = 0.0
+    ) -> float | None:
+        """Return the reward at which the gradients vanish; None: they are not linear in it."""
+        lower, middle, upper = (
+            self._flat(self.gradients(make, networks, near + change))
+            for change in (-_SMALL, 0.0, _SMALL)
+        )
+        slope = (upper - lower) / (2.0 * _SMALL)
+        size = float(slope @ slope)
+        error = np.linalg.norm(middle - 0.5 * (lower + upper)) / _SMALL
+        if size == 0.0 or error > _MOST_BEND * np.sqrt(size):
+            return None
+        return near - float(middle @ slope) / size
+
+    def _flat(self, grads: PyTree) -> np.ndarray:
+        pairs = zip(self.leaves, _leaves(grads), strict=True)
+        return np.concatenate([leaf.reshape(-1).astype(np.float64) for is_, leaf in pairs if is_])
+
+    def towards(self, reward: float, networks: Networks, start: float) -> tuple[Networks, float]:
+        """Learn for a while that every action has this reward.
+
+        Args:
+            reward: of every action.
+            networks: before.
+            start: the vanishing reward before.
+
+        Returns:
+            Networks, and the vanishing reward, after it.
+        """
+        items = in_steps(self.trainer.sensitivity.items, lambda item: reward)
+        value = start
+        for _ in range(_MOST_ROUNDS):
+            networks = self.trainer.train(
+                items, networks, num_updates=_ROUND, leaves=self._learned_leaves
+            )
+            found = self.vanishing_reward(in_steps, networks, value)
+            if found is None:
+                break
+            # Once more: rescaled values are not linear in rewards.
+            value = self.vanishing_reward(in_steps, networks, found) or found
+            if abs(value - start) > _ENOUGH * abs(reward - start):
+                break
+        return self.trainer.settled(networks, items, self._learned_leaves), value
+
+
+def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
+    """Raise and lower all values, and compare the rewards that they expect at both.
+
+    A constant part, such as a bonus of the loss itself, is in both and does not matter.
+    """
+    found = None
+    if any(values.leaves):
+        found = values.vanishing_reward(in_steps, tried[-1])
+    if found is None:
+        return skipped(VALUES, "no gradients are linear in a reward that all actions share")
+    ends = []
+    for step in (_STEP, -_STEP):
+        before, reward = found, found + step
+        networks, found = values.towards(reward, tried[-1], before)
+        tried.append(networks)
+        if (found - before) * step < -0.1 * _STEP:
+            return failed(
+                VALUES,
+                f"networks ({values.trainer.place}): expected values to approach the reward"
+                f" {reward:.2f} of every action, when each episode has one step, got {found:.2f}"
+                f" after {before:.2f}; likely cause: a sign in the value loss, or in its targets",
+            )
+        ends.append((found, values.vanishing_reward(in_truncated_steps, networks, 0.0)))
+    (high, high_truncated), (low, low_truncated) = ends
+    if high - low < 0.5 * _ENOUGH or high_truncated is None or low_truncated is None:
+        reason = f"values changed by {high - low:.2f} in {_MOST_ROUNDS * _ROUND} updates only"
+        return skipped(VALUES, reason)
+    weight = 1.0 - (high_truncated - low_truncated) / (high - low)
+    discount = values.trainer.subject.setting("discount", "gamma")
+    expected = discount if isinstance(discount, float) else 1.0
+    if weight >= _LEAST_WEIGHT * expected:
+        return passed(
+            VALUES,
+            f"values approach rewards, and the next value weighs {weight:.2f} (γ {expected:g})",
+        )
+    return failed(
+        VALUES,
+        f"trajectory.env_steps.reward (all rows, {values.trainer.place}): expected the gradients"
+        f" of truncated episodes of one step to vanish at {1.0 - expected:.2f} times the reward of"
+        f" terminated ones, got {1.0 - weight:.2f} times; likely cause: a sign in the value"
+        " loss, or the wrong sign or row of the bootstrap value (which is right in a game for two)",
+    )
+
+
+def _depends_on_policy(values: _Values) -> str | None:
+    """Change the policy: with episodes of one step, values have to learn the same from a replay.
+
+    Unless the loss uses the stored policy, as importance weights do.
+    """
+    trainer = values.trainer
+    items, networks = trainer.sensitivity.items, trainer.sensitivity.networks
+    pairs = [*zip(values.leaves, trainer.policy.is_acting, strict=True)]
+    is_apart = any(values.leaves) and not any(a and b for a, b in pairs)
+    if trainer.sensitivity.is_on_policy or not is_apart or _uses_extras(trainer):
+        return None
+    rng = np.random.default_rng(0)
+    noisy = jax.tree.map(lambda leaf: with_noise(leaf, rng), networks)
+    other = chosen(trainer.policy.is_acting, noisy, networks)
+    steps = in_steps(items, lambda item: _STEP)
+    grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    for path, is_value, grad, changed in zip(paths, values.leaves, grads, other_grads, strict=True):
+        if is_value and np.max(np.abs(grad - changed)) > _SAME * np.max(np.abs(grad)):
+            return (
+                f"{leaf_name('gradient', path)} ({trainer.place}): expected the same with another"
+                " policy, when each episode has one step, since values then learn nothing but"
+                f" rewards, got a change of {np.max(np.abs(grad - changed)):.3g} of"
+                f" {np.max(np.abs(grad)):.3g}; likely cause: a stop_gradient around the value"
+                " function's parameters is missing in the policy's loss"
+            )
+    return None
+
+
+def _uses_extras(trainer: Trainer) -> bool:
+    changed = Perturbation(
+        field="extras",
+        rows=is_valid,
+        action_space=trainer.subject.run_spec.environment.action_space,
+    ).apply(trainer.sensitivity.items)
+    return trainer.sensitivity.has_effect(changed)
+
+
+def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
+    """Compare the gradients with a great reward for every action, and with a great penalty.
+
+    Those that grow with the reward have to be opposite, since the policy is the one that acted.
+    """
+    trainer = values.trainer
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tried[0])]
+    compared = 0
+    for networks in tried:
+        steps = in_steps(trainer.sensitivity.items, lambda item: 0.0)
+        items = trainer.policy.acted_again(networks, steps)
+
+        rewards = (_GREAT, 2.0 * _GREAT, -_GREAT, -2.0 * _GREAT)
+        gradients = [_leaves(values.gradients(in_steps, networks, each, items)) for each in rewards]
+        every = zip(paths, *gradients, strict=True)
+        for path, reward, more_reward, penalty, more_penalty in every:
+            sizes = [np.linalg.norm(each) for each in (reward, penalty)]
+            more = [np.linalg.norm(each) for each in (more_reward, more_penalty)]
+            if not any(b > 1.5 * a for a, b in zip(sizes, more, strict=True)):
+                continue
+            compared += 1
+            asymmetry = float(np.linalg.norm(reward + penalty) / sum(sizes))
+            if asymmetry > _MOST_ASYMMETRY:
+                return failed(
+                    SYMMETRY,
+                    f"{leaf_name('gradient', path)} ({trainer.place}): expected opposite gradients"
+                    f" with a reward of {_GREAT:g} and of {-_GREAT:g} for every action, got norms"
+                    f" of {sizes[0]:.4g} and {sizes[1]:.4g}, and of {asymmetry * sum(sizes):.4g}"
+                    " for their sum; likely cause: a bound on one side only, or a sign in the ratio"
+                    " or in the value loss (a loss may also be asymmetric on purpose)",
+                )
+    if not compared:
+        return skipped(SYMMETRY, "no gradient grows with great rewards")
+    return passed(SYMMETRY, f"opposite gradients of {compared} leaves with rewards and penalties")
+
+
+def _check_advantages(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+    """Add a constant to all rewards: standardised advantages of actions stay what they are."""
+    if subject.setting("normalize_advantage", "standardize_advantage", "norm_adv") is not True:
+        return skipped(ADVANTAGES, "the agent has no setting `normalize_advantages`, or not true")
+    settings = _SETTINGS | {"normalize_advantages": True, "baseline_cost": 0.0}
+    trainer = Trainer(subject, sensitivity, **settings)
+    networks = sensitivity.networks
+    rng = np.random.default_rng(subject.config.seed)
+    noise = [rng.normal(size=item.trajectory.action.shape[:2]) for item in sensitivity.items]
+
+    def gradients(constant: float) -> list[np.ndarray]:
+        rewards = iter(noise)
+        items = in_steps(sensitivity.items, lambda item: constant + next(rewards))
+        return trainer.mean_gradients(networks, items)
+
+    # Leaves that a value function shares may change, but not all of the policy's.
+    changes = [
+        float(np.max(np.abs(one - other)) / np.max(np.abs(one)))
+        for one, other, acts in zip(
+            gradients(0.0), gradients(_CONSTANT), trainer.policy.is_acting, strict=True
+        )
+        if acts and np.any(one)
+    ]
+    if not changes:
+        return skipped(ADVANTAGES, "no leaf that acting depends on has a gradient")
+    if min(changes) <= _MOST_CHANGE:
+        return passed(
+            ADVANTAGES, f"a constant of {_CONSTANT:g} changes gradients by {min(changes):.1e} only"
+        )
+    return failed(
+        ADVANTAGES,
+        f"trajectory.env_steps.reward (all rows, {trainer.place}): expected {_CONSTANT:g} more for"
+        " every action to leave the policy's gradients as they are, when each episode has one step"
+        f" (agent.normalize_advantages), got a relative change of {min(changes):.2g} or more in"
+        " every leaf; likely cause: the mean is not subtracted from the advantages",
+    )
+
+
+def _leaves(tree: PyTree) -> list[np.ndarray]:
+    return jax.tree.leaves(as_numpy(tree))
