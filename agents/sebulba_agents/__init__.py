@@ -31,6 +31,7 @@ AGENTS: dict[str, AgentEntry] = {
     "ddqn": _entry("ddqn:DDQN", "replay_config:DDQNConfig"),
     "pqn": _entry("pqn:PQN", "config:PQNConfig"),
     "sac": _entry("sac:SAC", "replay_config:SACConfig"),
+    "gumbel_muzero": _entry("gumbel_muzero:GumbelMuZero", "replay_config:GumbelMuZeroConfig"),
     "skills": _entry("skills:SkillsAgent", "config:SkillsConfig"),
 }
 """Agents by the value of `agent.name` in a config."""

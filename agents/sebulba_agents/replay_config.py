@@ -1,4 +1,4 @@
-"""The settings of agents with a replay: R2D2, DDQN, SAC. Imports no jax.
+"""The settings of agents with a replay: R2D2, DDQN, SAC, Gumbel MuZero. Imports no jax.
 
 The defaults suit a small task on a CPU; the configs of the benchmarks have the published settings.
 A subclass that repeats a field changes its default.
@@ -7,7 +7,7 @@ A subclass that repeats a field changes its default.
 import dataclasses
 from typing import Literal
 
-from sebulba.toolkit.references import Core, Network
+from sebulba.toolkit.references import Core, Network, Reference
 from sebulba.toolkit.schedules import Schedule, Scheduled
 from sebulba.toolkit.settings import ReplayConfig
 
@@ -132,3 +132,68 @@ class SACConfig(ReplayConfig):
     learning_rate: Scheduled = 1e-3
     """Learning rate of Adam for policy, critics and temperature. The paper: 3e-4."""
     adam_epsilon: float = 1e-8
+
+
+_LatentNetwork = Literal["mlp", "flat", "small", "shallow", "dqn", "deep", "resnet"] | Reference
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GumbelMuZeroConfig(ReplayConfig):
+    """Gumbel MuZero (Danihelka et al. 2022, openreview bERaNdoegnO); needs the extra `search`."""
+
+    name: str = "gumbel_muzero"
+    network: _LatentNetwork = "mlp"  # type: ignore[assignment]
+    """From observations to latent states: resnet, whose latent states are images, or a network as
+    of other agents, whose features become a vector."""
+    hidden_sizes: tuple[int, ...] = (64,)
+    latent_size: int = 64
+    """Units of the latent state; not of resnet."""
+    model_sizes: tuple[int, ...] = (64,)
+    """Widths of the dense layers with LayerNorm in dynamics, policy and value."""
+    channels: int = 32
+    """Channels of resnet. The paper: 256."""
+    num_blocks: int = 1
+    """Residual blocks of resnet in the dynamics and before each latent state. The paper: 16."""
+    frame_stack: int | None = None
+    """Frames on an observation's first axis, to store each once; null: store whole observations."""
+    frame_stack_fill: Literal["repeat", "zeros"] = "repeat"
+    """Older frames in an episode's first stack: copies of the first frame (EnvPool), or zeros."""
+    num_simulations: int = 16
+    """Simulations of a search, at least 1; one search per env step. The paper: 50, or 2 … 16."""
+    max_considered_actions: int = 16
+    """Actions that a search begins with, at most, drawn with Gumbel noise."""
+    least_value_range: float = 1.0
+    """Action values in a search are divided by their range, or by this where it is less: smaller
+    differences are taken for errors of the model."""
+    unroll_length: int = 5
+    """Actions that the model is unrolled over in an update, K."""
+    n_step: int = 5
+    """Rewards in a value's target; fewer near an episode's end."""
+    discount: float = 0.997
+    num_bins: int = 51
+    """Bins of the categorical rewards and values, an odd number. The paper: 601."""
+    value_limit: float = 500.0
+    """Greatest magnitude of a value; greater ones are clipped."""
+    reward_limit: float = 10.0
+    """Greatest magnitude of a reward; greater ones are clipped."""
+    value_cost: float = 0.25
+    """Weight of the value loss. The policy and the reward have 1."""
+    reanalyse_fraction: float = 0.0
+    """Share of a batch whose targets are computed again, by a search with newer networks."""
+    reanalyse_with: Literal["newest", "target"] = "target"
+    """Networks that search for new targets: the newest ones, or their delayed copy."""
+    target_period: int = 100
+    """Updates between copies to the target network."""
+    priority_exponent: float = 0.0
+    """α of prioritised sampling by the error of the first value; 0: uniform. MuZero: 1."""
+    importance_exponent: Scheduled = 1.0
+    """β of the importance weights, with priorities."""
+    batch_size: int = 64
+    """Sequences per update, over all learner devices."""
+    replay_ratio: float = 32.0
+    """Rows learned from per row collected, once learning has started; an update learns from
+    batch_size × unroll_length rows. Reset rows count as collected."""
+    learning_rate: Scheduled = 1e-3
+    """Learning rate of Adam."""
+    max_grad_norm: float | None = 5.0
+    """Maximum global norm of the gradients; null: no clipping."""

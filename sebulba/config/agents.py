@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from sebulba.config.extras import missing_package
 from sebulba.config.objects import settings_class
 from sebulba.config.plugins import AGENTS_GROUP, Named, load, load_named
 from sebulba.errors import ConfigError
@@ -48,4 +49,5 @@ def agent_factory(name: str) -> Callable[..., Any]:
     try:
         return load_named(name, factories, group=AGENTS_GROUP)
     except ImportError as error:
-        raise ConfigError(f"cannot import {name}: {error}") from error
+        reason = missing_package(error) or error
+        raise ConfigError(f"agent.name: cannot import {name}: {reason}") from error

@@ -12,8 +12,8 @@ import typing
 from collections.abc import Callable
 
 from sebulba.config import EnvConfig
+from sebulba.config.extras import missing_package
 from sebulba.config.plugins import SUITES_GROUP, load_named
-from sebulba.envs.lookup import missing_package
 from sebulba.envs.wrappers import load_wrappers
 from sebulba.errors import ConfigError
 

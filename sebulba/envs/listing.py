@@ -6,9 +6,9 @@ import importlib.metadata
 import warnings
 from collections.abc import Iterator
 
+from sebulba.config.extras import missing_package
 from sebulba.config.plugins import SUITES_GROUP, plugin_package, plugins
 from sebulba.envs import PACKAGES, SUITES
-from sebulba.envs.lookup import missing_package
 from sebulba.errors import nearest_names
 
 _MAX_SUGGESTIONS = 5

@@ -4,15 +4,8 @@ import importlib.util
 from collections.abc import Iterable, Mapping
 
 from sebulba.config import EnvConfig
+from sebulba.config.extras import install_command
 from sebulba.errors import ConfigError, did_you_mean
-
-EXTRAS: dict[str, str] = {
-    "ale_py": "atari",
-    "gymnax": "gymnax",
-    "mujoco": "mujoco",
-    "pgx": "pgx",
-}
-"""The extra of this package that installs each optional module."""
 
 _NAMESPACES: dict[str, str] = {"ALE": "ale_py"}
 """The module that registers each Gymnasium namespace; Gymnasium does not import it by itself."""
@@ -40,18 +33,6 @@ def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def missing_package(error: BaseException) -> str | None:
-    """Return what to install if a missing module of `EXTRAS` caused the error, else None."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ModuleNotFoundError) and cause.name is not None:
-            module = cause.name.partition(".")[0]
-            if module in EXTRAS:
-                return f"the package {module} is not installed; run {_install_command(module)}"
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return None
-
-
 def describe_namespace(name: str) -> str:
     """Return `"; ..."` on how to register a Gymnasium id of a known namespace, else `""`."""
     module = _NAMESPACES.get(name.partition("/")[0])
@@ -59,9 +40,5 @@ def describe_namespace(name: str) -> str:
         return ""
     advice = f"use {module}:{name}, which imports the module that registers it"
     if importlib.util.find_spec(module) is None:
-        return f"; {advice}, after {_install_command(module)}"
+        return f"; {advice}, after {install_command(module)}"
     return f"; {advice}"
-
-
-def _install_command(module: str) -> str:
-    return f"pip install 'sebulba[{EXTRAS[module]}]'"

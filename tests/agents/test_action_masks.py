@@ -20,6 +20,7 @@ from sebulba_agents.impala import make_impala
 from sebulba_agents.pqn import q_lambda_targets
 from sebulba_agents.random import RandomAgent
 from sebulba_agents.replay_config import DDQNConfig
+from tests.extras import needs_search
 from tests.on_policy import (
     NUM_ACTIONS,
     act_along_stream,
@@ -108,7 +109,11 @@ def test_q_lambda_targets_take_the_maximum_over_legal_actions():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["impala", "ppo", "a2c", "policy_gradient", "ddqn", "r2d2", "pqn", "random", "skills"]
+    "name",
+    [
+        *("impala", "ppo", "a2c", "policy_gradient", "ddqn", "r2d2", "pqn", "random", "skills"),
+        pytest.param("gumbel_muzero", marks=needs_search),
+    ],
 )
 def test_no_agent_takes_an_illegal_action_in_a_run(name, tmp_path):
     """Legal actions of the task pay 1 each, so that the return of legal play is its length."""

@@ -20,6 +20,7 @@ from sebulba.run import lifecycle
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.types import EnvironmentSpec
 from tests.docs.blocks import ROOT, blocks_of
+from tests.extras import needs_search
 from tests.on_policy import make_run_spec
 
 PAGE = ROOT / "docs" / "tutorials" / "own_network.md"
@@ -121,7 +122,9 @@ def make(agent, observation, **settings):
     return agent_factory(agent)(config, run_spec), run_spec
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "name", [*AGENTS, pytest.param("gumbel_muzero", marks=[pytest.mark.slow, needs_search])]
+)
 def test_every_agent_takes_a_network_for_dicts_and_keeps_the_protocol(name, page):
     observation = {
         "image": jax.ShapeDtypeStruct((10, 10, 4), np.uint8),

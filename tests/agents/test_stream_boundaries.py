@@ -10,11 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sebulba.config.agents import agent_factory
 from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.r2d2 import R2D2
-from sebulba_agents.replay_config import DDQNConfig, R2D2Config, SACConfig
+from sebulba_agents.replay_config import (
+    DDQNConfig,
+    GumbelMuZeroConfig,
+    R2D2Config,
+    SACConfig,
+)
 from sebulba_agents.sac import SAC
+from tests.extras import needs_search
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
 
@@ -39,6 +46,22 @@ AGENTS = {
             burn_in=LENGTH,
             learn_length=LENGTH,
             n_step=3,
+            **SIZES,
+        ),
+        DISCRETE,
+    ),
+    "gumbel_muzero": (
+        # Imported when it is used: it needs the extra `search`.
+        lambda *args: agent_factory("gumbel_muzero")(*args),
+        GumbelMuZeroConfig(
+            hidden_sizes=(8,),
+            latent_size=8,
+            model_sizes=(8,),
+            num_simulations=2,
+            unroll_length=2,
+            n_step=2,
+            priority_exponent=0.6,
+            reanalyse_fraction=0.5,
             **SIZES,
         ),
         DISCRETE,
@@ -114,7 +137,15 @@ def lived_and_learned(name):
     return agent, networks, lived, learn(agent, networks, lived)
 
 
-@pytest.mark.parametrize("name", ["ddqn", "r2d2", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ddqn",
+        "r2d2",
+        pytest.param("sac", marks=pytest.mark.slow),
+        pytest.param("gumbel_muzero", marks=[pytest.mark.slow, needs_search]),
+    ],
+)
 def test_boundary_is_learned_from_as_a_truncation_at_the_row_before_it(name):
     _, in_mid_episode = stream_with_boundary()
     agent, networks, lived, learned = lived_and_learned(name)

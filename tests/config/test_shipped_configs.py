@@ -18,6 +18,8 @@ def test_environment_and_agent_of_a_config_fit_each_other(path):
     config = load_config(str(path))
     if config.env.suite == "gymnax":
         pytest.importorskip("gymnax")
+    if config.agent.name == "gumbel_muzero":
+        pytest.importorskip("mctx")
     environment = make_environment(config.env, num_envs=1, seed=0)
     run_spec = RunSpec(
         environment=environment.spec,

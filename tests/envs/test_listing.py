@@ -9,10 +9,11 @@ import tomllib
 import pytest
 
 from sebulba.config import EnvConfig
+from sebulba.config.extras import EXTRAS
 from sebulba.config.plugins import SUITES_GROUP
 from sebulba.envs import SUITES, make_environment
 from sebulba.envs.listing import list_suites, matching_ids
-from sebulba.envs.lookup import EXTRAS, describe_namespace
+from sebulba.envs.lookup import describe_namespace
 from sebulba.errors import ConfigError
 
 PYPROJECT = pathlib.Path(__file__).parents[2] / "pyproject.toml"

@@ -12,7 +12,7 @@ from sebulba.config import (
     RunConfig,
 )
 from sebulba_agents.config import ImpalaConfig, RandomConfig
-from sebulba_agents.replay_config import R2D2Config, SACConfig
+from sebulba_agents.replay_config import GumbelMuZeroConfig, R2D2Config, SACConfig
 
 _ACTOR = ActorConfig(threads_per_device=1, num_envs=4, trajectory_length=8)
 _REPLAY = {
@@ -42,6 +42,12 @@ CONFIGS = {
             n_step=1,
             replay_ratio=1.0,
             **_REPLAY,
+        ),
+    ),
+    "gumbel_muzero": Config(
+        env=EnvConfig(suite="jax", id="Catch-v0"),
+        agent=GumbelMuZeroConfig(
+            latent_size=8, model_sizes=(8,), num_simulations=4, replay_ratio=1.0, **_REPLAY
         ),
     ),
     "sac": Config(

@@ -10,6 +10,7 @@ import pytest
 
 import sebulba
 from sebulba.types import EnvStep
+from tests.extras import needs_search
 
 
 def row(observation, reward, is_first):
@@ -28,7 +29,14 @@ def observations(policy, *shape):
     return np.random.default_rng(0).random((*shape, *spec.shape)).astype(spec.dtype)
 
 
-@pytest.mark.parametrize("name", ["impala", pytest.param("r2d2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "impala",
+        pytest.param("r2d2", marks=pytest.mark.slow),
+        pytest.param("gumbel_muzero", marks=[pytest.mark.slow, needs_search]),
+    ],
+)
 def test_policy_acts_as_the_agent_does(policy_of, name):
     policy = policy_of(name)
     agent, networks = policy.stored.agent, policy.stored.networks

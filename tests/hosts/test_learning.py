@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.conftest import HASTE
+from tests.extras import needs_search
 from tests.hosts.processes import environment, summaries
 from tests.subprocesses import ROOT
 
@@ -37,6 +38,7 @@ def learn(name, flags, run_dir):
         # The batch of an update is that of both hosts: as large as one host's with 16.
         pytest.param("impala_cartpole", ("--actor.num-envs", "8"), 475.0, id="impala"),
         pytest.param("r2d2_recall", (), 0.9, id="r2d2"),
+        pytest.param("gumbel_muzero_catch", (), 0.9, id="gumbel_muzero", marks=needs_search),
     ],
 )
 def test_two_hosts_learn_with_the_same_networks(name, flags, threshold, tmp_path):

@@ -15,6 +15,7 @@ from sebulba.learning.loops import is_slow_in_a_loop
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import act_serially, learn_serially
 from sebulba.toolkit.convolutions import convolve
+from tests.extras import needs_search
 from tests.learning.test_learner import make_item, make_learner
 from tests.toys import ToyAgent
 
@@ -93,7 +94,13 @@ def test_updates_are_the_same_in_one_call_and_in_several(num_devices):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["impala_recall", "ppo_recall", "sac_bandit", "r2d2_recall"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("impala_recall", "ppo_recall", "sac_bandit", "r2d2_recall"),
+        pytest.param("gumbel_muzero_catch", marks=needs_search),
+    ],
+)
 def test_shipped_agents_learn_the_same_in_one_call_and_in_several(name):
     flags = ["--learner.policy-lag", "0", "--devices.actor", "[0]", "--devices.learner", "[0]"]
     config = load_config(str(CONFIGS / f"{name}.yaml"), flags)

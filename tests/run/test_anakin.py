@@ -15,6 +15,7 @@ from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
 from sebulba.run.supervision import run
+from tests.extras import needs_search
 from tests.faults import runs as faulty_runs
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -84,6 +85,14 @@ def test_a_run_is_the_same_as_in_lock_step():
 def test_shipped_agents_learn_the_same_as_in_lock_step(name):
     flags = ["--run.total-env-steps", "20000", "--run.log-interval-env-steps", "4000"]
     assert_same_runs(make_config(name, *flags, mode="anakin"))
+
+
+@pytest.mark.slow
+@needs_search
+def test_an_agent_that_searches_learns_the_same_as_in_lock_step():
+    flags = ["--run.total-env-steps", "2000", "--run.log-interval-env-steps", "500"]
+    flags += ["--agent.num-simulations", "4", "--agent.replay-ratio", "16"]
+    assert_same_runs(make_config("gumbel_muzero_catch", *flags, mode="anakin"))
 
 
 @pytest.mark.slow

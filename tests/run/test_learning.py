@@ -8,6 +8,7 @@ import pytest
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
 from sebulba.run import lifecycle
+from tests.extras import needs_search
 
 
 def best_return(tmp_path, name, arguments=()):
@@ -129,6 +130,8 @@ def test_ppo_runs_with_the_cheetah(tmp_path, seed):
         ("r2d2_cartpole", 400),
         ("ddqn_cartpole", 450),
         ("ddqn_bandit", 0.95),
+        pytest.param("gumbel_muzero_cartpole", 475, marks=needs_search),
+        pytest.param("gumbel_muzero_catch", 0.95, marks=needs_search),
         ("pqn_cartpole", 475),
         ("pqn_bandit", 0.9),
         ("sac_pendulum", -200),

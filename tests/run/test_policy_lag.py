@@ -11,9 +11,10 @@ from sebulba.config.loading import load_config
 from sebulba.run.endings import networks_crc32
 from sebulba_agents.config import ImpalaConfig, PolicyGradientConfig, PPOConfig
 from sebulba_agents.replay_config import SACConfig
+from tests.extras import needs_search
 from tests.run.delays import insert_delays
 from tests.run.resuming import comparable, run_ring
-from tests.run.test_resume import CATCH, IMPALA, R2D2, RECALL, make_config
+from tests.run.test_resume import CATCH, IMPALA, MUZERO, R2D2, RECALL, make_config
 
 BANDIT = EnvConfig(suite="jax", id="ContinuousBandit-v0")
 SHALLOW = ImpalaConfig(network="shallow")
@@ -91,6 +92,7 @@ def test_twenty_disturbed_runs_of_a_shipped_config_have_one_checksum(lag, thread
         pytest.param(RECALL, IMPALA, {}, id="impala"),
         pytest.param(RECALL, R2D2, {}, id="r2d2"),
         pytest.param(BANDIT, SAC, {}, id="sac"),
+        pytest.param(CATCH, MUZERO, {}, id="gumbel_muzero", marks=needs_search),
         pytest.param(CATCH, PPO, {}, id="ppo"),
         pytest.param(EnvConfig(id="CartPole-v1"), IMPALA, {}, id="envpool"),
         pytest.param(ASYNC, IMPALA, {}, id="gymnasium-async"),

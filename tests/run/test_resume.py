@@ -26,7 +26,8 @@ from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import ImpalaConfig
-from sebulba_agents.replay_config import R2D2Config
+from sebulba_agents.replay_config import GumbelMuZeroConfig, R2D2Config
+from tests.extras import needs_search
 from tests.run.resuming import comparable, rows_in, run_ring
 from tests.toys import ToyConfig
 
@@ -48,6 +49,22 @@ R2D2 = R2D2Config(
     min_replay_rows=100,
     replay_ratio=4.0,
     target_period=5,
+    importance_exponent=Schedule(schedule="linear", start=0.4, end=1.0),
+)
+MUZERO = GumbelMuZeroConfig(
+    hidden_sizes=(8,),
+    latent_size=8,
+    model_sizes=(8,),
+    num_simulations=4,
+    unroll_length=3,
+    n_step=2,
+    batch_size=8,
+    replay_capacity=400,
+    min_replay_rows=100,
+    replay_ratio=4.0,
+    target_period=5,
+    reanalyse_fraction=0.5,
+    priority_exponent=0.6,
     importance_exponent=Schedule(schedule="linear", start=0.4, end=1.0),
 )
 
@@ -144,6 +161,12 @@ def learned(ring):
             (4,),
             id="impala-2-devices-3",
             marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            make_config(CATCH, MUZERO, env_steps=500),
+            (20,),
+            id="gumbel_muzero",
+            marks=[pytest.mark.slow, needs_search],
         ),
         # Before there is a replay to learn from, and after; it has been full once by then.
         pytest.param(

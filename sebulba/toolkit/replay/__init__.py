@@ -24,7 +24,7 @@ from sebulba.toolkit.replay.buffer import (
     sample,
     update_priorities,
 )
-from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.priorities import importance_weights, sample_weights
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.replay.setup import frame_stack, replay_ratio, replay_spec, transition_replay
@@ -56,6 +56,7 @@ __all__ = [
     "row_shapes",
     "rows_of",
     "sample",
+    "sample_weights",
     "transition_replay",
     "update_priorities",
     "valid_transitions",

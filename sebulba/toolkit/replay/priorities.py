@@ -12,7 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from sebulba.toolkit.reductions import masked_max
+from sebulba.toolkit.reductions import masked_max, masked_mean
 
 
 def priority_mass(priority: jax.Array, exponent: float) -> jax.Array:
@@ -74,3 +74,23 @@ def importance_weights(
     expected = jnp.where(drawn, probability, 1.0) * num_entries.astype(jnp.float32)
     weights = jnp.where(drawn, jnp.power(jnp.maximum(expected, 1e-30), -exponent), 0.0)
     return weights / jnp.maximum(masked_max(weights, drawn), 1e-30)
+
+
+def sample_weights(
+    probability: jax.Array, num_entries: jax.Array, exponent: float | jax.Array | None
+) -> jax.Array:
+    """Return the weights `[B]` of entries drawn from learner devices that hold unequal numbers.
+
+    Each device draws as many entries, from more or fewer that can be drawn. Uniform draws have
+    weights with mean 1, not maximum 1, so a loss equals that of a single shared replay.
+
+    Args:
+        probability: `[B]`, of being drawn from this device's entries; 0 gets weight 0.
+        num_entries: `[]`, drawable entries on this device.
+        exponent: β of `importance_weights`; None: draws are uniform.
+    """
+    own = num_entries.astype(jnp.float32)[None]
+    count = masked_mean(own, jnp.ones_like(own, bool))
+    if exponent is not None:
+        return importance_weights(probability, count, exponent)
+    return jnp.where(probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps
-from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import buffer
 from sebulba.toolkit.replay.buffer import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.frame_stack import FrameStack
-from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.priorities import sample_weights
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import Scheduled, value_at
@@ -133,17 +132,14 @@ class TransitionReplay:
         )
 
     def _weights(self, sample: Sample, clock: LearnerClock) -> jax.Array:
-        own = sample.num_sequences.astype(jnp.float32)[None]
-        count = masked_mean(own, jnp.ones_like(own, bool))
+        exponent = None
         if self._has_priorities:
             exponent = value_at(
                 self._importance_exponent,
                 clock.env_steps,
                 total_env_steps=self._run_spec.total_env_steps,
             )
-            return importance_weights(sample.probability, count, exponent)
-        # Weights have mean 1, not maximum 1: the loss equals that of a single shared replay.
-        return jnp.where(sample.probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)
+        return sample_weights(sample.probability, sample.num_sequences, exponent)
 
     def update_priorities(
         self, state: ReplayState, ids: SequenceIds, td_error: jax.Array

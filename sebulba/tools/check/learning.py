@@ -90,9 +90,12 @@ def check_property(name: str, subject: Subject, sensitivity: LossSensitivity) ->
     """Check every expectation of one property of the loss."""
     space = subject.run_spec.environment.action_space
     expectations = _expectations(subject)[name]
-    needs_bootstrap = name == TRUNCATION or expectations is _TERMINATED_FLAG
-    if needs_bootstrap and not _bootstraps(sensitivity, subject):
-        return skipped(name, "the loss does not bootstrap, not even at the end of a trajectory")
+    if name == TRUNCATION or expectations is _TERMINATED_FLAG:
+        source = _bootstrap_source(sensitivity, subject)
+        if source is None:
+            return skipped(name, "the loss does not bootstrap, not even at the end of a trajectory")
+        if source == "extras":
+            expectations = tuple(map(_of_stored_values, expectations))
     findings = [_examine(expectation, sensitivity, space) for expectation in expectations]
     failure = next((finding.failure for finding in findings if finding.failure), None)
     seen = ", ".join(finding.seen for finding in findings if finding.seen)
@@ -153,13 +156,36 @@ def _first_with_effect(
     )
 
 
-def _bootstraps(sensitivity: LossSensitivity, subject: Subject) -> bool:
-    """Whether the loss tells terminations from truncations, or bootstraps at the end of its rows.
+def _of_stored_values(expectation: _Expectation) -> _Expectation:
+    """Return the expectation for a loss that bootstraps from values that acting stored."""
+    if expectation.field == "observation" and expectation.is_used:
+        return dataclasses.replace(expectation, field="extras")
+    return expectation
 
-    The latter uses the observation of some row, but not its action. Looks at the last row that the
-    loss uses at all: if it bootstraps, it does so from there.
+
+def _bootstrap_source(sensitivity: LossSensitivity, subject: Subject) -> str | None:
+    """Return what the loss bootstraps from: the observation or the extras of a row; None: neither.
+
+    A loss bootstraps if it tells terminations from truncations, or if it does so at the end of its
+    rows: if it uses observation or extras of the last row that it uses at all, but not its action.
     """
     space = subject.run_spec.environment.action_space
+    length = subject.run_spec.trajectory_length
+    items = sensitivity.items
+    num_rows = 1 + max(item.cycle for item in items) * length + length
+
+    def uses(field: str, row: int) -> bool:
+        return sensitivity.has_effect(_changed_at_row(field, row, items, length, space))
+
+    for row in reversed(range(num_rows)):
+        for field in ("observation", "extras"):
+            if uses(field, row):
+                is_certain = _tells_ends_apart(sensitivity, space) or not uses("action", row)
+                return field if is_certain else None
+    return None
+
+
+def _tells_ends_apart(sensitivity: LossSensitivity, space: object) -> bool:
     for field, rows in (
         ("terminated flag", perturbation.is_terminated),
         ("truncated flag", perturbation.is_truncated),
@@ -167,12 +193,6 @@ def _bootstraps(sensitivity: LossSensitivity, subject: Subject) -> bool:
         change = Perturbation(field=field, rows=rows, action_space=space)
         if sensitivity.has_effect(change.apply(sensitivity.items)):
             return True
-    length = subject.run_spec.trajectory_length
-    items = sensitivity.items
-    num_rows = 1 + max(item.cycle for item in items) * length + length
-    for row in reversed(range(num_rows)):
-        if sensitivity.has_effect(_changed_at_row("observation", row, items, length, space)):
-            return not sensitivity.has_effect(_changed_at_row("action", row, items, length, space))
     return False
 
 

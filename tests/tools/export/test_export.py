@@ -12,6 +12,7 @@ import sebulba
 from sebulba.export import _parser
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
 from sebulba.tools.export.command import export
+from tests.extras import needs_search
 
 NUM_ENVS, STEPS = 3, 6
 SCRIPT = """
@@ -33,7 +34,12 @@ np.savez(sys.argv[3], **results)
 
 
 @pytest.mark.parametrize(
-    "name", ["r2d2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sac", "cartpole"))]
+    "name",
+    [
+        "r2d2",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("sac", "cartpole")),
+        pytest.param("gumbel_muzero", marks=[pytest.mark.slow, needs_search]),
+    ],
 )
 def test_exported_policy_acts_as_the_stored_one_without_sebulba(run_of, tmp_path, name):
     directory = tmp_path / "export"

@@ -1,0 +1,350 @@
+"""Gumbel MuZero: search with a learned model, in acting and in learning.
+
+MuZero (Schrittwieser et al. 2020, arXiv 1911.08265) with the search of Danihelka et al. 2022,
+"Policy improvement by planning with Gumbel" (openreview bERaNdoegnO), and with reanalysis
+(Schrittwieser et al. 2021, arXiv 2104.06294). Needs the extra `search`, which installs mctx.
+
+Acting searches from every observation and stores the improved policy and its value. Learning draws
+sequences from a replay, unrolls the model over their actions, and fits its rewards, values and
+policies to the sequence's rewards, n-step returns and improved policies. A share of the batch gets
+new policies and values from newer networks first.
+
+Unlike in the papers, a value that targets bootstrap from is that of the improved policy instead of
+the mean over simulations (see `planning`), and final observations of truncated episodes are
+bootstrapped from.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit import replay
+from sebulba.toolkit.learner_clock import at_step, count_env_steps
+from sebulba.toolkit.optimizers import clipped_adam, descend
+from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.replay import ReplayState, Row
+from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.sharding import shard_per_env_leaves
+from sebulba.toolkit.spaces import zeros
+from sebulba.toolkit.two_hot import TwoHot
+from sebulba.toolkit.unroll_targets import UnrollTargets, unroll_targets
+from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
+from sebulba_agents.muzero_networks import (
+    LearnedModel,
+    MuZeroNetwork,
+    check_muzero,
+    scale_gradient,
+)
+from sebulba_agents.planning import Plan, SearchSettings, plan
+from sebulba_agents.q_learning import num_discrete_actions
+from sebulba_agents.replay_config import GumbelMuZeroConfig
+
+# Added to priorities, so that a sequence with an error of 0 can still be drawn.
+_LEAST_PRIORITY = 1e-6
+
+
+@pytree_dataclass
+class MuZeroNetworks:
+    """The parameters, and their delayed copy if targets are searched for with it."""
+
+    online: PyTree
+    target: PyTree
+
+
+@pytree_dataclass
+class MuZeroOptState:
+    """The optimizer's state."""
+
+    adam: PyTree
+    num_periods: jax.Array  # [] int32, target periods before the last copy
+
+
+@pytree_dataclass
+class MuZeroActorState:
+    """The actor state."""
+
+    key: jax.Array
+
+
+@pytree_dataclass
+class Planned:
+    """What acting stores of a row's search."""
+
+    policy: Array  # [B, A] probabilities of the improved policy
+    value: Array  # [B], of the improved policy
+
+
+class GumbelMuZero:
+    """MuZero on replay, with the search of mctx."""
+
+    def __init__(self, config: GumbelMuZeroConfig, run_spec: RunSpec):
+        """Build networks, search, replay and optimizer.
+
+        Raises:
+            ConfigError: the settings or the environment do not suit the agent.
+        """
+        check_muzero(config, run_spec)
+        self._config = config
+        self._run_spec = run_spec
+        self._num_actions = num_discrete_actions(run_spec, "gumbel_muzero")
+        self.model = LearnedModel(
+            network=MuZeroNetwork(num_actions=self._num_actions, config=config),
+            value=TwoHot(limit=config.value_limit, num_bins=config.num_bins),
+            reward=TwoHot(limit=config.reward_limit, num_bins=config.num_bins),
+            discount=config.discount,
+        )
+        self._search = SearchSettings(
+            num_simulations=config.num_simulations,
+            max_considered_actions=config.max_considered_actions,
+            least_range=config.least_value_range,
+        )
+        self._frame_stack = replay.frame_stack(
+            config.frame_stack, config.frame_stack_fill, run_spec
+        )
+        self._replay_spec = replay.replay_spec(
+            config,
+            run_spec,
+            sequence_length=config.unroll_length + config.n_step,
+            stride=1,
+            stack=self._frame_stack,
+            priority_exponent=config.priority_exponent,
+        )
+        self._batch_size = config.batch_size // run_spec.num_learner_devices
+        self._replay_ratio = replay.replay_ratio(
+            config, run_spec, rows_per_update=config.batch_size * config.unroll_length
+        )
+        self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
+
+    def init_networks(self, key: jax.Array) -> MuZeroNetworks:
+        """Return the parameters, and their copy if there are target networks."""
+        online = self.model.network.init(key, zeros(self._run_spec.environment.observation, 1))
+        target = jax.tree.map(jnp.copy, online) if self._has_target else None
+        return MuZeroNetworks(online=online, target=target)
+
+    def init_opt_state(self, networks: MuZeroNetworks) -> MuZeroOptState:
+        """Return the optimizer's initial state."""
+        return MuZeroOptState(adam=self._adam.init(networks.online), num_periods=jnp.int32(0))
+
+    def init_experience(self, networks: MuZeroNetworks, num_envs: int) -> ReplayState:
+        """Return an empty replay of this device's environments."""
+        del networks
+        planned = Planned(
+            policy=jax.ShapeDtypeStruct((self._num_actions,), jnp.float32),
+            value=jax.ShapeDtypeStruct((), jnp.float32),
+        )
+        row = replay.row_shapes(self._run_spec, self._frame_stack, planned)
+        return replay.init(dataclasses.replace(self._replay_spec, num_envs=num_envs), row, ())
+
+    def init_actor_state(
+        self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
+    ) -> MuZeroActorState:
+        """Return the key."""
+        del networks, num_envs, global_actor_id
+        return MuZeroActorState(key=key)
+
+    def act(
+        self, networks: PyTree, actor_state: MuZeroActorState, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, Planned, MuZeroActorState]:
+        """Search, with Gumbel noise at the root unless `greedy`."""
+        key, plan_key = jax.random.split(actor_state.key)
+        planned = self._plan(networks, plan_key, env_step, gumbel_scale=0.0 if greedy else 1.0)
+        extras = Planned(policy=planned.policy, value=planned.value)
+        return planned.action, extras, MuZeroActorState(key=key)
+
+    def shard_actor_state(
+        self, actor_state: MuZeroActorState, sharding: ActorStateSharding
+    ) -> MuZeroActorState:
+        """Replicate the key."""
+        return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
+
+    def update_experience(
+        self,
+        networks: MuZeroNetworks,
+        experience: ReplayState,
+        initial_state: MuZeroActorState,
+        final_state: MuZeroActorState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> ReplayState:
+        """Add the rows, and set the priorities of completed sequences from the actor's values.
+
+        Sequences do not begin in the final row of an episode.
+
+        Raises:
+            ConfigError: frame_stack is set, but a lost life ends episodes without clearing stacks.
+        """
+        del networks, initial_state, final_state
+        spec = self._replay_spec
+        clock = count_env_steps(
+            experience.clock,
+            trajectory.valid,
+            trajectories_per_cycle=self._run_spec.trajectories_per_cycle,
+        )
+        experience = dataclasses.replace(experience, clock=clock)
+        rows = replay.rows_of(trajectory, self._frame_stack, trajectory.extras)
+        experience = replay.add(spec, experience, rows, (), actor_id)
+        ids = replay.newest(spec, experience, actor_id)
+        rows = replay.read(spec, experience, ids).rows
+        rows = jax.tree.map(lambda x: x[spec.num_context_rows :], rows)
+        # The random actions behind an episode's end have no part in a priority.
+        targets = self._targets(jax.random.key(0), rows, rows.extras)
+        error = jnp.abs(rows.extras.value[0] - targets.value[0]) + _LEAST_PRIORITY
+        priority = jnp.where(targets.policy_mask[0], error, 0.0)
+        return replay.update_priorities(spec, experience, ids, priority)
+
+    def loss(
+        self, networks: MuZeroNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
+        """Return the loss of a batch from the replay, and the replay with new priorities."""
+        spec = self._replay_spec
+        sample_key, plan_key, action_key = jax.random.split(key, 3)
+        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
+        sample = replay.sample(spec, experience, sample_key, self._batch_size)
+        rows = replay.as_seen(sample.sequences.rows, self._frame_stack)
+        planned = self._reanalyse(networks, plan_key, rows)
+        targets = self._targets(action_key, rows, planned)
+        config = self._config_at(experience)
+        exponent = config.importance_exponent if spec.priority_exponent else None
+        weights = replay.sample_weights(sample.probability, sample.num_sequences, exponent)
+        first = jax.tree.map(lambda x: x[0], rows.env_step.observation)
+        loss, error, metrics = self.loss_of_batch(networks.online, first, targets, weights)
+        if spec.priority_exponent:
+            experience = replay.update_priorities(
+                spec, experience, sample.ids, error + _LEAST_PRIORITY
+            )
+        metrics |= self._replay_ratio.metrics(experience, step, sample.num_sequences)
+        return loss, (experience, metrics)
+
+    def loss_of_batch(
+        self, params: PyTree, observation: PyTree, targets: UnrollTargets, weights: jax.Array
+    ) -> tuple[jax.Array, jax.Array, Metrics]:
+        """Return the loss `[]`, errors of the first values `[n]`, and metrics.
+
+        The mean over the batch of all learner devices of the weighted cross-entropies of rewards,
+        values and policies, those of the unrolled steps divided by K (appendix G of MuZero).
+
+        Args:
+            params: differentiated.
+            observation: `[n, ...]`, of the first rows.
+            targets: of sequences `[K + 1, n]`.
+            weights: `[n]`, importance weights.
+        """
+        model, share = self.model, 1.0 / self._config.unroll_length
+
+        def advance(latent: PyTree, action: jax.Array):
+            latent, reward = model.advance(params, scale_gradient(latent, 0.5), action)
+            return latent, (reward, model.predict(params, latent))
+
+        latent = model.represent(params, observation)
+        first = model.predict(params, latent)
+        _, (reward, later) = jax.lax.scan(advance, latent, targets.action)
+        predicted = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), first, later)
+        per_step = jnp.full(targets.value.shape, share).at[0].set(1.0)
+        value_loss = model.value.cross_entropy(predicted.value, targets.value)
+        policy_loss = -jnp.sum(targets.policy * jax.nn.log_softmax(predicted.policy), axis=-1)
+        losses = {
+            "reward_loss": (model.reward.cross_entropy(reward, targets.reward), per_step[1:]),
+            "value_loss": (value_loss, per_step),
+            "policy_loss": (policy_loss, per_step),
+        }
+        masks = (targets.reward_mask, targets.value_mask, targets.policy_mask)
+        every = jnp.ones_like(weights, bool)
+        means = {
+            name: masked_mean(weights * jnp.sum(jnp.where(mask, each * scale, 0.0), axis=0), every)
+            for (name, (each, scale)), mask in zip(losses.items(), masks, strict=True)
+        }
+        value = model.value.decode(first.value)
+        metrics = means | {
+            "value": masked_mean(value, targets.value_mask[0]),
+            "value_target": masked_mean(targets.value[0], targets.value_mask[0]),
+            "importance_weight": masked_mean(weights, every),
+        }
+        cost = self._config.value_cost
+        loss = means["reward_loss"] + cost * means["value_loss"] + means["policy_loss"]
+        return loss, jnp.abs(jax.lax.stop_gradient(value) - targets.value[0]), metrics
+
+    def optimize(
+        self,
+        networks: MuZeroNetworks,
+        opt_state: MuZeroOptState,
+        grads: MuZeroNetworks,
+        experience: ReplayState,
+    ) -> tuple[MuZeroNetworks, MuZeroOptState]:
+        """Take an Adam step; copy to the target networks every `target_period` updates."""
+        rate = self._config_at(experience).learning_rate
+        online, adam = descend(
+            self._adam, networks.online, opt_state.adam, grads.online, learning_rate=rate
+        )
+        # If the last update of a period was discarded, the next one copies.
+        num_periods = (experience.clock.step + 1) // self._config.target_period
+        target = networks.target
+        if self._has_target:
+            is_due = num_periods > opt_state.num_periods
+            target = jax.lax.cond(is_due, lambda: online, lambda: networks.target)
+        return (
+            MuZeroNetworks(online=online, target=target),
+            MuZeroOptState(adam=adam, num_periods=num_periods),
+        )
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Return the number of updates that keeps the replay ratio exactly."""
+        return self._replay_ratio.num_updates_in(cycle)
+
+    def actor_networks(self, networks: MuZeroNetworks) -> PyTree:
+        """Return the online parameters."""
+        return networks.online
+
+    @property
+    def _has_target(self) -> bool:
+        config = self._config
+        return config.reanalyse_fraction > 0.0 and config.reanalyse_with == "target"
+
+    def _config_at(self, experience: ReplayState) -> GumbelMuZeroConfig:
+        total = self._run_spec.total_env_steps
+        return at_env_steps(self._config, experience.clock.env_steps, total_env_steps=total)
+
+    def _plan(
+        self, params: PyTree, key: jax.Array, env_step: EnvStep, *, gumbel_scale: float = 1.0
+    ) -> Plan:
+        return plan(
+            self.model,
+            params,
+            key,
+            env_step.observation,
+            settings=self._search,
+            action_mask=env_step.action_mask,
+            gumbel_scale=gumbel_scale,
+        )
+
+    def _reanalyse(self, networks: MuZeroNetworks, key: jax.Array, rows: Row) -> Planned:
+        """Return policies and values of rows `[K + n_step + 1, n]`, of some sequences anew."""
+        stored = rows.extras
+        count = round(self._config.reanalyse_fraction * self._batch_size)
+        if not count:
+            return stored
+        params = networks.target if self._has_target else networks.online
+        some = jax.tree.map(lambda x: x[:, :count], rows.env_step)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), some)
+        planned = self._plan(jax.lax.stop_gradient(params), key, flat)
+        fresh = Planned(policy=planned.policy, value=planned.value)
+        return jax.tree.map(
+            lambda new, old: jnp.concatenate(
+                [new.reshape(*old.shape[:1], count, *old.shape[2:]), old[:, count:]], axis=1
+            ),
+            fresh,
+            stored,
+        )
+
+    def _targets(self, key: jax.Array, rows: Row, planned: Planned) -> UnrollTargets:
+        return unroll_targets(
+            key,
+            rows.env_step,
+            action=rows.action,
+            policy=planned.policy[: self._config.unroll_length + 1],
+            values=planned.value,
+            discount=self._config.discount,
+            n_step=self._config.n_step,
+        )

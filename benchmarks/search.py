@@ -1,0 +1,175 @@
+"""Measure what search costs in acting: act cycles against mctx alone, with the same networks.
+
+    python -m benchmarks.search [CONFIG] [--simulations 2 8 16 50] [--json FILE]
+
+The config's agent is `gumbel_muzero`; needs the extra `search`. For each number of simulations:
+
+- act cycle: fused acting, with the environment, the stored rows and the statistics;
+- bare: as many calls of `mctx.gumbel_muzero_policy` in a jitted loop, with the agent's networks and
+  mctx's own settings, and nothing else.
+
+The rate of an act cycle over the bare one is the share of its time that search takes, and the
+number of simulations per second relative to mctx.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import mctx
+
+from benchmarks import harness
+from benchmarks.harness import Result
+from sebulba.acting.act_cycle import BufferAllocator, init_carry
+from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.config import Config
+from sebulba.config.loading import load_config
+from sebulba.envs import make_environment
+from sebulba.ring.timing import WallClock
+from sebulba.types import PyTree, RunSpec
+from sebulba_agents.gumbel_muzero import GumbelMuZero
+
+_CONFIG = "configs/gumbel_muzero_cartpole.yaml"
+
+
+class Acting:
+    """Work: act cycles of an agent, or searches alone, with one number of simulations."""
+
+    def __init__(self, config: Config, num_simulations: int, num_cycles: int):
+        self._config, self._num_cycles = config, num_cycles
+        self._settings = dataclasses.replace(config.agent, num_simulations=num_simulations)
+        self._device = jax.local_devices()[0]
+        self._environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
+        run_spec = RunSpec(
+            environment=self._environment.spec,
+            num_envs=config.actor.num_envs,
+            num_actors=1,
+            num_learner_devices=1,
+            trajectory_length=config.actor.trajectory_length,
+            trajectories_per_cycle=1,
+            total_env_steps=1,
+        )
+        self.agent = GumbelMuZero(self._settings, run_spec)
+        networks = jax.jit(self.agent.init_networks)(jax.random.key(0))
+        self.networks = self.agent.actor_networks(networks)
+        self.env_step = self._environment.reset()
+        self._carry = init_carry(
+            self.agent,
+            self.networks,
+            self.env_step,
+            key=jax.random.key(1),
+            global_actor_id=0,
+            device=self._device,
+            tracker=EpisodeTracker(),
+        )
+        length = config.actor.trajectory_length
+        self._cycle = FusedCycle(
+            self.agent,
+            self._environment.fused(),
+            device=self._device,
+            allocate=BufferAllocator(
+                self.agent,
+                self.networks,
+                self._carry,
+                trajectory_length=length,
+                device=self._device,
+            ),
+            trajectory_length=length,
+            clock=WallClock(),
+        )
+        self.num_rows = num_cycles * length * config.actor.num_envs
+
+    def act(self) -> int:
+        """Run act cycles, and return the number of searches."""
+        for _ in range(self._num_cycles):
+            self._carry, result = self._cycle(self.networks, self._carry)
+        jax.block_until_ready(result.trajectory)
+        return self.num_rows
+
+    def bare(self) -> Callable[[], int]:
+        """Return work of as many searches by mctx, one batch after another."""
+        model = self.agent.model
+
+        def recurrent(params: PyTree, key: jax.Array, action: jax.Array, latent: PyTree):
+            step = model.step(params, latent, action)
+            return mctx.RecurrentFnOutput(
+                reward=step.reward,
+                discount=step.discount,
+                prior_logits=step.policy,
+                value=step.value,
+            ), step.latent
+
+        def search(params: PyTree, carry: tuple[PyTree, jax.Array], key: jax.Array):
+            root = model.root(params, carry)
+            output = mctx.gumbel_muzero_policy(
+                params,
+                key,
+                mctx.RootFnOutput(
+                    prior_logits=root.policy, value=root.value, embedding=root.latent
+                ),
+                recurrent,
+                self._settings.num_simulations,
+                max_num_considered_actions=self._settings.max_considered_actions,
+            )
+            # The next observation depends on the action, so that no search can be left out.
+            shift = 1e-6 * jnp.sum(output.action.astype(jnp.float32))
+            carry = jax.tree.map(lambda x: x + shift.astype(x.dtype), carry)
+            return carry, output.action_weights
+
+        @jax.jit
+        def loop(params: PyTree, observation: PyTree, key: jax.Array):
+            keys = jax.random.split(key, self._config.actor.trajectory_length)
+            return jax.lax.scan(functools.partial(search, params), observation, keys)
+
+        observation = jax.tree.map(jnp.array, self.env_step.observation)
+
+        def run() -> int:
+            for number in range(self._num_cycles):
+                result = loop(self.networks, observation, jax.random.key(number))
+            jax.block_until_ready(result)
+            return self.num_rows
+
+        return run
+
+
+def measure(config: Config, simulations: list[int], *, num_cycles: int, repeats: int) -> Result:
+    """Measure searches per second, in act cycles and alone."""
+    work: dict[str, Callable[[], int]] = {}
+    for number in simulations:
+        acting = Acting(config, number, num_cycles)
+        work[f"act cycle, {number} simulations"] = acting.act
+        work[f"bare, {number} simulations"] = acting.bare()
+    rates = harness.interleave(work, repeats)
+    return Result(
+        name=f"search, {config.env.suite} {config.env.id}",
+        unit="env steps/s",
+        rates=rates,
+        ratios={
+            f"act cycle / bare, {number} simulations": rates[
+                f"act cycle, {number} simulations"
+            ].over(rates[f"bare, {number} simulations"])
+            for number in simulations
+        },
+        settings={"envs": config.actor.num_envs, "T": config.actor.trajectory_length},
+    )
+
+
+def main() -> None:
+    """Measure, print, and write JSON if asked to."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("config", nargs="?", default=_CONFIG)
+    parser.add_argument("--simulations", type=int, nargs="+", default=[2, 8, 16, 50])
+    parser.add_argument("--cycles", type=int, default=20, help="act cycles of a repeat")
+    arguments = parser.parse_args()
+    config = load_config(arguments.config, [])
+    result = measure(
+        config, arguments.simulations, num_cycles=arguments.cycles, repeats=arguments.repeats
+    )
+    harness.report([result], arguments.json)
+
+
+if __name__ == "__main__":
+    main()
