@@ -3,7 +3,8 @@
 `python -m benchmarks.results --add RUN_DIR …` first adds the record of each finished run: its
 config, versions, command, and a thinned learning curve. The page is a function of the records in
 `docs/results/`, of other systems' figures in `peers.json` there, and of `results_by_hand.md`, so
-that writing it again gives the same bytes.
+that writing it again gives the same bytes. Beside a record there may be the output of
+`sebulba.evaluate --json`, for figures of policies without noise.
 """
 
 import argparse
@@ -37,8 +38,8 @@ wall time is the slowest run's, and the machine did other work at the same time.
 _PEERS = """
 Figures of other systems for the same tasks and numbers of env steps:
 
-| config | ours | other system | its return | how it was measured |
-|---|---|---|---|---|
+| config | ours | ours without noise | other system | its return | how it was measured |
+|---|---|---|---|---|---|
 """
 _COMMANDS = """
 The command of the first seed of each row:
@@ -168,9 +169,18 @@ def _peers(folder: pathlib.Path, groups: dict[str, list[dict[str, Any]]]) -> str
                 each["summary"]["final_episode_return_mean"] for each in groups[peer["config"]]
             ]
             own = f"{interquartile_mean(finals):,.1f}"
-            cells = (f"`{peer['config']}`", own, peer["system"], peer["return"], peer["how"])
+            name = f"`{peer['config']}`"
+            greedy = _greedy(folder / "results" / "records" / peer["config"])
+            cells = (name, own, greedy, peer["system"], peer["return"], peer["how"])
             rows += f"| {' | '.join(cells)} |\n"
     return _PEERS + rows if rows else ""
+
+
+def _greedy(directory: pathlib.Path) -> str:
+    """Return the interquartile mean over seeds of evaluations in the directory of the records."""
+    files = sorted(directory.glob("evaluation-*.json"))
+    means = [json.loads(path.read_text())["statistics"]["return_mean"] for path in files]
+    return f"{interquartile_mean(means):,.1f}" if means else "–"
 
 
 def _without_run_dir(command: Sequence[str]) -> Iterator[str]:
