@@ -21,7 +21,11 @@ def main() -> None:
     parser.add_argument(
         "--copy", metavar="NAME", help="copy the config NAME to the working directory, to edit it"
     )
-    name = parser.parse_args().copy
+    parser.add_argument("name", nargs="?", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.name is not None:
+        parser.error(f"to copy a config to the working directory: --copy {arguments.name}")
+    name = arguments.copy
     if name is None:
         shipped = shipped_configs()
         width = max(map(len, shipped), default=0)

@@ -143,7 +143,7 @@ def check_legal(
             failure = (
                 f"trajectory.env_steps.action_mask ({sensitivity.items[-1].place}, all rows):"
                 " expected the loss to use it, since illegal actions have no probability and no"
-                " value; making all actions legal changed neither the loss nor its gradients"
+                " value, got the same loss and gradients with all actions legal"
             )
             cause = "the loss takes policies or greatest values over illegal actions"
     detail = f"{len(recording.trajectories)} trajectories, sampled and greedy"

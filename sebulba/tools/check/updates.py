@@ -163,9 +163,9 @@ def _wrong_period(
     # The first copy may come before the first update, or after a whole period.
     if copies[0] > _PERIOD or np.any(np.diff(copies) != _PERIOD):
         return (
-            f"{name} (updates {', '.join(map(str, copies))}): expected a change in every"
-            f" {_PERIOD}rd of {len(changes)} updates with agent.target_period {_PERIOD}, and the"
-            f" first until update {_PERIOD}; likely cause: the target network is not kept between"
+            f"{name} (updates 0 … {len(changes) - 1}): expected a change in every {_PERIOD}rd with"
+            f" agent.target_period {_PERIOD}, and the first until update {_PERIOD}, got changes in"
+            f" {', '.join(map(str, copies))}; likely cause: the target network is not kept between"
             " copies, or the period does not count updates from the first one on"
         )
     if set(np.flatnonzero(publishes)) <= set(copies) and len(learns) > len(copies):

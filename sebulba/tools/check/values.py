@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import jax
 import numpy as np
 
@@ -206,9 +207,12 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
 def _depends_on_policy(values: _Values) -> str | None:
     """Change the policy: with episodes of one step, values have to learn the same from a replay.
 
-    Unless the loss uses the stored policy, as importance weights do.
+    Unless the loss uses the stored policy, as importance weights do. Only of continuous actions:
+    whether a leaf matters to discrete ones may not show, and values of action values are acting.
     """
     trainer = values.trainer
+    if not isinstance(trainer.subject.run_spec.environment.action_space, gymnasium.spaces.Box):
+        return None
     items, networks = trainer.sensitivity.items, trainer.sensitivity.networks
     pairs = [*zip(values.leaves, trainer.policy.is_acting, strict=True)]
     is_apart = any(values.leaves) and not any(a and b for a, b in pairs)

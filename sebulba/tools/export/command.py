@@ -94,7 +94,10 @@ def export_policy(
             "num_envs": num_envs,
             "num_parameters": len(parameters),
             "num_states": len(states),
-            "observation": jax.tree.map(str, _batch(environment.observation, num_envs)),
+            "observation": jax.tree.map(
+                lambda x: {"shape": list(x.shape), "dtype": str(x.dtype)},
+                _batch(environment.observation, num_envs),
+            ),
             "action_space": str(space),
             "action_dtype": str(space.dtype),
             "platforms": platforms,

@@ -258,7 +258,6 @@ FAULTS = [
     ("ValueCost", "ppo", "values"),
     ("IgnoresPenalties", "ppo", "symmetry"),
     ("KeepsTheMean", "ppo", "advantages"),
-    ("IgnoresMask", "impala", "legal"),
     ("IgnoresMask", "ddqn", "legal"),
     ("LearnsIllegalActions", "ddqn", "legal"),
     ("PrioritiesOfOthers", "r2d2", "priorities"),
@@ -294,6 +293,16 @@ def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name,
     assert "expected" in detail
     assert any(word in detail for word in (" got ", "changing "))
     assert "likely cause: " in detail or short_name == "splitting"
+
+
+@pytest.mark.slow
+def test_a_policy_gradient_that_ignores_masks_does_not_even_run():
+    """An illegal action has probability 0, so its log-probability is not finite."""
+    env = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
+    config = dataclasses.replace(config_of(faulty("IgnoresMask", IMPALA)), env=env)
+    found = failures(check(config).results)
+    assert "actors and learner run" in found
+    assert "not finite" in found["actors and learner run"]
 
 
 @pytest.mark.slow
