@@ -15,7 +15,7 @@ from flax.linen.initializers import zeros_init
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.convolutions import Conv
-from sebulba.toolkit.torsos import ObservationTorso, check_network
+from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network
 from sebulba.toolkit.two_hot import TwoHot
 from sebulba.types import PyTree, RunSpec
 from sebulba_agents.planning import Root, Step
@@ -122,8 +122,7 @@ class ImageRepresentation(nn.Module):
     def __call__(self, observation: jax.Array) -> jax.Array:
         """Return `[N, H, W, C]` of images `[N, ...]`, channels first or last."""
         (image,) = jax.tree.leaves(observation)
-        x = image.astype(jnp.float32) / (255.0 if image.dtype == jnp.uint8 else 1.0)
-        x = jnp.moveaxis(x, 1, -1) if x.shape[1] <= x.shape[3] else x
+        x = as_channels_last(image)
         x = nn.relu(Conv(self.channels, (3, 3), strides=1 if _is_small(x) else 2)(x))
         while not _is_small(x):
             x = ResidualBlock(self.channels)(x)

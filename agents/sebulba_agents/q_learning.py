@@ -1,4 +1,4 @@
-"""What Q-learning agents share: networks, their optimizer, and the arithmetic of targets."""
+"""What Q-learning agents share: networks, and the arithmetic of targets."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
-from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.learner_clock import LearnerClock
 from sebulba.toolkit.lstm import core_class, join_past
-from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.references import Core, Network
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
-from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.torsos import MLPTorso, ObservationTorso, fold_time
 from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
 from sebulba.types import EnvStep, PyTree, RunSpec
-from sebulba_agents.replay_config import QLearningConfig
 
 # Added to priorities, so that a sequence with TD errors of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6
@@ -103,62 +98,6 @@ def make_torso(network: Network, hidden_sizes: Sequence[int]) -> nn.Module:
     """Return the network that a config names."""
     # An mlp has no scope around it, which keeps the paths and initial values of its parameters.
     return MLPTorso(hidden_sizes) if network == "mlp" else ObservationTorso(network, hidden_sizes)
-
-
-@pytree_dataclass
-class QNetworks:
-    """The parameters, and their delayed copy."""
-
-    online: PyTree
-    target: PyTree
-
-
-@pytree_dataclass
-class QOptState:
-    """The optimizer's state."""
-
-    adam: PyTree
-    num_periods: jax.Array  # [] int32, target periods before the last copy
-
-
-def with_copy(online: PyTree) -> QNetworks:
-    """Return parameters and their copy as target parameters."""
-    return QNetworks(online=online, target=jax.tree.map(jnp.copy, online))
-
-
-class QOptimizer:
-    """Adam for the online parameters, and periodic copies to the target parameters."""
-
-    def __init__(self, config: QLearningConfig, run_spec: RunSpec):
-        self._config = config
-        self._total_env_steps = run_spec.total_env_steps
-        self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
-
-    def init(self, networks: QNetworks) -> QOptState:
-        """Return the initial state."""
-        return QOptState(adam=self._adam.init(networks.online), num_periods=jnp.int32(0))
-
-    def step(
-        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, clock: LearnerClock
-    ) -> tuple[QNetworks, QOptState]:
-        """Return networks and state after the optimisation step of the clock."""
-        config = at_env_steps(self._config, clock.env_steps, total_env_steps=self._total_env_steps)
-        online, adam = descend(
-            self._adam,
-            networks.online,
-            opt_state.adam,
-            grads.online,
-            learning_rate=config.learning_rate,
-        )
-        # If the last update of a period was discarded, the next one copies.
-        num_periods = (clock.step + 1) // config.target_period
-        target = jax.lax.cond(
-            num_periods > opt_state.num_periods, lambda: online, lambda: networks.target
-        )
-        return (
-            QNetworks(online=online, target=target),
-            QOptState(adam=adam, num_periods=num_periods),
-        )
 
 
 def num_discrete_actions(run_spec: RunSpec, agent: str) -> int:
