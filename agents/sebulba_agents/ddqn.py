@@ -81,7 +81,7 @@ class DDQN:
         self._loss = loss
         self._values = values
         self._run_spec = run_spec
-        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
+        check_network(config.torso, run_spec.environment.observation)
         self._replay = transition_replay(
             config,
             run_spec,
@@ -94,8 +94,7 @@ class DDQN:
         num_actions = num_discrete_actions(run_spec, config.name)
         self.network = network or QNetwork(
             num_actions=num_actions,
-            network=config.network,
-            hidden_sizes=config.hidden_sizes,
+            torso=config.torso,
             dueling_size=config.dueling_size,
         )
         self.exploration = ScheduledExploration(

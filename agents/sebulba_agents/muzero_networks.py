@@ -15,6 +15,7 @@ from flax.linen.initializers import zeros_init
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.convolutions import Conv
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network
 from sebulba.toolkit.two_hot import TwoHot
 from sebulba.types import PyTree, RunSpec
@@ -49,9 +50,7 @@ class MuZeroNetwork(nn.Module):
                 config.channels, config.num_blocks, config.model_sizes, config.num_bins
             )
         else:
-            self.representation = VectorRepresentation(
-                config.network, config.hidden_sizes, config.latent_size
-            )
+            self.representation = VectorRepresentation(config.torso, config.latent_size)
             self.dynamics = VectorDynamics(config.latent_size, config.model_sizes, config.num_bins)
         self.prediction = Heads(config.model_sizes, (self.num_actions, config.num_bins))
 
@@ -86,14 +85,13 @@ class MuZeroNetwork(nn.Module):
 class VectorRepresentation(nn.Module):
     """The network that the config names, and a linear layer."""
 
-    network: str
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
     latent_size: int
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return `[N, L]`."""
-        features = ObservationTorso(self.network, self.hidden_sizes)(observation)  # type: ignore[arg-type]
+        features = ObservationTorso(self.torso)(observation)
         return nn.Dense(self.latent_size)(features)
 
 
@@ -264,8 +262,12 @@ def check_muzero(config: GumbelMuZeroConfig, run_spec: RunSpec) -> None:
         )
     observation = run_spec.environment.observation
     if config.network != "resnet":
-        check_network(config.network, config.hidden_sizes, observation)
+        check_network(config.torso, observation)
         return
+    if config.compute_dtype != "float32":
+        raise ConfigError(
+            f"agent.compute_dtype: resnet computes in float32, got {config.compute_dtype}"
+        )
     shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
     if len(shapes) != 1 or len(shapes[0]) != 3:
         raise ConfigError(

@@ -1,7 +1,5 @@
 """What Q-learning agents share: networks, and the arithmetic of targets."""
 
-from collections.abc import Sequence
-
 import flax.linen as nn
 import gymnasium
 import jax
@@ -9,9 +7,10 @@ import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.lstm import core_class, join_past
-from sebulba.toolkit.references import Core, Network
+from sebulba.toolkit.references import Core
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import MLPTorso, ObservationTorso, fold_time
 from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
 from sebulba.types import EnvStep, PyTree, RunSpec
@@ -38,14 +37,13 @@ class QNetwork(nn.Module):
     """Torso, and a dueling or linear head."""
 
     num_actions: int
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
     dueling_size: int | None
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
-        features = make_torso(self.network, self.hidden_sizes)(observation)
+        features = make_torso(self.torso)(observation)
         if self.dueling_size is None:
             return nn.Dense(self.num_actions)(features)
         return DuelingHead(self.num_actions, self.dueling_size)(features)
@@ -55,8 +53,7 @@ class RecurrentQNetwork(nn.Module):
     """Torso, recurrent core that also sees last action and reward, dueling head."""
 
     num_actions: int
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
     lstm_size: int
     dueling_size: int
     core: Core = "lstm"
@@ -83,7 +80,7 @@ class RecurrentQNetwork(nn.Module):
         Returns:
             Q `[T, B, A]`, and the core's state after the last row.
         """
-        features = fold_time(make_torso(self.network, self.hidden_sizes), observation)
+        features = fold_time(make_torso(self.torso), observation)
         last_action = jax.nn.one_hot(last_action, self.num_actions, dtype=jnp.float32)
         inputs = join_past(features, reward, last_action, is_first)
         x, state = core_class(self.core)(self.lstm_size)(inputs, is_first, state)
@@ -94,10 +91,12 @@ class RecurrentQNetwork(nn.Module):
         return core_class(self.core)(self.lstm_size, parent=None).initial_state(batch_size)
 
 
-def make_torso(network: Network, hidden_sizes: Sequence[int]) -> nn.Module:
+def make_torso(torso: TorsoSettings) -> nn.Module:
     """Return the network that a config names."""
     # An mlp has no scope around it, which keeps the paths and initial values of its parameters.
-    return MLPTorso(hidden_sizes) if network == "mlp" else ObservationTorso(network, hidden_sizes)
+    if torso.network == "mlp":
+        return MLPTorso(torso.hidden_sizes, dtype=jnp.dtype(torso.compute_dtype))
+    return ObservationTorso(torso)
 
 
 def num_discrete_actions(run_spec: RunSpec, agent: str) -> int:

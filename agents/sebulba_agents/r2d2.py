@@ -84,7 +84,7 @@ class R2D2:
         """
         self._config = config
         self._run_spec = run_spec
-        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
+        check_network(config.torso, run_spec.environment.observation)
         self._frame_stack = frame_stack(config.frame_stack, config.frame_stack_fill, run_spec)
         self._replay_spec = replay_spec(
             config,
@@ -100,8 +100,7 @@ class R2D2:
         )
         self.network = RecurrentQNetwork(
             num_actions=num_discrete_actions(run_spec, "r2d2"),
-            network=config.network,
-            hidden_sizes=config.hidden_sizes,
+            torso=config.torso,
             lstm_size=config.lstm_size,
             dueling_size=config.dueling_size,
             core=config.core,
