@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.errors import ConfigError, calling
+from sebulba.pytree import describe_inline
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration, greedy_action
 from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.reductions import masked_mean
@@ -77,7 +79,7 @@ class DDQN:
             ConfigError: the settings or the environment do not suit the agent.
         """
         self._loss = loss
-        self._values = values
+        self._own_values = values
         self._run_spec = run_spec
         check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
         self._replay = transition_replay(
@@ -89,9 +91,9 @@ class DDQN:
             priority_exponent=config.priority_exponent,
             importance_exponent=config.importance_exponent,
         )
-        num_actions = num_discrete_actions(run_spec, config.name)
+        self._num_actions = num_discrete_actions(run_spec, config.name)
         self.network = network or QNetwork(
-            num_actions=num_actions,
+            num_actions=self._num_actions,
             network=config.network,
             hidden_sizes=config.hidden_sizes,
             dueling_size=config.dueling_size,
@@ -134,7 +136,7 @@ class DDQN:
         self, networks: PyTree, actor_state: ExplorationState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], ExplorationState]:
         """Select the action with the greatest Q, or with probability ε a random one."""
-        q = self._values(self.network.apply(networks, env_step.observation))
+        q = self._values(self._outputs(networks, env_step.observation), num_axes=2)
         action, actor_state = self.exploration.act(actor_state, q, env_step, greedy=greedy)
         return action, (), actor_state
 
@@ -181,18 +183,59 @@ class DDQN:
         """
         online, target = networks.online, jax.lax.stop_gradient(networks.target)
         each = jnp.arange(len(batch.reward))
-        taken = self.network.apply(online, batch.observation)[each, batch.action]
-        next_values = self._values(self.network.apply(online, batch.next_observation))
+        taken = self._outputs(online, batch.observation)[each, batch.action]
+        next_values = self._values(self._outputs(online, batch.next_observation), num_axes=2)
         next_action = greedy_action(next_values, batch.next_action_mask)
-        following = self.network.apply(target, batch.next_observation)[each, next_action]
-        losses, td_error = self._loss(taken, following, batch)
+        following = self._outputs(target, batch.next_observation)[each, next_action]
+        losses, td_error = self._losses(taken, following, batch)
         drawn = batch.weight > 0.0
         metrics = {
-            "q_taken": masked_mean(self._values(taken), drawn),
+            "q_taken": masked_mean(self._values(taken, num_axes=1), drawn),
             "td_error": masked_mean(jnp.abs(td_error), drawn),
             "importance_weight": masked_mean(batch.weight, drawn),
         }
         return masked_mean(batch.weight * losses, jnp.ones_like(drawn)), td_error, metrics
+
+    def _outputs(self, params: PyTree, observation: PyTree) -> jax.Array:
+        """Return outputs `[n, A, ...]`, checked: JAX would clamp the indices of missing actions."""
+        outputs = self.network.apply(params, observation)
+        n = jax.tree.leaves(observation)[0].shape[0]
+        if getattr(outputs, "shape", ())[:2] != (n, self._num_actions):
+            raise ConfigError(
+                f"DDQN(network=...): expected {type(self.network).__name__} to return an array"
+                f" [{n}, {self._num_actions}, ...], for {n} observations and {self._num_actions}"
+                f" actions, got {describe_inline(outputs)}"
+            )
+        return outputs
+
+    def _values(self, outputs: jax.Array, *, num_axes: int) -> jax.Array:
+        """Return action values, with the first axes of the outputs: `[n, A]` or `[n]`."""
+        given = f"outputs {describe_inline(outputs)}"
+        with calling("DDQN(values=...)", given=given):
+            values = self._own_values(outputs)
+        expected = outputs.shape[:num_axes]
+        if getattr(values, "shape", None) != expected:
+            raise ConfigError(
+                f"DDQN(values=...): expected action values {list(expected)}, got"
+                f" {describe_inline(values)}; it was called with {given}"
+            )
+        return values
+
+    def _losses(
+        self, taken: jax.Array, following: jax.Array, batch: Transitions
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return losses `[n]` and TD errors `[n]`."""
+        given = f"taken {describe_inline(taken)} and following {describe_inline(following)}"
+        with calling("DDQN(loss=...)", given=given):
+            returned = self._loss(taken, following, batch)
+        n = len(taken)
+        is_pair = isinstance(returned, tuple) and len(returned) == 2
+        if not (is_pair and all(getattr(each, "shape", None) == (n,) for each in returned)):
+            raise ConfigError(
+                f"DDQN(loss=...): expected a pair of arrays [{n}], losses and TD errors, got"
+                f" {describe_inline(returned)}; it was called with {given}"
+            )
+        return returned
 
     def optimize(
         self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState

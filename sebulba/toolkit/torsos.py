@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax.linen.initializers import orthogonal
 
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, calling
+from sebulba.pytree import describe_inline
 from sebulba.toolkit.convolutions import Conv, max_pool
 from sebulba.toolkit.references import Network, load
 from sebulba.types import PyTree
@@ -167,7 +168,8 @@ def check_network(network: Network, hidden_sizes: Sequence[int], observation: Py
 
     Raises:
         ConfigError: there is no image, or a too small one, for convolutions; or the user's network
-            does not exist, returns no features, or has more than parameters.
+            does not exist, is no flax module, raises, returns no features, or has more than
+            parameters.
     """
     if network in _CONVOLUTIONS:
         _check_images(network, observation)
@@ -195,8 +197,15 @@ def _check_images(network: str, observation: PyTree) -> None:
 
 def _make_own(network: str, hidden_sizes: Sequence[int]) -> nn.Module:
     factory = load(network, key="agent.network")
-    takes_sizes = "hidden_sizes" in inspect.signature(factory).parameters
-    return factory(**{"hidden_sizes": hidden_sizes} if takes_sizes else {})
+    with calling(f"agent.network: {network}()", given="hidden_sizes, if it is a parameter"):
+        takes_sizes = "hidden_sizes" in inspect.signature(factory).parameters
+        module = factory(**{"hidden_sizes": hidden_sizes} if takes_sizes else {})
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"agent.network: expected {network}() to be a flax.linen.Module, got"
+            f" {type(module).__name__}. For flax NNX, wrap it: docs/tutorials/own_network.md"
+        )
+    return module
 
 
 def _check_own(network: str, hidden_sizes: Sequence[int], observation: PyTree) -> None:
@@ -204,10 +213,11 @@ def _check_own(network: str, hidden_sizes: Sequence[int], observation: PyTree) -
     batch = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape), leaf.dtype), observation
     )
-    features, variables = jax.eval_shape(
-        lambda x: ObservationTorso(network, hidden_sizes).init_with_output(jax.random.key(0), x),
-        batch,
-    )
+    torso = ObservationTorso(network, hidden_sizes)
+    with calling(f"agent.network: {network}", given=f"observations {describe_inline(batch)}"):
+        features, variables = jax.eval_shape(
+            lambda x: torso.init_with_output(jax.random.key(0), x), batch
+        )
     if not (
         isinstance(features, jax.ShapeDtypeStruct)
         and features.ndim == 2
@@ -216,7 +226,8 @@ def _check_own(network: str, hidden_sizes: Sequence[int], observation: PyTree) -
     ):
         raise ConfigError(
             f"agent.network: expected {network} to return features, floats of the shape [N, F], for"
-            f" N observations, got {features} for {num}"
+            f" N observations, got {describe_inline(features)} for observations"
+            f" {describe_inline(batch)}"
         )
     if others := set(variables) - {"params"}:
         raise ConfigError(
