@@ -7,9 +7,17 @@ import time
 import pytest
 
 from tests.docs.blocks import ROOT, blocks_of
+from tests.hosts.losing_nodes import (
+    DEADLINE_S,
+    HEARTBEAT,
+    NUM_ENV_STEPS,
+    NUM_KILLS,
+    SLOW,
+    check_end,
+    variables,
+)
 from tests.hosts.processes import checkpoints, free_port
 from tests.hosts.slurm_cluster import IS_HERE, Cluster
-from tests.hosts.test_ray import DEADLINE_S, NUM_KILLS, WAITING, check_end, variables
 from tests.subprocesses import wait_for
 
 pytestmark = [
@@ -39,11 +47,8 @@ def write_scripts(path, config, *flags):
 
 def test_a_requeued_job_reaches_its_goal_although_ten_nodes_are_killed(tmp_path, monkeypatch):
     run_dir, output, draw = tmp_path / "run", tmp_path / "output", random.Random(0)
-    small = ("--actor.threads-per-device", 1, "--actor.num-envs", 1, "--actor.trajectory-length", 5)
-    # At most 400 env steps/s, since environments wait: more than the kills leave time for.
-    flags = (*small, "--run.total-env-steps", 20_000, "--checkpoint.interval-s", 1)
-    flags += ("--distributed.heartbeat-timeout-s", 10)
-    script = write_scripts(tmp_path, WAITING, *flags)
+    config, *flags = SLOW
+    script = write_scripts(tmp_path, config, *flags, *HEARTBEAT)
     # Names of nodes resolve on a cluster, but not here.
     own = variables(JAX_COORDINATOR_ADDRESS=f"127.0.0.1:{free_port()}")
     for name, value in own.items():
@@ -71,4 +76,4 @@ def test_a_requeued_job_reaches_its_goal_although_ten_nodes_are_killed(tmp_path,
     print(f"{time.monotonic() - began:.0f} s: {end['JobState']}, {end['Restarts']} restarts")
     assert (end["JobState"], end["ExitCode"]) == ("COMPLETED", "0:0")
     assert int(end["Restarts"]) == NUM_KILLS
-    assert check_end(tmp_path)["env_steps"] >= 20_000
+    assert check_end(tmp_path)["env_steps"] >= NUM_ENV_STEPS
