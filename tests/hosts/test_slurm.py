@@ -28,8 +28,9 @@ pytestmark = [
 
 def write_scripts(path, config, *flags):
     """Write the page's scripts, for two nodes without GPUs; return that of the job."""
-    blocks = {each.text.splitlines()[1]: each for each in blocks_of(ROOT / "docs" / "clusters.md")}
-    start, job = blocks["# start.sh CONFIG RUN_DIR FLAGS..."].text, blocks["#SBATCH --nodes=4"].text
+    texts = [each.text for each in blocks_of(ROOT / "docs" / "clusters.md")]
+    (start,) = [text for text in texts if "# start.sh CONFIG RUN_DIR FLAGS" in text]
+    (job,) = [text for text in texts if "#SBATCH --nodes=4" in text]
     changes = {
         r"--nodes=4": "--nodes=2",
         r"#SBATCH --gpus-per-node=.*\n": "",
