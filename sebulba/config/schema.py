@@ -76,7 +76,7 @@ class LearnerConfig:
     """JAX function that maps the update over the learner devices; the results are equal."""
     gradients: Literal["float32", "bfloat16"] = "float32"
     """Type of the numbers in which gradients are averaged over the learner devices of all hosts;
-    bfloat16 halves the bytes that they send, and rounds each mean to 3 digits."""
+    bfloat16 halves the bytes that accelerators send, and rounds gradients to 3 digits."""
     cycle: Literal["auto", "one_program", "update_by_update"] = "auto"
     """one_program: all updates of a learner cycle are one jitted call; update_by_update: one call
     each; auto: update_by_update only for convolutions on a CPU, which are slow inside a loop."""

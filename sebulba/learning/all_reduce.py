@@ -65,6 +65,7 @@ class AllReduce:
         self.num_bytes = 0  # of the gradients of an update, as they leave a device
         self._dtype = config.gradients
         self._is_needed = len(learner_devices) > 1
+        self._is_on_cpu = learner_devices.devices[0].platform == "cpu"
         self._next_cycle = 0
         self._durations: collections.deque[float] = collections.deque(maxlen=_KEPT_PROBES)
         self._mean = map_over_learner_devices(
@@ -88,7 +89,9 @@ class AllReduce:
         self._next_cycle = num_cycles + _CYCLES_BETWEEN_PROBES
         is_first = not self._durations
         if is_first:
-            self.num_bytes = num_bytes(jax.eval_shape(lambda: _in_dtype(networks, self._dtype)))
+            # XLA on a CPU sends numbers of 16 bits as float32.
+            dtype = "float32" if self._is_on_cpu else self._dtype
+            self.num_bytes = num_bytes(jax.eval_shape(lambda: _in_dtype(networks, dtype)))
             self.clock.begin(COMPILE)
             self._run(networks)
         self.clock.begin(AGREEMENT)

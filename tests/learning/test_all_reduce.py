@@ -19,9 +19,10 @@ from tests.run.resuming import run_ring
 NETWORKS = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}
 
 
-def measured(*, num_devices=2, cycles=(1,), **config):
+def measured(*, num_devices=2, cycles=(1,), is_on_cpu=True, **config):
     devices = LearnerDevices(jax.devices()[:num_devices])
     all_reduce = AllReduce(devices, LearnerConfig(**config), WallClock())
+    all_reduce._is_on_cpu = is_on_cpu
     for cycle in cycles:
         all_reduce.measure(devices.replicate(NETWORKS), cycle)
     return all_reduce
@@ -33,9 +34,13 @@ def test_one_learner_device_has_no_all_reduce():
     assert AllReduceUse(all_reduce).columns(num_cycles=1, num_updates=1) == {}
 
 
-@pytest.mark.parametrize(("dtype", "num_bytes"), [("float32", 64), ("bfloat16", 32)])
-def test_columns_are_those_of_the_updates_of_a_cycle(dtype, num_bytes):
-    all_reduce = measured(gradients=dtype)
+@pytest.mark.parametrize(
+    ("is_on_cpu", "dtype", "num_bytes"),
+    # XLA on a CPU sends numbers of 16 bits as float32.
+    [(True, "float32", 64), (True, "bfloat16", 64), (False, "bfloat16", 32)],
+)
+def test_columns_are_those_of_the_updates_of_a_cycle(is_on_cpu, dtype, num_bytes):
+    all_reduce = measured(is_on_cpu=is_on_cpu, gradients=dtype)
     assert all_reduce.num_bytes == num_bytes
     use = AllReduceUse(all_reduce)
     use.restart(num_cycles=10, num_updates=100)
