@@ -235,10 +235,10 @@ def _join(
         memory_plan=subject.memory_plan,
         progress=Progress(
             config=config.run,
-            num_actors=len(actors),
             ledger=ledger,
             agreement=agreement,
             clocks={"actor": [actor.clock for actor in actors], "learner": [learner.clock]},
+            all_reduce=learner.all_reduce,
             write_row=write_row,
             num_non_finite_updates=lambda: learner.num_non_finite_updates,
         ),
@@ -257,11 +257,7 @@ def _make_learner(
         num_envs_per_device=subject.run_spec.num_envs_per_learner_device,
         key=stream(jax.random.key(config.seed), "learner"),
         clock=WallClock(),
-        mapping_name=config.learner.mapping,
-        cycle=config.learner.cycle,
-        max_non_finite_updates=(
-            1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
-        ),
+        config=config.learner,
     )
     # A run that is resumed gets the networks of its own checkpoint.
     if config.init_from is None or config.resume is not None:

@@ -156,7 +156,10 @@ def summarize(ring: Ring, *, resume_command: str | None) -> dict[str, Any]:
         "final_episode_return_mean": progress.window.return_mean,
         "episode_return_last": progress.window.last_return,
         "time_shares": progress.time_shares.shares(),
-        "bound_by": describe_bottleneck(progress.time_shares.shares()),
+        "all_reduce": progress.all_reduce or None,
+        "bound_by": describe_bottleneck(
+            progress.time_shares.shares(), all_reduce=progress.all_reduce.get("share", 0.0)
+        ),
         "ledger": ring.ledger.balance(),
         "networks_crc32": networks_crc32(ring.learner),
         "resume_command": resume_command,
