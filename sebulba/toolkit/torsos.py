@@ -197,13 +197,19 @@ def _check_images(network: str, observation: PyTree) -> None:
 
 def _make_own(network: str, hidden_sizes: Sequence[int]) -> nn.Module:
     factory = load(network, key="agent.network")
-    with calling(f"agent.network: {network}()", given="hidden_sizes, if it is a parameter"):
-        takes_sizes = "hidden_sizes" in inspect.signature(factory).parameters
-        module = factory(**{"hidden_sizes": hidden_sizes} if takes_sizes else {})
+    arguments = {}
+    if callable(factory) and "hidden_sizes" in inspect.signature(factory).parameters:
+        arguments["hidden_sizes"] = hidden_sizes
+    module = None
+    if callable(factory) and not isinstance(factory, nn.Module):
+        with calling(f"agent.network: {network}", given=str(arguments or "no arguments")):
+            module = factory(**arguments)
     if not isinstance(module, nn.Module):
+        got = factory if module is None else module
         raise ConfigError(
-            f"agent.network: expected {network}() to be a flax.linen.Module, got"
-            f" {type(module).__name__}. For flax NNX, wrap it: docs/tutorials/own_network.md"
+            f"agent.network: expected {network} to be a flax.linen.Module class, or a function"
+            f" that returns a module, got {type(got).__name__}. For flax NNX, wrap it:"
+            " docs/tutorials/own_network.md"
         )
     return module
 
@@ -234,6 +240,8 @@ def _check_own(network: str, hidden_sizes: Sequence[int], observation: PyTree) -
             f"agent.network: expected {network} to have parameters only, got {' and '.join(others)}"
             " too; acting and learning are pure functions of the parameters"
         )
+    with calling(f"agent.network: {network}", given="parameters, and no other random numbers"):
+        jax.eval_shape(torso.apply, variables, batch)
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:
