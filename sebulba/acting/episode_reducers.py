@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from sebulba.acting.episodes import EpisodeStatistics, init_statistics, update_statistics, where_env
 from sebulba.config.plugins import load
+from sebulba.errors import ConfigError, calling
 from sebulba.types import EnvStep, PyTree, Trajectory
 
 
@@ -103,11 +104,15 @@ def load_reducers(references: Mapping[str, str]) -> EpisodeTracker:
     """Return a tracker with the reducers of `run.episode_reducers`.
 
     Raises:
-        ConfigError: a reference names no class.
+        ConfigError: a reference names no class, or one that raises or is no reducer.
     """
-    return EpisodeTracker(
-        {
-            name: load(reference, key=f"run.episode_reducers.{name}")()
-            for name, reference in references.items()
-        }
-    )
+    reducers: dict[str, EpisodeReducer] = {}
+    for name, reference in references.items():
+        key = f"run.episode_reducers.{name}"
+        make = load(reference, key=key)
+        with calling(f"{key}: {reference}()"):
+            reducers[name] = make()
+        missing = [each for each in ("init", "update") if not hasattr(reducers[name], each)]
+        if missing:
+            raise ConfigError(f"{key}: {reference} has no method {' and no '.join(missing)}")
+    return EpisodeTracker(reducers)

@@ -26,6 +26,12 @@ class NameOnly:
     name: str
     """The agent."""
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"there is no setting {name!r}: the agent has no attribute `Config`, a dataclass of its"
+            " settings"
+        )
+
 
 def settings_class(agent: Any) -> type:
     """Return the dataclass of an agent's settings: its `Config`, or `NameOnly`."""

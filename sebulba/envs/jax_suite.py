@@ -16,7 +16,7 @@ from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment
 from sebulba.envs.jax_checks import check_task
 from sebulba.envs.wrappers import Wrapper
-from sebulba.errors import ConfigError, did_you_mean
+from sebulba.errors import ConfigError, calling, did_you_mean
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
 
@@ -127,7 +127,8 @@ def wrap(task: JaxTask, wrappers: Sequence[Wrapper]) -> JaxTask:
         function = wrapper.function
         if isinstance(function, type) and issubclass(function, _GYMNASIUM_WRAPPERS):
             raise wrapper.refusal(f"a wrapper of {type(task).__name__}, a JAX task", "Gymnasium's")
-        members = [*_TASK_MEMBERS, *(["action_mask"] if hasattr(task, "action_mask") else [])]
+        has_mask = _action_mask_of(task) is not None
+        members = [*_TASK_MEMBERS, *(["action_mask"] if has_mask else [])]
         task = wrapper(task)
         missing = [name for name in members if not hasattr(task, name)]
         if missing:
@@ -305,4 +306,11 @@ def _make_task(name: str, options: dict[str, Any]) -> JaxTask:
                     f"env.options.{option}: {name!r} has no such option"
                     f"{did_you_mean(option, [*valid, 'max_episode_steps'])}"
                 )
-    return factory(**options)
+    with calling(f"env.id: {name}", given=f"env.options {options}"):
+        task = factory(**options)
+    if missing := [each for each in _TASK_MEMBERS if not hasattr(task, each)]:
+        raise ConfigError(
+            f"env.id: {name} has no {' and no '.join(missing)}, which every JAX task has. For a"
+            " Gymnasium environment, set env.suite gymnasium"
+        )
+    return task

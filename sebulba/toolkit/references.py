@@ -4,7 +4,7 @@ import importlib
 import types
 from typing import Any, Literal, NewType
 
-from sebulba.errors import ConfigError, did_you_mean
+from sebulba.errors import ConfigError, describe_error, did_you_mean
 
 Reference = NewType("Reference", str)
 """The type of a setting whose value is `module:Name`."""
@@ -38,8 +38,8 @@ def load(reference: str, *, key: str = "") -> Any:
         key: the config key that has this value; begins the error if given.
 
     Raises:
-        ConfigError: the module does not exist, or has no such name, as that of a lambda.
-        ImportError: the module exists, but its own imports fail.
+        ConfigError: the module does not exist, raises, or has no such name, as that of a lambda.
+        ImportError: the module is ours, and its imports fail.
     """
     if isinstance(reference, Named):
         return reference.value
@@ -68,17 +68,19 @@ def import_module(name: str, *, key: str = "") -> types.ModuleType:
     """Import a module that a config names.
 
     Raises:
-        ConfigError: the module does not exist.
-        ImportError: the module exists, but its own imports fail.
+        ConfigError: the module does not exist, or raises.
+        ImportError: an import of a module of ours fails, such as that of an extra.
     """
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # Only the module itself or a package that holds it may be missing here; a dependency of it
-        # is another problem, and its traceback says where.
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+    except Exception as error:
+        problem = f"importing {name} raised {describe_error(error)}"
+        # The module itself or a package that holds it; a dependency of it is another problem.
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            problem = f"there is no module {error.name!r}"
+        elif isinstance(error, ImportError) and name.startswith("sebulba"):
             raise
-        raise ConfigError(f"{_prefix(key)}there is no module {error.name!r}") from error
+        raise ConfigError(f"{_prefix(key)}{problem}") from error
 
 
 def _prefix(key: str) -> str:

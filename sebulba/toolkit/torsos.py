@@ -216,14 +216,18 @@ def _make_own(torso: TorsoSettings) -> nn.Module:
     network = torso.network
     factory = load(network, key="agent.network")
     settings = {"hidden_sizes": torso.hidden_sizes, "compute_dtype": torso.compute_dtype}
-    given = f"those of {' and '.join(settings)} that are parameters"
-    with calling(f"agent.network: {network}()", given=given):
-        taken = inspect.signature(factory).parameters
-        module = factory(**{name: value for name, value in settings.items() if name in taken})
+    module = None
+    if callable(factory) and not isinstance(factory, nn.Module):
+        given = f"those of {' and '.join(settings)} that are parameters"
+        with calling(f"agent.network: {network}", given=given):
+            taken = inspect.signature(factory).parameters
+            module = factory(**{name: value for name, value in settings.items() if name in taken})
     if not isinstance(module, nn.Module):
+        got = factory if module is None else module
         raise ConfigError(
-            f"agent.network: expected {network}() to be a flax.linen.Module, got"
-            f" {type(module).__name__}. For flax NNX, wrap it: docs/tutorials/own_network.md"
+            f"agent.network: expected {network} to be a flax.linen.Module class, or a function"
+            f" that returns a module, got {type(got).__name__}. For flax NNX, wrap it:"
+            " docs/tutorials/own_network.md"
         )
     return module
 
@@ -253,6 +257,8 @@ def _check_own(torso: TorsoSettings, observation: PyTree) -> None:
             f"agent.network: expected {network} to have parameters only, got {' and '.join(others)}"
             " too; acting and learning are pure functions of the parameters"
         )
+    with calling(f"agent.network: {network}", given="parameters, and no other random numbers"):
+        jax.eval_shape(ObservationTorso(torso).apply, variables, batch)
 
 
 def _float32(x: jax.Array) -> jax.Array:

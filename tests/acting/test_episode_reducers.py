@@ -110,3 +110,27 @@ def test_hosts_report_reduced_episodes_to_each_other():
 def test_an_unknown_reducer_names_its_key():
     with pytest.raises(ConfigError, match=r"run\.episode_reducers\.error"):
         load_reducers({"error": "tests.acting.test_episode_reducers:Nothing"})
+
+
+class NeedsSize:
+    """Is constructed with an argument."""
+
+    def __init__(self, size):
+        self.size = size
+
+
+class InitOnly:
+    def init(self, num_envs):
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NeedsSize", r"NeedsSize\(\) raised TypeError: .*'size'"),
+        ("InitOnly", r"InitOnly has no method update"),
+    ],
+)
+def test_what_is_no_reducer_is_refused_by_its_key(name, message):
+    with pytest.raises(ConfigError, match=rf"^run\.episode_reducers\.mine: .*{message}"):
+        load_reducers({"mine": f"{__name__}:{name}"})

@@ -94,6 +94,17 @@ class Sums(nn.Module):
         return observation["image"] + observation["vector"]
 
 
+INSTANCE = Sums()
+
+
+class Dropping(nn.Module):
+    """Draws random numbers."""
+
+    @nn.compact
+    def __call__(self, observation):
+        return nn.Dropout(0.5, deterministic=False)(nn.Dense(3)(observation))
+
+
 def function(observation):
     """Is no module."""
 
@@ -200,8 +211,13 @@ def test_a_network_gets_the_sizes_of_the_config_if_it_has_them():
             r"agent\.network: tests.*:Sums raised TypeError: .* \(test_own_network\.py:\d+: return"
             r" observation\[\"image\"\] .*\); it was called with observations float32\[2,4\]",
         ),
-        (f"{HERE}:function", r"agent\.network: .*:function\(\) raised TypeError: .*'observation'"),
-        ("flax.nnx:Rngs", r"agent\.network: .* to be a flax.linen.Module, got Rngs\. For flax NNX"),
+        (f"{HERE}:function", r"agent\.network: .*:function raised TypeError: .*'observation'"),
+        (
+            f"{HERE}:INSTANCE",
+            r"agent\.network: expected .*:INSTANCE to be a .* got Sums",
+        ),
+        (f"{HERE}:Dropping", r"agent\.network: .*:Dropping raised InvalidRngError"),
+        ("flax.nnx:Rngs", r"agent\.network: .* to be a .* got Rngs\. For flax NNX"),
         (f"{HERE}:Counting", r"agent\.network: expected .*:Counting .* got batch_stats"),
     ],
 )

@@ -1,5 +1,6 @@
 """The agents, networks and cores in docs/tutorials learn their tasks and pass every check."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -14,6 +15,7 @@ from sebulba.agent_check import validate_agent
 from sebulba.config import DevicesConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
+from sebulba.envs import make_environment
 from sebulba.run import lifecycle
 from sebulba.toolkit.cores import core_class
 from sebulba.tools.check.suite import check
@@ -49,6 +51,15 @@ def best_return(config):
     assert lifecycle.train(config) == 0
     summary = json.loads((pathlib.Path(config.run_dir) / "summary.json").read_text())
     return summary["best_episode_return_mean"]
+
+
+@pytest.mark.parametrize("name", ["my_wrapped.yaml", "my_wrapped_task.yaml"])
+def test_the_wrappers_of_the_page_fit_together(name, load):
+    with contextlib.closing(
+        make_environment(load("wrappers", name).env, num_envs=2, seed=0)
+    ) as environment:
+        shapes = jax.tree.map(lambda leaf: leaf.shape[1:], environment.reset().observation)
+    assert shapes in ((3, 2), {"task": (2, 50), "steps": (1,)})
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,45 @@ def test_jax_suite_names_a_wrong_output_of_a_task():
         make(f"{__name__}:Countdown", reward_dtype=np.int32)
 
 
+class Half:
+    """Has no actions and no step."""
+
+    observation = jax.ShapeDtypeStruct((2,), np.float32)
+
+    def __init__(self, start=0):
+        if start < 0:
+            raise ValueError("no start")
+
+    def reset(self, key):
+        return {}, jnp.zeros(2)
+
+
+class Pair(Countdown):
+    def reset(self, key):
+        return super().reset(key)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("Half", {}, r":Half has no action_space and no step, which every JAX task has"),
+        (
+            "Half",
+            {"start": -1},
+            r":Half raised ValueError: no start \(test_jax_suite\.py:\d+: ",
+        ),
+        (
+            "Pair",
+            {},
+            r"Pair\(start=3, .* reset to return \(state, observation\), got int32\[\]",
+        ),
+    ],
+)
+def test_jax_suite_says_what_a_task_lacks(name, options, message):
+    with pytest.raises(ConfigError, match=rf"^env\.id: .*{message}"):
+        make(f"{__name__}:{name}", **options)
+
+
 def test_jax_suite_steps_without_compiling_again():
     environment = make("Catch-v0")
     environment.reset()

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from sebulba.config import EnvConfig
@@ -69,11 +71,23 @@ def test_make_environment_error_names_the_key_and_similar_values(config, message
         make(**config)
 
 
-def test_make_environment_keeps_the_error_of_a_suite_whose_own_import_fails(tmp_path, monkeypatch):
-    (tmp_path / "broken_suite.py").write_text("import missing_dependency\n")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "import missing_dependency",
+            r"ModuleNotFoundError: No module named 'missing_dependency' \(broken_suite\.py:1:",
+        ),
+        ("def make(:", r"SyntaxError: .* \(broken_suite\.py, line 1\)"),
+        ("make = 1 / 0", r"ZeroDivisionError: division by zero \(broken_suite\.py:1: make = 1 / 0"),
+    ],
+)
+def test_an_error_of_an_import_names_the_key_and_the_line(tmp_path, monkeypatch, text, message):
+    (tmp_path / "broken_suite.py").write_text(f"{text}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="missing_dependency"):
+    with pytest.raises(ConfigError, match=rf"^env\.suite: importing broken_suite raised {message}"):
         make(suite="broken_suite:make")
+    sys.modules.pop("broken_suite", None)
 
 
 def test_envs_import_no_suite():
