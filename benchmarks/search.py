@@ -31,6 +31,7 @@ from sebulba.envs import make_environment
 from sebulba.ring.timing import WallClock
 from sebulba.types import PyTree, RunSpec
 from sebulba_agents.gumbel_muzero import GumbelMuZero
+from sebulba_agents.planning import for_mctx
 
 _CONFIG = "configs/gumbel_muzero_cartpole.yaml"
 
@@ -91,26 +92,12 @@ class Acting:
 
     def bare(self) -> Callable[[], int]:
         """Return work of as many searches by mctx, one batch after another."""
-        model = self.agent.model
-
-        def recurrent(params: PyTree, key: jax.Array, action: jax.Array, latent: PyTree):
-            step = model.step(params, latent, action)
-            return mctx.RecurrentFnOutput(
-                reward=step.reward,
-                discount=step.discount,
-                prior_logits=step.policy,
-                value=step.value,
-            ), step.latent
 
         def search(params: PyTree, carry: tuple[PyTree, jax.Array], key: jax.Array):
-            root = model.root(params, carry)
             output = mctx.gumbel_muzero_policy(
                 params,
                 key,
-                mctx.RootFnOutput(
-                    prior_logits=root.policy, value=root.value, embedding=root.latent
-                ),
-                recurrent,
+                *for_mctx(self.agent.model, params, carry),
                 self._settings.num_simulations,
                 max_num_considered_actions=self._settings.max_considered_actions,
             )

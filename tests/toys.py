@@ -35,6 +35,23 @@ def toy_run_spec(**changes) -> RunSpec:
     return dataclasses.replace(spec, **changes)
 
 
+def one_actor_run_spec(
+    *, num_envs: int, trajectory_length: int, num_actions: int, observation_size: int = 3
+) -> RunSpec:
+    """Returns a run of one actor with discrete actions, long enough for a replay."""
+    environment = EnvironmentSpec(
+        observation=jax.ShapeDtypeStruct((observation_size,), jnp.float32),
+        action_space=gymnasium.spaces.Discrete(num_actions),
+    )
+    return toy_run_spec(
+        environment=environment,
+        num_envs=num_envs,
+        num_actors=1,
+        trajectory_length=trajectory_length,
+        total_env_steps=10_000,
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToyConfig:
     """Settings of the toy agent."""

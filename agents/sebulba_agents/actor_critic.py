@@ -126,8 +126,8 @@ class ActorCriticAgent:
             ConfigError: the network or the policy does not suit the environment.
         """
         if torso is None:
-            check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
-            torso = functools.partial(ObservationTorso, config.network, config.hidden_sizes)
+            check_network(config.torso, run_spec.environment.observation)
+            torso = functools.partial(ObservationTorso, config.torso)
         self._config = config
         self._run_spec = run_spec
         self._loss = loss

@@ -24,13 +24,15 @@ from sebulba.toolkit.torsos import check_network
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.q_learning import (
     QNetwork,
-    QNetworks,
-    QOptimizer,
-    QOptState,
     num_discrete_actions,
-    with_copy,
 )
 from sebulba_agents.replay_config import DDQNConfig
+from sebulba_agents.target_networks import (
+    TargetNetworks,
+    TargetOptimizer,
+    TargetOptState,
+    with_copy,
+)
 
 Loss = Callable[[jax.Array, jax.Array, Transitions], tuple[jax.Array, jax.Array]]
 """`loss(taken, following, batch)` returns losses `[n]` and TD errors `[n]`, which are priorities.
@@ -79,7 +81,7 @@ class DDQN:
         self._loss = loss
         self._values = values
         self._run_spec = run_spec
-        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
+        check_network(config.torso, run_spec.environment.observation)
         self._replay = transition_replay(
             config,
             run_spec,
@@ -92,8 +94,7 @@ class DDQN:
         num_actions = num_discrete_actions(run_spec, config.name)
         self.network = network or QNetwork(
             num_actions=num_actions,
-            network=config.network,
-            hidden_sizes=config.hidden_sizes,
+            torso=config.torso,
             dueling_size=config.dueling_size,
         )
         self.exploration = ScheduledExploration(
@@ -102,17 +103,17 @@ class DDQN:
             exponent=config.epsilon_exponent,
             evaluation_epsilon=config.evaluation_epsilon,
         )
-        self._optimizer = QOptimizer(config, run_spec)
+        self._optimizer = TargetOptimizer(config, run_spec)
 
-    def init_networks(self, key: jax.Array) -> QNetworks:
+    def init_networks(self, key: jax.Array) -> TargetNetworks:
         """Return the parameters, and their copy as target parameters."""
         return with_copy(self.network.init(key, zeros(self._run_spec.environment.observation, 1)))
 
-    def init_opt_state(self, networks: QNetworks) -> QOptState:
+    def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
         """Return the optimizer's initial state."""
         return self._optimizer.init(networks)
 
-    def init_experience(self, networks: QNetworks, num_envs: int) -> ReplayState:
+    def init_experience(self, networks: TargetNetworks, num_envs: int) -> ReplayState:
         """Return an empty replay of this device's environments."""
         del networks, num_envs
         return self._replay.init()
@@ -146,7 +147,7 @@ class DDQN:
 
     def update_experience(
         self,
-        networks: QNetworks,
+        networks: TargetNetworks,
         experience: ReplayState,
         initial_state: ExplorationState,
         final_state: ExplorationState,
@@ -162,7 +163,7 @@ class DDQN:
         return self._replay.add(experience, trajectory, actor_id)
 
     def loss(
-        self, networks: QNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
         experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
@@ -173,7 +174,7 @@ class DDQN:
         return loss, (experience, metrics)
 
     def loss_of_batch(
-        self, networks: QNetworks, batch: Transitions
+        self, networks: TargetNetworks, batch: Transitions
     ) -> tuple[jax.Array, jax.Array, Metrics]:
         """Return the loss `[]`, TD errors `[n]`, and metrics.
 
@@ -195,8 +196,12 @@ class DDQN:
         return masked_mean(batch.weight * losses, jnp.ones_like(drawn)), td_error, metrics
 
     def optimize(
-        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
-    ) -> tuple[QNetworks, QOptState]:
+        self,
+        networks: TargetNetworks,
+        opt_state: TargetOptState,
+        grads: TargetNetworks,
+        experience: ReplayState,
+    ) -> tuple[TargetNetworks, TargetOptState]:
         """Take an Adam step; copy to the target network every `target_period` updates."""
         return self._optimizer.step(networks, opt_state, grads, experience.clock)
 
@@ -204,6 +209,6 @@ class DDQN:
         """Return the number of updates that keeps the replay ratio exactly."""
         return self._replay.ratio.num_updates_in(cycle)
 
-    def actor_networks(self, networks: QNetworks) -> PyTree:
+    def actor_networks(self, networks: TargetNetworks) -> PyTree:
         """Return the online parameters."""
         return networks.online

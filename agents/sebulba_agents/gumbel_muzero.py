@@ -23,7 +23,6 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
-from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.replay import ReplayState, Row
 from sebulba.toolkit.schedules import at_env_steps
@@ -41,25 +40,15 @@ from sebulba_agents.muzero_networks import (
 from sebulba_agents.planning import Plan, SearchSettings, plan
 from sebulba_agents.q_learning import num_discrete_actions
 from sebulba_agents.replay_config import GumbelMuZeroConfig
+from sebulba_agents.target_networks import (
+    TargetNetworks,
+    TargetOptimizer,
+    TargetOptState,
+    with_copy,
+)
 
 # Added to priorities, so that a sequence with an error of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6
-
-
-@pytree_dataclass
-class MuZeroNetworks:
-    """The parameters, and their delayed copy if targets are searched for with it."""
-
-    online: PyTree
-    target: PyTree
-
-
-@pytree_dataclass
-class MuZeroOptState:
-    """The optimizer's state."""
-
-    adam: PyTree
-    num_periods: jax.Array  # [] int32, target periods before the last copy
 
 
 @pytree_dataclass
@@ -116,19 +105,18 @@ class GumbelMuZero:
         self._replay_ratio = replay.replay_ratio(
             config, run_spec, rows_per_update=config.batch_size * config.unroll_length
         )
-        self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
+        self._optimizer = TargetOptimizer(config, run_spec)
 
-    def init_networks(self, key: jax.Array) -> MuZeroNetworks:
+    def init_networks(self, key: jax.Array) -> TargetNetworks:
         """Return the parameters, and their copy if there are target networks."""
         online = self.model.network.init(key, zeros(self._run_spec.environment.observation, 1))
-        target = jax.tree.map(jnp.copy, online) if self._has_target else None
-        return MuZeroNetworks(online=online, target=target)
+        return with_copy(online) if self._has_target else TargetNetworks(online=online, target=None)
 
-    def init_opt_state(self, networks: MuZeroNetworks) -> MuZeroOptState:
+    def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
         """Return the optimizer's initial state."""
-        return MuZeroOptState(adam=self._adam.init(networks.online), num_periods=jnp.int32(0))
+        return self._optimizer.init(networks)
 
-    def init_experience(self, networks: MuZeroNetworks, num_envs: int) -> ReplayState:
+    def init_experience(self, networks: TargetNetworks, num_envs: int) -> ReplayState:
         """Return an empty replay of this device's environments."""
         del networks
         planned = Planned(
@@ -162,7 +150,7 @@ class GumbelMuZero:
 
     def update_experience(
         self,
-        networks: MuZeroNetworks,
+        networks: TargetNetworks,
         experience: ReplayState,
         initial_state: MuZeroActorState,
         final_state: MuZeroActorState,
@@ -196,7 +184,7 @@ class GumbelMuZero:
         return replay.update_priorities(spec, experience, ids, priority)
 
     def loss(
-        self, networks: MuZeroNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
         spec = self._replay_spec
@@ -206,8 +194,7 @@ class GumbelMuZero:
         rows = replay.as_seen(sample.sequences.rows, self._frame_stack)
         planned = self._reanalyse(networks, plan_key, rows)
         targets = self._targets(action_key, rows, planned)
-        config = self._config_at(experience)
-        exponent = config.importance_exponent if spec.priority_exponent else None
+        exponent = self._importance_exponent(experience) if spec.priority_exponent else None
         weights = replay.sample_weights(sample.probability, sample.num_sequences, exponent)
         first = jax.tree.map(lambda x: x[0], rows.env_step.observation)
         loss, error, metrics = self.loss_of_batch(networks.online, first, targets, weights)
@@ -268,32 +255,19 @@ class GumbelMuZero:
 
     def optimize(
         self,
-        networks: MuZeroNetworks,
-        opt_state: MuZeroOptState,
-        grads: MuZeroNetworks,
+        networks: TargetNetworks,
+        opt_state: TargetOptState,
+        grads: TargetNetworks,
         experience: ReplayState,
-    ) -> tuple[MuZeroNetworks, MuZeroOptState]:
+    ) -> tuple[TargetNetworks, TargetOptState]:
         """Take an Adam step; copy to the target networks every `target_period` updates."""
-        rate = self._config_at(experience).learning_rate
-        online, adam = descend(
-            self._adam, networks.online, opt_state.adam, grads.online, learning_rate=rate
-        )
-        # If the last update of a period was discarded, the next one copies.
-        num_periods = (experience.clock.step + 1) // self._config.target_period
-        target = networks.target
-        if self._has_target:
-            is_due = num_periods > opt_state.num_periods
-            target = jax.lax.cond(is_due, lambda: online, lambda: networks.target)
-        return (
-            MuZeroNetworks(online=online, target=target),
-            MuZeroOptState(adam=adam, num_periods=num_periods),
-        )
+        return self._optimizer.step(networks, opt_state, grads, experience.clock)
 
     def num_updates_per_cycle(self, cycle: int) -> int:
         """Return the number of updates that keeps the replay ratio exactly."""
         return self._replay_ratio.num_updates_in(cycle)
 
-    def actor_networks(self, networks: MuZeroNetworks) -> PyTree:
+    def actor_networks(self, networks: TargetNetworks) -> PyTree:
         """Return the online parameters."""
         return networks.online
 
@@ -302,9 +276,10 @@ class GumbelMuZero:
         config = self._config
         return config.reanalyse_fraction > 0.0 and config.reanalyse_with == "target"
 
-    def _config_at(self, experience: ReplayState) -> GumbelMuZeroConfig:
+    def _importance_exponent(self, experience: ReplayState) -> float | jax.Array:
         total = self._run_spec.total_env_steps
-        return at_env_steps(self._config, experience.clock.env_steps, total_env_steps=total)
+        config = at_env_steps(self._config, experience.clock.env_steps, total_env_steps=total)
+        return config.importance_exponent
 
     def _plan(
         self, params: PyTree, key: jax.Array, env_step: EnvStep, *, gumbel_scale: float = 1.0
@@ -319,7 +294,7 @@ class GumbelMuZero:
             gumbel_scale=gumbel_scale,
         )
 
-    def _reanalyse(self, networks: MuZeroNetworks, key: jax.Array, rows: Row) -> Planned:
+    def _reanalyse(self, networks: TargetNetworks, key: jax.Array, rows: Row) -> Planned:
         """Return policies and values of rows `[K + n_step + 1, n]`, of some sequences anew."""
         stored = rows.extras
         count = round(self._config.reanalyse_fraction * self._batch_size)

@@ -15,7 +15,8 @@ from flax.linen.initializers import zeros_init
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.convolutions import Conv
-from sebulba.toolkit.torsos import ObservationTorso, check_network
+from sebulba.toolkit.settings import TorsoSettings
+from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network
 from sebulba.toolkit.two_hot import TwoHot
 from sebulba.types import PyTree, RunSpec
 from sebulba_agents.planning import Root, Step
@@ -49,9 +50,7 @@ class MuZeroNetwork(nn.Module):
                 config.channels, config.num_blocks, config.model_sizes, config.num_bins
             )
         else:
-            self.representation = VectorRepresentation(
-                config.network, config.hidden_sizes, config.latent_size
-            )
+            self.representation = VectorRepresentation(config.torso, config.latent_size)
             self.dynamics = VectorDynamics(config.latent_size, config.model_sizes, config.num_bins)
         self.prediction = Heads(config.model_sizes, (self.num_actions, config.num_bins))
 
@@ -86,14 +85,13 @@ class MuZeroNetwork(nn.Module):
 class VectorRepresentation(nn.Module):
     """The network that the config names, and a linear layer."""
 
-    network: str
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
     latent_size: int
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return `[N, L]`."""
-        features = ObservationTorso(self.network, self.hidden_sizes)(observation)  # type: ignore[arg-type]
+        features = ObservationTorso(self.torso)(observation)
         return nn.Dense(self.latent_size)(features)
 
 
@@ -122,8 +120,7 @@ class ImageRepresentation(nn.Module):
     def __call__(self, observation: jax.Array) -> jax.Array:
         """Return `[N, H, W, C]` of images `[N, ...]`, channels first or last."""
         (image,) = jax.tree.leaves(observation)
-        x = image.astype(jnp.float32) / (255.0 if image.dtype == jnp.uint8 else 1.0)
-        x = jnp.moveaxis(x, 1, -1) if x.shape[1] <= x.shape[3] else x
+        x = as_channels_last(image)
         x = nn.relu(Conv(self.channels, (3, 3), strides=1 if _is_small(x) else 2)(x))
         while not _is_small(x):
             x = ResidualBlock(self.channels)(x)
@@ -265,8 +262,12 @@ def check_muzero(config: GumbelMuZeroConfig, run_spec: RunSpec) -> None:
         )
     observation = run_spec.environment.observation
     if config.network != "resnet":
-        check_network(config.network, config.hidden_sizes, observation)
+        check_network(config.torso, observation)
         return
+    if config.compute_dtype != "float32":
+        raise ConfigError(
+            f"agent.compute_dtype: resnet computes in float32, got {config.compute_dtype}"
+        )
     shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
     if len(shapes) != 1 or len(shapes[0]) != 3:
         raise ConfigError(

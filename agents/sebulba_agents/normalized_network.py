@@ -1,14 +1,13 @@
 """A Q network with LayerNorm before each activation, for Q-learning without a target network."""
 
-from collections.abc import Sequence
-
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.convolutions import Conv
-from sebulba.toolkit.references import Network
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network, flatten
 from sebulba.types import PyTree
 
@@ -28,45 +27,48 @@ class NormalizedQNetwork(nn.Module):
     """
 
     num_actions: int
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
-        if ":" in self.network:
-            features = ObservationTorso(self.network, self.hidden_sizes)(observation)
-            return nn.Dense(self.num_actions)(features)
-        if self.network == "mlp":
+        network, dtype = self.torso.network, jnp.dtype(self.torso.compute_dtype)
+        if ":" in network:
+            return nn.Dense(self.num_actions)(ObservationTorso(self.torso)(observation))
+        if network == "mlp":
             x = flatten(observation)
         else:
             (x,) = jax.tree.leaves(observation)
             x = as_channels_last(x)
-        for features, kernel, stride in _CONVOLUTIONS[self.network]:
+        for features, kernel, stride in _CONVOLUTIONS[network]:
             x = Conv(
-                features, (kernel, kernel), strides=stride, padding="VALID", kernel_init=he_normal()
+                features,
+                (kernel, kernel),
+                strides=stride,
+                padding="VALID",
+                kernel_init=he_normal(),
+                dtype=dtype,
             )(x)
-            x = nn.relu(nn.LayerNorm()(x))
+            x = nn.relu(nn.LayerNorm(dtype=dtype)(x))
         x = x.reshape(x.shape[0], -1)
-        for size in self.hidden_sizes:
-            x = nn.relu(nn.LayerNorm()(nn.Dense(size, kernel_init=he_normal())(x)))
-        return nn.Dense(self.num_actions)(x)
+        for size in self.torso.hidden_sizes:
+            x = nn.Dense(size, kernel_init=he_normal(), dtype=dtype)(x)
+            x = nn.relu(nn.LayerNorm(dtype=dtype)(x))
+        return nn.Dense(self.num_actions)(x.astype(jnp.float32))
 
 
-def check_normalized_network(
-    network: Network, hidden_sizes: Sequence[int], observation: PyTree
-) -> None:
+def check_normalized_network(torso: TorsoSettings, observation: PyTree) -> None:
     """Check that there is such a network, and that it accepts the observations.
 
     Args:
-        network: the config's.
-        hidden_sizes: the config's.
+        torso: the config's.
         observation: `EnvironmentSpec.observation`.
 
     Raises:
         ConfigError: there is no form of the network with LayerNorm, or it does not accept the
             observations.
     """
+    network = torso.network
     if network not in _CONVOLUTIONS and ":" not in network:
         names = ", ".join(_CONVOLUTIONS)
         raise ConfigError(
@@ -79,4 +81,4 @@ def check_normalized_network(
             f"agent.network: {network} with LayerNorm expects one image, got observations of"
             f" {' and '.join(map(str, shapes))}; mlp takes any"
         )
-    check_network(network, hidden_sizes, observation)
+    check_network(torso, observation)

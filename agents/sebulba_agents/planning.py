@@ -96,23 +96,10 @@ def plan(
     """
     # mctx and chex mix dtypes and ranks.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        root = model.root(params, observation)
-
-        def recurrent(params: PyTree, key: jax.Array, action: jax.Array, latent: PyTree):
-            del key
-            step = model.step(params, latent, action)
-            return mctx.RecurrentFnOutput(
-                reward=step.reward,
-                discount=step.discount,
-                prior_logits=step.policy,
-                value=step.value,
-            ), step.latent
-
         output = mctx.gumbel_muzero_policy(
             params,
             key,
-            mctx.RootFnOutput(prior_logits=root.policy, value=root.value, embedding=root.latent),
-            recurrent,
+            *for_mctx(model, params, observation),
             settings.num_simulations,
             invalid_actions=None if action_mask is None else ~action_mask,
             max_num_considered_actions=settings.max_considered_actions,
@@ -127,6 +114,26 @@ def plan(
         action=output.action.astype(jnp.int32),
         policy=output.action_weights,
         value=value,
+    )
+
+
+def for_mctx(
+    model: Model, params: PyTree, observation: PyTree
+) -> tuple[mctx.RootFnOutput, mctx.RecurrentFn]:
+    """Return the root of a search and the function of its steps, as mctx's policies take them."""
+    root = model.root(params, observation)
+
+    def recurrent(params: PyTree, key: jax.Array, action: jax.Array, latent: PyTree):
+        del key
+        step = model.step(params, latent, action)
+        output = mctx.RecurrentFnOutput(
+            reward=step.reward, discount=step.discount, prior_logits=step.policy, value=step.value
+        )
+        return output, step.latent
+
+    return (
+        mctx.RootFnOutput(prior_logits=root.policy, value=root.value, embedding=root.latent),
+        recurrent,
     )
 
 

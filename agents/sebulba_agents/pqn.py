@@ -57,15 +57,12 @@ class PQN:
                 device's share of a learner cycle cannot be split into minibatches.
         """
         check_num_minibatches(config.num_minibatches, run_spec, of_unrolls=False)
-        check_normalized_network(
-            config.network, config.hidden_sizes, run_spec.environment.observation
-        )
+        check_normalized_network(config.torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         self.network = NormalizedQNetwork(
             num_actions=num_discrete_actions(run_spec, "pqn"),
-            network=config.network,
-            hidden_sizes=config.hidden_sizes,
+            torso=config.torso,
         )
         self.exploration = ScheduledExploration(
             run_spec, epsilon=config.epsilon, evaluation_epsilon=config.evaluation_epsilon

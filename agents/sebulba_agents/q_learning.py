@@ -1,6 +1,4 @@
-"""What Q-learning agents share: networks, their optimizer, and the arithmetic of targets."""
-
-from collections.abc import Sequence
+"""What Q-learning agents share: networks, and the arithmetic of targets."""
 
 import flax.linen as nn
 import gymnasium
@@ -8,18 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
-from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.learner_clock import LearnerClock
 from sebulba.toolkit.lstm import core_class, join_past
-from sebulba.toolkit.optimizers import clipped_adam, descend
-from sebulba.toolkit.references import Core, Network
+from sebulba.toolkit.references import Core
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
-from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import MLPTorso, ObservationTorso, fold_time
 from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
 from sebulba.types import EnvStep, PyTree, RunSpec
-from sebulba_agents.replay_config import QLearningConfig
 
 # Added to priorities, so that a sequence with TD errors of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6
@@ -43,14 +37,13 @@ class QNetwork(nn.Module):
     """Torso, and a dueling or linear head."""
 
     num_actions: int
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
     dueling_size: int | None
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
-        features = make_torso(self.network, self.hidden_sizes)(observation)
+        features = make_torso(self.torso)(observation)
         if self.dueling_size is None:
             return nn.Dense(self.num_actions)(features)
         return DuelingHead(self.num_actions, self.dueling_size)(features)
@@ -60,8 +53,7 @@ class RecurrentQNetwork(nn.Module):
     """Torso, recurrent core that also sees last action and reward, dueling head."""
 
     num_actions: int
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
     lstm_size: int
     dueling_size: int
     core: Core = "lstm"
@@ -88,7 +80,7 @@ class RecurrentQNetwork(nn.Module):
         Returns:
             Q `[T, B, A]`, and the core's state after the last row.
         """
-        features = fold_time(make_torso(self.network, self.hidden_sizes), observation)
+        features = fold_time(make_torso(self.torso), observation)
         last_action = jax.nn.one_hot(last_action, self.num_actions, dtype=jnp.float32)
         inputs = join_past(features, reward, last_action, is_first)
         x, state = core_class(self.core)(self.lstm_size)(inputs, is_first, state)
@@ -99,66 +91,12 @@ class RecurrentQNetwork(nn.Module):
         return core_class(self.core)(self.lstm_size, parent=None).initial_state(batch_size)
 
 
-def make_torso(network: Network, hidden_sizes: Sequence[int]) -> nn.Module:
+def make_torso(torso: TorsoSettings) -> nn.Module:
     """Return the network that a config names."""
     # An mlp has no scope around it, which keeps the paths and initial values of its parameters.
-    return MLPTorso(hidden_sizes) if network == "mlp" else ObservationTorso(network, hidden_sizes)
-
-
-@pytree_dataclass
-class QNetworks:
-    """The parameters, and their delayed copy."""
-
-    online: PyTree
-    target: PyTree
-
-
-@pytree_dataclass
-class QOptState:
-    """The optimizer's state."""
-
-    adam: PyTree
-    num_periods: jax.Array  # [] int32, target periods before the last copy
-
-
-def with_copy(online: PyTree) -> QNetworks:
-    """Return parameters and their copy as target parameters."""
-    return QNetworks(online=online, target=jax.tree.map(jnp.copy, online))
-
-
-class QOptimizer:
-    """Adam for the online parameters, and periodic copies to the target parameters."""
-
-    def __init__(self, config: QLearningConfig, run_spec: RunSpec):
-        self._config = config
-        self._total_env_steps = run_spec.total_env_steps
-        self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
-
-    def init(self, networks: QNetworks) -> QOptState:
-        """Return the initial state."""
-        return QOptState(adam=self._adam.init(networks.online), num_periods=jnp.int32(0))
-
-    def step(
-        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, clock: LearnerClock
-    ) -> tuple[QNetworks, QOptState]:
-        """Return networks and state after the optimisation step of the clock."""
-        config = at_env_steps(self._config, clock.env_steps, total_env_steps=self._total_env_steps)
-        online, adam = descend(
-            self._adam,
-            networks.online,
-            opt_state.adam,
-            grads.online,
-            learning_rate=config.learning_rate,
-        )
-        # If the last update of a period was discarded, the next one copies.
-        num_periods = (clock.step + 1) // config.target_period
-        target = jax.lax.cond(
-            num_periods > opt_state.num_periods, lambda: online, lambda: networks.target
-        )
-        return (
-            QNetworks(online=online, target=target),
-            QOptState(adam=adam, num_periods=num_periods),
-        )
+    if torso.network == "mlp":
+        return MLPTorso(torso.hidden_sizes, dtype=jnp.dtype(torso.compute_dtype))
+    return ObservationTorso(torso)
 
 
 def num_discrete_actions(run_spec: RunSpec, agent: str) -> int:

@@ -31,17 +31,19 @@ from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import check_network
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.q_learning import (
-    QNetworks,
-    QOptimizer,
-    QOptState,
     RecurrentQNetwork,
     num_discrete_actions,
     rescaled_td_errors,
     select_action,
     sequence_priority,
-    with_copy,
 )
 from sebulba_agents.replay_config import R2D2Config
+from sebulba_agents.target_networks import (
+    TargetNetworks,
+    TargetOptimizer,
+    TargetOptState,
+    with_copy,
+)
 
 
 @pytree_dataclass
@@ -82,7 +84,7 @@ class R2D2:
         """
         self._config = config
         self._run_spec = run_spec
-        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
+        check_network(config.torso, run_spec.environment.observation)
         self._frame_stack = frame_stack(config.frame_stack, config.frame_stack_fill, run_spec)
         self._replay_spec = replay_spec(
             config,
@@ -98,15 +100,14 @@ class R2D2:
         )
         self.network = RecurrentQNetwork(
             num_actions=num_discrete_actions(run_spec, "r2d2"),
-            network=config.network,
-            hidden_sizes=config.hidden_sizes,
+            torso=config.torso,
             lstm_size=config.lstm_size,
             dueling_size=config.dueling_size,
             core=config.core,
         )
-        self._optimizer = QOptimizer(config, run_spec)
+        self._optimizer = TargetOptimizer(config, run_spec)
 
-    def init_networks(self, key: jax.Array) -> QNetworks:
+    def init_networks(self, key: jax.Array) -> TargetNetworks:
         """Return the parameters, and their copy as target parameters."""
         params = self.network.init(
             key,
@@ -118,11 +119,11 @@ class R2D2:
         )
         return with_copy(params)
 
-    def init_opt_state(self, networks: QNetworks) -> QOptState:
+    def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
         """Return the optimizer's initial state."""
         return self._optimizer.init(networks)
 
-    def init_experience(self, networks: QNetworks, num_envs: int) -> ReplayState:
+    def init_experience(self, networks: TargetNetworks, num_envs: int) -> ReplayState:
         """Return an empty replay of this device's environments."""
         del networks
         number = jax.ShapeDtypeStruct((), jnp.float32)
@@ -182,7 +183,7 @@ class R2D2:
 
     def update_experience(
         self,
-        networks: QNetworks,
+        networks: TargetNetworks,
         experience: ReplayState,
         initial_state: R2D2ActorState,
         final_state: R2D2ActorState,
@@ -215,7 +216,7 @@ class R2D2:
         return replay.update_priorities(spec, experience, ids, priority)
 
     def loss(
-        self, networks: QNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
         spec = self._replay_spec
@@ -232,7 +233,7 @@ class R2D2:
         return loss, (experience, metrics)
 
     def loss_of_sample(
-        self, networks: QNetworks, sample: Sample, importance_exponent: float | jax.Array
+        self, networks: TargetNetworks, sample: Sample, importance_exponent: float | jax.Array
     ) -> tuple[jax.Array, jax.Array, Metrics]:
         """Return the loss `[]`, new priorities `[n]` of the sampled sequences, and metrics.
 
@@ -268,8 +269,12 @@ class R2D2:
         return masked_mean(loss, every), priority, metrics
 
     def optimize(
-        self, networks: QNetworks, opt_state: QOptState, grads: QNetworks, experience: ReplayState
-    ) -> tuple[QNetworks, QOptState]:
+        self,
+        networks: TargetNetworks,
+        opt_state: TargetOptState,
+        grads: TargetNetworks,
+        experience: ReplayState,
+    ) -> tuple[TargetNetworks, TargetOptState]:
         """Take an Adam step; copy to the target network every `target_period` updates."""
         return self._optimizer.step(networks, opt_state, grads, experience.clock)
 
@@ -277,7 +282,7 @@ class R2D2:
         """Return the number of updates that keeps the replay ratio exactly."""
         return self._replay_ratio.num_updates_in(cycle)
 
-    def actor_networks(self, networks: QNetworks) -> PyTree:
+    def actor_networks(self, networks: TargetNetworks) -> PyTree:
         """Return the online parameters."""
         return networks.online
 

@@ -13,8 +13,8 @@ from sebulba.toolkit.settings import ReplayConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QLearningConfig(ReplayConfig):
-    """Settings of all agents that learn action values."""
+class ValueReplayConfig(ReplayConfig):
+    """Settings of all agents that learn values of discrete actions from a replay."""
 
     frame_stack: int | None = None
     """Frames on an observation's first axis, to store each once; null: store whole observations."""
@@ -28,10 +28,16 @@ class QLearningConfig(ReplayConfig):
     """β of the importance weights; Schaul et al.: a schedule that ends at 1."""
     target_period: int = 250
     """Updates between copies to the target network."""
-    evaluation_epsilon: float = 0.0
-    """ε of the ε-greedy policy in evaluation."""
     max_grad_norm: float | None = 10.0
     """Maximum global norm of the gradients; null: no clipping."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QLearningConfig(ValueReplayConfig):
+    """Settings of all agents that act on Q."""
+
+    evaluation_epsilon: float = 0.0
+    """ε of the ε-greedy policy in evaluation."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +144,7 @@ _LatentNetwork = Literal["mlp", "flat", "small", "shallow", "dqn", "deep", "resn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GumbelMuZeroConfig(ReplayConfig):
+class GumbelMuZeroConfig(ValueReplayConfig):
     """Gumbel MuZero (Danihelka et al. 2022, openreview bERaNdoegnO); needs the extra `search`."""
 
     name: str = "gumbel_muzero"
@@ -154,10 +160,6 @@ class GumbelMuZeroConfig(ReplayConfig):
     """Channels of resnet. The paper: 256."""
     num_blocks: int = 1
     """Residual blocks of resnet in the dynamics and before each latent state. The paper: 16."""
-    frame_stack: int | None = None
-    """Frames on an observation's first axis, to store each once; null: store whole observations."""
-    frame_stack_fill: Literal["repeat", "zeros"] = "repeat"
-    """Older frames in an episode's first stack: copies of the first frame (EnvPool), or zeros."""
     num_simulations: int = 16
     """Simulations of a search, at least 1; one search per env step. The paper: 50, or 2 … 16."""
     max_considered_actions: int = 16
@@ -183,11 +185,9 @@ class GumbelMuZeroConfig(ReplayConfig):
     reanalyse_with: Literal["newest", "target"] = "target"
     """Networks that search for new targets: the newest ones, or their delayed copy."""
     target_period: int = 100
-    """Updates between copies to the target network."""
     priority_exponent: float = 0.0
     """α of prioritised sampling by the error of the first value; 0: uniform. MuZero: 1."""
     importance_exponent: Scheduled = 1.0
-    """β of the importance weights, with priorities."""
     batch_size: int = 64
     """Sequences per update, over all learner devices."""
     replay_ratio: float = 32.0
@@ -196,4 +196,3 @@ class GumbelMuZeroConfig(ReplayConfig):
     learning_rate: Scheduled = 1e-3
     """Learning rate of Adam."""
     max_grad_norm: float | None = 5.0
-    """Maximum global norm of the gradients; null: no clipping."""

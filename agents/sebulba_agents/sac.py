@@ -4,8 +4,6 @@ The gradients of critics, policy and temperature are computed at the same parame
 them is updated. Actions are in [-1, 1]; the environment's adapter scales them.
 """
 
-from collections.abc import Sequence
-
 import flax.linen as nn
 import gymnasium
 import jax
@@ -18,9 +16,9 @@ from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
-from sebulba.toolkit.references import Network
 from sebulba.toolkit.replay import ReplayState, Transitions, transition_replay
 from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 from sebulba.toolkit.torsos import ObservationTorso, check_network
@@ -43,14 +41,13 @@ class GaussianPolicy(nn.Module):
     """ReLU layers; mean and log standard deviation of each action component."""
 
     action_size: int
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
 
     @nn.compact
     def __call__(self, observation: PyTree) -> GaussianParameters:
         """Return parameters `[N, A]` for observations `[N, ...]`."""
-        features = ObservationTorso(self.network, self.hidden_sizes, name="torso")(observation)
-        x = _hidden_layers(features, self.hidden_sizes)
+        features = ObservationTorso(self.torso, name="torso")(observation)
+        x = _hidden_layers(features, self.torso)
         log_std = nn.Dense(self.action_size, name="log_std")(x)
         return GaussianParameters(
             mean=nn.Dense(self.action_size, name="mean")(x),
@@ -61,22 +58,20 @@ class GaussianPolicy(nn.Module):
 class Critic(nn.Module):
     """ReLU layers on observation and action; one action value."""
 
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
 
     @nn.compact
     def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
         """Return Q `[N]` of observations `[N, ...]` and actions `[N, A]`."""
-        features = ObservationTorso(self.network, self.hidden_sizes, name="torso")(observation)
+        features = ObservationTorso(self.torso, name="torso")(observation)
         x = jnp.concatenate([features, action], axis=-1)
-        return nn.Dense(1)(_hidden_layers(x, self.hidden_sizes))[..., 0]
+        return nn.Dense(1)(_hidden_layers(x, self.torso))[..., 0]
 
 
 class TwinCritics(nn.Module):
     """Two critics with separate parameters, as one batched computation."""
 
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
 
     @nn.compact
     def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
@@ -88,13 +83,13 @@ class TwinCritics(nn.Module):
             in_axes=None,
             axis_size=2,
         )
-        return twins(self.network, self.hidden_sizes)(observation, action)
+        return twins(self.torso)(observation, action)
 
 
-def _hidden_layers(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
-    for size in sizes:
-        x = nn.relu(nn.Dense(size)(x))
-    return x
+def _hidden_layers(x: jax.Array, torso: TorsoSettings) -> jax.Array:
+    for size in torso.hidden_sizes:
+        x = nn.relu(nn.Dense(size, dtype=jnp.dtype(torso.compute_dtype))(x))
+    return x.astype(jnp.float32)
 
 
 @pytree_dataclass
@@ -131,16 +126,15 @@ class SAC:
             ConfigError: the settings or the environment do not suit the agent.
         """
         action_size = _action_size(run_spec)
-        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
+        check_network(config.torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         self._replay = transition_replay(config, run_spec)
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
         )
-        networks = {"network": config.network, "hidden_sizes": config.hidden_sizes}
-        self._policy = GaussianPolicy(action_size=action_size, **networks)
-        self._critics = TwinCritics(**networks)
+        self._policy = GaussianPolicy(action_size=action_size, torso=config.torso)
+        self._critics = TwinCritics(config.torso)
         self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
 
     def init_networks(self, key: jax.Array) -> SACNetworks:

@@ -11,7 +11,6 @@ extras. Goals, tasks and exploration rates per environment can be implemented in
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -24,8 +23,8 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import masked_mean
-from sebulba.toolkit.references import Network
 from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import MLPTorso, ObservationTorso, check_network, fold_time
 from sebulba.toolkit.window import Window
@@ -77,30 +76,32 @@ class SkillsOptState:
 class SkillTorso(nn.Module):
     """The network that the config names, and tanh layers that also see the skill."""
 
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return `[N, hidden_sizes[-1]]` of observations `[N, ...]` with their skills."""
-        torso = ObservationTorso(self.network, self.hidden_sizes, name="torso")
+        torso = ObservationTorso(self.torso, name="torso")
         features = torso(observation["observation"])
-        return MLPTorso(self.hidden_sizes, name="mlp")((features, observation["skill"]))
+        return _tanh_layers(self.torso, name="mlp")((features, observation["skill"]))
 
 
 class Discriminator(nn.Module):
     """Infers the skill from an observation."""
 
     num_skills: int
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
 
     @nn.compact
     def __call__(self, observation: PyTree) -> Categorical:
         """Return q(z | s) `[N]` of observations `[N, ...]`."""
-        torso = ObservationTorso(self.network, self.hidden_sizes, name="torso")
-        features = MLPTorso(self.hidden_sizes)(torso(observation))
+        torso = ObservationTorso(self.torso, name="torso")
+        features = _tanh_layers(self.torso)(torso(observation))
         return Categorical(logits=nn.Dense(self.num_skills)(features))
+
+
+def _tanh_layers(torso: TorsoSettings, name: str | None = None) -> MLPTorso:
+    return MLPTorso(torso.hidden_sizes, dtype=jnp.dtype(torso.compute_dtype), name=name)
 
 
 class SkillsAgent:
@@ -116,7 +117,7 @@ class SkillsAgent:
         """
         if config.num_skills < 2:
             raise ConfigError(f"agent.num_skills: expected at least 2, got {config.num_skills}")
-        check_network(config.network, config.hidden_sizes, run_spec.environment.observation)
+        check_network(config.torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         observation = {
@@ -127,6 +128,7 @@ class SkillsAgent:
         a2c = A2CConfig(
             name=config.name,
             hidden_sizes=config.hidden_sizes,
+            compute_dtype=config.compute_dtype,
             discount=config.discount,
             lambda_=config.lambda_,
             baseline_cost=config.baseline_cost,
@@ -139,9 +141,9 @@ class SkillsAgent:
             a2c,
             dataclasses.replace(run_spec, environment=environment),
             loss=a2c_loss,
-            torso=functools.partial(SkillTorso, config.network, config.hidden_sizes),
+            torso=functools.partial(SkillTorso, config.torso),
         )
-        self._discriminator = Discriminator(config.num_skills, config.network, config.hidden_sizes)
+        self._discriminator = Discriminator(config.num_skills, config.torso)
         self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
 
     def init_networks(self, key: jax.Array) -> SkillsNetworks:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax.linen.initializers import lecun_normal, zeros_init
 from flax.typing import Initializer
 from jax import lax
+from jax.typing import DTypeLike
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 
@@ -31,6 +32,7 @@ class Conv(nn.Module):
     strides: int = 1
     padding: str = "SAME"
     kernel_init: Initializer = lecun_normal()
+    dtype: DTypeLike | None = None  # of the computation; None: of the images and parameters
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -38,7 +40,7 @@ class Conv(nn.Module):
         shape = (*self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", zeros_init(), (self.features,))
-        x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias)
+        x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         return (
             convolve(x, kernel, stride=self.strides, padding=self.padding) + bias[None, None, None]
         )

@@ -1,9 +1,21 @@
 """Settings that agents share, as bases of their own. Imports no jax."""
 
 import dataclasses
+from typing import Literal
 
 from sebulba.toolkit.references import Network
 from sebulba.toolkit.schedules import Scheduled
+
+ComputeDtype = Literal["float32", "bfloat16"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TorsoSettings:
+    """What `sebulba.toolkit.torsos` builds a network from; the fields of `NetworkConfig`."""
+
+    network: Network
+    hidden_sizes: tuple[int, ...]
+    compute_dtype: ComputeDtype = "float32"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,6 +28,14 @@ class NetworkConfig:
     """From observations to features: tanh layers, none, convolutions, or your own flax module."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the mlp's tanh layers; your own network gets them if it has this field."""
+    compute_dtype: ComputeDtype = "float32"
+    """Type that the layers before the heads compute in, for accelerators; parameters, recurrent
+    cores, heads and losses stay float32. Your own network gets it if it has this field."""
+
+    @property
+    def torso(self) -> TorsoSettings:
+        """The settings of the layers before the heads."""
+        return TorsoSettings(self.network, self.hidden_sizes, self.compute_dtype)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ of them. A leaf with three axes is an image; its channels are the shorter one of
 axis, the first if both are as long. uint8 leaves are divided by 255.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 
@@ -12,10 +13,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen.initializers import orthogonal
+from jax.typing import DTypeLike
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.convolutions import Conv, max_pool
-from sebulba.toolkit.references import Network, load
+from sebulba.toolkit.references import load
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.types import PyTree
 
 _HIDDEN_GAIN = 2**0.5
@@ -25,67 +28,80 @@ class MLPTorso(nn.Module):
     """Tanh layers on all leaves of an observation, flattened and concatenated."""
 
     hidden_sizes: Sequence[int]
+    dtype: DTypeLike = jnp.float32  # of the computation; parameters and features are float32
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return `[N, hidden_sizes[-1]]` of observations `[N, ...]`."""
         x = flatten(observation)
         for size in self.hidden_sizes:
-            x = nn.tanh(nn.Dense(size, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
-        return x
+            x = nn.tanh(nn.Dense(size, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x))
+        return x.astype(jnp.float32)
 
 
 class ShallowTorso(nn.Module):
     """Two convolutions and a dense layer: Espeholt et al. 2018 (arXiv 1802.01561), figure 3."""
 
+    dtype: DTypeLike = jnp.float32
+
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
         """Return `[N, 256]` of images."""
         x = as_channels_last(observation)
-        x = nn.relu(Conv(16, (8, 8), strides=4, padding="VALID")(x))
-        x = nn.relu(Conv(32, (4, 4), strides=2, padding="VALID")(x))
+        x = nn.relu(Conv(16, (8, 8), strides=4, padding="VALID", dtype=self.dtype)(x))
+        x = nn.relu(Conv(32, (4, 4), strides=2, padding="VALID", dtype=self.dtype)(x))
         x = x.reshape(x.shape[0], -1)
-        return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
+        return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x))
 
 
 class DQNTorso(nn.Module):
     """Three convolutions and a dense layer: Mnih et al. 2015 (Human-level control), Methods."""
+
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
         """Return `[N, 512]` of images."""
         x = as_channels_last(observation)
         for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = Conv(features, (kernel, kernel), strides=stride, padding="VALID")(x)
+            x = Conv(features, (kernel, kernel), strides=stride, padding="VALID", dtype=self.dtype)(
+                x
+            )
             x = nn.relu(x)
-        return nn.relu(nn.Dense(512)(x.reshape(x.shape[0], -1)))
+        return nn.relu(nn.Dense(512, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
 
 
 class DeepTorso(nn.Module):
     """The residual network of Espeholt et al. 2018 (arXiv 1802.01561), figure 3."""
+
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
         """Return `[N, 256]` of images."""
         x = as_channels_last(observation)
         for channels in (16, 32, 32):
-            x = Conv(channels, (3, 3))(x)
+            x = Conv(channels, (3, 3), dtype=self.dtype)(x)
             x = max_pool(x)
             for _ in range(2):
-                residual = Conv(channels, (3, 3))(nn.relu(x))
-                x += Conv(channels, (3, 3))(nn.relu(residual))
+                residual = Conv(channels, (3, 3), dtype=self.dtype)(nn.relu(x))
+                x += Conv(channels, (3, 3), dtype=self.dtype)(nn.relu(residual))
         x = nn.relu(x).reshape(x.shape[0], -1)
-        return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN))(x))
+        return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x))
 
 
 class SmallTorso(nn.Module):
     """One 3×3 convolution and a dense layer: MinAtar's DQN (Young & Tian 2019, 1903.03176)."""
 
+    dtype: DTypeLike = jnp.float32
+
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
         """Return `[N, 128]` of images."""
-        x = nn.relu(Conv(16, (3, 3), padding="VALID")(as_channels_last(observation)))
-        return nn.relu(nn.Dense(128)(x.reshape(x.shape[0], -1)))
+        x = nn.relu(
+            Conv(16, (3, 3), padding="VALID", dtype=self.dtype)(as_channels_last(observation))
+        )
+        return nn.relu(nn.Dense(128, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
 
 
 _CONVOLUTIONS: dict[str, type[nn.Module]] = {
@@ -104,31 +120,33 @@ class ObservationTorso(nn.Module):
     - mlp: tanh layers of `hidden_sizes` on all leaves, flattened and concatenated.
     - flat: all leaves, flattened and concatenated.
     - small, shallow, dqn, deep: convolutions for each image, an mlp for all other leaves.
-    - module:Name: a flax module of the user's, called with `hidden_sizes` if it has such a field.
+    - module:Name: a flax module of the user's, called with `hidden_sizes` and `compute_dtype` if it
+      has such fields.
     """
 
-    network: Network
-    hidden_sizes: Sequence[int]
+    torso: TorsoSettings
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
-        """Return `[N, F]` of observations `[N, ...]`."""
-        if ":" in self.network:
-            return _make_own(self.network, self.hidden_sizes)(observation)
-        if self.network == "flat":
+        """Return float32 `[N, F]` of observations `[N, ...]`."""
+        network, dtype = self.torso.network, jnp.dtype(self.torso.compute_dtype)
+        if ":" in network:
+            return jax.tree.map(_float32, _make_own(self.torso)(observation))
+        if network == "flat":
             return flatten(observation)
-        if self.network == "mlp":
-            return MLPTorso(self.hidden_sizes, name="mlp")(observation)
+        mlp = functools.partial(MLPTorso, self.torso.hidden_sizes, dtype=dtype, name="mlp")
+        if network == "mlp":
+            return mlp()(observation)
         leaves = jax.tree.leaves(observation)
         images = [leaf for leaf in leaves if _is_image(leaf.shape[1:])]
         others = [leaf for leaf in leaves if not _is_image(leaf.shape[1:])]
         features = []
         for i, image in enumerate(images):
-            name = self.network if i == 0 else f"{self.network}_{i}"
-            features.append(_CONVOLUTIONS[self.network](name=name)(image))
+            name = network if i == 0 else f"{network}_{i}"
+            features.append(_CONVOLUTIONS[network](dtype=dtype, name=name)(image))
         if others:
-            features.append(MLPTorso(self.hidden_sizes, name="mlp")(others))
-        return jnp.concatenate(features, axis=-1)
+            features.append(mlp()(others))
+        return jnp.concatenate([_float32(each) for each in features], axis=-1)
 
 
 def flatten(observation: PyTree) -> jax.Array:
@@ -157,22 +175,21 @@ def fold_time(torso: Callable[[PyTree], jax.Array], observation: PyTree) -> jax.
     return torso(folded).reshape(*leading, -1)
 
 
-def check_network(network: Network, hidden_sizes: Sequence[int], observation: PyTree) -> None:
+def check_network(torso: TorsoSettings, observation: PyTree) -> None:
     """Check that the network accepts the observations.
 
     Args:
-        network: the config's.
-        hidden_sizes: the config's.
+        torso: the config's.
         observation: `EnvironmentSpec.observation`.
 
     Raises:
         ConfigError: there is no image, or a too small one, for convolutions; or the user's network
             does not exist, returns no features, or has more than parameters.
     """
-    if network in _CONVOLUTIONS:
-        _check_images(network, observation)
-    elif ":" in network:
-        _check_own(network, hidden_sizes, observation)
+    if torso.network in _CONVOLUTIONS:
+        _check_images(torso.network, observation)
+    elif ":" in torso.network:
+        _check_own(torso, observation)
 
 
 def _check_images(network: str, observation: PyTree) -> None:
@@ -193,19 +210,20 @@ def _check_images(network: str, observation: PyTree) -> None:
             )
 
 
-def _make_own(network: str, hidden_sizes: Sequence[int]) -> nn.Module:
-    factory = load(network, key="agent.network")
-    takes_sizes = "hidden_sizes" in inspect.signature(factory).parameters
-    return factory(**{"hidden_sizes": hidden_sizes} if takes_sizes else {})
+def _make_own(torso: TorsoSettings) -> nn.Module:
+    factory = load(torso.network, key="agent.network")
+    taken = inspect.signature(factory).parameters
+    settings = {"hidden_sizes": torso.hidden_sizes, "compute_dtype": torso.compute_dtype}
+    return factory(**{name: value for name, value in settings.items() if name in taken})
 
 
-def _check_own(network: str, hidden_sizes: Sequence[int], observation: PyTree) -> None:
-    num = 2
+def _check_own(torso: TorsoSettings, observation: PyTree) -> None:
+    network, num = torso.network, 2
     batch = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape), leaf.dtype), observation
     )
     features, variables = jax.eval_shape(
-        lambda x: ObservationTorso(network, hidden_sizes).init_with_output(jax.random.key(0), x),
+        lambda x: ObservationTorso(torso).init_with_output(jax.random.key(0), x),
         batch,
     )
     if not (
@@ -223,6 +241,10 @@ def _check_own(network: str, hidden_sizes: Sequence[int], observation: PyTree) -
             f"agent.network: expected {network} to have parameters only, got {' and '.join(others)}"
             " too; acting and learning are pure functions of the parameters"
         )
+
+
+def _float32(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:

@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from sebulba_agents.q_learning import QNetworks
 from sebulba_agents.r2d2 import R2D2
+from sebulba_agents.target_networks import TargetNetworks
 from tests.agents.r2d2_life import CONFIG, LENGTH, RUN_SPEC, live, random_rows, remember
 
 
@@ -12,7 +12,7 @@ from tests.agents.r2d2_life import CONFIG, LENGTH, RUN_SPEC, live, random_rows, 
 def lived():
     """An agent, different online and target networks, its life, and its replay."""
     agent = R2D2(CONFIG, RUN_SPEC)
-    networks = QNetworks(
+    networks = TargetNetworks(
         online=jax.jit(agent.init_networks)(jax.random.key(0)).online,
         target=jax.jit(agent.init_networks)(jax.random.key(1)).online,
     )

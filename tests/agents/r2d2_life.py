@@ -3,15 +3,14 @@
 import dataclasses
 import functools
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.toolkit import replay
-from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
+from sebulba.types import EnvStep, Trajectory
 from sebulba_agents.replay_config import R2D2Config
-from tests.toys import toy_run_spec
+from tests.toys import one_actor_run_spec
 
 BURN_IN, LEARN, LENGTH, NUM_ACTIONS = 4, 6, 4, 3
 CONFIG = R2D2Config(
@@ -26,15 +25,8 @@ CONFIG = R2D2Config(
     min_replay_rows=200,
     target_period=2,
 )
-RUN_SPEC = toy_run_spec(
-    environment=EnvironmentSpec(
-        observation=jax.ShapeDtypeStruct((2,), jnp.float32),
-        action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
-    ),
-    num_envs=8,
-    num_actors=1,
-    trajectory_length=LENGTH,
-    total_env_steps=10_000,
+RUN_SPEC = one_actor_run_spec(
+    num_envs=8, trajectory_length=LENGTH, num_actions=NUM_ACTIONS, observation_size=2
 )
 
 

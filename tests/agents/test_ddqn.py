@@ -16,14 +16,14 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
 from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.schedules import Schedule
-from sebulba.types import EnvironmentSpec, Trajectory
+from sebulba.types import Trajectory
 from sebulba_agents.ddqn import DDQN
-from sebulba_agents.q_learning import QNetworks
 from sebulba_agents.replay_config import DDQNConfig
+from sebulba_agents.target_networks import TargetNetworks
 from tests.agents.target_periods import check_copies_to_the_target
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
-from tests.toys import toy_run_spec
+from tests.toys import one_actor_run_spec
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 4, 8, 3
 CONFIG = DDQNConfig(
@@ -36,16 +36,7 @@ CONFIG = DDQNConfig(
     priority_exponent=0.6,
     epsilon=Schedule(schedule="linear", start=1.0, end=0.1, env_steps=160),
 )
-RUN_SPEC = toy_run_spec(
-    environment=EnvironmentSpec(
-        observation=jax.ShapeDtypeStruct((3,), jnp.float32),
-        action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
-    ),
-    num_envs=NUM_ENVS,
-    num_actors=1,
-    trajectory_length=LENGTH,
-    total_env_steps=10_000,
-)
+RUN_SPEC = one_actor_run_spec(num_envs=NUM_ENVS, trajectory_length=LENGTH, num_actions=NUM_ACTIONS)
 
 
 @functools.cache
@@ -53,7 +44,7 @@ def agent_and_networks(**changes):
     """Return an agent, and networks whose target differs from the online one."""
     agent = DDQN(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
     online, target = (jax.jit(agent.init_networks)(jax.random.key(seed)).online for seed in (0, 1))
-    return agent, QNetworks(online=online, target=target)
+    return agent, TargetNetworks(online=online, target=target)
 
 
 def random_batch(size=32, seed=0):
@@ -129,7 +120,7 @@ def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
 
     agent = DDQN(CONFIG, RUN_SPEC, network=PairNetwork(), loss=loss, values=lambda x: x.max(-1))
     networks = [jax.jit(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1)]
-    networks = QNetworks(online=networks[0].online, target=networks[1].target)
+    networks = TargetNetworks(online=networks[0].online, target=networks[1].target)
     batch = random_batch()
     mean, td_error, _ = agent.loss_of_batch(networks, batch)
     here, there = (agent.network.apply(networks.online, x) for x in batch_ends(batch))

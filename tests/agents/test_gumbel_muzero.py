@@ -5,7 +5,6 @@ import functools
 import json
 import sys
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,18 +19,14 @@ from sebulba.errors import ConfigError
 from sebulba.run import lifecycle
 from sebulba.toolkit import replay
 from sebulba.toolkit.unroll_targets import UnrollTargets
-from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
-from sebulba_agents.gumbel_muzero import (
-    GumbelMuZero,
-    MuZeroActorState,
-    MuZeroNetworks,
-    Planned,
-)
+from sebulba.types import EnvStep, Trajectory
+from sebulba_agents.gumbel_muzero import GumbelMuZero, MuZeroActorState, Planned
 from sebulba_agents.muzero_networks import scale_gradient, scale_to_unit
 from sebulba_agents.replay_config import GumbelMuZeroConfig
+from sebulba_agents.target_networks import TargetNetworks
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
-from tests.toys import toy_run_spec
+from tests.toys import one_actor_run_spec
 
 LENGTH, NUM_ENVS, NUM_ACTIONS, K = 4, 4, 3, 2
 CONFIG = GumbelMuZeroConfig(
@@ -49,16 +44,7 @@ CONFIG = GumbelMuZeroConfig(
     replay_ratio=4.0,
     target_period=2,
 )
-RUN_SPEC = toy_run_spec(
-    environment=EnvironmentSpec(
-        observation=jax.ShapeDtypeStruct((3,), jnp.float32),
-        action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
-    ),
-    num_envs=NUM_ENVS,
-    num_actors=1,
-    trajectory_length=LENGTH,
-    total_env_steps=10_000,
-)
+RUN_SPEC = one_actor_run_spec(num_envs=NUM_ENVS, trajectory_length=LENGTH, num_actions=NUM_ACTIONS)
 
 
 @functools.cache
@@ -66,7 +52,7 @@ def agent_and_networks(**changes):
     """Return an agent, and networks whose outputs differ from 0."""
     agent = GumbelMuZero(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
     networks = jax.jit(agent.init_networks)(jax.random.key(0))
-    return agent, MuZeroNetworks(
+    return agent, TargetNetworks(
         online=noisy(networks.online, 1),
         target=None if networks.target is None else noisy(networks.target, 2),
     )

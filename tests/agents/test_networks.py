@@ -12,6 +12,7 @@ import pytest
 from sebulba.errors import ConfigError
 from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
 from sebulba.toolkit.policy_heads import CategoricalHead
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import DeepTorso, ObservationTorso, check_network
 from sebulba_agents.networks import ActorCritic
 
@@ -39,7 +40,7 @@ def make_inputs(seed=0, shape=VECTOR, length=LENGTH, num_envs=NUM_ENVS):
 def make_network(torso="mlp", lstm_size=None, hidden_sizes=(8, 8)):
     return ActorCritic(
         policy=CategoricalHead(NUM_ACTIONS),
-        torso=functools.partial(ObservationTorso, torso, hidden_sizes),
+        torso=functools.partial(ObservationTorso, TorsoSettings(torso, hidden_sizes)),
         has_torso_per_head=torso == "mlp",
         lstm_size=lstm_size,
     )
@@ -325,20 +326,22 @@ def equations(jaxpr):
 def test_a_network_that_cannot_take_the_observation_is_refused(network, shapes, message):
     observation = [jax.ShapeDtypeStruct(shape, jnp.uint8) for shape in shapes]
     with pytest.raises(ConfigError, match=message):
-        check_network(network, (8,), observation)
+        check_network(TorsoSettings(network, (8,)), observation)
 
 
 def test_networks_that_fit_are_accepted():
     image = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
     for network in ("small", "shallow", "dqn", "deep", "mlp", "flat"):
-        check_network(network, (8,), image)
+        check_network(TorsoSettings(network, (8,)), image)
         parts = {"image": image, "vector": jax.ShapeDtypeStruct((2,), jnp.float32)}
-        check_network(network, (8,), parts)
-    check_network("mlp", (8,), {"a": image, "b": jax.ShapeDtypeStruct((), jnp.int32)})
+        check_network(TorsoSettings(network, (8,)), parts)
+    check_network(
+        TorsoSettings("mlp", (8,)), {"a": image, "b": jax.ShapeDtypeStruct((), jnp.int32)}
+    )
 
 
 def features_of(network, observation):
-    torso = ObservationTorso(network, (8,))
+    torso = ObservationTorso(TorsoSettings(network, (8,)))
     params = torso.init(jax.random.key(0), observation)
     return torso.apply(params, observation), params.get("params", {})
 
@@ -372,3 +375,21 @@ def test_flat_is_every_leaf_as_it_is():
     features, params = features_of("flat", observation)
     np.testing.assert_array_equal(features, [[1, 1, 3], [1, 1, 4]])
     assert params == {}
+
+
+@pytest.mark.parametrize("network", ["mlp", "small", "deep"])
+def test_layers_in_bfloat16_have_parameters_and_features_of_float32(network):
+    rng = np.random.default_rng(0)
+    image = jnp.asarray(rng.integers(0, 256, (2, 10, 10, 4)), jnp.uint8)
+    observation = {"image": image, "vector": jnp.asarray(rng.normal(size=(2, 3)), jnp.float32)}
+    torsos = [
+        ObservationTorso(TorsoSettings(network, (8,), dtype)) for dtype in ("float32", "bfloat16")
+    ]
+    params = torsos[0].init(jax.random.key(0), observation)
+    chex.assert_trees_all_equal(params, torsos[1].init(jax.random.key(0), observation))
+    full, half = (torso.apply(params, observation) for torso in torsos)
+    assert full.dtype == half.dtype == jnp.float32
+    error = jnp.linalg.norm(half - full) / jnp.linalg.norm(full)
+    assert 1e-4 < error < 0.03
+    grads = jax.grad(lambda params: jnp.sum(torsos[1].apply(params, observation)))(params)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(grads))

@@ -17,6 +17,7 @@ from sebulba.config.agents import agent_config_class, agent_factory
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.run import lifecycle
+from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.types import EnvironmentSpec
 from tests.docs.blocks import ROOT, blocks_of
@@ -149,7 +150,7 @@ def test_a_tuple_goes_through_the_network_of_nnx(name, page):
 
 
 def test_the_network_of_nnx_is_a_function_of_its_parameters(page):
-    torso, x = ObservationTorso("my_nnx_network:FromNNX", ()), jnp.ones((2, 5))
+    torso, x = ObservationTorso(TorsoSettings("my_nnx_network:FromNNX", ())), jnp.ones((2, 5))
     params = torso.init(jax.random.key(0), x)
     features = jax.jit(torso.apply)(params, x)
     assert features.shape == (2, 64) and features.any()
@@ -163,13 +164,13 @@ def test_the_network_of_nnx_is_a_function_of_its_parameters(page):
 
 def test_the_network_for_any_size_takes_an_unusual_image(page):
     observation = jax.ShapeDtypeStruct((3, 52, 117), np.uint8)
-    check_network("any_size:AnySize", (), observation)
+    check_network(TorsoSettings("any_size:AnySize", ()), observation)
     agent, run_spec = make("ddqn", observation, network="any_size:AnySize")
     validate_agent(agent, run_spec)
 
 
 def test_a_network_gets_the_sizes_of_the_config_if_it_has_them():
-    torso = ObservationTorso(f"{HERE}:Sized", (5, 7))
+    torso = ObservationTorso(TorsoSettings(f"{HERE}:Sized", (5, 7)))
     assert torso.init_with_output(jax.random.key(0), jnp.ones((2, 4)))[0].shape == (2, 7)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,25 +13,16 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import transition_replay
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.transitions import fold
-from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
+from sebulba.types import EnvStep, Trajectory
 from sebulba_agents.replay_config import DDQNConfig
 from tests.streams import random_env_steps
-from tests.toys import toy_run_spec
+from tests.toys import one_actor_run_spec
 
 LENGTH, NUM_ENVS, NUM_TRAJECTORIES, GAMMA = 4, 3, 6, 0.9
 CONFIG = DDQNConfig(
     discount=GAMMA, batch_size=64, replay_capacity=NUM_ENVS * 16, min_replay_rows=20
 )
-RUN_SPEC = toy_run_spec(
-    environment=EnvironmentSpec(
-        observation=jax.ShapeDtypeStruct((3,), jnp.float32),
-        action_space=gymnasium.spaces.Discrete(5),
-    ),
-    num_envs=NUM_ENVS,
-    num_actors=1,
-    trajectory_length=LENGTH,
-    total_env_steps=10_000,
-)
+RUN_SPEC = one_actor_run_spec(num_envs=NUM_ENVS, trajectory_length=LENGTH, num_actions=5)
 ROWS = NUM_TRAJECTORIES * LENGTH
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.capture import from_data
+from sebulba.tools.check.ingestion import Ingestion
 from sebulba.tools.check.policy import Policy
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import as_numpy, is_equal
@@ -32,11 +32,9 @@ class LossSensitivity:
         """Choose enough trajectories for a gradient, and compute it as the baseline."""
         self._subject = subject
         agent, self._run_spec = subject.agent_on(1)
-        self._agent = agent
+        self._ingestion = Ingestion(agent, self._run_spec, subject.start_states[0])
         self.networks = jax.tree.map(jnp.asarray, recording.networks)
-        self._ingest = jax.jit(agent.update_experience)
         self.loss_and_gradients = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
-        self._like = subject.start_states[0]
         self._num_updates = 1
         self.items = self._choose(recording.trajectories)
         self.baseline = self._compute(self.items)
@@ -113,17 +111,7 @@ class LossSensitivity:
 
     def experience(self, items: Sequence[RecordedTrajectory]) -> PyTree:
         """Return the agent's experience after these trajectories."""
-        experience = self._agent.init_experience(self.networks, self._run_spec.num_envs)
-        for item in items:
-            experience = self._ingest(
-                self.networks,
-                experience,
-                from_data(item.initial_state, self._like),
-                from_data(item.final_state, self._like),
-                jax.tree.map(jnp.asarray, item.trajectory),
-                jnp.int32(item.actor_id),
-            )
-        return experience
+        return self._ingestion(self.networks, items)
 
     def _compute(
         self, items: Sequence[RecordedTrajectory], *, seed: int = _SEED

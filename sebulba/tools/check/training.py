@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.capture import from_data
+from sebulba.tools.check.ingestion import Ingestion
 from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import as_numpy
 from sebulba.tools.check.sensitivity import LossSensitivity
@@ -49,10 +49,9 @@ class Trainer:
         self.subject, self.sensitivity = subject, sensitivity
         self._agent, self._run_spec = subject.agent_on(1, **(_SETTINGS | settings))
         self._optimize = jax.jit(self._agent.optimize)
-        self._ingest = jax.jit(self._agent.update_experience)
+        self._ingestion = Ingestion(self._agent, self._run_spec, subject.start_states[0])
         self._loss = jax.jit(jax.value_and_grad(self._agent.loss, has_aux=True))
         self.policy = sensitivity.policy
-        self._state = subject.start_states[0]
 
     @property
     def place(self) -> str:
@@ -62,17 +61,7 @@ class Trainer:
 
     def experience(self, networks: Networks, items: Items) -> Experience:
         """Return the agent's experience after these trajectories."""
-        experience = self._agent.init_experience(networks, self._run_spec.num_envs)
-        for item in items[self.sensitivity.num_unlearned :]:
-            experience = self._ingest(
-                networks,
-                experience,
-                from_data(item.initial_state, self._state),
-                from_data(item.final_state, self._state),
-                jax.tree.map(jnp.asarray, item.trajectory),
-                jnp.int32(item.actor_id),
-            )
-        return experience
+        return self._ingestion(networks, items[self.sensitivity.num_unlearned :])
 
     def gradients(self, networks: Networks, experience: Experience, step: int = 0) -> Any:
         """Return the gradients of one loss, and the experience after it."""

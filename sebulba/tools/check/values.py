@@ -207,8 +207,9 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
 def _depends_on_policy(values: _Values) -> str | None:
     """Change the policy: with episodes of one step, values have to learn the same from a replay.
 
-    Unless the loss uses the stored policy, as importance weights do. Only of continuous actions:
-    whether a leaf matters to discrete ones may not show, and values of action values are acting.
+    Not asked if the loss uses the stored policy, as importance weights do, or if actions are
+    discrete: there a leaf of the policy may leave every action as it was, and agents that learn
+    action values have no leaves of a value function apart from it.
     """
     trainer = values.trainer
     if not isinstance(trainer.subject.run_spec.environment.action_space, gymnasium.spaces.Box):
@@ -256,7 +257,6 @@ def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
     for networks in tried:
         steps = in_steps(trainer.sensitivity.items, lambda item: 0.0)
         items = trainer.policy.acted_again(networks, steps)
-
         rewards = (_GREAT, 2.0 * _GREAT, -_GREAT, -2.0 * _GREAT)
         gradients = [_leaves(values.gradients(in_steps, networks, each, items)) for each in rewards]
         every = zip(paths, *gradients, strict=True)

@@ -1,0 +1,73 @@
+"""Networks with a delayed copy, and their optimizer: Q-learning agents and Gumbel MuZero."""
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.learner_clock import LearnerClock
+from sebulba.toolkit.optimizers import clipped_adam, descend
+from sebulba.toolkit.schedules import at_env_steps
+from sebulba.types import PyTree, RunSpec
+from sebulba_agents.replay_config import ValueReplayConfig
+
+
+@pytree_dataclass
+class TargetNetworks:
+    """The parameters, and their delayed copy."""
+
+    online: PyTree
+    target: PyTree  # None: no copy is kept
+
+
+@pytree_dataclass
+class TargetOptState:
+    """The optimizer's state."""
+
+    adam: PyTree
+    num_periods: jax.Array  # [] int32, target periods before the last copy
+
+
+def with_copy(online: PyTree) -> TargetNetworks:
+    """Return parameters and their copy as target parameters."""
+    return TargetNetworks(online=online, target=jax.tree.map(jnp.copy, online))
+
+
+class TargetOptimizer:
+    """Adam for the online parameters, and periodic copies to the target parameters."""
+
+    def __init__(self, config: ValueReplayConfig, run_spec: RunSpec):
+        self._config = config
+        self._total_env_steps = run_spec.total_env_steps
+        self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
+
+    def init(self, networks: TargetNetworks) -> TargetOptState:
+        """Return the initial state."""
+        return TargetOptState(adam=self._adam.init(networks.online), num_periods=jnp.int32(0))
+
+    def step(
+        self,
+        networks: TargetNetworks,
+        opt_state: TargetOptState,
+        grads: TargetNetworks,
+        clock: LearnerClock,
+    ) -> tuple[TargetNetworks, TargetOptState]:
+        """Return networks and state after the optimisation step of the clock."""
+        config = at_env_steps(self._config, clock.env_steps, total_env_steps=self._total_env_steps)
+        online, adam = descend(
+            self._adam,
+            networks.online,
+            opt_state.adam,
+            grads.online,
+            learning_rate=config.learning_rate,
+        )
+        # If the last update of a period was discarded, the next one copies.
+        num_periods = (clock.step + 1) // config.target_period
+        target = networks.target
+        if target is not None:
+            target = jax.lax.cond(
+                num_periods > opt_state.num_periods, lambda: online, lambda: networks.target
+            )
+        return (
+            TargetNetworks(online=online, target=target),
+            TargetOptState(adam=adam, num_periods=num_periods),
+        )
