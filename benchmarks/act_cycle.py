@@ -71,6 +71,7 @@ WORKLOADS = {
     "pong-ale": _pong(EnvConfig(suite="ale", id="pong")),
 }
 _BARE_LOOP = "bare loop of environment and inference"
+_HALVES = "fused, 2 threads with half of the environments each"
 CHECKED_CYCLES = 3
 CHECKED_ENVS = 4
 
@@ -201,6 +202,10 @@ def measure(bench: Bench, *, threads: Sequence[int], repeats: int) -> Result:
     work["stepped environment alone"] = alone.step_alone(environments[0], rows)
     work["stepped inference alone"] = alone.infer_alone(agent, networks, row, rows)
     if bench.fusible:
+        half = Bench(dataclasses.replace(workload, num_envs=workload.num_envs // 2))
+        halves = [half.make_environment(seed) for seed in range(2)]
+        own += halves
+        work[_HALVES] = functools.partial(Acting(half, "fused", halves), workload.num_cycles)
         own += [bench.make_environment(seed) for seed in range(2)]
         own[-2].reset()
         scans = {"num_rows": workload.length, "num_scans": workload.num_cycles}
@@ -250,6 +255,7 @@ def _ratios(rates: Mapping[str, Series], bench: Bench, threads: Sequence[int]) -
     if bench.fusible:
         ratios["fused / stepped"] = one["fused"].over(one["stepped"])
         ratios["fused / bare loop"] = one["fused"].over(rates[_BARE_LOOP])
+        ratios[f"{_HALVES} / serial limit"] = rates[_HALVES].over(rates["fused serial limit"])
     for variant in bench.cycles:
         for number in threads:
             name, rate = _name(variant, number), rates[_name(variant, number)]

@@ -1,7 +1,8 @@
 """Write `docs/results.md` and its curves from the records of runs: `python -m benchmarks.results`.
 
 `python -m benchmarks.results --add RUN_DIR …` first adds the record of each finished run: its
-config, versions, command, and a thinned learning curve. The page is a function of the records in
+config, versions, command, and a thinned learning curve; `--name` names a row of other settings than
+those of the config. The page is a function of the records in
 `docs/results/`, of other systems' figures in `peers.json` there, and of `results_by_hand.md`, so
 that writing it again gives the same bytes. Beside a record there may be the output of
 `sebulba.evaluate --json`, for figures of policies without noise.
@@ -10,6 +11,7 @@ that writing it again gives the same bytes. Beside a record there may be the out
 import argparse
 import json
 import pathlib
+import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -49,8 +51,15 @@ The command of the first seed of each row:
 """
 
 
-def add(run_dir: pathlib.Path, folder: pathlib.Path = FOLDER) -> pathlib.Path:
+def add(
+    run_dir: pathlib.Path, folder: pathlib.Path = FOLDER, *, name: str | None = None
+) -> pathlib.Path:
     """Write the record of a finished run; return its path.
+
+    Args:
+        run_dir: of the run.
+        folder: `docs`.
+        name: of the row; None: the config's.
 
     Raises:
         SystemExit: the run has not ended, or was interrupted.
@@ -59,6 +68,7 @@ def add(run_dir: pathlib.Path, folder: pathlib.Path = FOLDER) -> pathlib.Path:
     if run.status != "done":
         raise SystemExit(f"{run_dir}: expected a run that is done, got one that is {run.status}")
     record = make_record(run, commit=_commit())
+    record["name"] = name or record["name"]
     path = folder / "results" / "records" / record["name"] / f"seed-{record['seed']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -100,7 +110,7 @@ def write_page(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, str]:
         f"\n![Return of {name} over env steps](results/{name}.svg)\n" for name in groups
     )
     commands = "".join(
-        f"python -m sebulba.train {' '.join(records[0]['arguments'])}\n"
+        f"python -m sebulba.train {shlex.join(records[0]['arguments'])}\n"
         for records in groups.values()
     )
     page = (
@@ -202,8 +212,10 @@ def main() -> None:
     """Add records, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", type=pathlib.Path, nargs="+", default=[], metavar="RUN_DIR")
-    for run_dir in parser.parse_args().add:
-        print(add(run_dir))
+    parser.add_argument("--name", help="of the row of the added runs; default: the config's name")
+    arguments = parser.parse_args()
+    for run_dir in arguments.add:
+        print(add(run_dir, name=arguments.name))
     for path, text in write_page().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -120,20 +120,34 @@ def _gradient_of_kernel(
 def _gradient_of_images(
     size: Sequence[int], kernel: jax.Array, gradient: jax.Array, stride: int, pads: Pads
 ) -> jax.Array:
-    """Return `[N, H, W, C]`: output gradients, `stride` apart, convolved with the kernel."""
-    flipped = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
-    before = [kernel.shape[axis] - 1 - pads[axis][0] for axis in (0, 1)]
-    after = [
-        size[axis] - stride * (gradient.shape[axis + 1] - 1) - 1 + pads[axis][0] for axis in (0, 1)
-    ]
-    return lax.conv_general_dilated(
+    """Return `[N, H, W, C]`, the sum of what each window adds to its pixels.
+
+    Pixel `stride·u + r` gets from kernel rows `stride·i + r` only. So a convolution that is not
+    strided computes all remainders r as channels, twice as fast as one with `stride` − 1 zeros
+    between output gradients.
+    """
+    height, width = (-(-kernel.shape[axis] // stride) for axis in (0, 1))
+    channels, features = kernel.shape[2:]
+    missing = [(0, stride * n - k) for n, k in zip((height, width), kernel.shape[:2], strict=True)]
+    kernel = jnp.pad(kernel, (*missing, (0, 0), (0, 0)))
+    kernel = kernel.reshape(height, stride, width, stride, channels, features)[::-1, :, ::-1]
+    kernel = kernel.transpose(0, 2, 5, 1, 3, 4).reshape(height, width, features, -1)
+    result = lax.conv_general_dilated(
         gradient,
-        flipped,
+        kernel,
         window_strides=(1, 1),
-        padding=list(zip(before, after, strict=True)),
-        lhs_dilation=(stride, stride),
+        padding=[(height - 1, height - 1), (width - 1, width - 1)],
         dimension_numbers=_LAYOUT,
     )
+    images, rows, columns, _ = result.shape
+    result = result.reshape(images, rows, columns, stride, stride, channels)
+    result = result.transpose(0, 1, 3, 2, 4, 5)
+    result = result.reshape(images, rows * stride, columns * stride, channels)
+    # Without the padding, and with the last pixels if no window reached them.
+    ends = [
+        (-pads[axis][0], pads[axis][0] + size[axis] - result.shape[axis + 1], 0) for axis in (0, 1)
+    ]
+    return lax.pad(result, jnp.zeros((), result.dtype), ((0, 0, 0), *ends, (0, 0, 0)))
 
 
 @jax.custom_vjp

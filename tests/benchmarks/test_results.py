@@ -50,7 +50,9 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(tmp_path, monkey
     assert record["config"]["agent.num_epochs"] == 4
     assert len(record["curve"]) == 60
     np.testing.assert_allclose(record["curve"][-1], [5000, 50.0, 1.0])
+    results.add(run_dir, tmp_path, name="of_other_settings")
     files = results.write_page(tmp_path)
+    assert "| `of_other_settings` | jax Bandit-v0 |" in files[tmp_path / "results.md"]
     assert files == results.write_page(tmp_path)
     page = files[tmp_path / "results.md"]
     assert "| `pqn_bandit` | jax Bandit-v0 | 7 | 5,000 | 3.00 [3.00, 3.00] | 4.00" in page
