@@ -110,7 +110,7 @@ def write_page(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, str]:
         f"\n![Return of {name} over env steps](results/{name}.svg)\n" for name in groups
     )
     commands = "".join(
-        f"python -m sebulba.train {shlex.join(records[0]['arguments'])}\n"
+        f"python -m sebulba.train {shlex.join(map(_shipped, records[0]['arguments']))}\n"
         for records in groups.values()
     )
     page = (
@@ -201,6 +201,12 @@ def _without_run_dir(command: Sequence[str]) -> Iterator[str]:
             next(arguments, None)
         else:
             yield each
+
+
+def _shipped(argument: str) -> str:
+    """Return the name of a config that comes with Sebulba, which works without a checkout."""
+    path = pathlib.PurePath(argument)
+    return path.stem if path.parent.name == "configs" and path.suffix == ".yaml" else argument
 
 
 def _commit() -> str:

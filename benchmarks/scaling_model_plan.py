@@ -19,9 +19,9 @@ def describe_plan(
         num_hosts: number of hosts to plan for.
         all_hosts: numbers of hosts among which to look for the bend of the speed curve.
     """
-    (alone,) = scale(host, network, [1], is_local=False)
-    (point,) = scale(host, network, [num_hosts], is_local=False)
-    bent = bend(scale(host, network, sorted({*all_hosts, num_hosts}), is_local=False))
+    (alone,) = scale(host, network, [1])
+    (point,) = scale(host, network, [num_hosts])
+    bent = bend(scale(host, network, sorted({*all_hosts, num_hosts})))
     trajectory_steps = host.parts.env_steps * host.parts.trajectories_per_cycle
     interval_s = config.checkpoint.interval_s
     rows = {
@@ -35,7 +35,8 @@ def describe_plan(
         ),
         "all-reduce": (
             f"{host.gradient_bytes:,} bytes, {1e3 * point.all_reduce_s:.3f} ms,"
-            f" {host.updates_per_cycle:g} in a learner cycle"
+            f" {host.updates_per_cycle:g} in a learner cycle;"
+            f" {point.gbit_per_s:.3g} Gbit/s of a host"
         ),
         "learner cycle": (
             f"{1e3 * point.update_s:.2f} ms; of one host alone {1e3 * alone.update_s:.2f} ms"

@@ -3,7 +3,9 @@
 Shapes come from `jax.eval_shape`, so nothing is computed or compiled.
 """
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,6 +14,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from sebulba.agent import Agent
+from sebulba.errors import ConfigError
+from sebulba.pytree import describe_inline, leaf_name
 from sebulba.types import EnvStep, PyTree, RunSpec
 
 # The learner keeps the metrics of each until the cycle ends.
@@ -29,6 +33,20 @@ def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
         AgentError: a method is missing, or a leaf has another shape or dtype than expected.
     """
     _check_methods(agent)
+    with _without_notes_of_jax():
+        _check_act(agent, run_spec)
+
+
+@contextlib.contextmanager
+def _without_notes_of_jax() -> Iterator[None]:
+    """Raise a ConfigError of traced code as it was: the last lines would be those that JAX adds."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(str(error)) from error.__cause__
+
+
+def _check_act(agent: Agent, run_spec: RunSpec) -> None:
     num_envs = run_spec.num_envs
     env_step = env_step_shapes(run_spec)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -51,6 +69,43 @@ def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
                 f"act: extras: {_name(path)}: expected a leading axis of {num_envs} environments"
                 f" (actor.num_envs), got shape {leaf.shape}"
             )
+
+
+def validate_learning(agent: Agent, run_spec: RunSpec) -> None:
+    """Check what `loss` and `optimize` return, by tracing them once more than the run does.
+
+    Raises:
+        AgentError: a leaf has another shape or dtype than expected.
+    """
+    with _without_notes_of_jax():
+        _check_loss(agent, run_spec)
+
+
+def _check_loss(agent: Agent, run_spec: RunSpec) -> None:
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    networks = jax.eval_shape(agent.init_networks, key)
+    opt_state = jax.eval_shape(agent.init_opt_state, networks)
+    num_envs = run_spec.num_envs_per_learner_device
+    experience = jax.eval_shape(lambda x: agent.init_experience(x, num_envs), networks)
+    returned = jax.eval_shape(
+        agent.loss, networks, experience, key, jax.ShapeDtypeStruct((), jnp.int32)
+    )
+    try:
+        loss, (next_experience, metrics) = returned
+    except (TypeError, ValueError):
+        raise AgentError(
+            "loss: expected (loss, (experience, metrics)), got"
+            f" {type(returned).__name__}: {describe_inline(returned)}"
+        ) from None
+    for name, value in {"the loss": loss, **metrics}.items():
+        if getattr(value, "shape", None) != ():
+            raise AgentError(f"loss: {name}: expected a scalar, got {describe_inline(value)}")
+    _expect_same("loss: experience", next_experience, experience)
+    next_networks, next_opt_state = jax.eval_shape(
+        agent.optimize, networks, opt_state, networks, next_experience
+    )
+    _expect_same("optimize: networks", next_networks, networks)
+    _expect_same("optimize: optimizer state", next_opt_state, opt_state)
 
 
 def _check_methods(agent: Agent) -> None:
@@ -139,16 +194,12 @@ def _expect_same(what: str, got: PyTree, expected: PyTree) -> None:
     expected_leaves = dict(jax.tree_util.tree_leaves_with_path(expected))
     for path in dict.fromkeys([*expected_leaves, *got_leaves]):
         sides = [
-            _shape(leaves[path]) if path in leaves else "no such leaf"
+            describe_inline(leaves[path]) if path in leaves else "no such leaf"
             for leaves in (expected_leaves, got_leaves)
         ]
         if sides[0] != sides[1]:
             raise AgentError(f"{what}: {_name(path)}: expected {sides[0]}, got {sides[1]}")
 
 
-def _shape(leaf: Any) -> str:
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
-
-
 def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".") or "the array itself"
+    return leaf_name(path) or "the array itself"

@@ -1,13 +1,59 @@
 """The error of a wrong configuration, and texts for error messages."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import pathlib
+from collections.abc import Iterable, Iterator
 
 MAX_LISTED = 40
+PLACE = "This happened in"
+"""How a note on an error begins that says which part of a run it happened in."""
+_INSTALLED = {"site-packages", "dist-packages", "sebulba_agents"}
+"""Folders of code that is not the user's."""
 
 
 class ConfigError(ValueError):
     """The requested run is impossible; one line names the key, what was expected and what came."""
+
+
+@contextlib.contextmanager
+def calling(what: str, *, given: str = "") -> Iterator[None]:
+    """Raise an error of a user's function as a ConfigError that names the function.
+
+    Args:
+        what: the config key or argument, and the name of the function.
+        given: what the function got, as text.
+
+    Raises:
+        ConfigError: with the error as its cause.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        arguments = f"; it was called with {given}" if given else ""
+        raise ConfigError(f"{what} raised {describe_error(error)}{arguments}") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error in one line: type, first line of the message, and the user's line of code."""
+    lines = str(error).strip().splitlines()
+    place = _users_line(error)
+    return f"{type(error).__name__}{f': {lines[0]}' if lines else ''}{place and f' ({place})'}"
+
+
+def _users_line(error: BaseException) -> str:
+    """Return file, number and text of the innermost line outside of installed packages and us."""
+    import traceback  # Here and not above: `--help` does not need it.
+
+    folders = (str(pathlib.Path(__file__).parent), str(pathlib.Path(contextlib.__file__).parent))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = pathlib.Path(frame.filename)
+        is_users = not frame.filename.startswith(("<", *folders))
+        if is_users and _INSTALLED.isdisjoint(file.parts):
+            return f"{file.name}:{frame.lineno}: {frame.line}"
+    return ""
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

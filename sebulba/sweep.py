@@ -14,7 +14,7 @@ _USAGE = f"usage: {program('sweep')} CONFIG [--section.field VALUE,VALUE ...] [-
 _DESCRIPTION = """\
 Trains a config with every combination of the values that flags list, each with every seed. Prints
 the interquartile mean of the final returns over seeds with its 95 % bootstrap interval, and writes
-sweep.json and sweep.png. Start the same command again to resume.
+sweep.json and, with the extra `plot`, sweep.png. Start the same command again to resume.
 
 --section.field A,B   values of a setting; commas inside of brackets or quotes separate none
 --seeds 0..2          seeds of each combination, or a list: 0,3,7; default: the config's seed

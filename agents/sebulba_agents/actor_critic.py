@@ -16,6 +16,7 @@ import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.cores import check_core
 from sebulba.toolkit.distributions import Distribution, legal_only
 from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.minibatches import (
@@ -127,6 +128,7 @@ class ActorCriticAgent:
         """
         if torso is None:
             check_network(config.torso, run_spec.environment.observation)
+            check_core(config.core, config.lstm_size)
             torso = functools.partial(ObservationTorso, config.torso)
         self._config = config
         self._run_spec = run_spec

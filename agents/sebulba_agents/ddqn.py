@@ -6,7 +6,6 @@ distributions of returns: docs/tutorials/replay.md.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -22,6 +21,13 @@ from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import check_network
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba_agents.own_q_learning import (
+    Loss,
+    Values,
+    checked_loss,
+    checked_network,
+    checked_values,
+)
 from sebulba_agents.q_learning import (
     QNetwork,
     num_discrete_actions,
@@ -33,13 +39,6 @@ from sebulba_agents.target_networks import (
     TargetOptState,
     with_copy,
 )
-
-Loss = Callable[[jax.Array, jax.Array, Transitions], tuple[jax.Array, jax.Array]]
-"""`loss(taken, following, batch)` returns losses `[n]` and TD errors `[n]`, which are priorities.
-
-`taken` `[n, ...]` are the online network's outputs for the actions taken. `following` `[n, ...]`
-are the target network's for the next observations and the online network's greedy actions there.
-"""
 
 
 def huber_loss(
@@ -63,7 +62,7 @@ class DDQN:
         *,
         network: nn.Module | None = None,
         loss: Loss = huber_loss,
-        values: Callable[[jax.Array], jax.Array] = lambda outputs: outputs,
+        values: Values = lambda outputs: outputs,
     ):
         """Build network, replay and optimizer.
 
@@ -78,8 +77,8 @@ class DDQN:
         Raises:
             ConfigError: the settings or the environment do not suit the agent.
         """
-        self._loss = loss
-        self._values = values
+        self._loss = checked_loss(loss)
+        self._values = checked_values(values)
         self._run_spec = run_spec
         check_network(config.torso, run_spec.environment.observation)
         self._replay = transition_replay(
@@ -97,6 +96,7 @@ class DDQN:
             torso=config.torso,
             dueling_size=config.dueling_size,
         )
+        self._outputs = checked_network(self.network, num_actions)
         self.exploration = ScheduledExploration(
             run_spec,
             epsilon=config.epsilon,
@@ -135,7 +135,7 @@ class DDQN:
         self, networks: PyTree, actor_state: ExplorationState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], ExplorationState]:
         """Select the action with the greatest Q, or with probability ε a random one."""
-        q = self._values(self.network.apply(networks, env_step.observation))
+        q = self._values(self._outputs(networks, env_step.observation))
         action, actor_state = self.exploration.act(actor_state, q, env_step, greedy=greedy)
         return action, (), actor_state
 
@@ -182,10 +182,10 @@ class DDQN:
         """
         online, target = networks.online, jax.lax.stop_gradient(networks.target)
         each = jnp.arange(len(batch.reward))
-        taken = self.network.apply(online, batch.observation)[each, batch.action]
-        next_values = self._values(self.network.apply(online, batch.next_observation))
+        taken = self._outputs(online, batch.observation)[each, batch.action]
+        next_values = self._values(self._outputs(online, batch.next_observation))
         next_action = greedy_action(next_values, batch.next_action_mask)
-        following = self.network.apply(target, batch.next_observation)[each, next_action]
+        following = self._outputs(target, batch.next_observation)[each, next_action]
         losses, td_error = self._loss(taken, following, batch)
         drawn = batch.weight > 0.0
         metrics = {

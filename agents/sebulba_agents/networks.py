@@ -11,8 +11,9 @@ import jax
 from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.cores import initial_core_state, unroll_core
 from sebulba.toolkit.distributions import Distribution
-from sebulba.toolkit.lstm import core_class, join_past
+from sebulba.toolkit.lstm import join_past
 from sebulba.toolkit.policy_heads import PolicyHead
 from sebulba.toolkit.references import Core
 from sebulba.toolkit.torsos import fold_time
@@ -69,8 +70,9 @@ class ActorCritic(nn.Module):
         for_policy = for_value = fold_time(self.torso(name="torso"), observation)
         if self.lstm_size is not None:
             inputs = join_past(for_policy, reward, self.policy.encode(last_action), is_first)
-            core = core_class(self.core)(self.lstm_size, name="core")
-            for_policy, state = core(inputs, is_first, state)
+            for_policy, state = unroll_core(
+                self.core, self.lstm_size, inputs, is_first, state, name="core"
+            )
             for_value = for_policy
         elif self.has_torso_per_head:
             for_value = fold_time(self.torso(name="value_torso"), observation)
@@ -81,4 +83,4 @@ class ActorCritic(nn.Module):
         """Return the zero state of `batch_size` environments."""
         if self.lstm_size is None:
             return ()
-        return core_class(self.core)(self.lstm_size, parent=None).initial_state(batch_size)
+        return initial_core_state(self.core, self.lstm_size, batch_size)

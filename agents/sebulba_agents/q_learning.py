@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
-from sebulba.toolkit.lstm import core_class, join_past
+from sebulba.toolkit.cores import initial_core_state, unroll_core
+from sebulba.toolkit.lstm import join_past
 from sebulba.toolkit.references import Core
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
@@ -83,12 +84,12 @@ class RecurrentQNetwork(nn.Module):
         features = fold_time(make_torso(self.torso), observation)
         last_action = jax.nn.one_hot(last_action, self.num_actions, dtype=jnp.float32)
         inputs = join_past(features, reward, last_action, is_first)
-        x, state = core_class(self.core)(self.lstm_size)(inputs, is_first, state)
+        x, state = unroll_core(self.core, self.lstm_size, inputs, is_first, state)
         return DuelingHead(self.num_actions, self.dueling_size)(x), state
 
     def initial_state(self, batch_size: int) -> PyTree:
         """Return the core's zero state of `batch_size` environments."""
-        return core_class(self.core)(self.lstm_size, parent=None).initial_state(batch_size)
+        return initial_core_state(self.core, self.lstm_size, batch_size)
 
 
 def make_torso(torso: TorsoSettings) -> nn.Module:

@@ -25,7 +25,7 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.data_checks import check_structure
-from sebulba.errors import ConfigError
+from sebulba.errors import PLACE, ConfigError
 from sebulba.ring.timing import WallClock
 from sebulba.toolkit.prng import environment_seed
 from sebulba.toolkit.spaces import action_shape, zeros
@@ -205,5 +205,5 @@ def _as_fault(global_actor_id: int, what: str) -> Iterator[None]:
         fault = error
         if not isinstance(error, EnvironmentFault):
             fault = EnvironmentFault(f"{what} raised {type(error).__name__}: {error}")
-        fault.add_note(f"This happened in actor {global_actor_id}, before its first cycle.")
+        fault.add_note(f"{PLACE} actor {global_actor_id}, before its first cycle.")
         raise fault from (None if fault is error else error)

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import pathlib
 import sys
+import warnings
 from typing import Any
 
 from sebulba.config.plugins import Named
@@ -48,7 +49,7 @@ def with_agent(config: Config, agent: Any) -> Config:
     """Return the config with an agent.
 
     Its settings are `config.agent` if that is of the agent's dataclass `Config`, else the defaults
-    of `Config`, or none if the agent has no such dataclass.
+    of `Config`, or none if the agent has no such dataclass. A warning names what is not used.
 
     Raises:
         ConfigError: it is no agent, or its settings have no defaults.
@@ -57,6 +58,16 @@ def with_agent(config: Config, agent: Any) -> Config:
     of_agent: Any = settings_class(name.value)
     if isinstance(config.agent, of_agent):
         return dataclasses.replace(config, agent=dataclasses.replace(config.agent, name=name))
+    if unused := _changed_settings(config.agent):
+        own = f"the defaults of {of_agent.__qualname__}"
+        how = f"dataclasses.replace(config, agent={of_agent.__qualname__}(...))"
+        if of_agent is NameOnly:
+            own, how = "no settings", f"{type(config.agent).__name__} as its attribute `Config`"
+        warnings.warn(
+            f"agent: {name} gets {own}, and not config.agent, which has settings of"
+            f" {config.agent.name}: {', '.join(unused)}. To give it settings, use {how}",
+            stacklevel=3,
+        )
     try:
         return dataclasses.replace(config, agent=of_agent(name=name))
     except TypeError as error:
@@ -105,6 +116,18 @@ def source_files(config: Config) -> dict[str, str]:
             if colon and file is not None:
                 files[str(name)] = str(pathlib.Path(file).absolute())
     return files
+
+
+def _changed_settings(settings: Any) -> list[str]:
+    """Return the names of the settings that differ from their defaults."""
+    fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
+    changed = []
+    for field in fields:
+        make = field.default_factory
+        default = field.default if make is dataclasses.MISSING else make()
+        if field.name != "name" and getattr(settings, field.name) != default:
+            changed.append(field.name)
+    return changed
 
 
 class _Constant:

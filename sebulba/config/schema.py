@@ -74,6 +74,9 @@ class LearnerConfig:
     policy_lag needs."""
     mapping: Literal["shard_map", "pmap"] = "shard_map"
     """JAX function that maps the update over the learner devices; the results are equal."""
+    gradients: Literal["float32", "bfloat16"] = "float32"
+    """Type of the numbers in which gradients are averaged over the learner devices of all hosts;
+    bfloat16 halves the bytes that accelerators send, and rounds gradients to 3 digits."""
     cycle: Literal["auto", "one_program", "update_by_update"] = "auto"
     """one_program: all updates of a learner cycle are one jitted call; update_by_update: one call
     each; auto: update_by_update only for convolutions on a CPU, which are slow inside a loop."""
@@ -86,6 +89,11 @@ class LearnerConfig:
     transfer of an actor, which may wait for them, in seconds; null: no limit."""
     allow_uncorrected_lag: bool = False
     """Allow a policy_lag other than 0 with an agent that does not correct for it, such as A2C."""
+
+    @property
+    def non_finite_limit(self) -> int:
+        """Consecutive non-finite updates that end the run."""
+        return 1 if self.on_non_finite == "stop" else self.max_non_finite_updates
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
         if resume not in ("latest", "best") and not (resume.isascii() and resume.isdecimal()):
             yield "resume", f"expected latest, best or the number of a checkpoint, got {resume!r}"
         elif config.run_dir is None:
-            yield "resume", "run_dir is not set. Set the run directory to resume: --run-dir RUN_DIR"
+            yield "resume", "expected run_dir to be set too, to the directory of the run, got null"
     if (
         config.checkpoint.exact_reset_cycles is not None
         and config.learner.policy_lag is None

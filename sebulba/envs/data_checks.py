@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.envs.base import EnvironmentDataError
+from sebulba.pytree import describe_inline, leaf_name
 from sebulba.types import EnvStep, PyTree
 
 
@@ -54,7 +55,7 @@ def describe_non_finite(env_steps: EnvStep) -> str | None:
 
 def _leaves(tree: PyTree) -> Iterator[tuple[str, Any]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
+        yield leaf_name(path), leaf
 
 
 def _floating(env_steps: EnvStep) -> Iterator[tuple[str, Any]]:
@@ -66,4 +67,4 @@ def _floating(env_steps: EnvStep) -> Iterator[tuple[str, Any]]:
 def _describe(leaf: Any) -> str:
     if not hasattr(leaf, "dtype"):
         return type(leaf).__name__
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+    return describe_inline(leaf)

@@ -186,8 +186,18 @@ class EnvPoolEnvironment:
 def _check_names(config: EnvConfig) -> None:
     valid = envpool.list_all_envs()
     if config.id not in valid:
-        raise ConfigError(f"env.id: EnvPool has no {config.id!r}{did_you_mean(config.id, valid)}")
+        raise ConfigError(
+            f"env.id: EnvPool has no {config.id!r}{did_you_mean(config.id, valid)}"
+            f"{_other_suite(config.id)}"
+        )
     refuse_options(config.options, _REFUSED_OPTIONS)
+
+
+def _other_suite(name: str) -> str:
+    """Return the sentence to append to an error about an id that may be that of another suite."""
+    if name in gymnasium.registry:
+        return " Gymnasium has it: set env.suite gymnasium"
+    return " For one of your own, set env.suite gymnasium or jax, and env.id module:Name"
 
 
 def _refusal(config: EnvConfig, error: Exception) -> str:

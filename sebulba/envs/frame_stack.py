@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from sebulba.envs.jax_suite import JaxTask, of_inner_state
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.errors import ConfigError
-from sebulba.pytree import pytree_dataclass
+from sebulba.pytree import describe_inline, pytree_dataclass
 from sebulba.types import PyTree
 
 
@@ -47,7 +47,7 @@ class FrameStack:
         if not isinstance(self.task.observation, jax.ShapeDtypeStruct):
             raise ConfigError(
                 "env.wrappers: FrameStack expects one array as observation, got"
-                f" {self.task.observation}; select one with a wrapper inside of it"
+                f" {describe_inline(self.task.observation)}; select one with a wrapper inside of it"
             )
 
     @property

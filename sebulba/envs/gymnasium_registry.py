@@ -15,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs.lookup import describe_namespace
 from sebulba.errors import did_you_mean
+from sebulba.toolkit.references import refuse_local
 
 _HOOKS = "gymnasium.envs"
 """The group of entry points that packages declare their registering function in."""
@@ -37,6 +38,7 @@ def register(name: str) -> str | EnvSpec:
     module, _, rest = name.partition(":")
     if not rest:
         return name
+    refuse_local(name, key="env.id")
     function, _, bare = rest.partition(":")
     if not bare:
         own = getattr(import_module(module, key="env.id"), rest, None)
@@ -63,10 +65,31 @@ def describe_unregistered(name: str) -> str:
     hook = None if module else _hook(bare.partition("/")[0])
     if hook is not None:
         return f"{problem}; set env.id to {hook}:{bare}, which asks its package to register it"
-    return (
-        f"{problem}{did_you_mean(bare, gymnasium.registry)}"
-        f"{'' if module else describe_namespace(bare)}"
+    if module:
+        registered = _registered_by(module)
+        if not registered:
+            return f"{problem}; call gymnasium.register({bare!r}, ...) where {module} is imported"
+        return f"{problem}{did_you_mean(bare, registered)}"
+    how = describe_namespace(bare) or (
+        "; for an ID of another package or of your own, write module:ID, which imports the module"
+        " that registers it, or module:Class"
     )
+    return f"{problem}{did_you_mean(bare, gymnasium.registry)}{how}"
+
+
+def _registered_by(module: str) -> list[str]:
+    """Return the ids whose classes are in a module, or in a module of that package."""
+    parent = module.partition(":")[0]
+    return [
+        name
+        for name, spec in gymnasium.registry.items()
+        if f"{_module_of(spec.entry_point)}.".startswith(f"{parent}.")
+    ]
+
+
+def _module_of(entry_point: Any) -> str:
+    named = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    return named.partition(":")[0]
 
 
 def _registering_functions(module: types.ModuleType) -> list[str]:

@@ -14,6 +14,7 @@ from sebulba.config import EnvConfig
 from sebulba.config.plugins import load
 from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment
+from sebulba.envs.jax_checks import check_task
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
@@ -152,7 +153,7 @@ class JaxEnvironment:
             self.spec = dataclasses.replace(self.spec, action_mask=mask)
         self._task = task
         self._max_episode_steps = max_episode_steps
-        _check_task(task, self.spec)
+        check_task(task, self.spec)
         keys = functools.partial(jax.random.fold_in, jax.random.key(seed))
         self._keys = jax.vmap(keys)(jnp.arange(num_envs))
         self._reset = jax.jit(jax.vmap(functools.partial(_reset_one, task)))
@@ -305,31 +306,3 @@ def _make_task(name: str, options: dict[str, Any]) -> JaxTask:
                     f"{did_you_mean(option, [*valid, 'max_episode_steps'])}"
                 )
     return factory(**options)
-
-
-def _check_task(task: JaxTask, spec: EnvironmentSpec) -> None:
-    """Trace `reset` and `step`, and compare their outputs with the task's declarations."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    action = jax.ShapeDtypeStruct(spec.action_space.shape, spec.action_space.dtype)
-    state, first = jax.eval_shape(task.reset, key)
-    next_state, observation, *rest = jax.eval_shape(task.step, state, action, key)
-    flag = jax.ShapeDtypeStruct((), np.bool_)
-    scalars = [jax.ShapeDtypeStruct((), np.float32), flag, flag]
-    action_mask = _action_mask_of(task)
-    for what, got, expected in (
-        ("reset's observation", first, spec.observation),
-        ("step's observation", observation, spec.observation),
-        ("step's state", next_state, state),
-        ("step's [reward, terminated, truncated]", rest, scalars),
-        ("action_mask", action_mask and jax.eval_shape(action_mask, state), spec.action_mask),
-    ):
-        if _signature(got) != _signature(expected):
-            raise ConfigError(
-                f"env.id: {type(task).__name__}: expected {what} to be {expected}, got {got};"
-                " correct the task"
-            )
-
-
-def _signature(tree: PyTree) -> tuple[Any, ...]:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -44,8 +44,8 @@ def observation_spec(space: gymnasium.Space) -> PyTree:
     if isinstance(space, _ARRAY_SPACES):
         return jax.ShapeDtypeStruct(space.shape, _narrow(space.dtype))
     raise ConfigError(
-        f"expected observations of Box, Discrete, MultiDiscrete or MultiBinary, also in Dict and"
-        f" Tuple, got {space}; set env.id to a wrapped environment with array observations"
+        "env.id: expected observations of Box, Discrete, MultiDiscrete or MultiBinary, also in Dict"
+        f" and Tuple, got {space}; set env.id to a wrapped environment with array observations"
     )
 
 
@@ -73,8 +73,8 @@ def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
             dtype=np.float32,
         )
     raise ConfigError(
-        f"expected actions of Discrete, MultiDiscrete or Box, got {space}; set env.id to a wrapped"
-        " environment whose action is one array"
+        f"env.id: expected actions of Discrete, MultiDiscrete or Box, got {space}; set env.id to a"
+        " wrapped environment whose action is one array"
     )
 
 
@@ -105,8 +105,8 @@ def _num_choices(space: gymnasium.Space) -> list[int]:
     if isinstance(space, gymnasium.spaces.MultiDiscrete) and len(space.shape) == 1:
         return [int(size) for size in space.nvec]
     raise ConfigError(
-        f"expected Discrete actions or a vector of MultiDiscrete actions with an action mask, got"
-        f" {space}; remove the action mask from the environment"
+        "env.id: expected Discrete actions or a vector of MultiDiscrete actions with an action"
+        f" mask, got {space}; remove the action mask from the environment"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sebulba.config.plugins import load
 from sebulba.config.yaml_dialect import shown
-from sebulba.errors import ConfigError, did_you_mean
+from sebulba.errors import ConfigError, calling, did_you_mean
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,14 @@ class Wrapper:
     arguments: dict[str, Any]
 
     def __call__(self, environment: Any) -> Any:
-        """Return the wrapped environment."""
-        return self.function(environment, **self.arguments)
+        """Return the wrapped environment.
+
+        Raises:
+            ConfigError: the wrapper raised.
+        """
+        given = f"{type(environment).__name__} and {shown(self.arguments)}"
+        with calling(f"{self.key}: {self.name}", given=given):
+            return self.function(environment, **self.arguments)
 
     def refusal(self, expected: str, got: Any) -> ConfigError:
         """Return the error about a wrapper of the wrong kind."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from sebulba.envs.spaces import action_scaling
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
-from sebulba.pytree import pytree_dataclass
+from sebulba.pytree import describe_inline, pytree_dataclass
 from sebulba.toolkit.prng import stream
 from sebulba.types import ActorState, EnvStep, PyTree
 
@@ -114,9 +114,13 @@ class Policy:
         batch, is_single = self._as_batch(observation)
         num_envs = jax.tree.leaves(batch)[0].shape[0]
         state = self.initial_state(num_envs) if state is None else state
+        if not isinstance(state, PolicyState):
+            raise ValueError(
+                f"state: expected None or what the previous call returned, got {state!r:.100}"
+            )
         if state.is_first.shape != (num_envs,):
             raise ValueError(
-                f"expected a state of {num_envs} environments, got one of"
+                f"state: expected that of {num_envs} environments, got one of"
                 f" {state.is_first.shape[0]}; start with policy.initial_state({num_envs})"
             )
         flags = np.zeros(num_envs, bool)
@@ -141,48 +145,37 @@ class Policy:
         got = None if action_mask is None else np.array(action_mask, bool)
         if got is not None and shape is not None and got.size == math.prod(shape):
             return got.reshape(shape)
+        expected = "none, since the environment has no masks" if shape is None else f"{list(shape)}"
         raise ValueError(
-            f"expected {'no action_mask' if shape is None else f'action_mask {list(shape)}'}, got"
-            f" {None if got is None else list(got.shape)}"
+            f"action_mask: expected {expected}, got {None if got is None else list(got.shape)}"
         )
 
     def _as_batch(self, observation: PyTree) -> tuple[PyTree, bool]:
         """Return the observation as `[B, ...]`, and whether it was a single one."""
         spec = self.stored.environment.observation
-        got, expected = jax.tree.structure(observation), jax.tree.structure(spec)
-        if str(got) != str(expected):
-            raise ValueError(f"expected an observation of the structure {expected}, got {got}")
-        leaves = jax.tree.map(_as_leaf, spec, observation)
-        ranks = {
-            x.ndim - len(s.shape)
-            for s, x in zip(jax.tree.leaves(spec), jax.tree.leaves(leaves), strict=True)
-        }
+        arrays = jax.tree.map(np.asarray, observation)
+        problem = f"observation: expected {describe_inline(spec)}, got {describe_inline(arrays)}"
+        if str(jax.tree.structure(arrays)) != str(jax.tree.structure(spec)):
+            raise ValueError(f"{problem}; use the structure of the environment's observations")
+        pairs = list(zip(jax.tree.leaves(spec), jax.tree.leaves(arrays), strict=True))
+        if not all(np.can_cast(x.dtype, s.dtype, casting="same_kind") for s, x in pairs):
+            raise ValueError(f"{problem}; convert the dtype")
+        ranks = {x.ndim - len(s.shape) for s, x in pairs}
         is_single = ranks == {0}
-        batch = jax.tree.map(lambda x: x[None], leaves) if is_single else leaves
-        sizes = {x.shape[:1] for x in jax.tree.leaves(batch)}
-        shapes_fit = jax.tree.map(lambda s, x: x.shape[1:] == s.shape, spec, batch)
-        if ranks not in ({0}, {1}) or len(sizes) != 1 or not all(jax.tree.leaves(shapes_fit)):
-            shapes, got_shapes = (
-                [list(leaf.shape) for leaf in jax.tree.leaves(tree)] for tree in (spec, leaves)
-            )
+        sizes = {x.shape[:1] for _, x in pairs}
+        fits = all(x.shape[x.ndim - len(s.shape) :] == s.shape for s, x in pairs)
+        if ranks not in ({0}, {1}) or not fits or not (is_single or len(sizes) == 1):
             raise ValueError(
-                f"expected one observation of shapes {shapes}, or a batch with a leading axis of"
-                f" environments, got {got_shapes}"
+                f"{problem}; give these shapes, or a batch with a leading axis of environments"
             )
-        return batch, is_single
-
-
-def _as_leaf(spec: jax.ShapeDtypeStruct, value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    if not np.can_cast(array.dtype, spec.dtype, casting="same_kind"):
-        raise ValueError(f"expected an observation of {spec.dtype}, got {array.dtype}")
-    # Copy: JAX on CPU aliases NumPy memory and may read it after the environment has overwritten
-    # it.
-    return np.array(array, spec.dtype)
+        # Copy: JAX on CPU aliases NumPy memory and may read it after the environment has
+        # overwritten it.
+        leaves = jax.tree.map(lambda s, x: np.array(x, s.dtype), spec, arrays)
+        return jax.tree.map(lambda x: x[None], leaves) if is_single else leaves, is_single
 
 
 def _per_env(value: Any, default: Any, num_envs: int, dtype: Any, name: str) -> np.ndarray:
     array = np.array(default if value is None else value, dtype)
     if array.shape not in ((), (num_envs,)):
-        raise ValueError(f"expected {name} [] or [{num_envs}], got {list(array.shape)}")
+        raise ValueError(f"{name}: expected [] or [{num_envs}], got {list(array.shape)}")
     return np.broadcast_to(array, (num_envs,)).copy()

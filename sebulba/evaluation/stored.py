@@ -20,7 +20,7 @@ from sebulba.devices.split import num_actor_devices
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
 from sebulba.process import program
-from sebulba.storage.checkpoints.restore import CheckpointError, Which, restore
+from sebulba.storage.checkpoints.restore import Which, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES
 from sebulba.types import EnvironmentSpec, Networks
 
@@ -147,10 +147,7 @@ def load_stored_policy(
         jax.eval_shape(made.init_networks, jax.eval_shape(lambda: jax.random.key(0))),
     )
     directory = pathlib.Path(run_dir) / CHECKPOINTS
-    try:
-        stored, meta = restore(directory, which, {"learner": {"networks": like}}, partial=True)
-    except CheckpointError as error:
-        raise CheckpointError(str(error).replace("--resume ", "--checkpoint ")) from error
+    stored, meta = restore(directory, which, {"learner": {"networks": like}}, partial=True)
     networks = jax.jit(made.actor_networks, out_shardings=placed)(stored["learner"]["networks"])
     return StoredPolicy(
         config=config,

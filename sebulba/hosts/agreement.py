@@ -12,7 +12,7 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.types import EpisodeRecord
 
 _HOST_AXIS = "host"
-_NUM_VOTES = 2
+_NUM_VOTES = 3
 _NUM_COUNTS = 4
 
 
@@ -31,8 +31,9 @@ class Agreement:
 
     Every decision is a function of all reports and votes, and so equal on all hosts at the same
     cycle; a host that stopped or saved alone would leave the others in a collective for ever. The
-    hosts stop when one votes to stop, and save when all vote to save. A single host gathers
-    nothing: its supervisor stops it, and it may always save.
+    hosts stop when one votes to stop, and save when all vote to save. With its votes, each host
+    tells its newest checkpoint. A single host gathers nothing: its supervisor stops it, and it may
+    always save.
     """
 
     def __init__(
@@ -55,6 +56,10 @@ class Agreement:
         self.allows_checkpoint = learner_devices.num_hosts == 1
         self.run_end = run_end
         self.wants_checkpoint: Callable[[], bool] = lambda: False
+        self.last_saved: Callable[[], int] = lambda: 0  # cycle of this host's newest checkpoint
+        self.saved_by_all: int | None = (
+            None  # the newest checkpoint of which every host has a share
+        )
         self._max_episodes = max_episodes
         self._reducers = tuple(reducers)
         self._gather = None if learner_devices.num_hosts == 1 else _Gather(learner_devices)
@@ -70,10 +75,13 @@ class Agreement:
             pack(report, max_episodes=self._max_episodes, reducers=self._reducers)
             for report in reports
         ]
-        votes = np.array([self.run_end.received or 0, self.wants_checkpoint()], np.int32)
+        votes = np.array(
+            [self.run_end.received or 0, self.wants_checkpoint(), self.last_saved()], np.int32
+        )
         rows = self._gather(np.concatenate([votes, *packed]))
         self.run_end.signal = int(rows[:, 0].max()) or None
         self.allows_checkpoint = bool(rows[:, 1].all())
+        self.saved_by_all = int(rows[:, 2].min())
         every = rows[:, _NUM_VOTES:].reshape(
             -1, _NUM_COUNTS + (2 + len(self._reducers)) * self._max_episodes
         )

@@ -1,7 +1,10 @@
 """The decisions of the hosts before the first learner cycle: run directory and checkpoint."""
 
+import contextlib
 import json
+import os
 import pathlib
+import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -15,7 +18,7 @@ from sebulba.storage.checkpoints.restore import (
     steps_in,
     whole_steps,
 )
-from sebulba.storage.lock import RunLock, take_lock
+from sebulba.storage.lock import LOCK, RunLock, take_lock
 from sebulba.storage.run_dir import (
     describe_devices,
     describe_software,
@@ -25,6 +28,8 @@ from sebulba.storage.run_dir import (
 from sebulba.storage.shares import complete_steps, hosts_in, saved_by
 
 _Resumed = TypeVar("_Resumed")
+_SHARED_WITHIN_S = 20.0  # network file systems cache what was in a directory
+_LOOK_AGAIN_S = 0.2
 _NO_FIT = "no-fit: "  # begins the gathered text of an error whose `fits` is False
 
 
@@ -42,19 +47,21 @@ def open_run_dir_together(
     # In this order: devices of other versions may not find each other.
     hosts.check_equal(describe_software(config))
     hosts.check_equal(describe_devices())
-    path, problem, lock = pathlib.Path(), "", None
+    opened, problem, mark, lock = pathlib.Path(), "", "", None
     if hosts.is_first():
         try:
-            path, lock = open_run_dir(config, on_message=on_message)
-        except ConfigError as error:
+            opened, lock = open_run_dir(config, on_message=on_message)
+            mark = (opened / LOCK).read_text()
+        except (ConfigError, OSError) as error:
             problem = str(error)
     # Gather a failure as well: a host that raised alone would leave the others waiting.
-    problem = hosts.gather_texts(problem)[0]
-    path = pathlib.Path(hosts.gather_texts(str(path))[0])
+    problem, text, mark = json.loads(
+        hosts.gather_texts(json.dumps((problem, str(opened), mark)))[0]
+    )
+    path = pathlib.Path(text)
     if not problem and lock is None:
         try:
-            directory_of_host(path).mkdir(parents=True, exist_ok=True)
-            lock = take_lock(directory_of_host(path), on_message=on_message)
+            lock = _lock_own_part(path, mark, on_message)
         except (ConfigError, OSError) as error:
             problem = str(error)
     problems = list(filter(None, hosts.gather_texts(problem)))
@@ -63,6 +70,40 @@ def open_run_dir_together(
             lock.release()
         raise ConfigError(problems[0])
     return path, lock
+
+
+def _lock_own_part(path: pathlib.Path, mark: str, on_message: Callable[[str], None]) -> RunLock:
+    """Make and lock this host's part of a run directory, in which the first host's lock must be.
+
+    Raises:
+        ConfigError: the hosts do not share the directory, or another process uses the part.
+        OSError: it is not writable.
+    """
+    own = directory_of_host(path)
+    own.mkdir(parents=True, exist_ok=True)
+    if not has_lock(path, mark, within_s=_SHARED_WITHIN_S):
+        for made in (own, own.parent, path):
+            with contextlib.suppress(OSError):  # It holds something.
+                made.rmdir()
+        raise ConfigError(
+            f"run_dir: expected a directory that all hosts share, but host {hosts.place()[0]} does"
+            f" not see in {path} what host 0 has written there. Choose one on a shared file system"
+            " with --run-dir"
+        )
+    return take_lock(own, on_message=on_message)
+
+
+def has_lock(directory: pathlib.Path, content: str, *, within_s: float) -> bool:
+    """Return whether a directory has, or within some seconds shows, the lock with this content."""
+    deadline = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(OSError):
+            os.listdir(directory)  # The client of a network file system looks again.
+            if (directory / LOCK).read_text() == content:
+                return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def resume_together(

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,11 @@ import numpy as np
 
 from sebulba.agent import Agent, Metrics
 from sebulba.agent_check import num_updates_of
+from sebulba.config import LearnerConfig
 from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.devices.xla_cpu import bound_programs_in_flight
+from sebulba.learning.all_reduce import AllReduce
 from sebulba.learning.loops import is_slow_in_a_loop
 from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
 from sebulba.learning.progress import Progress
@@ -34,7 +35,7 @@ from sebulba.ring.timing import (
 )
 from sebulba.types import Networks, TrajectoryItem
 
-CyclePrograms = Literal["auto", "one_program", "update_by_update"]
+_DEFAULTS = LearnerConfig()
 
 
 class Learner:
@@ -48,9 +49,7 @@ class Learner:
         num_envs_per_device: int,
         key: jax.Array,
         clock: WallClock,
-        mapping_name: mapping.Mapping = "shard_map",
-        max_non_finite_updates: int = 1,
-        cycle: CyclePrograms = "auto",
+        config: LearnerConfig = _DEFAULTS,
     ):
         """Initialise the state on the learner devices.
 
@@ -60,9 +59,7 @@ class Learner:
             num_envs_per_device: environments of one trajectory on one device.
             key: consumed.
             clock: of the thread that calls `run_cycle`.
-            mapping_name: how to map updates over the devices.
-            max_non_finite_updates: consecutive non-finite updates that end the run.
-            cycle: whether the updates of a learner cycle are one jitted call or one each.
+            config: the settings of the learner.
         """
         self.num_cycles = 0
         self.num_updates = 0
@@ -78,13 +75,18 @@ class Learner:
         self.published: Networks = self._publish(self.state.networks)
         self._agent = agent
         self.learner_devices = learner_devices
-        self._check_replicas = ReplicaCheck(learner_devices, mapping_name)
+        self._check_replicas = ReplicaCheck(learner_devices, config.mapping)
+        self.all_reduce = AllReduce(learner_devices, config, clock)
         self._actor_ids: dict[int, jax.Array] = {}
-        self._max_non_finite_updates = max_non_finite_updates
+        self._max_non_finite_updates = config.non_finite_limit
         # None: decided before the first cycle with several updates.
-        self._is_one_program = None if cycle == "auto" else cycle == "one_program"
-        self.update = Update(agent=agent, max_non_finite_updates=max_non_finite_updates)
-        self._mapping_name = mapping_name
+        self._is_one_program = None if config.cycle == "auto" else config.cycle == "one_program"
+        self.update = Update(
+            agent=agent,
+            max_non_finite_updates=config.non_finite_limit,
+            gradients=config.gradients,
+        )
+        self._mapping_name = config.mapping
         # By the number of updates, and whether trajectories are added.
         self._programs: dict[tuple[int, bool], mapping.Mapped] = {}
 
@@ -151,7 +153,7 @@ class Learner:
         return self._programs[key]
 
     def check(self) -> None:
-        """Check the last cycle; call after it is recorded, so that a checkpoint can hold it.
+        """Check and measure after a cycle is recorded, so that a checkpoint can hold it.
 
         Raises:
             ReplicaError: the learner devices hold different networks.
@@ -163,6 +165,8 @@ class Learner:
                 update=self.num_updates, cycle=self.num_cycles - 1, in_a_row=self._in_a_row
             )
         self._check_replicas(self.state, self.num_cycles)
+        self.all_reduce.measure(self.state.networks, self.num_cycles)
+        self.clock.lap(METRICS)
 
     def _without_frozen(self, metrics: list[Metrics], num_updates: int) -> list[Metrics]:
         """Count updates and discarded ones; drop those that a frozen state ignored."""

@@ -10,6 +10,7 @@ import numpy as np
 from sebulba.agent import Metrics
 from sebulba.config import RunConfig
 from sebulba.hosts.agreement import Agreement, TrajectoryReport
+from sebulba.learning.all_reduce import AllReduce, AllReduceUse
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.timing import Shares, TimeShares, WallClock
 from sebulba.storage.metrics.base import Row
@@ -29,10 +30,10 @@ class Progress:
         self,
         *,
         config: RunConfig,
-        num_actors: int,
         ledger: Ledger,
         agreement: Agreement,
         clocks: Mapping[str, Sequence[WallClock]],
+        all_reduce: AllReduce,
         write_row: Callable[[Row], None],
         num_non_finite_updates: Callable[[], int] = lambda: 0,
         now: Callable[[], float] = time.perf_counter,
@@ -49,12 +50,14 @@ class Progress:
         self._config = config
         self._ledger = ledger
         self._row_shares = TimeShares(clocks)
+        self._all_reduce = AllReduceUse(all_reduce)
+        self._row_all_reduce = AllReduceUse(all_reduce)
         self._write_row = write_row
         self._num_non_finite_updates = num_non_finite_updates
         self._now = now
         self._started_at = now()
         self._earlier_wall_time_s = 0.0
-        self._pending_actors = set(range(num_actors))
+        self._pending_actors = set(range(len(clocks["actor"])))
         self._steady_since: tuple[int, float] | None = None
         self._row_since: tuple[int, float] | None = None
         self._metrics = MetricMeans()
@@ -70,6 +73,11 @@ class Progress:
     def wall_time_s(self) -> float:
         """Seconds since this process set the run up, plus those of the runs that it resumes."""
         return self._earlier_wall_time_s + self._now() - self._started_at
+
+    @property
+    def all_reduce(self) -> dict[str, float]:
+        """Columns of the gradients' all-reduces, without start-up; empty with one device."""
+        return self._all_reduce.columns(num_cycles=self._cycles, num_updates=self.updates)
 
     def record(
         self, items: Sequence[TrajectoryItem], metrics: Sequence[Metrics], *, queue_depth: int
@@ -124,6 +132,8 @@ class Progress:
         self.window.restore(state["window"])
         self._lags = list(state["row"]["lags"])
         self._metrics.restore(state["row"]["metrics"])
+        for use in (self._all_reduce, self._row_all_reduce):
+            use.restart(num_cycles=self._cycles, num_updates=self.updates)
         self._look_for_goal()
 
     def _look_for_goal(self) -> None:
@@ -146,6 +156,7 @@ class Progress:
         self.startup_s = self._now() - self._started_at
         self._steady_since = self._row_since = (self.env_steps, self._now())
         self.time_shares.restart()
+        self._all_reduce.restart(num_cycles=self._cycles, num_updates=self.updates)
 
     def _rate(self, since: tuple[int, float] | None) -> float | None:
         if since is None or self.env_steps == since[0]:
@@ -154,6 +165,8 @@ class Progress:
         return (self.env_steps - env_steps) / (self._now() - at)
 
     def _row(self, queue_depth: int) -> Row:
+        counts = {"num_cycles": self._cycles, "num_updates": self.updates}
+        all_reduce = self._row_all_reduce.columns(**counts)
         row: Row = {
             "env_steps": self.env_steps,
             "updates": self.updates,
@@ -174,9 +187,11 @@ class Progress:
                 for name in self._config.episode_reducers
             },
             **self._metrics.take(),
+            **{f"all_reduce/{name}": value for name, value in all_reduce.items()},
             **_flat(self._row_shares.shares()),
         }
         self._row_shares.restart()
+        self._row_all_reduce.restart(**counts)
         self._lags = []
         if self._row_since is not None:
             self._row_since = (self.env_steps, self._now())

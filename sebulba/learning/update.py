@@ -8,10 +8,11 @@ import optax
 
 from sebulba.agent import Agent, Metrics
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
+from sebulba.learning.all_reduce import mean_of_gradients
 from sebulba.learning.non_finite import count, init_counts, select
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.prng import stream
-from sebulba.toolkit.reductions import learner_device_index, mean_over_learner_devices
+from sebulba.toolkit.reductions import learner_device_index
 from sebulba.types import ActorState, Array, Experience, Networks, PyTree, Trajectory
 
 
@@ -53,6 +54,7 @@ class Update:
 
     agent: Agent
     max_non_finite_updates: int
+    gradients: str = "float32"  # dtype in which gradients cross between devices
 
     def cycle(
         self, state: LearnerState, shares: tuple[Share, ...], *, num_updates: int
@@ -95,7 +97,9 @@ class Update:
     def step(self, state: LearnerState) -> tuple[LearnerState, Metrics]:
         """Take an optimisation step; return the state and the metrics."""
         before = experience_of(state)
-        value, metrics, grads, experience = loss_and_gradients(self.agent, state, before)
+        value, metrics, grads, experience = loss_and_gradients(
+            self.agent, state, before, dtype=self.gradients
+        )
         metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
         # One test for all gradients: the norm is finite only if each of them is (an overflow of
         # the squares counts as not finite, too).
@@ -120,18 +124,19 @@ class Update:
 
 
 def loss_and_gradients(
-    agent: Agent, state: LearnerState, experience: Experience
+    agent: Agent, state: LearnerState, experience: Experience, *, dtype: str = "float32"
 ) -> tuple[jax.Array, Metrics, Networks, Experience]:
     """Return an update's loss, metrics and gradients, averaged over devices, and its experience.
 
-    Runs on each learner device, with the `experience_of(state)` of that device.
+    Runs on each learner device, with the `experience_of(state)` of that device. Gradients cross
+    between devices in `dtype`.
     """
     # Folded from the number of the step, so that a resumed run draws the same numbers.
     key = jax.random.fold_in(state.key, state.step)
     key = jax.random.fold_in(key, learner_device_index())
     loss = jax.value_and_grad(agent.loss, has_aux=True)
     (value, (experience, metrics)), grads = loss(state.networks, experience, key, state.step)
-    grads, value, metrics = mean_over_learner_devices((grads, value, metrics))
+    grads, (value, metrics) = mean_of_gradients(grads, (value, metrics), dtype=dtype)
     return value, metrics, grads, experience
 
 

@@ -23,6 +23,7 @@ Shares = dict[str, dict[str, float]]
 """`{kind of thread: {activity: share of its time}}`; the shares of a kind add up to 1."""
 
 _NOTABLE_WAIT = 0.2  # share of a thread's time; shorter waits are noise, not a bottleneck
+_NOTABLE_ALL_REDUCE = 0.3  # share of the updates' time
 
 
 class WallClock:
@@ -90,8 +91,11 @@ class TimeShares:
         return totals
 
 
-def describe_bottleneck(shares: Shares) -> str:
-    """Return the bottleneck of a run in one line, with the config keys to change."""
+def describe_bottleneck(shares: Shares, *, all_reduce: float = 0.0) -> str:
+    """Return the bottleneck of a run in one line, with the config keys to change.
+
+    `all_reduce` is the share of the updates' time in which learner devices average gradients.
+    """
     actor, learner = shares.get("actor", {}), shares.get("learner", {})
     if learner and not actor:
         share = learner.get(UPDATE, 0.0)
@@ -112,6 +116,12 @@ def describe_bottleneck(shares: Shares) -> str:
             f"actor-bound ({busiest}: {actor[busiest]:.0%} of the actors' time; the learner waits"
             f" {learner_waits:.0%} of its time): increase actor.threads_per_device, actor.num_envs"
             " or devices.actor"
+        )
+    if queue_waits + networks_waits > _NOTABLE_WAIT and all_reduce > _NOTABLE_ALL_REDUCE:
+        return (
+            f"bound by the connection of the learner devices (averaging gradients:"
+            f" {all_reduce:.0%} of the updates' time): fewer and larger updates, by actor.num_envs"
+            " or learner.trajectories_per_cycle, or learner.gradients: bfloat16"
         )
     if queue_waits + networks_waits > _NOTABLE_WAIT:
         return (

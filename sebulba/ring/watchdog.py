@@ -8,6 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from sebulba.errors import PLACE
 from sebulba.ring.timing import (
     ACT,
     AGREEMENT,
@@ -73,7 +74,7 @@ class Watchdog:
                     f"{thread.name}: {activity} still running after {now - since:.1f} s; the limit"
                     f" is {limit.seconds:g} s ({limit.config_key})"
                 )
-                error.add_note(f"This happened in {thread.place()}.")
+                error.add_note(f"{PLACE} {thread.place()}.")
                 raise error
 
 

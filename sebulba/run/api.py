@@ -18,7 +18,7 @@ from sebulba.devices.learner_devices import fetch_replicated
 from sebulba.errors import ConfigError
 from sebulba.evaluation.policy import Policy
 from sebulba.evaluation.stored import StoredPolicy
-from sebulba.process import EXIT_DONE, EXIT_SIGNAL_BASE
+from sebulba.process import EXIT_DONE, EXIT_SIGNAL_BASE, program
 from sebulba.run.assembly import Ring
 from sebulba.run.callbacks import Callback, Callbacks
 from sebulba.run.endings import (
@@ -138,7 +138,7 @@ def train(
     if config.distributed.effective_mode != "off":
         raise ConfigError(
             f"distributed.mode: expected off, got {config.distributed.effective_mode}; on several"
-            " hosts, start `{program('train')}` on each: a failed host has to end its process"
+            f" hosts, start `{program('train')}` on each: a failed host has to end its process"
         )
     called = Callbacks([callbacks] if callable(callbacks) else callbacks)
     ended = run_to_end(config, display=None if verbose else LogDisplay(), callbacks=called)

@@ -20,7 +20,7 @@ from sebulba.acting.environment_factory import (
 from sebulba.acting.episode_reducers import load_reducers
 from sebulba.acting.stepped_cycle import StepFunctions
 from sebulba.agent import Agent
-from sebulba.agent_check import validate_agent
+from sebulba.agent_check import validate_agent, validate_learning
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
@@ -41,6 +41,7 @@ from sebulba.run.warm_start import WarmStart, read_warm_start
 from sebulba.storage.metrics.base import Row
 from sebulba.toolkit.prng import stream
 from sebulba.types import RunSpec
+from sebulba_agents import AGENTS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,8 @@ def _make_agent(config: Config, devices: _Devices, made: contextlib.ExitStack) -
     )
     agent = agent_factory(config.agent.name)(config.agent, run_spec)
     validate_agent(agent, run_spec)
+    if config.agent.name not in AGENTS:  # Tracing twice takes time, and ours are tested.
+        validate_learning(agent, run_spec)
     memory_plan = plan_memory(
         agent,
         run_spec,
@@ -232,10 +235,10 @@ def _join(
         memory_plan=subject.memory_plan,
         progress=Progress(
             config=config.run,
-            num_actors=len(actors),
             ledger=ledger,
             agreement=agreement,
             clocks={"actor": [actor.clock for actor in actors], "learner": [learner.clock]},
+            all_reduce=learner.all_reduce,
             write_row=write_row,
             num_non_finite_updates=lambda: learner.num_non_finite_updates,
         ),
@@ -254,11 +257,7 @@ def _make_learner(
         num_envs_per_device=subject.run_spec.num_envs_per_learner_device,
         key=stream(jax.random.key(config.seed), "learner"),
         clock=WallClock(),
-        mapping_name=config.learner.mapping,
-        cycle=config.learner.cycle,
-        max_non_finite_updates=(
-            1 if config.learner.on_non_finite == "stop" else config.learner.max_non_finite_updates
-        ),
+        config=config.learner,
     )
     # A run that is resumed gets the networks of its own checkpoint.
     if config.init_from is None or config.resume is not None:

@@ -51,6 +51,9 @@ class Autosave:
         self._taken_at = now()
         self._agreement = ring.progress.agreement
         self._agreement.wants_checkpoint = self._is_due
+        # A host may die in a save that the others complete: all keep the one before.
+        self._agreement.last_saved = lambda: checkpointer.last_saved
+        checkpointer.keep_also = lambda: self._agreement.saved_by_all
         self._points = LearnedPoints(ring.actors)
         self._num_cycles = ring.learner.num_cycles  # that the points belong to
         self._has_warned = False

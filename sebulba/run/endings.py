@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from sebulba.envs.base import EnvironmentTimeout
-from sebulba.errors import escaped
+from sebulba.errors import PLACE, describe_error, escaped
 from sebulba.hosts.joining import newest_whole_step
 from sebulba.learning.learner import Learner
 from sebulba.learning.non_finite import NonFiniteError
@@ -85,7 +85,7 @@ def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> 
     if error.fits:
         whole = newest_whole_step(path / CHECKPOINTS)
         parts.append(
-            f"No checkpoint is whole{_on_every_host()}; start again with another --run-dir."
+            f"No checkpoint is whole{_on_every_host()}; start again with another run_dir."
             if whole is None
             else f"The newest checkpoint that is whole is of cycle {whole}; to resume from it:"
             f" {resume_command(path, whole)}"
@@ -98,11 +98,10 @@ def describe_failure(
 ) -> str:
     """Return the last line on stderr of a run that failed: what, where, and what is saved."""
     cause = cause_of(error)
-    what = escaped(str(cause)).strip().splitlines() or [""]
-    # The supervisor's note is the last; JAX adds its own before.
-    notes = getattr(cause, "__notes__", [])
+    # JAX adds notes too.
+    notes = [each for each in getattr(cause, "__notes__", ()) if each.startswith(PLACE)]
     where = f" – {notes[-1]}" if notes else "."
-    parts = [f"sebulba: {type(cause).__name__}: {what[0]}{where}"]
+    parts = [f"sebulba: {escaped(describe_error(cause))}{where}"]
     if cause is not error:
         parts.append(f"Also: {error}.")
     if unsaved is not None:
@@ -157,7 +156,10 @@ def summarize(ring: Ring, *, resume_command: str | None) -> dict[str, Any]:
         "final_episode_return_mean": progress.window.return_mean,
         "episode_return_last": progress.window.last_return,
         "time_shares": progress.time_shares.shares(),
-        "bound_by": describe_bottleneck(progress.time_shares.shares()),
+        "all_reduce": progress.all_reduce or None,
+        "bound_by": describe_bottleneck(
+            progress.time_shares.shares(), all_reduce=progress.all_reduce.get("share", 0.0)
+        ),
         "ledger": ring.ledger.balance(),
         "networks_crc32": networks_crc32(ring.learner),
         "resume_command": resume_command,

@@ -5,6 +5,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
+from sebulba.errors import PLACE
 from sebulba.evaluation.episodes import Evaluation, Evaluator
 from sebulba.evaluation.protocol import describe_protocol
 from sebulba.evaluation.statistics import summarize
@@ -108,9 +109,7 @@ class PeriodicEvaluation:
             candidate = self._candidate
             self._end()
             if self._stop_on_error:
-                error.add_note(
-                    f"This happened in the evaluation of cycle {candidate.learner_cycle}."
-                )
+                error.add_note(f"{PLACE} the evaluation of cycle {candidate.learner_cycle}.")
                 raise
             if not self._has_warned:
                 reason = (str(error) or type(error).__name__).splitlines()[0]

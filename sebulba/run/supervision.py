@@ -19,6 +19,7 @@ from typing import Literal
 import jax
 
 from sebulba.acting.actor import Actor, run_actor
+from sebulba.errors import PLACE
 from sebulba.learning.learner import Learner, run_learner
 from sebulba.ring.queues import Closed
 from sebulba.ring.run_end import RunEnd
@@ -379,5 +380,5 @@ def _noting(place: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note(f"This happened in {place()}.")
+        error.add_note(f"{PLACE} {place()}.")
         raise

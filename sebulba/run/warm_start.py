@@ -13,7 +13,7 @@ import jax
 
 from sebulba.config import Config
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, did_you_mean
 from sebulba.evaluation.stored import parse_which
 from sebulba.storage.checkpoints.manifest import Mismatch, flatten, table
 from sebulba.storage.checkpoints.restore import (
@@ -22,6 +22,7 @@ from sebulba.storage.checkpoints.restore import (
     find_step,
     read_meta,
     restore_fitting,
+    steps_in,
 )
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
 from sebulba.types import Networks
@@ -80,11 +81,14 @@ def with_exact_source(config: Config) -> Config:
         return config
     run_dir, which = _parse(config.init_from)
     if not (run_dir / CONFIG).is_file():
-        raise ConfigError(f"init_from: expected a run directory with a {CONFIG}, got {run_dir}")
+        raise ConfigError(
+            f"init_from: expected a run directory with a {CONFIG}, got {run_dir}"
+            f"{_describe_checkpoint(run_dir)}"
+        )
     try:
         step = find_step(run_dir / CHECKPOINTS, which)
     except CheckpointError as error:
-        raise _as_config_error(error) from error
+        raise ConfigError(f"init_from: {error}") from error
     return dataclasses.replace(config, init_from=f"{run_dir}@{step}")
 
 
@@ -108,9 +112,9 @@ def read_warm_start(config: Config, networks: Networks) -> WarmStart:
         meta = read_meta(directory, step)
         leaves, mismatches = restore_fitting(directory, step, _at(like), prefix=_PREFIX)
     except CheckpointError as error:
-        raise _as_config_error(error) from error
+        raise ConfigError(f"init_from: {error}") from error
     if mismatches and (config.init_mismatch == "fail" or not leaves):
-        advice = "Set --init-mismatch new to leave these arrays newly initialised."
+        advice = "Set init_mismatch: new to leave these arrays newly initialised."
         raise ConfigError(
             f"init_from: {len(leaves)} arrays of checkpoint {step} in {run_dir} fit the networks of"
             f" this run, and these differ:\n{table(mismatches)}\n"
@@ -135,11 +139,18 @@ def _parse(text: str) -> tuple[pathlib.Path, Which]:
     return path, parse_which(checkpoint)
 
 
+def _describe_checkpoint(path: pathlib.Path) -> str:
+    """Return the sentence to append to an error about a directory with an unknown checkpoint."""
+    name, at, checkpoint = path.name.rpartition("@")
+    if not at or not (path.parent / name / CONFIG).is_file():
+        return ""
+    known = ["best", "latest", *map(str, steps_in(path.parent / name / CHECKPOINTS))]
+    return (
+        f". After the @ of {name}, expected best, latest or the number of a checkpoint, got"
+        f" {checkpoint!r}{did_you_mean(checkpoint, known)}"
+    )
+
+
 def _at(networks: Networks) -> dict[str, Any]:
     """Return networks where they are in a checkpoint."""
     return {"learner": {"networks": networks}}
-
-
-def _as_config_error(error: CheckpointError) -> ConfigError:
-    text = str(error).replace("--resume ", "--init-from RUN_DIR@")
-    return ConfigError(f"init_from: {text}")

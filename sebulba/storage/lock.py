@@ -280,7 +280,7 @@ def refuse_if_in_use(directory: pathlib.Path) -> None:
 def _in_use(directory: pathlib.Path, seen: _Seen) -> ConfigError:
     return ConfigError(
         f"run_dir: {directory} is in use by {seen.owner or 'another process'}; wait for it, stop"
-        f" it, or choose another directory with --run-dir (its lock: {directory / LOCK})"
+        f" it, or choose another run_dir (its lock: {directory / LOCK})"
     )
 
 

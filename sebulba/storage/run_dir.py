@@ -217,7 +217,7 @@ def _check_own(path: pathlib.Path) -> None:
     is_foreign = any(not _matches(name, own) for name in names)
     if is_foreign and CONFIG not in names:
         raise ConfigError(
-            f"run_dir: expected a new or empty directory, got {path}; choose another with --run-dir"
+            f"run_dir: expected a new or empty directory, got {path}; choose another run_dir"
         )
 
 
@@ -230,7 +230,7 @@ def _set_aside(path: pathlib.Path, on_message: Callable[[str], None]) -> None:
     if any(map(steps_in, (path / CHECKPOINTS, *path.glob(f"{HOSTS}/*/{CHECKPOINTS}")))):
         command = resume_command(path)
         raise ConfigError(
-            f"run_dir: expected a new or empty directory, got {path}; choose another with --run-dir"
+            f"run_dir: expected a new or empty directory, got {path}; choose another run_dir"
             + (f"; to resume its run: {command}" if command else "")
         )
     left = [each for each in path.iterdir() if _matches(each.name, _WRITTEN)]

@@ -1,7 +1,7 @@
 """An LSTM over time whose state is zeroed where an episode begins.
 
 Time is one axis of the inputs, so that acting (`T = 1`) and learning are the same code. A core of
-the user's, `agent.core: module:Name`, is a flax module with the same field and methods.
+the user's, `agent.core: module:Name`, has the same field and methods: `sebulba.toolkit.cores`.
 """
 
 import flax.linen as nn
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.references import Core, load
 
 
 @pytree_dataclass
@@ -72,15 +71,6 @@ class LSTMCore(nn.Module):
         """Return the zero state of `batch_size` environments."""
         zeros = jnp.zeros((batch_size, self.size), jnp.float32)
         return LSTMState(hidden=zeros, cell=zeros)
-
-
-def core_class(core: Core) -> type[LSTMCore]:
-    """Return the recurrent core that `agent.core` names.
-
-    Raises:
-        ConfigError: the user's module has no such core.
-    """
-    return LSTMCore if core == "lstm" else load(core, key="agent.core")
 
 
 def join_past(

@@ -11,7 +11,7 @@ Reference = NewType("Reference", str)
 Network = Literal["mlp", "flat", "small", "shallow", "dqn", "deep"] | Reference
 """The type of `agent.network`; `sebulba.toolkit.torsos` explains the values."""
 Core = Literal["lstm"] | Reference
-"""The type of `agent.core`; `sebulba.toolkit.lstm` explains the values."""
+"""The type of `agent.core`; `sebulba.toolkit.cores` explains the values."""
 
 
 class Named(str):
@@ -38,11 +38,12 @@ def load(reference: str, *, key: str = "") -> Any:
         key: the config key that has this value; begins the error if given.
 
     Raises:
-        ConfigError: the module does not exist, or has no such name.
+        ConfigError: the module does not exist, or has no such name, as that of a lambda.
         ImportError: the module exists, but its own imports fail.
     """
     if isinstance(reference, Named):
         return reference.value
+    refuse_local(reference, key=key)
     module_name, _, name = reference.partition(":")
     if not (module_name and name):
         raise ConfigError(f"{_prefix(key)}expected module:Name, got {reference!r}")
@@ -51,6 +52,16 @@ def load(reference: str, *, key: str = "") -> Any:
         public = [each for each in vars(module) if not each.startswith("_")]
         raise ConfigError(f"{_prefix(key)}{module_name} has no {name}{did_you_mean(name, public)}")
     return getattr(module, name)
+
+
+def refuse_local(reference: str, *, key: str = "") -> None:
+    """Raise a ConfigError about `module:Name` of a lambda or of something inside of a function."""
+    if "<" in reference:
+        raise ConfigError(
+            f"{_prefix(key)}{reference} is a lambda or a local name, which cannot be imported. Give"
+            " the object itself, agent=... or environment=..., to sebulba.load_policy or"
+            " sebulba.train, or define it at the top level of a module"
+        )
 
 
 def import_module(name: str, *, key: str = "") -> types.ModuleType:

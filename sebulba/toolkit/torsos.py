@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from flax.linen.initializers import orthogonal
 from jax.typing import DTypeLike
 
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, calling
+from sebulba.pytree import describe_inline
 from sebulba.toolkit.convolutions import Conv, max_pool
 from sebulba.toolkit.references import load
 from sebulba.toolkit.settings import TorsoSettings
@@ -184,7 +185,8 @@ def check_network(torso: TorsoSettings, observation: PyTree) -> None:
 
     Raises:
         ConfigError: there is no image, or a too small one, for convolutions; or the user's network
-            does not exist, returns no features, or has more than parameters.
+            does not exist, is no flax module, raises, returns no features, or has more than
+            parameters.
     """
     if torso.network in _CONVOLUTIONS:
         _check_images(torso.network, observation)
@@ -211,10 +213,19 @@ def _check_images(network: str, observation: PyTree) -> None:
 
 
 def _make_own(torso: TorsoSettings) -> nn.Module:
-    factory = load(torso.network, key="agent.network")
-    taken = inspect.signature(factory).parameters
+    network = torso.network
+    factory = load(network, key="agent.network")
     settings = {"hidden_sizes": torso.hidden_sizes, "compute_dtype": torso.compute_dtype}
-    return factory(**{name: value for name, value in settings.items() if name in taken})
+    given = f"those of {' and '.join(settings)} that are parameters"
+    with calling(f"agent.network: {network}()", given=given):
+        taken = inspect.signature(factory).parameters
+        module = factory(**{name: value for name, value in settings.items() if name in taken})
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"agent.network: expected {network}() to be a flax.linen.Module, got"
+            f" {type(module).__name__}. For flax NNX, wrap it: docs/tutorials/own_network.md"
+        )
+    return module
 
 
 def _check_own(torso: TorsoSettings, observation: PyTree) -> None:
@@ -222,10 +233,10 @@ def _check_own(torso: TorsoSettings, observation: PyTree) -> None:
     batch = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape), leaf.dtype), observation
     )
-    features, variables = jax.eval_shape(
-        lambda x: ObservationTorso(torso).init_with_output(jax.random.key(0), x),
-        batch,
-    )
+    with calling(f"agent.network: {network}", given=f"observations {describe_inline(batch)}"):
+        features, variables = jax.eval_shape(
+            lambda x: ObservationTorso(torso).init_with_output(jax.random.key(0), x), batch
+        )
     if not (
         isinstance(features, jax.ShapeDtypeStruct)
         and features.ndim == 2
@@ -234,7 +245,8 @@ def _check_own(torso: TorsoSettings, observation: PyTree) -> None:
     ):
         raise ConfigError(
             f"agent.network: expected {network} to return features, floats of the shape [N, F], for"
-            f" N observations, got {features} for {num}"
+            f" N observations, got {describe_inline(features)} for observations"
+            f" {describe_inline(batch)}"
         )
     if others := set(variables) - {"params"}:
         raise ConfigError(

@@ -61,22 +61,28 @@ def rerun(run_dir: pathlib.Path) -> int:
         print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
         return EXIT_CHECKPOINT
     learner_devices = LearnerDevices(plan_devices(config.devices, jax.local_devices()).learner)
-    findings = examine(agent, learner_devices, state)
+    findings = examine(agent, learner_devices, state, dtype=config.learner.gradients)
     _show(findings, failure)
     # Training judges an update by its loss and gradients alone, too.
     judged = [each for each in findings if each.part == "gradient" or each.path == "loss"]
     return EXIT_DONE if all(each.is_finite for each in judged) else EXIT_NON_FINITE
 
 
-def examine(agent: Agent, learner_devices: LearnerDevices, state: LearnerState) -> list[Finding]:
+def examine(
+    agent: Agent, learner_devices: LearnerDevices, state: LearnerState, *, dtype: str = "float32"
+) -> list[Finding]:
     """Compute one update of a state on the learner devices, without applying it.
+
+    Gradients cross between devices in `dtype`.
 
     Returns:
         The inputs in the order of their use, then the metrics, the loss first, then the gradients.
     """
 
     def update(state: LearnerState) -> tuple[PyTree, PyTree]:
-        value, metrics, grads, _ = loss_and_gradients(agent, state, experience_of(state))
+        value, metrics, grads, _ = loss_and_gradients(
+            agent, state, experience_of(state), dtype=dtype
+        )
         return {"loss": value, **metrics}, grads
 
     mapped_update = mapping.map_over_learner_devices(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.agent_check import validate_agent
+from sebulba.agent_check import validate_agent, validate_learning
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
 from sebulba.toolkit.replay.transitions import Transitions
@@ -136,6 +136,42 @@ def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
     action, _, _ = agent.act(networks.online, state, env_step, greedy=True)
     q = agent.network.apply(networks.online, env_step.observation).max(axis=-1)
     np.testing.assert_array_equal(action, np.argmax(q, axis=-1))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            {"loss": lambda taken, following, batch: taken},
+            r"loss=.*a pair of arrays \[32\].* got f",
+        ),
+        (
+            {"loss": lambda taken, following, batch: (taken, taken)},
+            r"loss=.* got 0: float32\[32,2\], 1: float32\[32,2\]; it was called with taken",
+        ),
+        (
+            {"loss": lambda taken, following, batch: taken @ following},
+            r"loss=\.\.\.\) raised TypeError: .* \(test_ddqn\.py:\d+: .*\); it was called",
+        ),
+        (
+            {"values": lambda x: x},
+            r"values=.*\[8, 3\] .* got float32\[8,3,2\]; it was called with out",
+        ),
+        (
+            {"network": nn.Dense(5)},
+            r"network=.*Dense to return an array \[8, 3, \.\.\.\], .*\[8,5\]",
+        ),
+    ],
+)
+def test_a_network_and_a_loss_of_ones_own_that_break_the_contract_are_refused(part, message):
+    def loss(taken, following, batch):
+        return taken.sum(axis=-1), batch.reward
+
+    parts = {"network": PairNetwork(), "loss": loss, "values": lambda x: x.max(-1), **part}
+    agent = DDQN(CONFIG, RUN_SPEC, **parts)
+    with pytest.raises(ConfigError, match=rf"^DDQN\({message}"):
+        validate_agent(agent, RUN_SPEC)
+        validate_learning(agent, RUN_SPEC)
 
 
 def test_target_network_and_next_observation_get_no_gradient():

@@ -86,6 +86,18 @@ class Scalar(nn.Module):
         return nn.Dense(1)(observation)[..., 0]
 
 
+class Sums(nn.Module):
+    """Adds what cannot be added."""
+
+    @nn.compact
+    def __call__(self, observation):
+        return observation["image"] + observation["vector"]
+
+
+def function(observation):
+    """Is no module."""
+
+
 class Counting(nn.Module):
     """Has more than parameters."""
 
@@ -179,7 +191,17 @@ def test_a_network_gets_the_sizes_of_the_config_if_it_has_them():
     [
         ("no_such_module:Name", r"agent\.network: there is no module 'no_such_module'"),
         (f"{HERE}:Sizd", r"agent\.network: .* has no Sizd; did you mean Sized"),
-        (f"{HERE}:Scalar", r"agent\.network: expected .*:Scalar to return features.* got .*\(2,\)"),
+        (
+            f"{HERE}:Scalar",
+            r"agent\.network: expected .*:Scalar to return features.* got float32\[2\] for",
+        ),
+        (
+            f"{HERE}:Sums",
+            r"agent\.network: tests.*:Sums raised TypeError: .* \(test_own_network\.py:\d+: return"
+            r" observation\[\"image\"\] .*\); it was called with observations float32\[2,4\]",
+        ),
+        (f"{HERE}:function", r"agent\.network: .*:function\(\) raised TypeError: .*'observation'"),
+        ("flax.nnx:Rngs", r"agent\.network: .* to be a flax.linen.Module, got Rngs\. For flax NNX"),
         (f"{HERE}:Counting", r"agent\.network: expected .*:Counting .* got batch_stats"),
     ],
 )

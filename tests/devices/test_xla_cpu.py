@@ -2,12 +2,8 @@
 
 import sys
 
-import chex
-import jax
-import jax.numpy as jnp
 import pytest
 
-from sebulba.devices.xla_cpu import map_in_order, tree_after
 from tests.subprocesses import run_python
 
 PROGRAM = """
@@ -35,26 +31,3 @@ def test_kept_memory_is_reused_without_page_faults():
         int(run_python("-c", PROGRAM, setting).stdout) for setting in ("given-back", "kept")
     )
     assert kept < given_back / 10
-
-
-@jax.jit
-def order(token, tree):
-    tree, token = map_in_order(lambda leaf, token: leaf, token, tree)
-    return tree_after(token, tree), token
-
-
-def test_ordering_changes_no_value():
-    tree = {
-        "floats": jnp.array([-jnp.nan, -jnp.inf, -0.0]),
-        "empty": jnp.ones((3, 0)),
-        "key": jax.random.split(jax.random.key(0), 3),
-        "flags": jnp.array([True, False]),
-    }
-    chex.assert_trees_all_equal(order(jnp.int32(7), tree), (tree, jnp.int32(7)))
-
-
-@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
-def test_ordering_computes_on_a_cpu_only(platform):
-    traced = order.trace(jnp.int32(7), {"a": jnp.ones(3), "b": jnp.zeros(2)})
-    program = traced.lower(lowering_platforms=(platform,)).as_text()
-    assert ("stablehlo.add" in program) == ("stablehlo.select" in program) == (platform == "cpu")

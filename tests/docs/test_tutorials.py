@@ -15,7 +15,7 @@ from sebulba.config import DevicesConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.run import lifecycle
-from sebulba.toolkit.lstm import core_class
+from sebulba.toolkit.cores import core_class
 from sebulba.tools.check.suite import check
 from tests.docs.blocks import ROOT, blocks_of
 from tests.on_policy import make_run_spec

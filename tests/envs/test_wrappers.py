@@ -120,6 +120,17 @@ def test_frame_stack_concatenates_on_an_axis_and_keeps_the_mask_and_the_picture(
         ("gymnasium", f"{HERE}:TimesReward", "missing a required argument: 'factor'"),
         (
             "gymnasium",
+            {f"{HERE}:Lasts": {"num_steps": -3}},
+            r"env\.wrappers\[0\]: tests.envs.wrapped:Lasts raised ValueError: no steps are left"
+            r" \(wrapped\.py:\d+: raise ValueError.*\); it was called with .* and .*num_steps: -3",
+        ),
+        (
+            "gymnasium",
+            {GYMNASIUM_STACK: {"stack_size": "3"}},
+            r"env\.wrappers\[0\]: gymnasium.*:FrameStack.* raised TypeError: .*stack_size: '3'",
+        ),
+        (
+            "gymnasium",
             f"{HERE}:forgets_to_return",
             "expected a Gymnasium environment, got NoneType",
         ),
@@ -142,6 +153,11 @@ def test_a_wrong_wrapper_is_refused(suite, wrapper, message):
         (f"{HERE}:forgets_to_return", "expected a JAX task, got NoneType without observation and"),
         (f"{HERE}:MasklessTask", "got MasklessTask without action_mask"),
         ({STACK: {"size": 0}}, "expects size of at least 1"),
+        (
+            {f"{HERE}:ScaledTask": {"factor": [2.0, "a"]}},
+            r"env\.id: ScaledTask\(MaskedTask.*, factor=\[2\.0, 'a'\]\)\.step raised TypeError: .*"
+            r" \(wrapped\.py:\d+: return state, observation, self\.factor \* reward, \*flags\)",
+        ),
     ],
 )
 def test_a_wrong_wrapper_of_a_task_is_refused(wrapper, message):
@@ -172,3 +188,24 @@ def test_an_id_that_is_registered_on_request_says_how_to_ask(monkeypatch):
     with pytest.raises(ConfigError, match=f"set env.id to {HERE}:register_environments:Asked/One"):
         make("gymnasium", "Asked/One-v0")
     make("gymnasium", hint).close()
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "message"),
+    [
+        ("gymnasium", "NoSuchThing-v0", "of your own, write module:ID, which imports the module"),
+        ("gymnasium", f"{HERE}:Nothing-v0", "Set env.id to .*:register_environments:Nothing-v0"),
+        ("gymnasium", "tests.envs.masked:Mask-v0", "did you mean Masked-v0"),
+        (
+            "gymnasium",
+            "tests.streams:Stream-v0",
+            r"call gymnasium\.register\('Stream-v0', \.\.\.\) where tests\.streams is imported",
+        ),
+        ("envpool", "NoSuchThing-v0", "For one of your own, set env.suite gymnasium or jax"),
+        ("envpool", "tests.envs.masked:Masked-v0", "set env.suite gymnasium or jax"),
+        ("envpool", "GymV21Environment-v0", "Gymnasium has it: set env.suite gymnasium"),
+    ],
+)
+def test_an_id_that_nobody_has_registered_says_how_to_name_it(suite, name, message):
+    with pytest.raises(ConfigError, match=message):
+        make(suite, name)

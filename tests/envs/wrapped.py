@@ -28,6 +28,15 @@ class TimesReward(gymnasium.RewardWrapper):
         return reward * self._factor
 
 
+class Lasts(gymnasium.Wrapper):
+    """Takes a positive number of steps only."""
+
+    def __init__(self, env, num_steps):
+        super().__init__(env)
+        if num_steps < 1:
+            raise ValueError("no steps are left")
+
+
 @dataclasses.dataclass(frozen=True)
 class ScaledTask:
     """Multiplies the rewards of a JAX task."""

@@ -111,11 +111,19 @@ def test_samples_depend_on_the_seed(run_of):
 def test_arguments_that_do_not_fit_are_refused_by_name(policy_of):
     policy = policy_of("impala")
     batch = observations(policy, 3)
-    with pytest.raises(ValueError, match=r"one observation of shapes \[\[50\]\]"):
+    with pytest.raises(
+        ValueError, match=r"observation: expected float32\[50\], got float32\[3,10\]"
+    ):
         policy(batch[:, :10])
-    with pytest.raises(ValueError, match="a state of 3 environments"):
+    with pytest.raises(
+        ValueError, match=r"observation: expected float32\[50\], got image: float32\[3"
+    ):
+        policy({"image": batch})
+    with pytest.raises(ValueError, match=r"state: expected that of 3 environments"):
         policy(batch, policy.initial_state(2))
-    with pytest.raises(ValueError, match=r"reward \[\] or \[3\], got \[2\]"):
+    with pytest.raises(ValueError, match=r"state: expected None or what .* returned, got 0\.5"):
+        policy(batch, 0.5)
+    with pytest.raises(ValueError, match=r"reward: expected \[\] or \[3\], got \[2\]"):
         policy(batch, reward=[0.0, 1.0])
     with pytest.raises(ValueError, match="complex64"):
         policy(batch.astype(np.complex64))

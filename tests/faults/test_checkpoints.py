@@ -139,7 +139,7 @@ def test_row_20_the_newest_checkpoint_that_is_whole_is_recommended(run_dir, caps
     for step in steps_in(run_dir / "checkpoints"):
         remove(run_dir / f"checkpoints/{step}/arrays.npz")
     assert resume(run_dir) == 4
-    assert last_line(capsys).endswith("No checkpoint is whole; start again with another --run-dir.")
+    assert last_line(capsys).endswith("No checkpoint is whole; start again with another run_dir.")
 
 
 @pytest.mark.slow

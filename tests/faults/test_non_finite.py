@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.learning.learner import Learner
 from sebulba.learning.non_finite import NonFiniteError
@@ -41,7 +42,7 @@ def make_learner(bad_steps, *, limit=1, num_devices=1, updates_per_cycle=1, agen
         num_envs_per_device=NUM_ENVS // num_devices,
         key=jax.random.key(1),
         clock=WallClock(),
-        max_non_finite_updates=limit,
+        config=LearnerConfig(on_non_finite="skip", max_non_finite_updates=limit),
     )
     return learner, learners
 

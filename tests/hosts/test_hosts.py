@@ -8,6 +8,8 @@ from sebulba.config.loading import load_config
 from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
 from sebulba.hosts import connection as hosts
+from sebulba.hosts.joining import has_lock
+from sebulba.storage.lock import LOCK, take_lock
 
 MANUAL = (
     "--distributed.mode=manual",
@@ -66,3 +68,15 @@ def test_a_single_host_gathers_only_its_own_text():
     assert hosts.is_first()
     assert hosts.gather_texts("a") == ["a"]
     hosts.check_equal({"the config": "a"})
+
+
+def test_a_directory_that_hosts_share_has_the_lock_of_the_first(tmp_path):
+    assert not has_lock(tmp_path / "none", "{}", within_s=0.0)
+    lock = take_lock(tmp_path, on_message=print)
+    content = (tmp_path / LOCK).read_text()
+    assert has_lock(tmp_path, content, within_s=0.0)
+    lock.release()
+    assert not has_lock(tmp_path, content, within_s=0.0)
+    other = take_lock(tmp_path, on_message=print)
+    assert not has_lock(tmp_path, content, within_s=0.0)
+    other.release()

@@ -5,6 +5,7 @@ import os
 import pytest
 import yaml
 
+from sebulba.config.loading import load_config
 from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
 from sebulba.hosts import connection
@@ -52,7 +53,7 @@ def test_auto_finds_the_place_of_every_pod(name, address, pod):
     (container,) = job["template"]["spec"]["containers"]
     variables = {each["name"]: each["value"] for each in container["env"]}
     assert job["completions"] == job["parallelism"] == NUM_HOSTS
-    assert "auto" in container["args"]
+    assert load_config(None, container["args"]).distributed.effective_mode == "auto"
     for number in range(job["completions"]):
         pod(JOB_COMPLETION_INDEX=str(number), **variables)
         assert connection._place(AUTO) == (address, NUM_HOSTS, number)

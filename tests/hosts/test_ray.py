@@ -8,19 +8,24 @@ import subprocess
 import pytest
 
 from tests.docs.blocks import ROOT, blocks_of
-from tests.hosts.processes import checkpoints, summaries
-from tests.subprocesses import environment, started, wait_for
+from tests.hosts.losing_nodes import (
+    DEADLINE_S,
+    HEARTBEAT,
+    NUM_ENV_STEPS,
+    NUM_KILLS,
+    SLOW,
+    check_end,
+    variables,
+)
+from tests.hosts.processes import checkpoints
+from tests.subprocesses import started, wait_for
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
-DEADLINE_S = 1500.0
-NUM_KILLS = 10
 SCRIPT = "launch_ray.py"
 CATCH = ROOT / "configs" / "impala_catch.yaml"
-WAITING = ROOT / "benchmarks" / "waiting.yaml"
 CARTPOLE = ROOT / "configs" / "impala_cartpole.yaml"
-HEARTBEAT = ("--distributed.heartbeat-timeout-s", 10)
 
 
 class Cluster:
@@ -43,11 +48,6 @@ class Cluster:
     def _tell(self, command):
         print(command, file=self._process.stdin, flush=True)
         return int(self._process.stdout.readline())
-
-
-def variables(**others):
-    paths = f"{ROOT}:{ROOT / 'agents'}"
-    return environment(JAX_NUM_CPU_DEVICES="1", PYTHONPATH=paths, PYTHONUNBUFFERED="1", **others)
 
 
 @contextlib.contextmanager
@@ -79,16 +79,6 @@ def attempts_in(output):
     return re.findall(r"attempt \d+: exit codes (.*)", output.read_text())
 
 
-def check_end(tmp_path):
-    """Check that both hosts have the same networks, and that the ledger has every env step."""
-    first, second = summaries(tmp_path / "run")
-    assert first["status"] == second["status"] == "done"
-    assert first["networks_crc32"] == second["networks_crc32"]
-    learned = [each["learned"] for host in (first, second) for each in host["ledger"]]
-    assert sum(learned) == first["env_steps"]
-    return first
-
-
 def test_cartpole_is_solved_after_a_node_was_killed(tmp_path):
     run_dir, flags = tmp_path / "run", ("--actor.num-envs", 8, "--checkpoint.interval-s", 2)
     with cluster(tmp_path) as nodes, script(nodes, tmp_path, CARTPOLE, *flags) as (process, output):
@@ -103,10 +93,7 @@ def test_cartpole_is_solved_after_a_node_was_killed(tmp_path):
 
 def test_a_run_reaches_its_goal_although_ten_nodes_are_killed(tmp_path):
     run_dir, draw = tmp_path / "run", random.Random(0)
-    small = ("--actor.threads-per-device", 1, "--actor.num-envs", 1, "--actor.trajectory-length", 5)
-    # At most 400 env steps/s, since environments wait: more than the kills leave time for.
-    flags = (*small, "--run.total-env-steps", 20_000, "--checkpoint.interval-s", 1)
-    with cluster(tmp_path) as nodes, script(nodes, tmp_path, WAITING, *flags) as (process, output):
+    with cluster(tmp_path) as nodes, script(nodes, tmp_path, *SLOW) as (process, output):
         for num_killed in range(NUM_KILLS):
             before = checkpoints(run_dir)[-1:]
             wait_for(lambda before=before: checkpoints(run_dir)[-1:] > before, process)
@@ -117,7 +104,7 @@ def test_a_run_reaches_its_goal_although_ten_nodes_are_killed(tmp_path):
         assert process.wait(DEADLINE_S) == 0, output.read_text()
     print(output.read_text())
     assert attempts_in(output)[-1] == "[0, 0]"
-    assert check_end(tmp_path)["env_steps"] >= 20_000
+    assert check_end(tmp_path)["env_steps"] >= NUM_ENV_STEPS
 
 
 def test_a_run_continues_on_fewer_nodes_and_a_final_code_ends_it(tmp_path):

@@ -168,6 +168,25 @@ def test_a_host_that_loses_the_other_ends_and_both_resume(victim, number, config
     assert first["networks_crc32"] == second["networks_crc32"]
 
 
+@pytest.mark.slow
+def test_hosts_resume_from_before_a_save_in_which_one_died(config, tmp_path):
+    run_dir = tmp_path / "run"
+    flags = (*ENDLESS, "--checkpoint.keep", 1)
+    with hosts(config, run_dir, *flags, train=("tests.hosts.dying_in_a_save",)) as processes:
+        (first_code, _), (second_code, _) = [end_of(process) for process in processes]
+    assert (first_code, second_code) == (EXIT_FAILED, -signal.SIGKILL)
+    own, other = directories(run_dir)
+    (step,) = checkpoints(run_dir)
+    assert list((other / "checkpoints").glob("*.tmp")) != []
+    assert max(int(path.name) for path in (own / "checkpoints").glob("*")) > step
+    goal = ("--run.total-env-steps", str(STEPS_PER_CYCLE * (step + 20)))
+    code, output = launch(config, run_dir, *goal, "--resume", "latest")
+    assert code == 0, output
+    assert f"[1] resumes at cycle {step} (exact" in output
+    first, second = summaries(run_dir)
+    assert first["networks_crc32"] == second["networks_crc32"]
+
+
 def test_a_host_that_raises_ends_the_other(config, tmp_path):
     run_dir = tmp_path / "run"
     raising = ("--agent.name", "tests.hosts.raising:RaisingAgent")
@@ -213,6 +232,19 @@ def test_hosts_of_different_configs_do_not_start(config, tmp_path):
         expected = "the config's actor.trajectory_length to be equal on all, got 5 on host 0"
         assert expected in output
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount file systems")
+def test_hosts_that_do_not_share_the_run_directory_do_not_start(config, tmp_path):
+    train = ("tests.hosts.unshared_train", tmp_path)
+    with hosts(config, tmp_path / "run", train=train) as processes:
+        ends = [end_of(process) for process in processes]
+    for code, output in ends:
+        assert code == EXIT_CONFIG, output
+        expected = "run_dir: expected a directory that all hosts share, but host 1 does not see in"
+        assert expected in last_line(output)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
@@ -26,7 +27,7 @@ def make_learner(num_devices=1, updates_per_cycle=1, agent_class=ToyAgent, **set
         num_envs_per_device=NUM_ENVS // num_devices,
         key=jax.random.key(1),
         clock=WallClock(),
-        **settings,
+        config=LearnerConfig(**settings),
     )
     return learner, learner_devices
 
@@ -61,7 +62,7 @@ def on_one_device():
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "mapping_name"),
+    ("num_devices", "mapping"),
     [
         (2, "shard_map"),
         (4, "shard_map"),
@@ -70,11 +71,9 @@ def on_one_device():
         (4, "pmap"),
     ],
 )
-def test_learner_devices_and_mapping_never_change_the_update(
-    num_devices, mapping_name, on_one_device
-):
+def test_learner_devices_and_mapping_never_change_the_update(num_devices, mapping, on_one_device):
     expected, expected_metrics = on_one_device
-    learner, metrics = run_cycles(num_devices=num_devices, mapping_name=mapping_name)
+    learner, metrics = run_cycles(num_devices=num_devices, mapping=mapping)
     chex.assert_trees_all_close(learner.published, expected.published, rtol=1e-5, atol=1e-6)
     assert metrics[0].keys() == {"loss", "grad_norm", "reward_sum"}
     chex.assert_trees_all_close(metrics, expected_metrics, rtol=1e-4, atol=1e-5)

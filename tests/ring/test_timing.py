@@ -60,3 +60,10 @@ def test_shares_cover_the_time_since_the_restart_over_all_clocks_of_a_kind(clock
 )
 def test_the_bottleneck_is_named_with_the_keys_to_change(actor, learner, expected):
     assert expected in describe_bottleneck({"actor": actor, "learner": learner})
+
+
+def test_a_connection_that_takes_much_of_the_updates_is_the_bottleneck():
+    shares = {"actor": {"act": 0.4, "wait for queue": 0.6}, "learner": {"update": 1.0}}
+    assert "learner-bound" in describe_bottleneck(shares, all_reduce=0.2)
+    assert "bound by the connection" in describe_bottleneck(shares, all_reduce=0.5)
+    assert "learner.gradients" in describe_bottleneck(shares, all_reduce=0.5)

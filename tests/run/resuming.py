@@ -68,7 +68,7 @@ def comparable(rows):
             key: value
             for key, value in row.items()
             if key not in ("wall_time_s", "steps_per_second", "queue_depth")
-            and not key.startswith("time/")
+            and not key.startswith(("time/", "all_reduce/"))
         }
         for row in rows
     ]

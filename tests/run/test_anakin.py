@@ -21,7 +21,7 @@ from tests.faults import runs as faulty_runs
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
-TIMES = ("wall_time_s", "steps_per_second", "time/", "queue_depth")
+TIMES = ("wall_time_s", "steps_per_second", "time/", "all_reduce/", "queue_depth")
 
 
 def make_config(name, *flags, mode, run_dir=None, devices="[0]"):

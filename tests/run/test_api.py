@@ -2,30 +2,37 @@
 
 import concurrent.futures
 import copy
+import dataclasses
 import logging
 import os
 import signal
 import subprocess
+import threading
 
 import gymnasium
 import numpy as np
 import pytest
 
 import sebulba
+from sebulba.agent_check import AgentError, validate_learning
 from sebulba.config import ActorConfig, EvaluationConfig, RunConfig
+from sebulba.config.objects import with_agent, with_environment
+from sebulba.envs import make_environment
 from sebulba.envs.jax_tasks import Catch
 from sebulba.run.api import TrainingError
 from sebulba_agents.config import ImpalaConfig
 from tests.run.runs import make_config
 from tests.subprocesses import started
-from tests.toys import ToyAgent, ToyConfig
+from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
 
 class FailingAgent(ToyAgent):
     """Fails when its loss is traced, in the learner's thread."""
 
     def loss(self, networks, experience, key, step):
-        raise ArithmeticError("no such loss")
+        if threading.current_thread() is not threading.main_thread():
+            raise ArithmeticError("no such loss")
+        return super().loss(networks, experience, key, step)
 
 
 class Halves(gymnasium.Env):
@@ -90,11 +97,45 @@ def test_agent_and_environment_may_be_objects_and_callbacks_may_end_the_run(tmp_
     assert built[0].environment.action_space.n == 3
     # The objects come with the policy, and a loaded one has to be given what has no name.
     assert len(sebulba.evaluate(result.policy, episodes=3, parallel_envs=1).returns) == 3
-    with pytest.raises(sebulba.ConfigError):
+    with pytest.raises(sebulba.ConfigError, match=r"build is a lambda or a local .* agent=\.\.\."):
         sebulba.load_policy(tmp_path / "run")
     policy = sebulba.load_policy(tmp_path / "run", agent=build)
     observation = np.ones(50, np.float32)
     assert policy(observation)[0] == result.policy(observation)[0]
+
+
+def test_an_environment_without_a_name_has_to_be_given_again():
+    config = with_environment(make_config("run"), lambda: Halves())
+    with pytest.raises(sebulba.ConfigError, match=r"env\.id: .*<lambda> is .* environment=\.\.\."):
+        make_environment(load_config_of(config).env, num_envs=1, seed=0)
+
+
+def load_config_of(config):
+    """Return a config as it is read from its file."""
+    return dataclasses.replace(config, env=dataclasses.replace(config.env, id=str(config.env.id)))
+
+
+class OwnSettings(ToyAgent):
+    """An agent with settings of its own."""
+
+
+class NoSettings:
+    """An agent without settings."""
+
+
+def test_settings_of_another_agent_are_not_lost_without_a_word():
+    config = make_config("run", agent=ImpalaConfig(learning_rate=0.5, entropy_cost=0.0))
+    unused = r"which has settings of impala: entropy_cost, learning_rate\. To give it settings, use"
+    with pytest.warns(
+        UserWarning, match=rf"ToyAgent gets the defaults of ToyConfig.*{unused} data"
+    ):
+        assert with_agent(config, ToyAgent).agent == ToyConfig(name="tests.toys:ToyAgent")
+    with pytest.warns(UserWarning, match=r"gets no settings, .* ImpalaConfig as its attribute"):
+        with_agent(config, NoSettings)
+    # Nothing is lost: no warning, which would be an error here.
+    with_agent(make_config("run", agent=ImpalaConfig()), ToyAgent)
+    own = make_config("run", agent=ToyConfig(learning_rate=0.5))
+    assert with_agent(own, OwnSettings).agent.learning_rate == 0.5
 
 
 def test_a_gymnasium_class_is_an_environment_and_a_thread_may_train(tmp_path):
@@ -155,6 +196,39 @@ def test_a_method_that_is_missing_is_named_with_its_signature(tmp_path):
     )
     with pytest.raises(TrainingError, match=f"Unfinished has no method optimize; .*{signature}"):
         sebulba.train(make_config(tmp_path / "run"), agent=Unfinished)
+
+
+class LongLoss(ToyAgent):
+    """Forgets to reduce the loss."""
+
+    def loss(self, networks, experience, key, step):
+        loss, aux = super().loss(networks, experience, key, step)
+        return loss[None] * np.ones(3, np.float32), aux
+
+
+class NoPair(ToyAgent):
+    def loss(self, networks, experience, key, step):
+        return super().loss(networks, experience, key, step)[0]
+
+
+class OtherOptState(ToyAgent):
+    def optimize(self, networks, opt_state, grads, experience):
+        return networks, {"count": networks}
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        (LongLoss, r"loss: the loss: expected a scalar, got float32\[3\]"),
+        (NoPair, r"loss: expected \(loss, \(experience, metrics\)\), got"),
+        (OtherOptState, r"optimize: optimizer state: count\S*: expected no such leaf, got float32"),
+    ],
+)
+def test_what_an_agent_of_ones_own_returns_is_checked_before_anything_runs(agent, message):
+    run_spec = toy_run_spec()
+    with pytest.raises(AgentError, match=message):
+        validate_learning(agent(ToyConfig(), run_spec), run_spec)
+    validate_learning(ToyAgent(ToyConfig(), run_spec), run_spec)
 
 
 _SCRIPT = """

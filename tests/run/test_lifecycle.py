@@ -2,6 +2,7 @@
 
 import csv
 import json
+import threading
 
 from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
@@ -16,7 +17,9 @@ class FailingAgent(ToyAgent):
     """Fails when its loss is traced, in the learner's thread."""
 
     def loss(self, networks, experience, key, step):
-        raise ArithmeticError("no such loss")
+        if threading.current_thread() is not threading.main_thread():
+            raise ArithmeticError("no such loss")
+        return super().loss(networks, experience, key, step)
 
 
 def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):

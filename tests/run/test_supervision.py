@@ -68,7 +68,7 @@ def without_times(rows):
         {
             key: value
             for key, value in row.items()
-            if key not in ("wall_time_s", "steps_per_second") and not key.startswith("time/")
+            if not key.startswith(("wall_time_s", "steps_per_second", "time/", "all_reduce/"))
         }
         for row in rows
     ]

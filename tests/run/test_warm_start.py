@@ -95,7 +95,15 @@ def test_a_run_records_its_source_and_resumes_without_it(run_of, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "expected"), [("@12345", "12345"), ("/nowhere", "run directory")]
+    ("suffix", "expected"),
+    [
+        ("@12345", "12345"),
+        ("/nowhere", "run directory"),
+        (
+            "@bst",
+            r"expected best, latest or the number of a checkpoint, got 'bst'; did you mean best",
+        ),
+    ],
 )
 def test_a_source_that_does_not_exist_is_an_error_of_the_config(run_of, tmp_path, suffix, expected):
     with pytest.raises(ConfigError, match=f"init_from: .*{expected}"):

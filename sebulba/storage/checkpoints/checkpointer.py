@@ -76,8 +76,8 @@ def snapshot(state: PyTree) -> Snapshot:
 class Checkpointer:
     """Saves checkpoints in the background; not thread-safe, and the directory's only writer.
 
-    Keeps the newest `keep` checkpoints and the one with the highest score. A save that fails
-    removes none.
+    Keeps the newest `keep` checkpoints, the one with the highest score, and `keep_also`. A save
+    that fails removes none.
     """
 
     def __init__(
@@ -102,6 +102,8 @@ class Checkpointer:
         self._keep = keep
         self._start_thread = start_thread
         self._check = check
+        self.keep_also: Callable[[], int | None] = lambda: None  # a step
+        self.last_saved = 0  # or resumed from; written by the thread that saves
         self.use(pathlib.Path(directory))
         self._thread: threading.Thread | None = None
         # Set by the writing thread, read after it has ended.
@@ -174,6 +176,7 @@ class Checkpointer:
     def discard_after(self, step: int) -> None:
         """Remove the checkpoints of later steps, because the run resumes from this one."""
         self.wait()
+        self.last_saved = step
         for later in steps_in(self.directory):
             if later > step:
                 _remove(self.directory / str(later))
@@ -203,6 +206,7 @@ class Checkpointer:
             self._check()
             partial.rename(path)
             _sync_directory(self.directory)
+            self.last_saved = step
         except Exception as error:
             self._fail(step, error)
         else:
@@ -222,7 +226,7 @@ class Checkpointer:
         # A removal that fails is tried again after the next save.
         with contextlib.suppress(OSError):
             steps = steps_in(self.directory)
-            for step in set(steps[: -self._keep]) - {best_step(self.directory)}:
+            for step in set(steps[: -self._keep]) - {best_step(self.directory), self.keep_also()}:
                 _remove(self.directory / str(step))
 
 

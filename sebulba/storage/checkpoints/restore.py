@@ -82,7 +82,7 @@ def restore(
         whole = next(whole_steps(directory), None)
         advice = "No checkpoint is whole."
         if whole is not None:
-            advice = f"The newest that is whole is {whole}; take it with --resume {whole}."
+            advice = f"The newest that is whole is {whole}."
         raise CheckpointError(f"{error}\n{advice}") from error.__cause__
 
 
@@ -179,7 +179,8 @@ def find_step(directory: pathlib.Path, which: Which) -> int:
         if step is None and steps:
             _read_manifest(directory, steps[-1])  # a damaged manifest has no score either
             raise CheckpointError(
-                f"no checkpoint in {directory} has a score; take one of: {listing} (--resume STEP)"
+                f"no checkpoint in {directory} has a score, so none is the best: choose one of"
+                f" {listing}"
             )
     elif which == "latest":
         step = steps[-1] if steps else None

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from sebulba.agent import Agent
+from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
@@ -203,7 +204,7 @@ class _Updates:
             num_envs_per_device=subject.run_spec.num_envs // len(devices),
             key=jax.random.key(subject.config.seed),
             clock=WallClock(),
-            mapping_name=subject.config.learner.mapping,
+            config=LearnerConfig(mapping=subject.config.learner.mapping),
         )
         items = [_placed(item, subject, learners) for item in recording.trajectories]
         self._cycles = [items[i : i + per_cycle] for i in range(0, len(items), per_cycle)]

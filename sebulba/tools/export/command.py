@@ -94,10 +94,8 @@ def export_policy(
             "num_envs": num_envs,
             "num_parameters": len(parameters),
             "num_states": len(states),
-            "observation": jax.tree.map(
-                lambda x: {"shape": list(x.shape), "dtype": str(x.dtype)},
-                _batch(environment.observation, num_envs),
-            ),
+            "observation": _description(_batch(environment.observation, num_envs)),
+            "action_mask": _description(_batch(environment.action_mask, num_envs)),
             "action_space": str(space),
             "action_dtype": str(space.dtype),
             "platforms": platforms,
@@ -155,6 +153,10 @@ def _exported(
 
 def _batch(specs: PyTree, num_envs: int) -> PyTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), specs)
+
+
+def _description(specs: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: {"shape": list(x.shape), "dtype": str(x.dtype)}, specs)
 
 
 def _to_leaves(tree: PyTree) -> list[jax.Array]:

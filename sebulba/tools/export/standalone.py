@@ -9,6 +9,7 @@ action, state = policy(observation, state)  # the following ones
 
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -25,6 +26,8 @@ class Policy:
         self.description: dict[str, Any] = json.loads((directory / "policy.json").read_text())
         exported = jax.export.deserialize(bytearray((directory / "act.jax").read_bytes()))
         self._act = jax.jit(exported.call)
+        in_tree: Any = exported.in_tree  # of (args, kwargs)
+        self._structure = in_tree.children()[0].children()[2]  # of the observation
         with np.load(directory / "arrays.npz", allow_pickle=False) as stored:
             count = self.description["num_parameters"]
             self._parameters = [jax.numpy.asarray(stored[f"parameter_{i}"]) for i in range(count)]
@@ -52,16 +55,83 @@ class Policy:
 
         Returns:
             The actions in the environment's own units, `[B, ...]`, and the state.
+
+        Raises:
+            ValueError: an argument has another structure, shape or dtype than in `policy.json`.
         """
-        num_envs = self.description["num_envs"]
+        leaves = list(_leaves_like(self.description["observation"], observation, "observation"))
         first = state is None if is_first is None else is_first
-        # Copies: JAX on a CPU reads NumPy's memory, which an environment may overwrite.
+        state = self._initial if state is None else state
+        shapes = [np.shape(leaf) for leaf in state] if isinstance(state, list) else None
+        if shapes != [leaf.shape for leaf in self._initial]:
+            raise ValueError(
+                f"state: expected None or what the previous call returned, got {state!r:.100}"
+            )
         action, state = self._act(
             self._parameters,
-            self._initial if state is None else state,
-            jax.tree.map(lambda x: np.array(x), observation),
-            np.broadcast_to(np.asarray(reward, np.float32), (num_envs,)),
-            np.broadcast_to(np.asarray(first, bool), (num_envs,)),
-            None if action_mask is None else np.array(action_mask, bool),
+            state,
+            jax.tree.unflatten(self._structure, leaves),
+            self._per_env("reward", reward, np.float32),
+            self._per_env("is_first", first, bool),
+            self._masks(action_mask),
         )
         return np.asarray(action).astype(self.description["action_dtype"]), state
+
+    def _per_env(self, name: str, value: Any, dtype: Any) -> np.ndarray:
+        num_envs = self.description["num_envs"]
+        array = np.array(value, dtype)
+        if array.shape not in ((), (num_envs,)):
+            raise ValueError(f"{name}: expected [] or [{num_envs}], got {list(array.shape)}")
+        return np.broadcast_to(array, (num_envs,))
+
+    def _masks(self, value: Any) -> np.ndarray | None:
+        spec = self.description["action_mask"]
+        expected = "none, since the environment has no masks" if spec is None else spec["shape"]
+        got = None if value is None else list(np.shape(value))
+        if got != (None if spec is None else spec["shape"]):
+            raise ValueError(f"action_mask: expected {expected}, got {got}")
+        return None if value is None else np.array(value, bool)
+
+
+def _leaves_like(spec: Any, value: Any, name: str) -> Iterator[np.ndarray]:
+    """Yield copies of the leaves of `value`, in the order of JAX.
+
+    Copies: JAX on a CPU reads NumPy's memory, which an environment may overwrite.
+
+    Args:
+        spec: of `policy.json`: of a leaf, its shape and dtype.
+        value: of that structure; tuples are lists in `spec`.
+        name: of `value`, for messages.
+    """
+    is_leaf = isinstance(spec, dict) and isinstance(spec.get("dtype"), str)
+    if isinstance(spec, list):
+        if not isinstance(value, tuple | list) or len(value) != len(spec):
+            raise ValueError(f"{name}: expected a tuple of {len(spec)}, got {_describe(value)}")
+        for i, each in enumerate(spec):
+            yield from _leaves_like(each, value[i], f"{name}[{i}]")
+    elif not is_leaf:
+        if not isinstance(value, dict) or set(value) != set(spec):
+            expected = ", ".join(sorted(spec))
+            raise ValueError(f"{name}: expected a dict of {expected}, got {_describe(value)}")
+        for key in sorted(spec):
+            yield from _leaves_like(spec[key], value[key], f"{name}[{key!r}]")
+    else:
+        array, dtype = np.array(value), np.dtype(spec["dtype"])
+        fits = np.can_cast(array.dtype, dtype, casting="same_kind")
+        if list(array.shape) != spec["shape"] or not fits:
+            advice = ""
+            if [1, *array.shape] == spec["shape"]:
+                advice = "; add the axis of the environments: np.expand_dims(x, 0)"
+            raise ValueError(
+                f"{name}: expected {dtype}{spec['shape']}, got {array.dtype}{list(array.shape)}"
+                f"{advice}"
+            )
+        yield array.astype(dtype)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"a dict of {', '.join(sorted(map(str, value)))}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{np.asarray(value).dtype}{list(np.shape(value))}"

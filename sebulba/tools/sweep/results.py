@@ -27,7 +27,7 @@ def report_sweep(sweep: Sweep) -> None:
     write_json(sweep.directory / "sweep.json", rows)
     _show(sweep, rows)
     if importlib.util.find_spec("matplotlib") is None:
-        say("no plot: matplotlib is not installed: pip install 'sebulba[plot]'")
+        say("sweep.png: not written, since it needs matplotlib: pip install 'sebulba[plot]'")
         return
     done = [str(point.directory) for point in sweep.points if is_done(point)]
     plot(done, str(sweep.directory / "sweep.png"))

@@ -12,6 +12,7 @@ import sebulba
 from sebulba.export import _parser
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
 from sebulba.tools.export.command import export
+from sebulba.tools.export.standalone import Policy, _leaves_like
 from tests.extras import needs_search
 
 NUM_ENVS, STEPS = 3, 6
@@ -68,6 +69,42 @@ def test_exported_policy_acts_as_the_stored_one_without_sebulba(run_of, tmp_path
         np.testing.assert_allclose(results[f"state_{i}"], expected, rtol=1e-6, atol=1e-6)
     description = json.loads((directory / "policy.json").read_text())
     assert description["num_envs"] == NUM_ENVS
+    exported, observation = Policy(directory), np.zeros((NUM_ENVS, *spec.shape), spec.dtype)
+    for arguments, message in [
+        ({"observation": observation[0]}, r"observation: expected \S+\[3, .*, got"),
+        ({"state": 0.5}, "state: expected None or what the previous call returned, got 0.5"),
+        ({"reward": [1.0, 2.0]}, r"reward: expected \[\] or \[3\], got \[2\]"),
+        ({"is_first": [True]}, r"is_first: expected \[\] or \[3\], got \[1\]"),
+        ({"action_mask": [[True]]}, r"action_mask: expected none, .* got \[1, 1\]"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            exported(**{"observation": observation, **arguments})
+
+
+def test_an_exported_policy_says_what_is_wrong_with_an_observation():
+    spec = {
+        "image": {"shape": [1, 3, 3], "dtype": "uint8"},
+        "rest": [{"shape": [1], "dtype": "float32"}, {"shape": [1, 2], "dtype": "float32"}],
+    }
+    image, rest = np.zeros((1, 3, 3), np.uint8), (np.zeros(1), np.zeros((1, 2)))
+    leaves = list(_leaves_like(spec, {"rest": rest, "image": image}, "observation"))
+    assert [leaf.dtype for leaf in leaves] == [np.uint8, np.float32, np.float32]
+    for wrong, message in [
+        ({"image": image}, "observation: expected a dict of image, rest, got a dict of image"),
+        (image, r"observation: expected a dict of image, rest, got uint8\[1, 3, 3\]"),
+        (
+            {"image": image[0], "rest": rest},
+            r"observation\['image'\]: expected uint8\[1, 3, 3\], got uint8\[3, 3\]; add the axis",
+        ),
+        ({"image": image + 0.5, "rest": rest}, r"\['image'\]: expected uint8.*, got float64"),
+        (
+            {"image": image, "rest": rest[:1]},
+            r"\['rest'\]: expected a tuple of 2, got a tuple of 1",
+        ),
+        ({"image": image, "rest": rest[::-1]}, r"\['rest'\]\[0\]: expected float32\[1\], got"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            list(_leaves_like(spec, wrong, "observation"))
 
 
 def test_export_of_no_run_ends_with_2(tmp_path, capsys):

@@ -1,0 +1,80 @@
+"""A network, a loss and values of the user's in DDQN, with errors that name what is wrong.
+
+JAX would clamp the indices of missing actions, and broadcast losses of another shape.
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+
+from sebulba.errors import ConfigError, calling
+from sebulba.pytree import describe_inline
+from sebulba.toolkit.replay import Transitions
+from sebulba.types import PyTree
+
+Loss = Callable[[jax.Array, jax.Array, Transitions], tuple[jax.Array, jax.Array]]
+"""`loss(taken, following, batch)` returns losses `[n]` and TD errors `[n]`, which are priorities.
+
+`taken` `[n, ...]` are the online network's outputs for the actions taken. `following` `[n, ...]`
+are the target network's for the next observations and the online network's greedy actions there.
+"""
+Values = Callable[[jax.Array], jax.Array]
+"""From outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`."""
+
+
+def checked_network(network: nn.Module, num_actions: int) -> Callable[[PyTree, PyTree], jax.Array]:
+    """Return `apply(params, observation)`, which raises ConfigError unless it is `[n, A, ...]`."""
+
+    def apply(params: PyTree, observation: PyTree) -> jax.Array:
+        outputs = network.apply(params, observation)
+        n = jax.tree.leaves(observation)[0].shape[0]
+        if getattr(outputs, "shape", ())[:2] != (n, num_actions):
+            raise ConfigError(
+                f"DDQN(network=...): expected {type(network).__name__} to return an array"
+                f" [{n}, {num_actions}, ...], for {n} observations and {num_actions} actions, got"
+                f" {describe_inline(outputs)}"
+            )
+        return outputs
+
+    return apply
+
+
+def checked_values(values: Values) -> Values:
+    """Return `values`, but ConfigError is raised unless they have the outputs' first axes."""
+
+    def check(outputs: jax.Array) -> jax.Array:
+        given = f"outputs {describe_inline(outputs)}"
+        with calling("DDQN(values=...)", given=given):
+            returned = values(outputs)
+        shape = getattr(returned, "shape", None)
+        if shape not in (outputs.shape[:1], outputs.shape[:2]):
+            raise ConfigError(
+                f"DDQN(values=...): expected action values {list(outputs.shape[:2])} of outputs"
+                f" [n, A, ...], or {list(outputs.shape[:1])} of outputs [n, ...], got"
+                f" {describe_inline(returned)}; it was called with {given}"
+            )
+        return returned
+
+    return check
+
+
+def checked_loss(loss: Loss) -> Loss:
+    """Return `loss`, but ConfigError is raised unless it returns two arrays `[n]`."""
+
+    def check(
+        taken: jax.Array, following: jax.Array, batch: Transitions
+    ) -> tuple[jax.Array, jax.Array]:
+        given = f"taken {describe_inline(taken)} and following {describe_inline(following)}"
+        with calling("DDQN(loss=...)", given=given):
+            returned = loss(taken, following, batch)
+        n = len(taken)
+        is_pair = isinstance(returned, tuple) and len(returned) == 2
+        if not (is_pair and all(getattr(each, "shape", None) == (n,) for each in returned)):
+            raise ConfigError(
+                f"DDQN(loss=...): expected a pair of arrays [{n}], losses and TD errors, got"
+                f" {describe_inline(returned)}; it was called with {given}"
+            )
+        return returned
+
+    return check

@@ -1,0 +1,134 @@
+"""Recurrent cores: the LSTM, or the user's, `agent.core: module:Name`.
+
+A core is a flax module with the field `size` and the methods of `LSTMCore`. What the user's returns
+is checked wherever it is traced, so a wrong one ends a run at its start.
+"""
+
+import inspect
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from sebulba.errors import ConfigError, calling
+from sebulba.pytree import describe_inline
+from sebulba.toolkit.lstm import LSTMCore
+from sebulba.toolkit.references import Core, load
+from sebulba.types import PyTree
+
+
+def check_core(core: Core, size: int | None) -> None:
+    """Check that the config's core is one, and has a size.
+
+    Raises:
+        ConfigError: it has no size, or as `core_class`.
+    """
+    if size is not None:
+        core_class(core)
+    elif core != "lstm":
+        raise ConfigError(f"agent.core: {core} needs a size, got null. Set agent.lstm_size")
+
+
+def core_class(core: Core) -> type[LSTMCore]:
+    """Return the recurrent core that `agent.core` names.
+
+    Raises:
+        ConfigError: the user's module has no such core, or it lacks the field or a method.
+    """
+    if core == "lstm":
+        return LSTMCore
+    own = load(core, key="agent.core")
+    if not (isinstance(own, type) and issubclass(own, nn.Module)):
+        raise ConfigError(
+            f"agent.core: expected {core} to be a subclass of flax.linen.Module, got {own!r}"
+        )
+    has = {name for each in own.__mro__ for name in vars(each)}
+    parts = {
+        "field `size: int`": "size" in inspect.signature(own).parameters,
+        "method `__call__(inputs, is_first, state)`": "__call__" in has,
+        "method `initial_state(batch_size)`": "initial_state" in has,
+    }
+    if missing := [part for part, is_there in parts.items() if not is_there]:
+        raise ConfigError(
+            f"agent.core: {core} has no {' and no '.join(missing)}, which every recurrent core has:"
+            " docs/tutorials/recurrence.md"
+        )
+    return own
+
+
+def unroll_core(
+    core: Core,
+    size: int,
+    inputs: jax.Array,
+    is_first: jax.Array,
+    state: PyTree,
+    *,
+    name: str | None = None,
+) -> tuple[jax.Array, PyTree]:
+    """Unroll the core that `agent.core` names, inside of a compact flax module.
+
+    Args:
+        core: the config's.
+        size: the core's.
+        inputs: `[T, B, F]`.
+        is_first: `[T, B]` bool.
+        state: before row 0.
+        name: of the core's parameters.
+
+    Returns:
+        `[T, B, F']`, and the state after row `T - 1`.
+
+    Raises:
+        ConfigError: the user's core raises, or returns other shapes.
+    """
+    given = describe_inline({"inputs": inputs, "is_first": is_first, "state": state})
+    with calling(f"agent.core: {core}", given=given):
+        returned = core_class(core)(size=size, name=name)(inputs, is_first, state)
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        raise ConfigError(
+            f"agent.core: expected {core} to return a pair, outputs and state, got"
+            f" {type(returned).__name__}: {describe_inline(returned)}"
+        )
+    outputs, after = returned
+    _expect(core, "outputs [T, B, F]", outputs, _is_sequence(outputs, is_first), given)
+    _expect(core, "a state like the one before it", after, _is_like(after, state), given)
+    return outputs, after
+
+
+def initial_core_state(core: Core, size: int, batch_size: int) -> PyTree:
+    """Return the zero state of `batch_size` environments of the core that `agent.core` names.
+
+    Raises:
+        ConfigError: the user's core raises, or a leaf is not `[batch_size, ...]`.
+    """
+    with calling(f"agent.core: {core}.initial_state", given=f"batch_size {batch_size}"):
+        state = core_class(core)(size=size, parent=None).initial_state(batch_size)
+    is_batch = all(jnp.shape(leaf)[:1] == (batch_size,) for leaf in jax.tree.leaves(state))
+    expected = f"initial_state({batch_size}) with leaves [{batch_size}, ...]"
+    _expect(core, expected, state, is_batch, f"batch_size {batch_size}")
+    return state
+
+
+def _expect(core: Core, expected: str, got: PyTree, is_right: bool, given: str) -> None:
+    if not is_right:
+        raise ConfigError(
+            f"agent.core: expected {core} to return {expected}, got {describe_inline(got)}; it was"
+            f" called with {given}"
+        )
+
+
+def _is_sequence(outputs: PyTree, is_first: jax.Array) -> bool:
+    return (
+        isinstance(outputs, jax.Array)
+        and outputs.ndim == 3
+        and outputs.shape[:2] == (is_first.shape)
+    )
+
+
+def _is_like(after: PyTree, before: PyTree) -> bool:
+    structures: list[Any] = [jax.tree.structure(after), jax.tree.structure(before)]
+    return structures[0] == structures[1] and all(
+        (jnp.shape(x), jnp.result_type(x)) == (jnp.shape(y), jnp.result_type(y))
+        for x, y in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)
+    )
