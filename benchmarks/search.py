@@ -6,10 +6,13 @@ The config's agent is `gumbel_muzero`; needs the extra `search`. For each number
 
 - act cycle: fused acting, with the environment, the stored rows and the statistics;
 - bare: as many calls of `mctx.gumbel_muzero_policy` in a jitted loop, with the agent's networks and
-  mctx's own settings, and nothing else.
+  mctx's own settings, and nothing else;
+- bare with environment: the same, but the environment takes the actions in between.
 
 The rate of an act cycle over the bare one is the share of its time that search takes, and the
-number of simulations per second relative to mctx.
+number of simulations per second relative to mctx. Over the one with environment, it is the share
+that is not the agent's, the stored rows' and the statistics'. The environment cannot be measured
+alone: EnvPool's threads fall asleep during a search, and waking them takes longer than a step.
 """
 
 import dataclasses
@@ -90,56 +93,71 @@ class Acting:
         jax.block_until_ready(result.trajectory)
         return self.num_rows
 
-    def bare(self) -> Callable[[], int]:
+    def bare(self, *, with_environment: bool) -> Callable[[], int]:
         """Return work of as many searches by mctx, one batch after another."""
+        environment = make_environment(
+            self._config.env, num_envs=self._config.actor.num_envs, seed=0
+        )
+        observation = jax.tree.map(jnp.array, environment.reset().observation)
+        fused = environment.fused()
+        assert fused is not None
 
-        def search(params: PyTree, carry: tuple[PyTree, jax.Array], key: jax.Array):
+        def search(params: PyTree, carry: tuple[PyTree, PyTree], key: jax.Array):
+            state, observation = carry
             output = mctx.gumbel_muzero_policy(
                 params,
                 key,
-                *for_mctx(self.agent.model, params, carry),
+                *for_mctx(self.agent.model, params, observation),
                 self._settings.num_simulations,
                 max_num_considered_actions=self._settings.max_considered_actions,
             )
-            # The next observation depends on the action, so that no search can be left out.
-            shift = 1e-6 * jnp.sum(output.action.astype(jnp.float32))
-            carry = jax.tree.map(lambda x: x + shift.astype(x.dtype), carry)
-            return carry, output.action_weights
+            if with_environment:
+                state, env_step = fused.step(state, output.action.astype(jnp.int32))
+                observation = env_step.observation
+            else:
+                # The next search depends on the action, so that none can be left out.
+                shift = 1e-6 * jnp.sum(output.action.astype(jnp.float32))
+                observation = jax.tree.map(lambda x: x + shift.astype(x.dtype), observation)
+            return (state, observation), output.action_weights
 
         @jax.jit
-        def loop(params: PyTree, observation: PyTree, key: jax.Array):
+        def loop(params: PyTree, carry: tuple[PyTree, PyTree], key: jax.Array):
             keys = jax.random.split(key, self._config.actor.trajectory_length)
-            return jax.lax.scan(functools.partial(search, params), observation, keys)
+            return jax.lax.scan(functools.partial(search, params), carry, keys)
 
-        observation = jax.tree.map(jnp.array, self.env_step.observation)
+        carry = (fused.state, observation)
 
         def run() -> int:
+            nonlocal carry
             for number in range(self._num_cycles):
-                result = loop(self.networks, observation, jax.random.key(number))
-            jax.block_until_ready(result)
+                carry, weights = loop(self.networks, carry, jax.random.key(number))
+            jax.block_until_ready(weights)
             return self.num_rows
 
         return run
 
 
 def measure(config: Config, simulations: list[int], *, num_cycles: int, repeats: int) -> Result:
-    """Measure searches per second, in act cycles and alone."""
+    """Measure searches per second, in act cycles and without them."""
     work: dict[str, Callable[[], int]] = {}
     for number in simulations:
         acting = Acting(config, number, num_cycles)
         work[f"act cycle, {number} simulations"] = acting.act
-        work[f"bare, {number} simulations"] = acting.bare()
+        work[f"bare, {number} simulations"] = acting.bare(with_environment=False)
+        work[f"bare with environment, {number} simulations"] = acting.bare(with_environment=True)
     rates = harness.interleave(work, repeats)
+    ratios = {
+        f"act cycle / {name}, {number} simulations": rates[f"act cycle, {number} simulations"].over(
+            rates[f"{name}, {number} simulations"]
+        )
+        for number in simulations
+        for name in ("bare", "bare with environment")
+    }
     return Result(
         name=f"search, {config.env.suite} {config.env.id}",
         unit="env steps/s",
         rates=rates,
-        ratios={
-            f"act cycle / bare, {number} simulations": rates[
-                f"act cycle, {number} simulations"
-            ].over(rates[f"bare, {number} simulations"])
-            for number in simulations
-        },
+        ratios=ratios,
         settings={"envs": config.actor.num_envs, "T": config.actor.trajectory_length},
     )
 

@@ -49,8 +49,15 @@ def _run(command: list[str], warm_up_s: float, seconds: float) -> Timed:
     """Run a program until it has been measured; start-up and warm-up are not part of it."""
     ticks: list[tuple[float, int]] = []
     begin = 0.0
+    # `import sebulba` adds flags that older versions of jaxlib abort at; ours adds them again.
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, process_group=0
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        process_group=0,
+        env=environment,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

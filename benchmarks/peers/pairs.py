@@ -69,6 +69,24 @@ PAIRS = {
             different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints",
         ),
         Pair(
+            name="stoix_mz",
+            task="Gumbel MuZero on gymnax CartPole, 16 environments, everything in one program",
+            install=(
+                "git clone https://github.com/EdanToledo/Stoix && git -C Stoix checkout 8fff19c",
+                "pip install jax==0.5.3 chex==0.1.89 distrax==0.1.5 optax==0.2.5 flax==0.10.6"
+                " hydra-core==1.3.2 colorama gymnasium==1.2.3 tensorflow-probability==0.25.0"
+                " flashbax==0.1.3 orbax-checkpoint==0.11.1 tensorstore==0.1.68 rich dm_env seaborn",
+                "pip install --no-deps stoa-env==0.1.2 rlax==0.1.6 gymnax==0.0.9 mctx==0.0.71",
+            ),
+            program="peer_stoix_mz.py",
+            script="stoix/systems/search/ff_mz.py",
+            config="gymnax_cartpole_search.yaml",
+            equal="networks of 64 units, 16 simulations, 16 steps, then 8 updates of 64 sequences"
+            " with 5 actions",
+            different="gymnax 1.0 and 0.0.9, jax 0.10 and 0.5; ours writes rows and checkpoints,"
+            " the peer neither evaluates nor logs",
+        ),
+        Pair(
             name="cleanrl_cartpole",
             task="PPO on CartPole, 32 environments",
             install=_CLEANRL,

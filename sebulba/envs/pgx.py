@@ -33,8 +33,8 @@ def make(
 ) -> JaxEnvironment:
     """Create `pgx.make(env.id)`.
 
-    The option `opponent` is `random` (default), which plays a random legal action, or
-    `module:function`, an `Opponent`; `max_episode_steps` truncates games.
+    The option `opponent` is `random` (default), which plays a random legal action; `look_ahead`,
+    see `LookAhead`; or `module:function`, an `Opponent`. `max_episode_steps` truncates games.
 
     Raises:
         ConfigError: pgx has no such game, or there is no such option.
@@ -44,9 +44,9 @@ def make(
     refuse_unknown_options(config, _OPTIONS)
     options = dict(config.options)
     max_episode_steps = take_step_limit(options)
-    opponent = options.get("opponent", "random")
-    play = play_at_random if opponent == "random" else load(opponent, key="env.options.opponent")
-    task = wrap(PgxTask(pgx.make(config.id), play), wrappers)
+    game = pgx.make(config.id)
+    play = _opponent(options.get("opponent", "random"), game)
+    task = wrap(PgxTask(game, play), wrappers)
     return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
 
 
@@ -55,10 +55,49 @@ def ids() -> list[str]:
     return list(pgx.available_envs())
 
 
+def _opponent(name: str, game: Any) -> Opponent:
+    if name == "look_ahead":
+        return LookAhead(game)
+    return play_at_random if name == "random" else load(name, key="env.options.opponent")
+
+
 def play_at_random(state: Any, key: jax.Array) -> jax.Array:
     """Return a random legal action."""
     logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
     return jax.random.categorical(key, logits).astype(jnp.int32)
+
+
+class LookAhead:
+    """Opponent that sees one move of each player ahead, in a game of two without hidden cards.
+
+    It plays a random one of the legal actions with the best worst outcome: it wins if it can, and
+    leaves no winning reply if it can. The cost of a move is the square of the number of actions.
+    """
+
+    def __init__(self, game: Any):
+        self._game = game
+
+    def __call__(self, state: Any, key: jax.Array) -> jax.Array:
+        """Return an action of the player to move."""
+        player = state.current_player
+        actions = jnp.arange(self._game.num_actions, dtype=jnp.int32)
+        step_key, choice_key = jax.random.split(key)
+
+        def after(state: Any) -> tuple[Any, jax.Array]:
+            """Return the states after all actions, and the player's rewards there."""
+            states = jax.vmap(lambda action: self._game.step(state, action, step_key))(actions)
+            return states, states.rewards[:, player]
+
+        def worst_reply(state: Any) -> jax.Array:
+            rewards = jnp.where(state.legal_action_mask, after(state)[1], jnp.inf)
+            return jnp.where(state.terminated | state.truncated, 0.0, jnp.min(rewards))
+
+        states, rewards = after(state)
+        outcome = rewards + jax.vmap(worst_reply)(states)
+        outcome = jnp.where(state.legal_action_mask, outcome, -jnp.inf)
+        is_best = outcome == jnp.max(outcome)
+        logits = jnp.where(is_best, 0.0, -jnp.inf)
+        return jax.random.categorical(choice_key, logits).astype(jnp.int32)
 
 
 class PgxTask:

@@ -15,6 +15,12 @@ def test_a_program_is_counted_after_its_warm_up_and_then_killed():
     assert timed.amount >= 16 and timed.amount % 8 == 0 and timed.seconds > 0.0
 
 
+def test_a_program_is_started_without_the_xla_flags_of_this_one(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_flag_that_no_version_knows")
+    program = "import os\nassert 'XLA_FLAGS' not in os.environ\n" + COUNTING
+    assert peers._run([sys.executable, "-c", program], 0.0, 0.0).amount > 0
+
+
 def test_a_program_that_ends_early_is_named():
     with pytest.raises(SystemExit, match="expected at least 3 counts of env steps, got 1"):
         peers._run([sys.executable, "-c", "print('env steps: 5')"], 0.0, 0.0)

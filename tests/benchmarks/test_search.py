@@ -21,5 +21,5 @@ def test_act_cycles_and_bare_searches_are_measured():
     # mctx mixes dtypes, and the benchmark calls it as its users do.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         result = measure(config, [2, 4], num_cycles=1, repeats=1)
-    assert len(result.rates) == 4 and len(result.ratios) == 2
+    assert len(result.rates) == 6 and len(result.ratios) == 4
     assert all(series.median > 0.0 for series in result.rates.values())

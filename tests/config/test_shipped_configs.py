@@ -16,8 +16,8 @@ CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_environment_and_agent_of_a_config_fit_each_other(path):
     config = load_config(str(path))
-    if config.env.suite == "gymnax":
-        pytest.importorskip("gymnax")
+    if config.env.suite in ("gymnax", "pgx"):
+        pytest.importorskip(config.env.suite)
     if config.agent.name == "gumbel_muzero":
         pytest.importorskip("mctx")
     environment = make_environment(config.env, num_envs=1, seed=0)

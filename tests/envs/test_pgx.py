@@ -1,5 +1,7 @@
 """pgx's games; skipped if the extra is not installed."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,9 @@ from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.run import lifecycle
 
-pytest.importorskip("pgx")
+pgx = pytest.importorskip("pgx")
+
+from sebulba.envs.pgx import LookAhead  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +61,25 @@ def test_an_illegal_action_loses_the_game():
     row = environment.step(np.argmin(row.action_mask, axis=-1).astype(np.int32))
     assert row.terminated.all()
     np.testing.assert_array_equal(row.reward, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("moves", "best"),
+    [
+        ([0, 3, 1, 4], {2}),  # wins
+        ([0, 3, 1], {2}),  # prevents a loss
+        ([0, 4, 1, 5, 7], {3}),  # wins although it could prevent a loss
+        ([0, 4], {1, 2, 3, 5, 6, 7, 8}),  # any legal one
+    ],
+)
+def test_an_opponent_looks_ahead(moves, best):
+    game = pgx.make("tic_tac_toe")
+    state = game.init(jax.random.key(0))
+    for move in moves:
+        state = game.step(state, jnp.int32(move))
+    keys = jax.random.split(jax.random.key(1), 100)
+    choices = jax.jit(jax.vmap(functools.partial(LookAhead(game), state)))(keys)
+    assert set(np.asarray(choices).tolist()) == best
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""Train MuZero of Stoix on gymnax CartPole with our networks, and print the env steps.
+
+Stoix's own `learner_setup`, whose `learn` is called without its evaluation and logging.
+"""
+
+import itertools
+import pathlib
+import sys
+from unittest import mock
+
+CHECKOUT = pathlib.Path(sys.argv[1]).resolve().parents[3]
+sys.path.insert(0, str(CHECKOUT))
+# Loggers that are not used here.
+for name in ("wandb", "neptune", "neptune.utils", "tensorboard_logger", "pandas", "pandas.io"):
+    sys.modules.setdefault(name, mock.MagicMock())
+for name in ("pandas.io.json", "pandas.io.json._normalize", "marl_eval", "marl_eval.json_tools"):
+    sys.modules.setdefault(name, mock.MagicMock())
+
+import flax.linen as nn  # noqa: E402
+import hydra  # noqa: E402
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+from omegaconf import OmegaConf  # noqa: E402
+from stoix.networks.heads import CategoricalCriticHead  # noqa: E402
+from stoix.systems.search import ff_mz  # noqa: E402
+from stoix.utils import make_env  # noqa: E402
+from stoix.utils.total_timestep_checker import check_total_timesteps  # noqa: E402
+
+SIZE, NUM_BINS, LIMIT = 64, 51, 500.0
+NUM_UPDATES_PER_CALL = 10
+SETTINGS = {
+    "arch.total_num_envs": 16,
+    "arch.total_timesteps": 16 * 16 * NUM_UPDATES_PER_CALL,
+    "arch.num_evaluation": 1,
+    "system.rollout_length": 16,
+    "system.warmup_steps": 64,
+    "system.epochs": 8,
+    "system.total_batch_size": 64,
+    "system.sample_sequence_length": 6,
+    "system.n_steps": 5,
+    "system.search_method": "gumbel",
+    "system.num_simulations": 16,
+    "system.critic_vmin": -LIMIT,
+    "system.critic_vmax": LIMIT,
+    "system.critic_num_atoms": NUM_BINS,
+    "system.reward_vmin": -10.0,
+    "system.reward_vmax": 10.0,
+    "system.reward_num_atoms": NUM_BINS,
+}
+
+
+class WorldModel(nn.Module):
+    """Our networks for vectors (`sebulba_agents.muzero_networks`) with the interface of Stoix's."""
+
+    action_dim: int
+
+    def setup(self) -> None:
+        """Create the layers."""
+        self._hidden, self._latent = nn.Dense(SIZE), nn.Dense(SIZE)
+        self._dense, self._norm, self._next = nn.Dense(SIZE), nn.LayerNorm(), nn.Dense(SIZE)
+        self._reward = CategoricalCriticHead(num_atoms=NUM_BINS, vmin=-10.0, vmax=10.0)
+
+    def initial_inference(self, observation):
+        """Return the latent states of observations."""
+        return _scale_to_unit(self._latent(nn.tanh(self._hidden(observation))))
+
+    def recurrent_inference(self, latent, action):
+        """Return the next latent states and the distributions of rewards."""
+        action = jax.nn.one_hot(action, self.action_dim)
+        x = self._dense(jnp.concatenate([latent, action], axis=-1))
+        x = nn.relu(self._norm(x))
+        return _scale_to_unit(latent + self._next(x)), self._reward(x)
+
+    def __call__(self, observation, action):
+        """Run both, for `init`."""
+        return self.recurrent_inference(self.initial_inference(observation), action)
+
+
+def _scale_to_unit(latent):
+    least = jnp.min(latent, axis=-1, keepdims=True)
+    spread = jnp.max(latent, axis=-1, keepdims=True) - least
+    return (latent - least) / jnp.maximum(spread, 0.1)
+
+
+def _config():
+    configs = CHECKOUT / "stoix/configs"
+    with hydra.initialize_config_dir(str(configs / "default/anakin"), version_base="1.2"):
+        config = hydra.compose("default_ff_mz", [f"hydra.searchpath=[file://{configs}]"])
+    OmegaConf.set_struct(config, False)
+    for key, value in SETTINGS.items():
+        OmegaConf.update(config, key, value)
+    network = config.network
+    network.wm_network = {"_target_": f"{__name__}.WorldModel"}
+    # Ours shares one dense layer between policy and value: here it is the critic's.
+    network.actor_network.pre_torso.layer_sizes = []
+    torso = network.critic_network.pre_torso
+    torso.layer_sizes, torso.use_layer_norm, torso.activation = [SIZE], True, "relu"
+    config.num_devices = len(jax.devices())
+    config = check_total_timesteps(config)
+    config.arch.num_updates_per_eval = NUM_UPDATES_PER_CALL
+    return config
+
+
+def main() -> None:
+    """Train until this process is killed."""
+    config = _config()
+    environment, _ = make_env.make(config=config)
+    keys = tuple(jax.random.split(jax.random.PRNGKey(0), 4))
+    learn, _, _, state = ff_mz.learner_setup(environment, keys, config)
+    for call in itertools.count(1):
+        state = jax.block_until_ready(learn(state)).learner_state
+        print(f"env steps: {call * config.arch.total_timesteps}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
