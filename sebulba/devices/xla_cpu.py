@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 import jax
+import jaxlib.version
 
 from sebulba.types import PyTree
 
@@ -13,6 +14,9 @@ _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
 _MMAP_MAX = -4
 _ARENA_MAX = -8
+
+# Versions of jaxlib that know the option of `acting_options`.
+_SCHEDULED_SINCE, _NOT_TRIED = (0, 10, 0), (0, 12, 0)
 
 _KEEP_FREED_MEMORY = {
     _MMAP_MAX: 0,
@@ -51,3 +55,17 @@ def bound_programs_in_flight(results: Sequence[PyTree]) -> None:
     """
     if len(results) > 1:
         jax.block_until_ready(results[-2])
+
+
+def acting_options(device: jax.Device) -> dict[str, bool] | None:
+    """Return the compiler options, as `jax.jit` takes them, of programs that act on the device.
+
+    XLA's schedule for a CPU keeps several operations ready at once, and wakes other threads for
+    them. Writing a row and acting from it are many operations, which together take less time than
+    the waking: without that schedule, a step of 16 CartPoles takes 110 instead of 145 µs of CPU
+    time on two cores. Gradients of convolutions gain 3 to 8 % from it, and keep it.
+    """
+    is_known = _SCHEDULED_SINCE <= jaxlib.version.__version_info__ < _NOT_TRIED
+    if device.platform != "cpu" or not is_known:
+        return None
+    return {"xla_cpu_enable_concurrency_optimized_scheduler": False}

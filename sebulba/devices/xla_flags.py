@@ -34,15 +34,6 @@ FLAGS = (
         since=(0, 10, 0),
         before=(0, 12, 0),
     ),
-    # Its schedule keeps several operations ready at once, and XLA wakes other threads for them.
-    # Writing a row and acting from it are many operations, which together take less time than the
-    # waking: a step of 16 CartPoles takes 110 instead of 145 µs of CPU time on two cores.
-    Flag(
-        name="xla_cpu_enable_concurrency_optimized_scheduler",
-        value="false",
-        since=(0, 10, 0),
-        before=(0, 12, 0),
-    ),
 )
 
 

@@ -36,16 +36,13 @@ def flags_of(monkeypatch):
 
 
 def test_flags_are_added_to_those_of_the_user(flags_of):
-    own = " ".join(map(str, FLAGS))
-    assert flags_of("--xla_dump_to=x") == f"--xla_dump_to=x {own}"
-    assert flags_of("") == own
-    assert own in describe_xla_flags()
+    assert flags_of("--xla_dump_to=x") == f"--xla_dump_to=x {FLAGS[0]}"
+    assert flags_of("") == str(FLAGS[0])
+    assert str(FLAGS[0]) in describe_xla_flags()
 
 
 def test_a_flag_that_the_user_has_set_stays(flags_of):
-    first, *others = FLAGS
-    given = f"--{first.name}="
-    assert flags_of(given) == " ".join([given, *map(str, others)])
+    assert flags_of(f"--{FLAGS[0].name}=") == f"--{FLAGS[0].name}="
 
 
 @pytest.mark.parametrize(
@@ -58,7 +55,7 @@ def test_no_flag_is_added_where_it_may_be_unknown(flags_of, how):
 def test_flags_are_set_by_importing_the_package():
     # Not by JAX: it has read them when a backend has started.
     program = "import os, sys, sebulba; print(os.environ['XLA_FLAGS'], 'jax' in sys.modules)"
-    assert run_python("-c", program).stdout.split()[-3:] == [*map(str, FLAGS), "False"]
+    assert run_python("-c", program).stdout.split()[-2:] == [str(FLAGS[0]), "False"]
 
 
 def test_this_compiler_passes():

@@ -2,8 +2,13 @@
 
 import sys
 
+import jax
+import jax.numpy as jnp
+import jaxlib.version
+import numpy as np
 import pytest
 
+from sebulba.devices.xla_cpu import acting_options
 from tests.subprocesses import run_python
 
 PROGRAM = """
@@ -31,3 +36,13 @@ def test_kept_memory_is_reused_without_page_faults():
         int(run_python("-c", PROGRAM, setting).stdout) for setting in ("given-back", "kept")
     )
     assert kept < given_back / 10
+
+
+@pytest.mark.parametrize("version", [(0, 9, 2), (0, 12, 0)])
+def test_a_compiler_that_may_not_know_the_options_gets_none(monkeypatch, version):
+    (device,) = jax.local_devices()[:1]
+    options = acting_options(device)
+    assert options is not None
+    np.testing.assert_array_equal(jax.jit(jnp.cos, compiler_options=options)(0.0), 1.0)
+    monkeypatch.setattr(jaxlib.version, "__version_info__", version)
+    assert acting_options(device) is None
