@@ -28,6 +28,7 @@ from sebulba.acting.trajectory_buffer import (
 )
 from sebulba.agent import Agent
 from sebulba.devices.memory_plan import stack_rows
+from sebulba.devices.xla_cpu import tree_after
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
 from sebulba.pytree import pytree_dataclass
@@ -107,6 +108,7 @@ def act_row(
 ) -> tuple[PyTree, ActorState, Buffer]:
     """Select actions from a row, and append the row with the actions to the buffer."""
     buffer = append_env_step(buffer, env_step)
+    actor_state = tree_after(buffer.num_rows, actor_state)
     action, extras, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
     return action, actor_state, append_choice(buffer, action, extras)
 

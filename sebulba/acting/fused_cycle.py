@@ -1,7 +1,6 @@
 """The fused act cycle: one jitted call with the environment inside it."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ from sebulba.acting.act_cycle import (
 from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
 from sebulba.agent import Agent
-from sebulba.devices.xla_cpu import acting_options
 from sebulba.envs.base import EnvironmentFault, FusedEnvironment
 from sebulba.envs.data_checks import check_structure
 from sebulba.ring.timing import ACT, COMPILE, WallClock
@@ -90,13 +88,13 @@ class FusedCycle:
 
         # Networks from a single learner device carry its mesh, and so would all results. The second
         # cycle, whose arguments are these results, would compile again.
-        jit = functools.partial(
-            jax.jit, out_shardings=sharding, compiler_options=acting_options(device)
+        self._cycle = jax.jit(
+            cycle, donate_argnames=("actor_state", "buffer"), out_shardings=sharding
         )
-        donated = ("actor_state", "buffer")
-        self._cycle = jit(cycle, donate_argnames=donated)
-        self._act_episodes = jit(act_episodes, donate_argnames=donated)
-        self._finish = jit(finish, donate_argnames=("buffer",))
+        self._act_episodes = jax.jit(
+            act_episodes, donate_argnames=("actor_state", "buffer"), out_shardings=sharding
+        )
+        self._finish = jax.jit(finish, donate_argnames=("buffer",), out_shardings=sharding)
         self._act_within = cycle
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:

@@ -19,7 +19,6 @@ from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.acting.trajectory_buffer import Buffer
 from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
 from sebulba.agent import Agent
-from sebulba.devices.xla_cpu import acting_options
 from sebulba.envs.base import (
     Environment,
     EnvironmentDataError,
@@ -53,9 +52,7 @@ class StepFunctions:
 
         # Without `out_shardings` the second step would compile again: see `FusedCycle`.
         sharding = jax.sharding.SingleDeviceSharding(device)
-        compiled = functools.partial(
-            jax.jit, out_shardings=sharding, compiler_options=acting_options(device)
-        )
+        compiled = functools.partial(jax.jit, out_shardings=sharding)
         self.step: Callable = compiled(step, donate_argnames=("actor_state", "buffer"))
         self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
         self.fill_after_end: Callable = compiled(fill_after_end, donate_argnames=("buffer",))

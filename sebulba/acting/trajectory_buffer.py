@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from sebulba.devices.xla_cpu import map_in_order, token_after
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvStep, PyTree, Trajectory
 
@@ -14,24 +15,24 @@ class Buffer:
     """A partly written trajectory; donated from step to step, so that rows are written in place."""
 
     trajectory: Trajectory
-    num_rows: jax.Array  # [] int32, written
+    num_rows: jax.Array  # [] int32, written; also the token that orders the writes on a CPU
 
 
 def append_env_step(buffer: Buffer, env_step: EnvStep) -> Buffer:
     """Return the buffer with the environment's part of the next row."""
     trajectory = buffer.trajectory
-    env_steps = write_row(trajectory.env_steps, env_step, buffer.num_rows)
-    trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
-    return dataclasses.replace(buffer, trajectory=trajectory)
+    env_steps, t = map_in_order(write_row, buffer.num_rows, trajectory.env_steps, env_step)
+    return Buffer(trajectory=dataclasses.replace(trajectory, env_steps=env_steps), num_rows=t)
 
 
 def append_choice(buffer: Buffer, action: PyTree, extras: PyTree) -> Buffer:
     """Return the buffer with the agent's part of the row that `append_env_step` began."""
     trajectory = buffer.trajectory
+    t = token_after(jax.tree.leaves(action)[0], buffer.num_rows)
     rows = (trajectory.action, trajectory.extras)
-    actions, every_extras = write_row(rows, (action, extras), buffer.num_rows)
+    (actions, every_extras), t = map_in_order(write_row, t, rows, (action, extras))
     trajectory = dataclasses.replace(trajectory, action=actions, extras=every_extras)
-    return Buffer(trajectory=trajectory, num_rows=buffer.num_rows + 1)
+    return Buffer(trajectory=trajectory, num_rows=t + 1)
 
 
 def write_row(rows: PyTree, row: PyTree, t: jax.Array | int) -> PyTree:

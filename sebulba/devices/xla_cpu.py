@@ -2,10 +2,10 @@
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
-import jaxlib.version
+import jax.numpy as jnp
 
 from sebulba.types import PyTree
 
@@ -14,9 +14,6 @@ _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
 _MMAP_MAX = -4
 _ARENA_MAX = -8
-
-# Versions of jaxlib that know the option of `acting_options`.
-_SCHEDULED_SINCE, _NOT_TRIED = (0, 10, 0), (0, 12, 0)
 
 _KEEP_FREED_MEMORY = {
     _MMAP_MAX: 0,
@@ -57,15 +54,65 @@ def bound_programs_in_flight(results: Sequence[PyTree]) -> None:
         jax.block_until_ready(results[-2])
 
 
-def acting_options(device: jax.Device) -> dict[str, bool] | None:
-    """Return the compiler options, as `jax.jit` takes them, of programs that act on the device.
+# XLA's CPU runtime wakes other threads when several operations are ready at once. Writing a row and
+# acting from it is many operations, which together take less time than the waking. The functions
+# below add data dependencies that leave one operation ready at a time: the framework's share of a
+# vector step fell from 95 to 35 µs of CPU time on two cores. `optimization_barrier` does not help,
+# since XLA removes it before it schedules; so they compute with values that XLA cannot predict.
+#
+# Measured again with jaxlib 0.10.2, CPU time of a step of 16 CartPoles: 168 µs with the
+# dependencies, 210 without. The flag `xla_cpu_enable_concurrency_optimized_scheduler=false` takes
+# 165 without them, but makes gradients of convolutions 3 to 8 % slower, and as a compiler option of
+# single programs it changes nothing.
 
-    XLA's schedule for a CPU keeps several operations ready at once, and wakes other threads for
-    them. Writing a row and acting from it are many operations, which together take less time than
-    the waking: without that schedule, a step of 16 CartPoles takes 110 instead of 145 µs of CPU
-    time on two cores. Gradients of convolutions gain 3 to 8 % from it, and keep it.
+
+def map_in_order(
+    function: Callable[..., jax.Array], token: jax.Array, *trees: PyTree
+) -> tuple[PyTree, jax.Array]:
+    """Return `function(*leaves, token)` of all leaves, and the token (int32 `[]`) after them.
+
+    On a CPU they are computed one after the other.
     """
-    is_known = _SCHEDULED_SINCE <= jaxlib.version.__version_info__ < _NOT_TRIED
-    if device.platform != "cpu" or not is_known:
-        return None
-    return {"xla_cpu_enable_concurrency_optimized_scheduler": False}
+
+    def apply(*leaves: jax.Array) -> jax.Array:
+        nonlocal token
+        result = function(*leaves, token)
+        token = token_after(result, token)
+        return result
+
+    return jax.tree.map(apply, *trees), token
+
+
+def token_after(array: jax.Array, token: jax.Array) -> jax.Array:
+    """Return the int32 `token`, on a CPU with a data dependency on `array`."""
+
+    def depend(array: jax.Array, token: jax.Array) -> jax.Array:
+        first = jax.lax.index_in_dim(array.reshape(-1), 0, keepdims=False)
+        bits = jax.lax.bitcast_convert_type(first.astype(jnp.float32), jnp.int32)
+        return token + ((bits << 1) & 1)  # Always 0, which XLA does not simplify.
+
+    # Neither has an element that converts to float32.
+    if _is_key(array) or array.size == 0:
+        return token
+    return jax.lax.platform_dependent(array, token, cpu=depend, default=lambda array, token: token)
+
+
+def tree_after(token: jax.Array, tree: PyTree) -> PyTree:
+    """Return `tree`, on a CPU with a data dependency on the token, an int32 `[]` of at least 0."""
+
+    def depend(tree: PyTree, token: jax.Array) -> PyTree:
+        is_ready = token >= 0  # Always True, which XLA does not know.
+        return jax.tree.map(lambda leaf: jnp.where(is_ready, leaf, _zeros_like(leaf)), tree)
+
+    return jax.lax.platform_dependent(tree, token, cpu=depend, default=lambda tree, token: tree)
+
+
+def _zeros_like(leaf: jax.Array) -> jax.Array:
+    if not _is_key(leaf):
+        return jnp.zeros_like(leaf)
+    data = jnp.zeros_like(jax.random.key_data(leaf))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+
+
+def _is_key(array: jax.Array) -> bool:
+    return jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)

@@ -29,11 +29,6 @@ def is_slow_in_a_loop(jaxpr: Any, platform: str) -> bool:
     )
 
 
-def has_convolutions(jaxpr: Any, platform: str) -> bool:
-    """Return whether a platform would compute a convolution in a program."""
-    return any(each.primitive.name == _CONVOLUTION for each in _equations(jaxpr, platform))
-
-
 def _equations(jaxpr: Any, platform: str) -> Iterator[Any]:
     """Yield all equations that the platform computes, in nested jaxprs too."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)

@@ -30,9 +30,8 @@ from sebulba.agent_check import num_updates_of, validate_sharded_state
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED
 from sebulba.devices.mapping import is_jit_disabled, shard, specs_of
 from sebulba.devices.memory_plan import num_bytes
-from sebulba.devices.xla_cpu import acting_options
 from sebulba.errors import ConfigError
-from sebulba.learning.loops import has_convolutions, is_slow_in_a_loop
+from sebulba.learning.loops import is_slow_in_a_loop
 from sebulba.learning.update import STATE_SPECS, LearnerState, Share
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.timing import CHECKPOINT, COMPILE, METRICS, UPDATE
@@ -255,12 +254,7 @@ class Anakin:
         if num_updates in self._programs:
             return self._programs[num_updates]
         cycle = jax.jit(self._cycle_function(num_updates))
-        make_jaxpr = jax.make_jaxpr(cycle, return_shape=True)
-        jaxpr, (*_, shapes) = make_jaxpr(self.ring.learner.state, self._carries)
-        device = self.ring.actor_devices[0]
-        # A step of PPO's with an mlp gains 8 % from the options, one with convolutions loses 10 %.
-        has_images = has_convolutions(jaxpr, device.platform)
-        options = None if has_images else acting_options(device)
+        shapes = jax.eval_shape(cycle, self.ring.learner.state, self._carries)[-1]
         interval = self.ring.config.run.log_interval_env_steps
         self._capacity = max(
             1, min(-(-interval // self._env_steps_per_cycle), _MAX_BYTES // num_bytes(shapes))
@@ -281,9 +275,7 @@ class Anakin:
         sharding = self._learner_devices.sharding
         states = jax.tree.map(sharding, STATE_SPECS)
         self._programs[num_updates] = jax.jit(
-            program,
-            out_shardings=(states, self._shardings, sharding(REPLICATED)),
-            compiler_options=options,
+            program, out_shardings=(states, self._shardings, sharding(REPLICATED))
         )
         return self._programs[num_updates]
 

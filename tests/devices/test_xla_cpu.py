@@ -2,13 +2,12 @@
 
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
-import jaxlib.version
-import numpy as np
 import pytest
 
-from sebulba.devices.xla_cpu import acting_options
+from sebulba.devices.xla_cpu import map_in_order, tree_after
 from tests.subprocesses import run_python
 
 PROGRAM = """
@@ -38,11 +37,24 @@ def test_kept_memory_is_reused_without_page_faults():
     assert kept < given_back / 10
 
 
-@pytest.mark.parametrize("version", [(0, 9, 2), (0, 12, 0)])
-def test_a_compiler_that_may_not_know_the_options_gets_none(monkeypatch, version):
-    (device,) = jax.local_devices()[:1]
-    options = acting_options(device)
-    assert options is not None
-    np.testing.assert_array_equal(jax.jit(jnp.cos, compiler_options=options)(0.0), 1.0)
-    monkeypatch.setattr(jaxlib.version, "__version_info__", version)
-    assert acting_options(device) is None
+@jax.jit
+def order(token, tree):
+    tree, token = map_in_order(lambda leaf, token: leaf, token, tree)
+    return tree_after(token, tree), token
+
+
+def test_ordering_changes_no_value():
+    tree = {
+        "floats": jnp.array([-jnp.nan, -jnp.inf, -0.0]),
+        "empty": jnp.ones((3, 0)),
+        "key": jax.random.split(jax.random.key(0), 3),
+        "flags": jnp.array([True, False]),
+    }
+    chex.assert_trees_all_equal(order(jnp.int32(7), tree), (tree, jnp.int32(7)))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_ordering_computes_on_a_cpu_only(platform):
+    traced = order.trace(jnp.int32(7), {"a": jnp.ones(3), "b": jnp.zeros(2)})
+    program = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("stablehlo.add" in program) == ("stablehlo.select" in program) == (platform == "cpu")
