@@ -139,7 +139,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
     if length < 2:
         return skipped(DISCOUNT, "expected trajectories of two transitions or more")
     # Without memory, equal rows have equal estimates.
-    agent, run_spec = subject.agent_on(1, lstm_size=None, **_ONE_BATCH)
+    agent, run_spec = subject.agent_on(1, core="lstm", lstm_size=None, **_ONE_BATCH)
     networks = agent.init_networks(jax.random.key(subject.config.seed))
     trajectory, state = _two_equal_transitions(subject, agent, networks, recording)
 
