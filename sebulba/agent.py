@@ -26,8 +26,7 @@ class Agent(Protocol):
 
     All methods except `num_updates_per_cycle` and `shard_actor_state` are pure, and the framework
     jits them. An agent holds no thread, device, collective or axis name: its loss reduces over all
-    learner devices with `masked_mean`, `masked_sum`, `masked_moments` and `masked_max` of
-    `sebulba.toolkit.reductions`. PRNG keys are consumed by the callee.
+    learner devices with `sebulba.toolkit.reductions`. PRNG keys are consumed by the callee.
 
     An agent whose loss depends on the observations that transitions arrive at (it rewards or
     predicts them) sets the attribute `learns_from_final_observations = True`. Otherwise
@@ -141,8 +140,9 @@ class Agent(Protocol):
                 `sebulba.toolkit.learner_clock`.
 
         Returns:
-            The scalar loss, the experience (with new priorities, for example), and scalar metrics,
-            which the framework averages over learner devices and updates.
+            The scalar loss, the experience (with new priorities, for example), and scalar metrics.
+            The framework averages loss and metrics over the learner devices, and metrics over the
+            updates of a cycle too.
         """
         ...
 

@@ -39,6 +39,6 @@ def step_split(agent, loss, networks, opt_state, batch, *, num_devices):
 
 
 def _step(agent, loss, networks, opt_state, batch, average=lambda x: x):
-    value, grads = jax.value_and_grad(loss)(networks, batch)
+    value, grads = average(jax.value_and_grad(loss)(networks, batch))
     experience = agent.init_experience(networks, 1)
-    return *agent.optimize(networks, opt_state, average(grads), experience), value
+    return *agent.optimize(networks, opt_state, grads, experience), value

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Metrics
-from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
 from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
@@ -50,14 +50,14 @@ def a2c_loss(
         lambda_=config.lambda_,
     )
     targets = jax.lax.stop_gradient(values) + advantages
-    policy_loss = masked_mean(-policy.log_prob(trajectory.action) * advantages, valid)
-    value_loss = masked_mean(0.5 * jnp.square(targets - values), valid)
-    entropy = masked_mean(policy.entropy(), valid)
+    policy_loss = mean_share(-policy.log_prob(trajectory.action) * advantages, valid)
+    value_loss = mean_share(0.5 * jnp.square(targets - values), valid)
+    entropy = mean_share(policy.entropy(), valid)
     loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
     metrics = {
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy,
-        "value": masked_mean(values, valid),
+        "value": mean_share(values, valid),
     }
     return loss, metrics

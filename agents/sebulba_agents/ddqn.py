@@ -15,7 +15,7 @@ import optax
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration, greedy_action
 from sebulba.toolkit.learner_clock import at_step
-from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Transitions, frame_stack, transition_replay
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
@@ -34,9 +34,8 @@ from sebulba_agents.q_learning import (
 )
 from sebulba_agents.replay_config import DDQNConfig
 from sebulba_agents.target_networks import (
+    TargetNetworkAgent,
     TargetNetworks,
-    TargetOptimizer,
-    TargetOptState,
     with_copy,
 )
 
@@ -52,7 +51,7 @@ def huber_loss(
     return optax.huber_loss(td_error, delta=1.0), td_error
 
 
-class DDQN:
+class DDQN(TargetNetworkAgent):
     """Double Q-learning from a replay of single transitions."""
 
     def __init__(
@@ -79,7 +78,6 @@ class DDQN:
         """
         self._loss = checked_loss(loss)
         self._values = checked_values(values)
-        self._run_spec = run_spec
         check_network(config.torso, run_spec.environment.observation)
         self._replay = transition_replay(
             config,
@@ -90,6 +88,7 @@ class DDQN:
             priority_exponent=config.priority_exponent,
             importance_exponent=config.importance_exponent,
         )
+        super().__init__(config, run_spec, self._replay.ratio)
         num_actions = num_discrete_actions(run_spec, config.name)
         self.network = network or QNetwork(
             num_actions=num_actions,
@@ -103,15 +102,10 @@ class DDQN:
             exponent=config.epsilon_exponent,
             evaluation_epsilon=config.evaluation_epsilon,
         )
-        self._optimizer = TargetOptimizer(config, run_spec)
 
     def init_networks(self, key: jax.Array) -> TargetNetworks:
         """Return the parameters, and their copy as target parameters."""
         return with_copy(self.network.init(key, zeros(self._run_spec.environment.observation, 1)))
-
-    def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
-        """Return the optimizer's initial state."""
-        return self._optimizer.init(networks)
 
     def init_experience(self, networks: TargetNetworks, num_envs: int) -> ReplayState:
         """Return an empty replay of this device's environments."""
@@ -189,26 +183,8 @@ class DDQN:
         losses, td_error = self._loss(taken, following, batch)
         drawn = batch.weight > 0.0
         metrics = {
-            "q_taken": masked_mean(self._values(taken), drawn),
-            "td_error": masked_mean(jnp.abs(td_error), drawn),
-            "importance_weight": masked_mean(batch.weight, drawn),
+            "q_taken": mean_share(self._values(taken), drawn),
+            "td_error": mean_share(jnp.abs(td_error), drawn),
+            "importance_weight": mean_share(batch.weight, drawn),
         }
-        return masked_mean(batch.weight * losses, jnp.ones_like(drawn)), td_error, metrics
-
-    def optimize(
-        self,
-        networks: TargetNetworks,
-        opt_state: TargetOptState,
-        grads: TargetNetworks,
-        experience: ReplayState,
-    ) -> tuple[TargetNetworks, TargetOptState]:
-        """Take an Adam step; copy to the target network every `target_period` updates."""
-        return self._optimizer.step(networks, opt_state, grads, experience.clock)
-
-    def num_updates_per_cycle(self, cycle: int) -> int:
-        """Return the number of updates that keeps the replay ratio exactly."""
-        return self._replay.ratio.num_updates_in(cycle)
-
-    def actor_networks(self, networks: TargetNetworks) -> PyTree:
-        """Return the online parameters."""
-        return networks.online
+        return mean_share(batch.weight * losses, jnp.ones_like(drawn)), td_error, metrics

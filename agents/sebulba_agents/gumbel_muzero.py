@@ -23,7 +23,7 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
-from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Row
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
@@ -41,9 +41,8 @@ from sebulba_agents.planning import Plan, SearchSettings, plan
 from sebulba_agents.q_learning import num_discrete_actions
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 from sebulba_agents.target_networks import (
+    TargetNetworkAgent,
     TargetNetworks,
-    TargetOptimizer,
-    TargetOptState,
     with_copy,
 )
 
@@ -66,8 +65,10 @@ class Planned:
     value: Array  # [B], of the improved policy
 
 
-class GumbelMuZero:
+class GumbelMuZero(TargetNetworkAgent):
     """MuZero on replay, with the search of mctx."""
+
+    _config: GumbelMuZeroConfig
 
     def __init__(self, config: GumbelMuZeroConfig, run_spec: RunSpec):
         """Build networks, search, replay and optimizer.
@@ -76,8 +77,10 @@ class GumbelMuZero:
             ConfigError: the settings or the environment do not suit the agent.
         """
         check_muzero(config, run_spec)
-        self._config = config
-        self._run_spec = run_spec
+        rows_per_update = config.batch_size * config.unroll_length
+        super().__init__(
+            config, run_spec, replay.replay_ratio(config, run_spec, rows_per_update=rows_per_update)
+        )
         self._num_actions = num_discrete_actions(run_spec, "gumbel_muzero")
         self.model = LearnedModel(
             network=MuZeroNetwork(num_actions=self._num_actions, config=config),
@@ -102,19 +105,11 @@ class GumbelMuZero:
             priority_exponent=config.priority_exponent,
         )
         self._batch_size = config.batch_size // run_spec.num_learner_devices
-        self._replay_ratio = replay.replay_ratio(
-            config, run_spec, rows_per_update=config.batch_size * config.unroll_length
-        )
-        self._optimizer = TargetOptimizer(config, run_spec)
 
     def init_networks(self, key: jax.Array) -> TargetNetworks:
         """Return the parameters, and their copy if there are target networks."""
         online = self.model.network.init(key, zeros(self._run_spec.environment.observation, 1))
         return with_copy(online) if self._has_target else TargetNetworks(online=online, target=None)
-
-    def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
-        """Return the optimizer's initial state."""
-        return self._optimizer.init(networks)
 
     def init_experience(self, networks: TargetNetworks, num_envs: int) -> ReplayState:
         """Return an empty replay of this device's environments."""
@@ -240,36 +235,18 @@ class GumbelMuZero:
         masks = (targets.reward_mask, targets.value_mask, targets.policy_mask)
         every = jnp.ones_like(weights, bool)
         means = {
-            name: masked_mean(weights * jnp.sum(jnp.where(mask, each * scale, 0.0), axis=0), every)
+            name: mean_share(weights * jnp.sum(jnp.where(mask, each * scale, 0.0), axis=0), every)
             for (name, (each, scale)), mask in zip(losses.items(), masks, strict=True)
         }
         value = model.value.decode(first.value)
         metrics = means | {
-            "value": masked_mean(value, targets.value_mask[0]),
-            "value_target": masked_mean(targets.value[0], targets.value_mask[0]),
-            "importance_weight": masked_mean(weights, every),
+            "value": mean_share(value, targets.value_mask[0]),
+            "value_target": mean_share(targets.value[0], targets.value_mask[0]),
+            "importance_weight": mean_share(weights, every),
         }
         cost = self._config.value_cost
         loss = means["reward_loss"] + cost * means["value_loss"] + means["policy_loss"]
         return loss, jnp.abs(jax.lax.stop_gradient(value) - targets.value[0]), metrics
-
-    def optimize(
-        self,
-        networks: TargetNetworks,
-        opt_state: TargetOptState,
-        grads: TargetNetworks,
-        experience: ReplayState,
-    ) -> tuple[TargetNetworks, TargetOptState]:
-        """Take an Adam step; copy to the target networks every `target_period` updates."""
-        return self._optimizer.step(networks, opt_state, grads, experience.clock)
-
-    def num_updates_per_cycle(self, cycle: int) -> int:
-        """Return the number of updates that keeps the replay ratio exactly."""
-        return self._replay_ratio.num_updates_in(cycle)
-
-    def actor_networks(self, networks: TargetNetworks) -> PyTree:
-        """Return the online parameters."""
-        return networks.online
 
     @property
     def _has_target(self) -> bool:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Metrics
-from sebulba.toolkit.reductions import masked_mean, masked_sum
+from sebulba.toolkit.reductions import mean_share, sum_share
 from sebulba.toolkit.returns import VTraceClips, vtrace
 from sebulba.types import RunSpec, Trajectory
 from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
@@ -38,7 +38,7 @@ def impala_loss(
         trajectory: `T` transitions, with the behaviour policy in the extras.
         config: costs, clips, reduction.
     """
-    reduce = {"mean": masked_mean, "sum": masked_sum}[config.loss_reduction]
+    reduce = {"mean": mean_share, "sum": sum_share}[config.loss_reduction]
     valid = trajectory.valid
     rewards, discounts = rewards_and_discounts(trajectory, config)
     policy, values = jax.tree.map(lambda leaf: leaf[:-1], (outputs.policy, outputs.values))
@@ -61,9 +61,9 @@ def impala_loss(
     metrics = {
         "policy_loss": policy_loss,
         "value_loss": value_loss,
-        "entropy": masked_mean(entropies, valid),
-        "value": masked_mean(values, valid),
-        "rho": masked_mean(targets.rhos, valid),
-        "kl": masked_mean(behaviour.kl(policy), valid),
+        "entropy": mean_share(entropies, valid),
+        "value": mean_share(values, valid),
+        "rho": mean_share(targets.rhos, valid),
+        "kl": mean_share(behaviour.kl(policy), valid),
     }
     return loss, metrics

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Metrics
-from sebulba.toolkit.reductions import masked_mean, masked_moments
+from sebulba.toolkit.reductions import masked_moments, mean_share
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
 from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
@@ -49,7 +49,7 @@ def policy_gradient_loss(
     mean, std = masked_moments(returns, valid)
     policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
     log_probs = policy.log_prob(trajectory.action)
-    policy_loss = masked_mean(-log_probs * (returns - mean) / (std + _STD_EPSILON), valid)
-    entropy = masked_mean(policy.entropy(), valid)
+    policy_loss = mean_share(-log_probs * (returns - mean) / (std + _STD_EPSILON), valid)
+    entropy = mean_share(policy.entropy(), valid)
     metrics = {"policy_loss": policy_loss, "entropy": entropy, "return_to_go": mean}
     return policy_loss - config.entropy_cost * entropy, metrics

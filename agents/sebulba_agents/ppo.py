@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from sebulba.agent import Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.minibatches import TransitionBatch, check_num_minibatches
-from sebulba.toolkit.reductions import masked_mean, masked_moments
+from sebulba.toolkit.reductions import masked_moments, mean_share
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
 from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
@@ -109,19 +109,19 @@ def ppo_loss(
     log_ratios = jnp.where(valid, log_probs - targets.log_probs, 0.0)
     ratios = jnp.exp(log_ratios)
     is_clipped = jnp.abs(ratios - 1.0) > config.clip
-    policy_loss = -masked_mean(clipped_surrogate(ratios, advantages, config.clip), valid)
-    value_loss = masked_mean(_value_losses(outputs.values, targets, config.value_clip), valid)
-    entropy = masked_mean(outputs.policy.entropy(), valid)
+    policy_loss = -mean_share(clipped_surrogate(ratios, advantages, config.clip), valid)
+    value_loss = mean_share(_value_losses(outputs.values, targets, config.value_clip), valid)
+    entropy = mean_share(outputs.policy.entropy(), valid)
     loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
     metrics = {
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy,
-        "value": masked_mean(outputs.values, valid),
+        "value": mean_share(outputs.values, valid),
         # Estimates KL(μ, π) from samples of μ: unbiased and never negative (Schulman 2020,
         # http://joschu.net/blog/kl-approx.html).
-        "kl": masked_mean(ratios - 1.0 - log_ratios, valid),
-        "clip_fraction": masked_mean(is_clipped.astype(jnp.float32), valid),
+        "kl": mean_share(ratios - 1.0 - log_ratios, valid),
+        "clip_fraction": mean_share(is_clipped.astype(jnp.float32), valid),
     }
     return loss, metrics
 

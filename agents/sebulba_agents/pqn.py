@@ -26,7 +26,7 @@ from sebulba.toolkit.minibatches import (
 )
 from sebulba.toolkit.normalization import clip_rewards
 from sebulba.toolkit.optimizers import clipped_radam, descend
-from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.returns import gae
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
@@ -152,11 +152,11 @@ class PQN:
         legal_q = legal_logits(q, batch.env_steps.action_mask)
         td_error = batch.extras - taken_q
         metrics = {
-            "q_taken": masked_mean(taken_q, valid),
-            "q_greatest": masked_mean(jnp.max(legal_q, axis=-1), valid),
-            "td_error": masked_mean(jnp.abs(td_error), valid),
+            "q_taken": mean_share(taken_q, valid),
+            "q_greatest": mean_share(jnp.max(legal_q, axis=-1), valid),
+            "td_error": mean_share(jnp.abs(td_error), valid),
         }
-        return masked_mean(0.5 * jnp.square(td_error), valid), metrics
+        return mean_share(0.5 * jnp.square(td_error), valid), metrics
 
     def optimize(
         self, networks: PyTree, opt_state: PQNOptState, grads: PyTree, experience: Window

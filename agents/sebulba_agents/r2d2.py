@@ -21,7 +21,7 @@ from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import legal_logits
 from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons, greedy_action
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
-from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Sample, frame_stack, replay_ratio, replay_spec
 from sebulba.toolkit.replay.priorities import importance_weights
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
@@ -39,9 +39,8 @@ from sebulba_agents.q_learning import (
 )
 from sebulba_agents.replay_config import R2D2Config
 from sebulba_agents.target_networks import (
+    TargetNetworkAgent,
     TargetNetworks,
-    TargetOptimizer,
-    TargetOptState,
     with_copy,
 )
 
@@ -73,8 +72,10 @@ class ActorQ:
     memory: Memory | None = None
 
 
-class R2D2:
+class R2D2(TargetNetworkAgent):
     """Recurrent double Q-learning from prioritised replay of sequences."""
+
+    _config: R2D2Config
 
     def __init__(self, config: R2D2Config, run_spec: RunSpec):
         """Build network, replay and optimizer.
@@ -82,9 +83,11 @@ class R2D2:
         Raises:
             ConfigError: the settings or the environment do not suit the agent.
         """
-        self._config = config
-        self._run_spec = run_spec
         check_network(config.torso, run_spec.environment.observation)
+        rows_per_update = config.batch_size * config.learn_length
+        super().__init__(
+            config, run_spec, replay_ratio(config, run_spec, rows_per_update=rows_per_update)
+        )
         self._frame_stack = frame_stack(config.frame_stack, config.frame_stack_fill, run_spec)
         self._replay_spec = replay_spec(
             config,
@@ -95,9 +98,6 @@ class R2D2:
             priority_exponent=config.priority_exponent,
         )
         self._batch_size = config.batch_size // run_spec.num_learner_devices
-        self._replay_ratio = replay_ratio(
-            config, run_spec, rows_per_update=config.batch_size * config.learn_length
-        )
         self.network = RecurrentQNetwork(
             num_actions=num_discrete_actions(run_spec, "r2d2"),
             torso=config.torso,
@@ -105,7 +105,6 @@ class R2D2:
             dueling_size=config.dueling_size,
             core=config.core,
         )
-        self._optimizer = TargetOptimizer(config, run_spec)
 
     def init_networks(self, key: jax.Array) -> TargetNetworks:
         """Return the parameters, and their copy as target parameters."""
@@ -118,10 +117,6 @@ class R2D2:
             state=self.network.initial_state(1),
         )
         return with_copy(params)
-
-    def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
-        """Return the optimizer's initial state."""
-        return self._optimizer.init(networks)
 
     def init_experience(self, networks: TargetNetworks, num_envs: int) -> ReplayState:
         """Return an empty replay of this device's environments."""
@@ -262,29 +257,11 @@ class R2D2:
         every = jnp.ones_like(weights, bool)
         valid = valid_transitions(learned.env_step)
         metrics = {
-            "q_taken": masked_mean(taken_q, valid),
-            "td_error": masked_mean(jnp.abs(td_errors), valid),
-            "importance_weight": masked_mean(weights, every),
+            "q_taken": mean_share(taken_q, valid),
+            "td_error": mean_share(jnp.abs(td_errors), valid),
+            "importance_weight": mean_share(weights, every),
         }
-        return masked_mean(loss, every), priority, metrics
-
-    def optimize(
-        self,
-        networks: TargetNetworks,
-        opt_state: TargetOptState,
-        grads: TargetNetworks,
-        experience: ReplayState,
-    ) -> tuple[TargetNetworks, TargetOptState]:
-        """Take an Adam step; copy to the target network every `target_period` updates."""
-        return self._optimizer.step(networks, opt_state, grads, experience.clock)
-
-    def num_updates_per_cycle(self, cycle: int) -> int:
-        """Return the number of updates that keeps the replay ratio exactly."""
-        return self._replay_ratio.num_updates_in(cycle)
-
-    def actor_networks(self, networks: TargetNetworks) -> PyTree:
-        """Return the online parameters."""
-        return networks.online
+        return mean_share(loss, every), priority, metrics
 
     @property
     def _has_interior_starts(self) -> bool:

@@ -15,7 +15,7 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
-from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Transitions, transition_replay
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.settings import TorsoSettings
@@ -250,13 +250,13 @@ class SAC:
         temperature_loss = temperature * surplus
         drawn = batch.weight > 0.0
         metrics = {
-            "critic_loss": masked_mean(critic_loss, drawn),
-            "q_taken": masked_mean(jnp.mean(q, axis=0), drawn),
-            "policy_entropy": masked_mean(-here.log_prob, drawn),
+            "critic_loss": mean_share(critic_loss, drawn),
+            "q_taken": mean_share(jnp.mean(q, axis=0), drawn),
+            "policy_entropy": mean_share(-here.log_prob, drawn),
             "temperature": temperature,
         }
         loss = batch.weight * (critic_loss + policy_loss + temperature_loss)
-        return masked_mean(loss, jnp.ones_like(drawn)), metrics
+        return mean_share(loss, jnp.ones_like(drawn)), metrics
 
     def targets(
         self, networks: SACNetworks, batch: Transitions, following: TanhGaussianSample

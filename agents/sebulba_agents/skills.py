@@ -22,7 +22,7 @@ from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.optimizers import clipped_adam, descend
-from sebulba.toolkit.reductions import masked_mean
+from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
@@ -260,11 +260,11 @@ class SkillsAgent:
         skill = jnp.argmax(rows["skill"][:-1], axis=-1)
         arrived_at = jax.tree.map(lambda leaf: leaf[1:], rows["observation"])
         posterior = self._discriminate(networks.discriminator, arrived_at)
-        cross_entropy = masked_mean(-posterior.log_prob(skill), valid)
+        cross_entropy = mean_share(-posterior.log_prob(skill), valid)
         is_right = (posterior.mode() == skill).astype(jnp.float32)
         metrics |= {
             "discriminator_loss": cross_entropy,
-            "discriminator_accuracy": masked_mean(is_right, valid),
+            "discriminator_accuracy": mean_share(is_right, valid),
         }
         return loss + cross_entropy, (experience, metrics)
 

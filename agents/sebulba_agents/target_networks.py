@@ -1,11 +1,11 @@
-"""Networks with a delayed copy, and their optimizer: Q-learning agents and Gumbel MuZero."""
+"""Learning with a delayed copy of the parameters: Q-learning agents and Gumbel MuZero."""
 
 import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.learner_clock import LearnerClock
 from sebulba.toolkit.optimizers import clipped_adam, descend
+from sebulba.toolkit.replay import ReplayRatio, ReplayState
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.types import PyTree, RunSpec
 from sebulba_agents.replay_config import ValueReplayConfig
@@ -32,27 +32,31 @@ def with_copy(online: PyTree) -> TargetNetworks:
     return TargetNetworks(online=online, target=jax.tree.map(jnp.copy, online))
 
 
-class TargetOptimizer:
-    """Adam for the online parameters, and periodic copies to the target parameters."""
+class TargetNetworkAgent:
+    """Base of agents with a replay that act with online parameters and bootstrap from a copy."""
 
-    def __init__(self, config: ValueReplayConfig, run_spec: RunSpec):
+    def __init__(self, config: ValueReplayConfig, run_spec: RunSpec, replay_ratio: ReplayRatio):
         self._config = config
-        self._total_env_steps = run_spec.total_env_steps
+        self._run_spec = run_spec
+        self._replay_ratio = replay_ratio
         self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
 
-    def init(self, networks: TargetNetworks) -> TargetOptState:
-        """Return the initial state."""
+    def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
+        """Return the optimizer's initial state."""
         return TargetOptState(adam=self._adam.init(networks.online), num_periods=jnp.int32(0))
 
-    def step(
+    def optimize(
         self,
         networks: TargetNetworks,
         opt_state: TargetOptState,
         grads: TargetNetworks,
-        clock: LearnerClock,
+        experience: ReplayState,
     ) -> tuple[TargetNetworks, TargetOptState]:
-        """Return networks and state after the optimisation step of the clock."""
-        config = at_env_steps(self._config, clock.env_steps, total_env_steps=self._total_env_steps)
+        """Take an Adam step; copy to the target network every `target_period` updates."""
+        clock = experience.clock
+        config = at_env_steps(
+            self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
+        )
         online, adam = descend(
             self._adam,
             networks.online,
@@ -71,3 +75,11 @@ class TargetOptimizer:
             TargetNetworks(online=online, target=target),
             TargetOptState(adam=adam, num_periods=num_periods),
         )
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Return the number of updates that keeps the replay ratio exactly."""
+        return self._replay_ratio.num_updates_in(cycle)
+
+    def actor_networks(self, networks: TargetNetworks) -> PyTree:
+        """Return the online parameters."""
+        return networks.online

@@ -6,9 +6,15 @@ devices. These functions reduce over all devices, so the number of learner devic
 result. Outside the learner's mapped update (in a test or a notebook) they reduce over their
 argument alone.
 
-They return the same value on every learner device. The gradient of `psum` under pmap semantics is
-`psum`, so each device's gradient is the number of devices times its share, and the learner's
-average over devices is the gradient of the global value.
+`masked_sum`, `masked_mean`, `masked_moments` and `masked_max` return the same value on every
+learner device, for which each sends a message between the devices. The gradient of `psum` under
+pmap semantics is `psum`, so each device's gradient is the number of devices times its share, and
+the learner's average over devices is the gradient of the global value.
+
+`sum_share` and `mean_share` send nothing, except for the number of valid entries. They return what
+the device adds: the average over the devices, which the learner computes of losses, metrics and
+gradients in one message, is the sum or the mean over all of them. So they are for whatever enters
+the loss or the metrics linearly. Between hosts the latency of each message counts.
 """
 
 import chex
@@ -19,6 +25,26 @@ from sebulba.types import PyTree
 
 LEARNER_AXIS = "learner"
 """The named axis of the learner's mapped update. Only the framework names it."""
+
+
+def sum_share(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Return a device's `[]`, whose average over all learner devices is `masked_sum(x, mask)`.
+
+    Args:
+        x: `[...]`, float.
+        mask: `[...]`, bool, of the same shape as `x`.
+    """
+    return _num_devices() * jnp.sum(_select(x, mask, 0.0))
+
+
+def mean_share(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Return a device's `[]`, whose average over all learner devices is `masked_mean(x, mask)`.
+
+    Args:
+        x: `[...]`, float.
+        mask: `[...]`, bool, of the same shape as `x`.
+    """
+    return sum_share(x, mask) / _count(mask)
 
 
 def masked_sum(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -81,7 +107,7 @@ def mean_over_learner_devices(tree: PyTree) -> PyTree:
     """Return the mean of every leaf over all learner devices; for the framework's update."""
     if not _is_mapped():
         return tree
-    if jax.lax.axis_size(LEARNER_AXIS) == 1:
+    if _num_devices() == 1:
         return jax.lax.pmean(tree, LEARNER_AXIS)
     # One buffer for each type: on a CPU, each array would be an all-reduce of its own, and the
     # latency of the hosts' connection counts for each.
@@ -119,6 +145,10 @@ def _count(mask: jax.Array) -> jax.Array:
 
 def _psum(x: jax.Array) -> jax.Array:
     return jax.lax.psum(x, LEARNER_AXIS) if _is_mapped() else x
+
+
+def _num_devices() -> int:
+    return int(jax.lax.axis_size(LEARNER_AXIS)) if _is_mapped() else 1
 
 
 def _is_mapped() -> bool:

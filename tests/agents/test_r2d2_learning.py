@@ -184,15 +184,15 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
         num_sequences=samples[0].num_sequences,
     )
 
-    def step(agent, networks, opt_state, sample, average=lambda grads: grads):
+    def step(agent, networks, opt_state, sample, average=lambda x: x):
         loss = lambda networks: agent.loss_of_sample(networks, sample, 0.6)[0]  # noqa: E731
-        value, grads = jax.value_and_grad(loss)(networks)
+        value, grads = average(jax.value_and_grad(loss)(networks))
         experience = agent.init_experience(networks, 8)
-        return *agent.optimize(networks, opt_state, average(grads), experience), value
+        return *agent.optimize(networks, opt_state, grads, experience), value
 
     def on_device(networks, opt_state, sample):
         sample = jax.tree.map(lambda x: x[0], sample)
-        return step(four, networks, opt_state, sample, lambda g: jax.lax.pmean(g, LEARNER_AXIS))
+        return step(four, networks, opt_state, sample, lambda x: jax.lax.pmean(x, LEARNER_AXIS))
 
     learners = LearnerDevices(jax.devices()[:4])
     mapped = map_over_learner_devices(on_device, learners, out_specs=(REPLICATED,) * 3)

@@ -1,6 +1,7 @@
 """Averaging gradients over the learner devices, and what it takes."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +9,14 @@ import numpy as np
 import pytest
 
 from sebulba.config import LearnerConfig
-from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.config.loading import load_config
+from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
+from sebulba.devices.mapping import shard
 from sebulba.learning.all_reduce import AllReduce, AllReduceUse
-from sebulba.learning.update import loss_and_gradients
+from sebulba.learning.update import STATE_SPECS, loss_and_gradients
 from sebulba.ring.timing import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
+from sebulba.run.assembly import assemble
+from sebulba.tools.plan.measuring import for_measuring
 from tests.learning.test_learner import make_item, make_learner
 from tests.learning.test_progress import make_config
 from tests.run.resuming import run_ring
@@ -108,6 +113,24 @@ def test_gradients_cross_between_devices_in_their_type():
     exact, rounded = (jax.device_get(jax.tree.leaves(mean)) for mean in means.values())
     for one, other in zip(exact, rounded, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("impala_bandit", 2), ("ppo_bandit", 4)])
+def test_an_update_sends_few_messages(name, expected):
+    """Valid transitions and the buffer of gradients; PPO's moments of advantages are two more."""
+    config = load_config(name, ["--devices.learner", "[0, 1]"])
+    ring = assemble(for_measuring(config), write_row=lambda row: None)
+    learner = ring.learner
+    step = shard(
+        learner.update.step,
+        learner.learner_devices,
+        in_specs=(STATE_SPECS,),
+        out_specs=(STATE_SPECS, REPLICATED),
+    )
+    program = jax.jit(step).lower(learner.state).compile().as_text()
+    results = re.findall(r" = (.*) all-reduce\(", program)  # one array, or a tuple of arrays
+    assert sum(result.count("[") for result in results) == expected
+    ring.close_environments()
 
 
 def test_the_learner_takes_the_type_from_its_config():

@@ -14,12 +14,15 @@ from sebulba.toolkit.reductions import (
     masked_mean,
     masked_moments,
     masked_sum,
+    mean_share,
+    sum_share,
 )
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32))
 # Devices get two columns of four (or four of two): some have many valid entries, some have none.
 MASK = jnp.asarray(np.arange(40).reshape(5, 8) % 8 < np.array([[8], [3], [3], [1], [1]]))
 REDUCTIONS = [masked_sum, masked_mean, masked_moments, masked_max]
+SHARES = {mean_share: masked_mean, sum_share: masked_sum}
 
 
 def on_devices(function, num_devices, *args):
@@ -76,9 +79,31 @@ def test_gradients_averaged_over_devices_are_those_of_one_device(reduction, num_
     np.testing.assert_allclose(results, np.tile(expected, (num_devices, 1)), rtol=1e-4)
 
 
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_values_and_gradients_of_shares_average_to_those_of_the_whole(share, num_devices):
+    def linear_loss(weights, x, mask, reduction):
+        mean, deviation = masked_moments(x, mask)
+        prediction = jnp.tanh(weights[0] * (x - mean) / deviation) + weights[1]
+        return reduction(jnp.square(prediction - x), mask) - 0.1 * reduction(prediction, mask)
+
+    weights = jnp.array([0.7, -0.3])
+    of = functools.partial(jax.value_and_grad, argnums=0)
+
+    def averaged(x, mask):
+        result = of(functools.partial(linear_loss, reduction=share))(weights, x, mask)
+        return jax.lax.pmean(result, LEARNER_AXIS)
+
+    results = on_devices(averaged, num_devices, X, MASK)
+    expected = of(functools.partial(linear_loss, reduction=SHARES[share]))(weights, X, MASK)
+    for result, wanted in zip(results, expected, strict=True):
+        for each in result:
+            np.testing.assert_allclose(each, wanted, rtol=1e-4)
+
+
 def test_a_nan_where_the_mask_is_false_reaches_nothing():
     x = jnp.where(MASK, X, jnp.nan)
-    for reduction in REDUCTIONS:
+    for reduction in (*REDUCTIONS, *SHARES):
         results = zip(
             jax.tree.leaves(reduction(x, MASK)),
             jax.tree.leaves(reduction(X, MASK)),
@@ -91,12 +116,13 @@ def test_a_nan_where_the_mask_is_false_reaches_nothing():
 @pytest.mark.parametrize("num_devices", [1, 4])
 def test_an_empty_mask_gives_zeros_and_no_nan(num_devices):
     nowhere = jnp.zeros_like(MASK)
-    for reduction in (masked_sum, masked_mean, masked_moments):
+    for reduction in (masked_sum, masked_mean, masked_moments, *SHARES):
         for result in jax.tree.leaves(on_devices(reduction, num_devices, X, nowhere)):
             np.testing.assert_array_equal(result, np.zeros(num_devices))
     assert (on_devices(masked_max, num_devices, X, nowhere) == -jnp.inf).all()
-    gradient = jax.grad(masked_mean)(X, nowhere)
-    np.testing.assert_array_equal(gradient, jnp.zeros_like(X))
+    for reduction in (masked_mean, mean_share):
+        gradient = jax.grad(reduction)(X, nowhere)
+        np.testing.assert_array_equal(gradient, jnp.zeros_like(X))
 
 
 def test_moments_and_maximum_have_no_gradient():
@@ -106,6 +132,6 @@ def test_moments_and_maximum_have_no_gradient():
 
 
 def test_a_mask_of_another_shape_is_refused():
-    for reduction in (masked_sum, masked_mean, masked_moments):
+    for reduction in (masked_sum, masked_mean, masked_moments, *SHARES):
         with pytest.raises(AssertionError, match=r"different shapes: \[\(5, 8\), \(5,\)\]"):
             reduction(X, MASK[:, 0])

@@ -35,7 +35,7 @@ AGENT_OF = {
     "r2d2": "r2d2",
     "sac": "sac",
 }
-_REDUCTIONS = ("masked_mean", "masked_sum", "masked_moments", "reduce")
+_REDUCTIONS = ("mean_share", "masked_moments", "reduce")
 _EVERY = ("every", "jnp.ones_like(drawn)")  # masks that leave nothing out
 _SWAPS = {"online": "target", "target": "online", "terminated": "truncated"}
 _LONG_SWAPS = {"networks.target_critics": "networks.online.critics"}
