@@ -25,6 +25,7 @@ from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.devices.mapping import is_jit_disabled
 from sebulba.devices.memory_plan import MemoryPlan, check_memory, plan_memory
 from sebulba.devices.split import DevicePlan, plan_devices, plan_learner_devices
 from sebulba.envs.base import Environment
@@ -177,7 +178,9 @@ def _make_agent(config: Config, devices: _Devices, made: contextlib.ExitStack) -
     )
     agent = agent_factory(config.agent.name)(config.agent, run_spec)
     validate_agent(agent, run_spec)
-    if config.agent.name not in AGENTS:  # Tracing twice takes time, and ours are tested.
+    # Tracing twice takes time, and ours are tested. Without jit, a loss may look at its numbers,
+    # which a traced one does not have.
+    if config.agent.name not in AGENTS and not is_jit_disabled():
         validate_learning(agent, run_spec)
     memory_plan = plan_memory(
         agent,

@@ -216,13 +216,6 @@ def examine_all(
         results: JSON; None: no file.
         again: outcomes in the file that are examined anew.
     """
-    import jax
-
-    jax.config.update("jax_num_cpu_devices", 2)
-    # Mutants share most compiled functions, and the rest runs only a few times.
-    jax.config.update("jax_compilation_cache_dir", str(CACHE))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_disable_most_optimizations", True)
     known = json.loads(results.read_text()) if results is not None and results.exists() else []
     rows = {_key(row): row for row in known}
     originals: dict[str, Any] = {}
@@ -287,6 +280,16 @@ def reason(row: dict[str, Any]) -> str:
     return EQUIVALENT.get(place) or REASONS.get(place) or row["detail"] or "no question sees it"
 
 
+def _set_up_jax() -> None:
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", 2)
+    # Mutants share most compiled functions, and the rest runs only a few times.
+    jax.config.update("jax_compilation_cache_dir", str(CACHE))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
 def main() -> None:
     """List mutants, or examine them, print a line for each, and write the table."""
     parser = argparse.ArgumentParser()
@@ -308,6 +311,7 @@ def main() -> None:
         for each in every:
             print(f"{each.module}.py:{each.line} {each.operator}: {each.before} → {each.after}")
         return
+    _set_up_jax()
     rows = []
     for row in examine_all(every, options.results, options.again):
         rows.append(row)
