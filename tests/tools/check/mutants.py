@@ -32,6 +32,7 @@ AGENT_OF = {
     "pqn": "pqn",
     "ddqn": "ddqn",
     "q_learning": "r2d2",
+    "target_networks": "r2d2",
     "r2d2": "r2d2",
     "sac": "sac",
 }
