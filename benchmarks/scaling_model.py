@@ -1,13 +1,14 @@
 """Predict env steps per second for several numbers of hosts, from measured parts.
 
-    python -m benchmarks.scaling_model CONFIG [--hosts 1 2 4] [--plan 256] [--check-local 1 2 4]
+    python -m benchmarks.scaling_model CONFIG [--hosts 1 2 4] [--plan 256]
+        [--cores 1 --check-local 1 2 4]
 
-Any other flag is the config's. This machine is measured as one host: acting, the learner cycle, the
-CPU time of the complete ring, the bytes of a gradient, the spread of the learner cycles. The model
-is described in `benchmarks.scaling_model_prediction`. Latency and bandwidth between hosts are
-assumptions, set by flags. With `--check-local`, learner cycles of so many processes of this machine
-are measured too, and then the complete runs of so many processes, which are compared with the
-predictions.
+Any other flag is the config's. This machine, or `--cores` of it, is measured as one host: acting,
+the learner cycle, the CPU time of the complete ring, the bytes of a gradient, the spread of the
+learner cycles. The model is described in `benchmarks.scaling_model_prediction`. Latency and
+bandwidth between hosts are assumptions, set by flags. With `--check-local`, learner cycles of so
+many processes of this machine are measured too, and then the complete runs of so many processes,
+which are compared with the predictions.
 """
 
 import argparse
@@ -43,6 +44,7 @@ from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.memory_plan import num_bytes
+from sebulba.hosts.cores import cores_of_process, on_cores
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.supervision import run
 from sebulba.storage.metrics.files import write_json
@@ -144,11 +146,15 @@ def _act(ring: Ring, number: int) -> Any:
     return jax.block_until_ready(ring.actors[number].run_cycle(networks, 0).trajectory)
 
 
-def measured_locally(arguments: Sequence[str], num_hosts: int, *, env_steps: int) -> float:
+def measured_locally(
+    arguments: Sequence[str], num_hosts: int, *, env_steps: int, num_cores: int | None
+) -> float:
     """Measure env steps per second of a run of `num_hosts` local processes."""
     with tempfile.TemporaryDirectory() as directory:
         run_dir = pathlib.Path(directory) / "run"
         command = ["-m", "sebulba.launch", "--local", str(num_hosts), "--virtual-devices", "1"]
+        if num_cores is not None:
+            command += ["--cores", str(num_cores)]
         flags = [*_ENDLESS, "--run.total-env-steps", str(env_steps), "--run-dir", str(run_dir)]
         subprocess.run(
             [sys.executable, *command, *arguments, *flags], check=True, capture_output=True
@@ -187,6 +193,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--bandwidth-gbit", type=float, default=100.0, help="of each host; default 100")
     add("--plan", type=int, metavar="N", help="print the plan of a run on N hosts")
     add("--check-local", type=int, nargs="*", default=[], help="also run as N local processes")
+    add(
+        "--cores",
+        type=int,
+        help="CPU cores of a host; default: all of this machine, and of local\
+ processes an equal part",
+    )
     add("--seconds", type=float, default=5.0, help="time of each measurement; default 5")
     add("--json", type=pathlib.Path, help="also write the result to this file")
     return parser
@@ -198,16 +210,19 @@ def main() -> None:
     harness.compile_once()
     config = load_config(arguments.config, [*flags, *_ENDLESS])
     numbers = sorted({1, 2, *arguments.check_local})
-    learning = measure_learning_of(numbers, [arguments.config, *flags], arguments.seconds)
+    learning = measure_learning_of(
+        numbers, [arguments.config, *flags], arguments.seconds, arguments.cores
+    )
     exchange_core_s = max(0.0, learning[2].core_s - learning[1].core_s)
-    host = measure_host(config, learning[1], exchange_core_s=exchange_core_s)
+    with on_cores(cores_of_process(0, num_processes=1, cores_per_process=arguments.cores)):
+        host = measure_host(config, learning[1], exchange_core_s=exchange_core_s)
     document: dict[str, Any] = {
         "stamp": harness.stamp(),
         "host": dataclasses.asdict(host),
         "learning": {str(each): dataclasses.asdict(cost) for each, cost in learning.items()},
     }
     print(
-        f"one host: act cycle {1e3 * host.parts.act.wall_s:.2f} ms, with"
+        f"one host with CPU cores: {host.num_cores}; act cycle {1e3 * host.parts.act.wall_s:.2f} ms, with"
         f" {1e3 * host.parts.act.core_s:.2f} ms of CPU; learner cycle"
         f" {1e3 * learning[1].wall_s:.2f} ms, with {1e3 * learning[1].core_s:.2f} ms of CPU, and"
         f" {1e3 * exchange_core_s:.2f} ms for the exchange with another host"
@@ -226,12 +241,14 @@ def main() -> None:
             each: Cost(wall_s=learning[each].wall_s, core_s=learning[each].core_s)
             for each in numbers
         }
-        points = scale_locally(host, costs)
+        num_machine_cores = len(os.sched_getaffinity(0))
+        points = scale_locally(host, costs, num_machine_cores=num_machine_cores)
         measured = {
             point.num_hosts: measured_locally(
                 [arguments.config, *flags],
                 point.num_hosts,
                 env_steps=int(2 * arguments.seconds * point.env_steps_per_s),
+                num_cores=arguments.cores,
             )
             for point in points
             if point.num_hosts in arguments.check_local
@@ -255,7 +272,7 @@ def main() -> None:
 
 
 def measure_learning_of(
-    numbers: Sequence[int], arguments: Sequence[str], seconds: float
+    numbers: Sequence[int], arguments: Sequence[str], seconds: float, num_cores: int | None
 ) -> dict[int, Learning]:
     """Measure the learner cycles of several numbers of processes."""
     learning: dict[int, Learning] = {}
@@ -263,7 +280,9 @@ def measure_learning_of(
         # Several times as long as with fewer hosts, and at least as many as a deviation needs.
         slowest = max([each.wall_s for each in learning.values()], default=0.05)
         cycles = max(10, min(2000, int(seconds / (2 * slowest))))
-        learning[num_hosts] = measure_learning(arguments, num_hosts=num_hosts, cycles=cycles)
+        learning[num_hosts] = measure_learning(
+            arguments, num_hosts=num_hosts, cycles=cycles, num_cores=num_cores
+        )
     return learning
 
 

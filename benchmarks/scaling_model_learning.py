@@ -21,6 +21,7 @@ from sebulba.config import Config, DistributedConfig
 from sebulba.config.loading import load_config
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.agreement import TrajectoryReport
+from sebulba.hosts.cores import cores_of_process, on_cores
 from sebulba.run.assembly import Ring, assemble
 from sebulba.tools.plan.measuring import for_measuring, learner_cycle
 
@@ -37,21 +38,34 @@ class Learning:
     deviation_s: float  # standard deviation of the wall times
 
 
-def measure_learning(arguments: Sequence[str], *, num_hosts: int, cycles: int) -> Learning:
-    """Run the processes of a config; `arguments` are its file and flags."""
+def measure_learning(
+    arguments: Sequence[str], *, num_hosts: int, cycles: int, num_cores: int | None = None
+) -> Learning:
+    """Run the processes of a config.
+
+    Args:
+        arguments: its file and flags.
+        num_hosts: number of processes.
+        cycles: learner cycles that are measured.
+        num_cores: of each process; None: an equal part of the machine's.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [sys.executable, "-m", "benchmarks.scaling_model_learning", coordinator]
-    processes = [
-        subprocess.Popen(
-            [*command, str(num_hosts), str(number), str(cycles), *arguments],
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        for number in range(num_hosts)
-    ]
+    processes = []
+    for number in range(num_hosts):
+        with on_cores(
+            cores_of_process(number, num_processes=num_hosts, cores_per_process=num_cores)
+        ):
+            processes.append(
+                subprocess.Popen(
+                    [*command, str(num_hosts), str(number), str(cycles), *arguments],
+                    env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
     try:
         first, *_ = [process.communicate(timeout=_DEADLINE_S)[0] for process in processes]
     finally:

@@ -13,8 +13,9 @@ of two algorithms, with `g` the bytes of a gradient:
     ring   2 (N − 1) · latency + 2 (N − 1) / N · g / bandwidth
     tree   2 ⌈log₂ N⌉ · latency + 2 g / bandwidth
 
-`N` processes of one machine share its cores. Their `t_L(N)` is measured, with nobody acting, and so
-is the CPU time `w_L(N)` of each process in it, which grows with the number of processes.
+`N` processes of one machine have cores of their own, or share them if there are too few. Their
+`t_L(N)` is measured, with nobody acting, and so is the CPU time `w_L(N)` of each process in it,
+which grows with the number of processes.
 
 `sebulba.tools.plan.model` then predicts the speed of each host: of the actors, of the learner, and
 of the cores, which have the CPU time `w_L(N)` and that of acting to spend in a learner cycle.
@@ -98,15 +99,16 @@ def scale(host: Host, network: Network, hosts: Sequence[int]) -> list[Point]:
     return [_relative(point, alone) for point in points]
 
 
-def scale_locally(host: Host, learning: Mapping[int, Cost]) -> list[Point]:
+def scale_locally(
+    host: Host, learning: Mapping[int, Cost], *, num_machine_cores: int
+) -> list[Point]:
     """Predict the speed of numbers of processes of one machine, from their learner cycles."""
     alone = learning[1]
     points = []
     for num_hosts, update in learning.items():
         reduce_s = (update.wall_s - alone.wall_s) / max(1.0, host.updates_per_cycle)
-        points += _points(
-            host, {num_hosts: (update, reduce_s)}, num_cores=host.num_cores / num_hosts
-        )
+        num_cores = min(host.num_cores, num_machine_cores / num_hosts)
+        points += _points(host, {num_hosts: (update, reduce_s)}, num_cores=num_cores)
     return [_relative(point, points[0]) for point in points]
 
 

@@ -1,7 +1,7 @@
 """Run a config on several hosts, simulated by processes of this machine.
 
-`python -m sebulba.launch --local N [--virtual-devices K] CONFIG [--section.field VALUE ...]` starts
-N processes of `python -m sebulba.train`, for tests and first steps. Imports no jax.
+`python -m sebulba.launch --local N [--virtual-devices K] [--cores C] CONFIG [--section.field VALUE
+...]` starts N processes of `python -m sebulba.train`, for tests and first steps. Imports no jax.
 """
 
 import sys
@@ -12,14 +12,15 @@ from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
 from sebulba.process import EXIT_CONFIG, program, run_command
 
-_PROG = f"{program('launch')} --local N [--virtual-devices K]"
+_PROG = f"{program('launch')} --local N [--virtual-devices K] [--cores C]"
 _DESCRIPTION = """\
 Runs a config on N hosts, simulated by N processes of python -m sebulba.train on this machine. Each
 line of their output begins with the process's number. When one process fails, the others are ended,
 and the exit code is that of the failed one.
 
 --local N             number of processes
---virtual-devices K   number of virtual CPU devices of each process (default: no virtual devices)"""
+--virtual-devices K   number of virtual CPU devices of each process (default: no virtual devices)
+--cores C             number of CPU cores of each process (default: an equal part of all)"""
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
     try:
         num_processes, argv = take_count(sys.argv[1:], "--local")
         num_devices, argv = take_count(argv, "--virtual-devices")
+        num_cores, argv = take_count(argv, "--cores")
         wants_help = any(argument in ("-h", "--help") for argument in argv)
         if num_processes is None and not wants_help:
             raise ConfigError("--local: expected the number of processes, got no flag")
@@ -34,7 +36,13 @@ def main() -> None:
         print(f"usage: {_PROG} CONFIG [--section.field VALUE ...]\n{error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     flags.parse(argv, _PROG, _DESCRIPTION)
-    sys.exit(run_together(argv, num_processes=num_processes or 1, num_devices=num_devices))
+    code = run_together(
+        argv,
+        num_processes=num_processes or 1,
+        num_devices=num_devices,
+        cores_per_process=num_cores,
+    )
+    sys.exit(code)
 
 
 if __name__ == "__main__":

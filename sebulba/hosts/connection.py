@@ -19,6 +19,7 @@ from jax._src.clusters import ClusterEnv
 from jax._src.distributed import global_state
 
 from sebulba.config.schema import DistributedConfig
+from sebulba.devices.xla_flags import set_num_cpu_threads
 from sebulba.errors import ConfigError
 from sebulba.hosts.rendezvous import wait_for_processes
 from sebulba.process import EXIT_NOT_JOINED
@@ -41,6 +42,7 @@ def connect(config: DistributedConfig) -> None:
     """
     if config.effective_mode == "off":
         return
+    set_num_cpu_threads(num_devices=max(1, jax.config.jax_num_cpu_devices))  # type: ignore[attr-defined]
     place = _place(config)
     address, num_processes, process_id = place
     if address is not None and num_processes is not None and process_id is not None:

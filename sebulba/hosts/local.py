@@ -1,5 +1,6 @@
 """Runs the hosts of one run as processes on this machine. Imports no jax."""
 
+import contextlib
 import os
 import selectors
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sebulba.hosts.children import Children, exit_code_of
+from sebulba.hosts.cores import cores_of_process, on_cores
 
 _GRACE_S = 15.0
 _POLL_S = 0.2
@@ -20,6 +22,7 @@ def run_together(
     *,
     num_processes: int,
     num_devices: int | None,
+    cores_per_process: int | None = None,
     grace_s: float = _GRACE_S,
 ) -> int:
     """Run `python -m sebulba.train` in several processes, and forward signals to them.
@@ -28,6 +31,8 @@ def run_together(
         argv: the command line of the run.
         num_processes: number of hosts.
         num_devices: virtual CPU devices of each process; None: the devices of the machine.
+        cores_per_process: CPU cores of each process; None: an equal part of the machine's. On Linux
+            only; elsewhere all share them. Processes that share cores delay each other's updates.
         grace_s: seconds from the first failure until the other processes are killed.
 
     Returns:
@@ -38,16 +43,28 @@ def run_together(
     if num_devices is not None:
         variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
     with Children().forwarding_signals() as children:
-        processes = [
-            children.start(
-                [*argv, *connection, "--distributed.process-id", str(number)],
-                variables=variables,
-                output=subprocess.PIPE,
-            )
-            for number in range(num_processes)
-        ]
+        processes = []
+        for number in range(num_processes):
+            with _cores(number, num_processes, cores_per_process):
+                processes.append(
+                    children.start(
+                        [*argv, *connection, "--distributed.process-id", str(number)],
+                        variables=variables,
+                        output=subprocess.PIPE,
+                    )
+                )
         with _Output(processes) as output:
             return _wait(processes, output, grace_s)
+
+
+def _cores(
+    number: int, num_processes: int, cores_per_process: int | None
+) -> contextlib.AbstractContextManager[None]:
+    if not hasattr(os, "sched_setaffinity"):
+        return contextlib.nullcontext()
+    return on_cores(
+        cores_of_process(number, num_processes=num_processes, cores_per_process=cores_per_process)
+    )
 
 
 def _connection_flags(num_processes: int) -> list[str]:

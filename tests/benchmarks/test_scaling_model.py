@@ -78,7 +78,7 @@ def test_local_processes_share_the_cores():
         2: Cost(wall_s=0.001, core_s=0.04),
         4: Cost(wall_s=0.5, core_s=0.0),
     }
-    one, two, four = scale_locally(host, learning)
+    one, two, four = scale_locally(host, learning, num_machine_cores=host.num_cores)
     assert (one.bound, two.bound, four.bound) == ("cores", "cores", "learner")
     # 40 ms of CPU to act; two processes spend as much again on learning, on half of the cores.
     assert one.env_steps_per_s == pytest.approx(1000 * 8 / 0.04)

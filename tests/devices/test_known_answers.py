@@ -13,7 +13,12 @@ from sebulba.devices.known_answers import (
     check_compiler,
     check_known_answers,
 )
-from sebulba.devices.xla_flags import FLAGS, describe_xla_flags, set_xla_flags
+from sebulba.devices.xla_flags import (
+    FLAGS,
+    describe_xla_flags,
+    set_num_cpu_threads,
+    set_xla_flags,
+)
 from sebulba.process import EXIT_FAILED
 from sebulba.run import lifecycle
 from tests.conftest import HASTE
@@ -56,6 +61,29 @@ def test_flags_are_set_by_importing_the_package():
     # Not by JAX: it has read them when a backend has started.
     program = "import os, sys, sebulba; print(os.environ['XLA_FLAGS'], 'jax' in sys.modules)"
     assert run_python("-c", program).stdout.split()[-2:] == [str(FLAGS[0]), "False"]
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "num_devices", "given", "platforms", "expected"),
+    [
+        (1, 1, None, "cpu", "2"),
+        (2, 2, None, "cpu", "3"),
+        (2, 1, None, "cpu", None),
+        (1, 1, "5", "cpu", "5"),
+        (1, 1, None, "cuda", None),
+    ],
+)
+def test_xla_has_a_thread_more_than_devices(
+    num_cores, num_devices, given, platforms, expected, monkeypatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(num_cores)))
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setenv("PJRT_NPROC", "")  # restored after the test
+    monkeypatch.delenv("PJRT_NPROC")
+    if given is not None:
+        monkeypatch.setenv("PJRT_NPROC", given)
+    set_num_cpu_threads(num_devices=num_devices)
+    assert os.environ.get("PJRT_NPROC") == expected
 
 
 def test_this_compiler_passes():

@@ -1,5 +1,6 @@
 """The launcher of several processes on this machine."""
 
+import os
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from sebulba import launch
 from sebulba.errors import ConfigError
 from sebulba.hosts.command_line import take_count
+from sebulba.hosts.cores import cores_of_process
 from sebulba.hosts.local import run_together
 
 
@@ -88,3 +90,44 @@ def test_every_line_is_prefixed_with_the_number_of_its_process(fake, capsys):
         "[1] host 1 of 2 ö",
         "[1] no newline",
     ]
+
+
+CORES = """
+import os, pathlib, sys
+number = sys.argv[sys.argv.index("--distributed.process-id") + 1]
+pathlib.Path("cores", number).write_text(" ".join(map(str, os.sched_getaffinity(0))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "num_processes", "cores_per_process", "expected"),
+    [
+        (4, 2, None, [{0, 1}, {2, 3}]),
+        (5, 2, None, [{0, 1}, {2, 3}]),
+        (4, 2, 1, [{0}, {1}]),
+        (2, 4, None, [{0}, {1}, {0}, {1}]),
+        (2, 2, 8, [{0, 1}, {0, 1}]),
+        (3, 1, None, [{0, 1, 2}]),
+    ],
+)
+def test_processes_share_cores_only_if_there_are_too_few(
+    num_cores, num_processes, cores_per_process, expected, monkeypatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(num_cores)))
+    got = [
+        cores_of_process(number, num_processes=num_processes, cores_per_process=cores_per_process)
+        for number in range(num_processes)
+    ]
+    assert got == expected
+
+
+def test_each_process_gets_its_cores_and_the_launcher_keeps_its_own(fake, tmp_path):
+    fake("")
+    (tmp_path / "sebulba" / "train.py").write_text(CORES)
+    (tmp_path / "cores").mkdir()
+    before = os.sched_getaffinity(0)
+    assert run_together([], num_processes=2, num_devices=None, cores_per_process=1) == 0
+    assert os.sched_getaffinity(0) == before
+    for number in range(2):
+        (core,) = cores_of_process(number, num_processes=2, cores_per_process=1)
+        assert (tmp_path / "cores" / str(number)).read_text() == str(core)
