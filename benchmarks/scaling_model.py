@@ -222,10 +222,10 @@ def main() -> None:
         "learning": {str(each): dataclasses.asdict(cost) for each, cost in learning.items()},
     }
     print(
-        f"one host with CPU cores: {host.num_cores}; act cycle {1e3 * host.parts.act.wall_s:.2f} ms, with"
-        f" {1e3 * host.parts.act.core_s:.2f} ms of CPU; learner cycle"
-        f" {1e3 * learning[1].wall_s:.2f} ms, with {1e3 * learning[1].core_s:.2f} ms of CPU, and"
-        f" {1e3 * exchange_core_s:.2f} ms for the exchange with another host"
+        f"one host with CPU cores: {host.num_cores}; act cycle"
+        f" {1e3 * host.parts.act.wall_s:.2f} ms, with {1e3 * host.parts.act.core_s:.2f} ms of CPU;"
+        f" learner cycle {1e3 * learning[1].wall_s:.2f} ms, with {1e3 * learning[1].core_s:.2f} ms"
+        f" of CPU, and {1e3 * exchange_core_s:.2f} ms for the exchange with another host"
     )
     between = Network(
         latency_s=1e-6 * arguments.latency_us, bytes_per_s=arguments.bandwidth_gbit * 1e9 / 8

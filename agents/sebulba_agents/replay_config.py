@@ -140,7 +140,9 @@ class SACConfig(ReplayConfig):
     adam_epsilon: float = 1e-8
 
 
-_LatentNetwork = Literal["mlp", "flat", "small", "shallow", "dqn", "deep", "resnet"] | Reference
+_LatentNetwork = (
+    Literal["mlp", "relu_mlp", "flat", "small", "shallow", "dqn", "deep", "resnet"] | Reference
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

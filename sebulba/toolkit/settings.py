@@ -25,9 +25,10 @@ class NetworkConfig:
     name: str = ""
     """Agent name."""
     network: Network = "mlp"
-    """From observations to features: tanh layers, none, convolutions, or your own flax module."""
+    """From observations to features: tanh or ReLU layers, none, convolutions, or your own flax
+    module."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the mlp's tanh layers; your own network gets them if it has this field."""
+    """Widths of the mlp's layers; your own network gets them if it has this field."""
     compute_dtype: ComputeDtype = "float32"
     """Type that the layers before the heads compute in, for accelerators; parameters, recurrent
     cores, heads and losses stay float32. Your own network gets it if it has this field."""

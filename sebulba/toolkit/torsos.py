@@ -1,4 +1,4 @@
-"""Torsos: observations in, features out; tanh layers for vectors, convolutions for images.
+"""Torsos: observations in, features out; dense layers for vectors, convolutions for images.
 
 `ObservationTorso` is the network that a config names. Observations are arrays, or dicts and tuples
 of them. A leaf with three axes is an image; its channels are the shorter one of first and last
@@ -26,17 +26,19 @@ _HIDDEN_GAIN = 2**0.5
 
 
 class MLPTorso(nn.Module):
-    """Tanh layers on all leaves of an observation, flattened and concatenated."""
+    """Dense layers on all leaves of an observation, flattened and concatenated."""
 
     hidden_sizes: Sequence[int]
     dtype: DTypeLike = jnp.float32  # of the computation; parameters and features are float32
+    activation: Callable[[jax.Array], jax.Array] = nn.tanh
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return `[N, hidden_sizes[-1]]` of observations `[N, ...]`."""
         x = flatten(observation)
         for size in self.hidden_sizes:
-            x = nn.tanh(nn.Dense(size, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x))
+            x = nn.Dense(size, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x)
+            x = self.activation(x)
         return x.astype(jnp.float32)
 
 
@@ -118,7 +120,8 @@ _SMALLEST_IMAGE = {"small": 3, "shallow": 20, "dqn": 36, "deep": 1}
 class ObservationTorso(nn.Module):
     """The network that `agent.network` names: observations of any structure in, features out.
 
-    - mlp: tanh layers of `hidden_sizes` on all leaves, flattened and concatenated.
+    - mlp, relu_mlp: tanh or ReLU layers of `hidden_sizes` on all leaves, flattened and
+      concatenated.
     - flat: all leaves, flattened and concatenated.
     - small, shallow, dqn, deep: convolutions for each image, an mlp for all other leaves.
     - module:Name: a flax module of the user's, called with `hidden_sizes` and `compute_dtype` if it
@@ -138,6 +141,8 @@ class ObservationTorso(nn.Module):
         mlp = functools.partial(MLPTorso, self.torso.hidden_sizes, dtype=dtype, name="mlp")
         if network == "mlp":
             return mlp()(observation)
+        if network == "relu_mlp":
+            return mlp(activation=nn.relu)(observation)
         leaves = jax.tree.leaves(observation)
         images = [leaf for leaf in leaves if _is_image(leaf.shape[1:])]
         others = [leaf for leaf in leaves if not _is_image(leaf.shape[1:])]

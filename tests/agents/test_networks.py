@@ -331,7 +331,7 @@ def test_a_network_that_cannot_take_the_observation_is_refused(network, shapes, 
 
 def test_networks_that_fit_are_accepted():
     image = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
-    for network in ("small", "shallow", "dqn", "deep", "mlp", "flat"):
+    for network in ("small", "shallow", "dqn", "deep", "mlp", "relu_mlp", "flat"):
         check_network(TorsoSettings(network, (8,)), image)
         parts = {"image": image, "vector": jax.ShapeDtypeStruct((2,), jnp.float32)}
         check_network(TorsoSettings(network, (8,)), parts)
@@ -368,6 +368,15 @@ def test_each_image_has_its_convolutions_and_the_other_leaves_one_mlp():
         changed = [image + 1.0 if i == j else image for j, image in enumerate(images)]
         other, _ = features_of("small", observation | {"cameras": tuple(changed)})
         assert (other != features).any()
+
+
+def test_the_layers_of_an_mlp_are_tanh_or_relu():
+    observation = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)), jnp.float32)
+    for network, activation in (("mlp", np.tanh), ("relu_mlp", lambda x: np.maximum(x, 0))):
+        features, params = features_of(network, observation)
+        layer = params["mlp"]["Dense_0"]
+        expected = activation(observation @ layer["kernel"] + layer["bias"][None])
+        np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_flat_is_every_leaf_as_it_is():
