@@ -175,7 +175,7 @@ def test_minibatches_partition_each_epoch_and_every_epoch_is_reshuffled(lstm_siz
     assert (orders[0] != orders[4]).any() and (orders[0] != np.arange(num_entries)).any()
 
 
-@pytest.mark.parametrize("lstm_size", [None, 6])
+@pytest.mark.parametrize("lstm_size", [None, pytest.param(6, marks=pytest.mark.slow)])
 def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
     never_done = make_stream(done_probability=0.0)
     # Without the resets and the normalisation that make minibatches count differently.

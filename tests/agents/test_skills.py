@@ -100,6 +100,7 @@ def test_one_skill_is_none():
         SkillsAgent(SkillsConfig(num_skills=1), make_run_spec())
 
 
+@pytest.mark.slow
 def test_skills_in_a_room_become_distinguishable(tmp_path):
     """By chance a discriminator is right a quarter of the time."""
     flags = ["--run-dir", str(tmp_path / "run"), "--seed", "1011"]

@@ -226,6 +226,7 @@ def test_sizes_that_do_not_fit_name_the_key(config, run_spec, message):
         )
 
 
+@pytest.mark.slow
 def test_sample_gives_the_mask_of_the_observation_that_a_transition_arrives_at():
     mask = jax.ShapeDtypeStruct((3,), bool)
     environment = dataclasses.replace(RUN_SPEC.environment, action_mask=mask)

@@ -85,7 +85,9 @@ PIECES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
+)
 def test_14_random_text_is_a_config_or_an_error(seed, tmp_path):
     rng = random.Random(seed)
     for _ in range(500):

@@ -92,6 +92,7 @@ def test_the_same_seed_plays_bitwise_the_same_episodes(policy_of, name, greedy):
     assert len(first.records) == 6
 
 
+@pytest.mark.slow
 def test_another_seed_plays_different_episodes(policy_of):
     stored = policy_of("sac").stored
     assert play_stored(stored, seed=1) != play_stored(stored, seed=2)

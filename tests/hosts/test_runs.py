@@ -188,6 +188,7 @@ def test_hosts_resume_from_before_a_save_in_which_one_died(config, tmp_path):
     assert first["networks_crc32"] == second["networks_crc32"]
 
 
+@pytest.mark.slow
 def test_a_host_that_raises_ends_the_other(config, tmp_path):
     run_dir = tmp_path / "run"
     raising = ("--agent.name", "tests.hosts.raising:RaisingAgent")

@@ -115,7 +115,10 @@ def test_gradients_cross_between_devices_in_their_type():
         np.testing.assert_allclose(other, one, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("impala_bandit", 2), ("ppo_bandit", 4)])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("impala_bandit", 2), pytest.param("ppo_bandit", 4, marks=pytest.mark.slow)],
+)
 def test_an_update_sends_few_messages(name, expected):
     """Valid transitions and the buffer of gradients; PPO's moments of advantages are two more."""
     config = load_config(name, ["--devices.learner", "[0, 1]"])

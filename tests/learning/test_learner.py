@@ -133,6 +133,7 @@ def test_a_cycle_without_updates_only_adds_experience():
     np.testing.assert_array_equal(learner.state.experience.trajectories_of, [[2, 0]])
 
 
+@pytest.mark.slow
 def test_without_jit_a_loss_sees_numbers_and_the_update_is_the_same(monkeypatch):
     expected, _ = run_cycles(num_cycles=1)
     seen = []

@@ -37,7 +37,7 @@ def test_a_mean_return_of_exactly_zero_reaches_a_goal_of_zero(returned, is_reach
     assert ring.run_end.goal == is_reached
 
 
-@pytest.mark.parametrize("learner_devices", [(0,), (0, 1)])
+@pytest.mark.parametrize("learner_devices", [pytest.param((0,), marks=pytest.mark.slow), (0, 1)])
 def test_the_learning_rate_falls_with_env_steps_and_not_with_rows(learner_devices):
     config = make_config(learner_devices=learner_devices)
     ring, _, _ = run_ring(config)

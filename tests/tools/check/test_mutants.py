@@ -15,6 +15,7 @@ def test_every_operator_makes_mutants_of_the_shipped_agents():
     assert {each.module for each in every} == set(mutants.AGENT_OF)
 
 
+@pytest.mark.slow
 def test_a_mutated_function_computes_otherwise_until_the_end():
     from sebulba_agents import ppo
 
