@@ -143,7 +143,7 @@ class ActorCriticAgent:
                 initial_log_std=config.initial_log_std,
             ),
             torso=torso,
-            has_torso_per_head=config.network == "mlp",
+            has_torso_per_head=config.network in ("mlp", "relu_mlp"),
             lstm_size=config.lstm_size,
             core=config.core,
         )
