@@ -41,6 +41,7 @@ def check_updates(
     changes: list[np.ndarray] = []  # of each update, which leaves it changed
     publishes: list[bool] = []  # whether it changed what actors get
     ignored: int | None = None
+    forgotten: int | None = None
     for step in range(num_updates):
         key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
         (_, (experience, _)), grads = sensitivity.loss_and_gradients(
@@ -56,7 +57,9 @@ def check_updates(
                 f" with the gradients, got {slope:.3g}; likely cause: optimize adds the gradients",
             )
         if step == 0:
-            ignored = _first_ignored(optimize, networks, opt_before, grads, experience, after)
+            others = (opt_before, grads, experience, after)
+            ignored = _first_ignored(optimize, networks, *others)
+            forgotten = _first_forgotten(optimize, networks, *others)
         changes.append(~_are_equal(networks, after))
         acting = (as_numpy(agent.actor_networks(each)) for each in (networks, after))
         publishes.append(not is_equal(*acting))
@@ -76,6 +79,13 @@ def check_updates(
             UPDATES,
             f"{leaf_name('gradient', paths[ignored])} (update 0): expected 0 where optimize does"
             " not use the gradient, got another value; likely cause: a stop_gradient is missing",
+        )
+    if forgotten is not None:
+        return failed(
+            UPDATES,
+            f"{leaf_name('networks', paths[forgotten])} (update 0): expected optimize to add its"
+            " step to the old value, got the same new value from another old one; likely cause:"
+            " the step is added to the target network",
         )
     for index in np.flatnonzero(is_changed & ~has_gradient):
         if np.size(jax.tree.leaves(before)[index]) > 1 and not is_used(int(index)):
@@ -203,6 +213,26 @@ def _first_ignored(optimize: Any, networks: PyTree, *others: Any) -> int | None:
         if is_equal(as_numpy(result[0]), as_numpy(after)):
             return index
     return None
+
+
+def _first_forgotten(optimize: Any, networks: PyTree, *others: Any) -> int | None:
+    """Return the first leaf with a gradient whose new value does not depend on its old one.
+
+    Args:
+        optimize: of the agent.
+        networks: before the update.
+        others: optimizer state, gradients, experience, and the networks after the update.
+    """
+    opt_state, grads, experience, after = others
+    leaves, structure = jax.tree.flatten(networks)
+    has_gradient = [bool(np.any(leaf)) for leaf in jax.tree.leaves(as_numpy(grads))]
+    shifted = [
+        leaf + jnp.asarray(_SHIFT, leaf.dtype) if has else leaf
+        for leaf, has in zip(leaves, has_gradient, strict=True)
+    ]
+    result = optimize(jax.tree.unflatten(structure, shifted), opt_state, grads, experience)[0]
+    is_same = _are_equal(result, after) & np.array(has_gradient)
+    return int(np.flatnonzero(is_same)[0]) if is_same.any() else None
 
 
 def _slope(grads: PyTree, before: PyTree, after: PyTree) -> float:

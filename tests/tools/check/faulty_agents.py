@@ -309,6 +309,14 @@ class FrozenTarget(Faulty):
         return dataclasses.replace(after, target=networks.target), opt_state
 
 
+class StepsFromTarget(Faulty):
+    """Adds its step to the target network."""
+
+    def optimize(self, networks, *args):
+        from_target = dataclasses.replace(networks, online=networks.target)
+        return self.sound.optimize(from_target, *args)
+
+
 class ActsWithTarget(Faulty):
     """Gives the actors the target network."""
 

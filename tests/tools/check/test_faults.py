@@ -244,6 +244,7 @@ FAULTS = [
     ("FrozenTarget", "ddqn", "updates"),
     ("FrozenTarget", "r2d2", "updates"),
     ("FollowsAtOnce", "ddqn", "updates"),
+    ("StepsFromTarget", "ddqn", "updates"),
     ("ActsWithTarget", "ddqn", "updates"),
     ("FrozenLeaf", "impala", "updates"),
     ("Ascends", "impala", "updates"),
