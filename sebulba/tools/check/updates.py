@@ -40,8 +40,7 @@ def check_updates(
     has_gradient = np.zeros(len(paths), bool)
     changes: list[np.ndarray] = []  # of each update, which leaves it changed
     publishes: list[bool] = []  # whether it changed what actors get
-    ignored: int | None = None
-    forgotten: int | None = None
+    unlike_descent: str | None = None
     for step in range(num_updates):
         key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
         (_, (experience, _)), grads = sensitivity.loss_and_gradients(
@@ -58,8 +57,7 @@ def check_updates(
             )
         if step == 0:
             others = (opt_before, grads, experience, after)
-            ignored = _first_ignored(optimize, networks, *others)
-            forgotten = _first_forgotten(optimize, networks, *others)
+            unlike_descent = _unlike_descent(paths, optimize, networks, *others)
         changes.append(~_are_equal(networks, after))
         acting = (as_numpy(agent.actor_networks(each)) for each in (networks, after))
         publishes.append(not is_equal(*acting))
@@ -72,21 +70,9 @@ def check_updates(
     if failure is None and sensitivity.is_on_policy and per_cycle > 1:
         of_cycle = np.array(changes)[:per_cycle]
         failure = _changes_within_cycle(sensitivity.policy, of_cycle, has_gradient, paths)
+    failure = failure or unlike_descent
     if failure is not None:
         return failed(UPDATES, failure)
-    if ignored is not None:
-        return failed(
-            UPDATES,
-            f"{leaf_name('gradient', paths[ignored])} (update 0): expected 0 where optimize does"
-            " not use the gradient, got another value; likely cause: a stop_gradient is missing",
-        )
-    if forgotten is not None:
-        return failed(
-            UPDATES,
-            f"{leaf_name('networks', paths[forgotten])} (update 0): expected optimize to add its"
-            " step to the old value, got the same new value from another old one; likely cause:"
-            " the step is added to the target network",
-        )
     for index in np.flatnonzero(is_changed & ~has_gradient):
         if np.size(jax.tree.leaves(before)[index]) > 1 and not is_used(int(index)):
             return failed(
@@ -183,6 +169,27 @@ def _wrong_period(
             f"actor_networks (updates 0 … {len(changes) - 1}): expected other networks for the"
             f" actors after every update, got them with copies of the target network ({name}) only;"
             " likely cause: actors get the target network"
+        )
+    return None
+
+
+def _unlike_descent(paths: list, *update: Any) -> str | None:
+    """Return what is wrong with the first leaf whose step is not its old value and its gradient's.
+
+    Args:
+        paths: of the leaves.
+        update: as for `_first_ignored`.
+    """
+    if (index := _first_ignored(*update)) is not None:
+        return (
+            f"{leaf_name('gradient', paths[index])} (update 0): expected 0 where optimize does"
+            " not use the gradient, got another value; likely cause: a stop_gradient is missing"
+        )
+    if (index := _first_forgotten(*update)) is not None:
+        return (
+            f"{leaf_name('networks', paths[index])} (update 0): expected optimize to add its step"
+            " to the old value, got the same new value from another old one; likely cause: the"
+            " step is added to the target network"
         )
     return None
 
