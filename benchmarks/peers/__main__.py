@@ -1,11 +1,11 @@
-"""Measure the training of another system and of ours, in turns.
+"""Measure the training, or the acting, of another system and of ours, in turns.
 
     python -m benchmarks.peers [PAIR --python PEER_PYTHON [--checkout DIR]] [--repeats 5]
 
 Without a pair, it prints the pairs: how to install the peer, which settings are equal, and which
 cannot be. The peer runs unchanged with the Python of its own environment, ours with this one. Both
-print their env steps wherever a batch has been learned from, and this process reads the clock, so
-nobody's own figure is used. Nothing else should run at the same time.
+print their env steps wherever a batch has been learned from, or only acted, and this process reads
+the clock, so nobody's own figure is used. Nothing else should run at the same time.
 """
 
 import argparse
@@ -28,7 +28,8 @@ PREFIX = "env steps: "
 def measure(pair: Pair, *, python: str, checkout: str, seconds: float, repeats: int) -> Result:
     """Measure env steps per second of both, in turns."""
     peer = [python, str(_PROGRAMS / pair.program), *pair.arguments(checkout)]
-    own = [sys.executable, "-m", "benchmarks.peers.ours", str(_PROGRAMS / pair.config)]
+    config = str(_PROGRAMS / pair.config)
+    own = [sys.executable, "-m", f"benchmarks.peers.{pair.own}", config, *pair.own_flags]
     rates = harness.interleave(
         {
             "ours": lambda: _run(own, pair.warm_up_s, seconds),

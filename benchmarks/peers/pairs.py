@@ -9,7 +9,7 @@ _ATARI = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A peer's training, and the config of ours that does the same work."""
+    """A peer's training or acting, and the config of ours that does the same work."""
 
     name: str
     task: str
@@ -17,7 +17,9 @@ class Pair:
     program: str  # file beside this one, run by the peer's Python
     script: str = ""  # file of the peer's checkout, the program's first argument
     flags: tuple[str, ...] = ()
+    own: str = "ours"  # module beside this file, run by this Python
     config: str  # ours, beside this file
+    own_flags: tuple[str, ...] = ()
     equal: str
     different: str
     warm_up_s: float = 5.0
@@ -51,6 +53,38 @@ _CLEANRL = (
     " 'setuptools<81'",
 )
 
+_STOIX = (
+    "git clone https://github.com/EdanToledo/Stoix && git -C Stoix checkout 8fff19c",
+    "pip install jax==0.5.3 chex==0.1.89 distrax==0.1.5 optax==0.2.5 flax==0.10.6"
+    " hydra-core==1.3.2 colorama gymnasium==1.2.3 tensorflow-probability==0.25.0"
+    " flashbax==0.1.3 orbax-checkpoint==0.11.1 tensorstore==0.1.68 rich dm_env seaborn"
+    " envpool==0.8.4 'numpy<2'",
+    "pip install --no-deps stoa-env==0.1.2 rlax==0.1.6 gymnax==0.0.9 mctx==0.0.71",
+)
+
+
+def _earl_acting(name: str, cycle: str) -> Pair:
+    return Pair(
+        name=name,
+        task=f"acting alone on CartPole, 2 threads of 16 environments, ours {cycle}",
+        install=(
+            "git clone https://github.com/garymm/earl && git -C earl checkout d785965",
+            "pip install jax==0.5.0 jaxlib==0.5.0 equinox==0.13.8 gymnax==0.0.9 flax==0.10.4"
+            " optax==0.2.5 distrax==0.1.5 chex==0.1.90 orbax-checkpoint==0.11.1"
+            " tensorstore==0.1.68 gymnasium==1.2.3 jax-loop-utils==0.0.14 tqdm envpool==0.8.4"
+            " 'numpy<2'",
+        ),
+        program="peer_earl.py",
+        script="earl/environment_loop/gymnasium_loop.py",
+        own="ours_acting",
+        config="act_cartpole.yaml",
+        own_flags=("--actor.cycle", cycle),
+        equal="100 steps a cycle, five layers of 200 tanh units, one EnvPool thread per actor",
+        different="ours counts transitions, the peer reset rows too; EnvPool 1.2 and 0.8, jax 0.10"
+        " and 0.5",
+    )
+
+
 PAIRS = {
     pair.name: pair
     for pair in (
@@ -71,13 +105,7 @@ PAIRS = {
         Pair(
             name="stoix_mz",
             task="Gumbel MuZero on gymnax CartPole, 16 environments, everything in one program",
-            install=(
-                "git clone https://github.com/EdanToledo/Stoix && git -C Stoix checkout 8fff19c",
-                "pip install jax==0.5.3 chex==0.1.89 distrax==0.1.5 optax==0.2.5 flax==0.10.6"
-                " hydra-core==1.3.2 colorama gymnasium==1.2.3 tensorflow-probability==0.25.0"
-                " flashbax==0.1.3 orbax-checkpoint==0.11.1 tensorstore==0.1.68 rich dm_env seaborn",
-                "pip install --no-deps stoa-env==0.1.2 rlax==0.1.6 gymnax==0.0.9 mctx==0.0.71",
-            ),
+            install=_STOIX,
             program="peer_stoix_mz.py",
             script="stoix/systems/search/ff_mz.py",
             config="gymnax_cartpole_search.yaml",
@@ -125,5 +153,19 @@ PAIRS = {
             equal="128 steps, 4 epochs of 4 minibatches, EnvPool's Pong-v5, 84×84×4",
             different=_ATARI,
         ),
+        Pair(
+            name="stoix_ppo",
+            task="PPO on CartPole with Stoix's defaults, 2 threads of 16 environments",
+            install=_STOIX,
+            program="peer_stoix_ppo.py",
+            script="stoix/systems/ppo/sebulba/ff_ppo.py",
+            config="ppo_cartpole_relu.yaml",
+            equal="128 steps, 4 epochs of 16 minibatches, policy lag 1, two layers of 256 ReLU"
+            " units each for policy and value",
+            different="EnvPool 1.2 and 0.8, jax 0.10 and 0.5; ours writes rows and checkpoints; the"
+            " peer standardises advantages once per batch and clips two gradients, not one",
+        ),
+        _earl_acting("earl_acting", "fused"),
+        _earl_acting("earl_acting_stepped", "stepped"),
     )
 }

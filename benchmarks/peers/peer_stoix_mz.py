@@ -4,27 +4,15 @@ Stoix's own `learner_setup`, whose `learn` is called without its evaluation and 
 """
 
 import itertools
-import pathlib
-import sys
-from unittest import mock
 
-CHECKOUT = pathlib.Path(sys.argv[1]).resolve().parents[3]
-sys.path.insert(0, str(CHECKOUT))
-# Loggers that are not used here.
-for name in ("wandb", "neptune", "neptune.utils", "tensorboard_logger", "pandas", "pandas.io"):
-    sys.modules.setdefault(name, mock.MagicMock())
-for name in ("pandas.io.json", "pandas.io.json._normalize", "marl_eval", "marl_eval.json_tools"):
-    sys.modules.setdefault(name, mock.MagicMock())
-
-import flax.linen as nn  # noqa: E402
-import hydra  # noqa: E402
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from omegaconf import OmegaConf  # noqa: E402
-from stoix.networks.heads import CategoricalCriticHead  # noqa: E402
-from stoix.systems.search import ff_mz  # noqa: E402
-from stoix.utils import make_env  # noqa: E402
-from stoix.utils.total_timestep_checker import check_total_timesteps  # noqa: E402
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from peer_stoix import compose  # before Stoix, which it finds
+from stoix.networks.heads import CategoricalCriticHead
+from stoix.systems.search import ff_mz
+from stoix.utils import make_env
+from stoix.utils.total_timestep_checker import check_total_timesteps
 
 SIZE, NUM_BINS, LIMIT = 64, 51, 500.0
 NUM_UPDATES_PER_CALL = 10
@@ -83,12 +71,7 @@ def _scale_to_unit(latent):
 
 
 def _config():
-    configs = CHECKOUT / "stoix/configs"
-    with hydra.initialize_config_dir(str(configs / "default/anakin"), version_base="1.2"):
-        config = hydra.compose("default_ff_mz", [f"hydra.searchpath=[file://{configs}]"])
-    OmegaConf.set_struct(config, False)
-    for key, value in SETTINGS.items():
-        OmegaConf.update(config, key, value)
+    config = compose("anakin/default_ff_mz", SETTINGS)
     network = config.network
     network.wm_network = {"_target_": f"{__name__}.WorldModel"}
     # Ours shares one dense layer between policy and value: here it is the critic's.
