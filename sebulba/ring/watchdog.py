@@ -5,7 +5,6 @@ the run.
 """
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -23,9 +22,6 @@ from sebulba.ring.timing import (
 
 # Some adapters enforce the same limit; their error names the worker, so they get to raise first.
 _GRACE_S = 1.0
-# Between two checks, which otherwise take turns of a fraction of a second: the process was stopped,
-# by Ctrl-Z or a debugger, and none of its threads ran.
-_PAUSE_S = 5.0
 
 
 class WatchdogError(RuntimeError):
@@ -59,25 +55,19 @@ class Watchdog:
         """Take the threads to watch; `now` gives seconds on the clock of `WallClock.begin`."""
         self._watched = watched
         self._now = now
-        self._last_check = math.inf
-        self._continued = -math.inf  # when the process went on after it had been stopped
 
     def check(self) -> None:
-        """Check every thread; returns at once. Limits begin anew if the process was stopped.
+        """Check every thread; returns at once.
 
         Raises:
             WatchdogError: a thread exceeded its limit.
         """
         now = self._now()
-        if now - self._last_check > _PAUSE_S:
-            self._continued = now
-        self._last_check = now
         for thread in self._watched:
             current = thread.clock.current
             if current is None:
                 continue
             activity, since = current
-            since = max(since, self._continued)
             limit = thread.limits.get(activity)
             if limit is not None and now - since > limit.seconds + _GRACE_S:
                 error = WatchdogError(

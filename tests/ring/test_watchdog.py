@@ -46,20 +46,6 @@ def test_watchdog_names_the_thread_the_activity_the_time_and_the_key(time_now, a
     assert error.value.__notes__ == ["This happened in actor 1, cycle 7."]
 
 
-def test_the_time_in_which_the_process_was_stopped_does_not_count(time_now):
-    clock = WallClock()
-    watchdog = watch(clock, Timeouts(env_s=60.0).of_actor())
-    clock.begin(ENVIRONMENT)
-    watchdog.check()
-    begin = 1000.0  # after Ctrl-Z and `fg`
-    for second in range(62):
-        time_now.seconds = begin + second
-        watchdog.check()
-    time_now.seconds = begin + 62
-    with pytest.raises(WatchdogError, match=r"still running after 62\.0 s"):
-        watchdog.check()
-
-
 @pytest.mark.parametrize("how", ["waits", "compiles", "steps", "has no limit"])
 def test_watchdog_leaves_a_thread_alone_that(time_now, how):
     clock = WallClock()
