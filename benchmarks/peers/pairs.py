@@ -80,8 +80,8 @@ def _earl_acting(name: str, cycle: str) -> Pair:
         config="act_cartpole.yaml",
         own_flags=("--actor.cycle", cycle),
         equal="100 steps a cycle, five layers of 200 tanh units, one EnvPool thread per actor",
-        different="ours counts transitions, the peer reset rows too; EnvPool 1.2 and 0.8, jax 0.10"
-        " and 0.5",
+        different="ours counts transitions, the peer reset rows too; the peer queues trajectories"
+        " and writes no metrics; EnvPool 1.2 and 0.8, jax 0.10 and 0.5",
     )
 
 

@@ -55,11 +55,15 @@ def set_xla_flags() -> None:
 
 
 def set_num_cpu_threads(*, num_devices: int) -> None:
-    """Let XLA have a thread more than CPU devices, if there are fewer cores; for several hosts.
+    """Give XLA a second thread on a host with one core; call before JAX starts its backends.
 
-    Call before JAX starts its backends. XLA has as many threads as cores, and an update that waits
-    for other hosts slows acting down if there is only one: two hosts with one core each, whose
-    environments wait, made 6,000 to 9,000 env steps/s, and 10,600 with one thread more.
+    XLA starts as many threads as there are cores. With a single one, an update that waits for
+    other hosts slows acting down: two hosts with one core each, whose environments wait, made 6,000
+    to 9,000 env steps/s, and 10,600 with a second thread. A value of the user's is kept.
+
+    Args:
+        num_devices: CPU devices of this process; it gets a thread more than these, if it has no
+            more cores than these.
     """
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if (num_cores or 1) <= num_devices and _runs_on_cpu():

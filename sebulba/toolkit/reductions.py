@@ -11,10 +11,10 @@ learner device, for which each sends a message between the devices. The gradient
 pmap semantics is `psum`, so each device's gradient is the number of devices times its share, and
 the learner's average over devices is the gradient of the global value.
 
-`sum_share` and `mean_share` send nothing, except for the number of valid entries. They return what
-the device adds: the average over the devices, which the learner computes of losses, metrics and
-gradients in one message, is the sum or the mean over all of them. So they are for whatever enters
-the loss or the metrics linearly. Between hosts the latency of each message counts.
+`sum_share` and `mean_share` return another value on each device. The learner averages losses,
+metrics and gradients over the devices in one message, and the average of the shares is the sum or
+the mean over all devices. So shares may only be added, or multiplied by constants. They save a
+message each, which counts between hosts; only the number of valid entries needs one.
 """
 
 import chex

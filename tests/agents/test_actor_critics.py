@@ -294,3 +294,12 @@ def test_actor_state_is_split_over_the_devices_but_for_the_key():
     assert placed.key.sharding.is_fully_replicated
     for leaf in jax.tree.leaves(placed.memory):
         assert leaf.addressable_shards[0].data.shape[0] == NUM_ENVS // len(learners)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({"network": "mlp"}, True), ({"network": "relu_mlp"}, True), ({"network": "flat"}, False)],
+)
+def test_dense_layers_are_not_shared_by_policy_and_value(settings, expected):
+    networks = jax.eval_shape(make_agent("impala", **settings).init_networks, jax.random.key(0))
+    assert ("value_torso" in networks.params["params"]) == expected

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.errors import ConfigError
 from sebulba.toolkit.lstm import LSTMCore, LSTMState, join_past
 from sebulba.toolkit.policy_heads import CategoricalHead
 from sebulba.toolkit.settings import TorsoSettings
-from sebulba.toolkit.torsos import DeepTorso, ObservationTorso, check_network
+from sebulba.toolkit.torsos import DeepTorso, ObservationTorso
 from sebulba_agents.networks import ActorCritic
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
@@ -311,94 +310,3 @@ def equations(jaxpr):
         yield equation
         for inner in jax.extend.core.jaxprs_in_params(equation.params):
             yield from equations(inner)
-
-
-@pytest.mark.parametrize(
-    ("network", "shapes", "message"),
-    [
-        ("shallow", [(4,)], r"agent.network: shallow expects an image.* got .*\(4,\)"),
-        ("deep", [(4,), (2,)], r"got observations of \(4,\) and \(2,\)"),
-        ("shallow", [(4, 10, 10)], r"at least 20×20, got \(4, 10, 10\)"),
-        ("shallow", [(10, 30, 4)], r"at least 20×20, got \(10, 30, 4\)"),
-        ("dqn", [(4, 84, 84), (4, 35, 84)], r"at least 36×36, got \(4, 35, 84\)"),
-    ],
-)
-def test_a_network_that_cannot_take_the_observation_is_refused(network, shapes, message):
-    observation = [jax.ShapeDtypeStruct(shape, jnp.uint8) for shape in shapes]
-    with pytest.raises(ConfigError, match=message):
-        check_network(TorsoSettings(network, (8,)), observation)
-
-
-def test_networks_that_fit_are_accepted():
-    image = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
-    for network in ("small", "shallow", "dqn", "deep", "mlp", "relu_mlp", "flat"):
-        check_network(TorsoSettings(network, (8,)), image)
-        parts = {"image": image, "vector": jax.ShapeDtypeStruct((2,), jnp.float32)}
-        check_network(TorsoSettings(network, (8,)), parts)
-    check_network(
-        TorsoSettings("mlp", (8,)), {"a": image, "b": jax.ShapeDtypeStruct((), jnp.int32)}
-    )
-
-
-def features_of(network, observation):
-    torso = ObservationTorso(TorsoSettings(network, (8,)))
-    params = torso.init(jax.random.key(0), observation)
-    return torso.apply(params, observation), params.get("params", {})
-
-
-def test_the_shorter_of_first_and_last_axis_has_the_channels():
-    image = np.random.default_rng(0).integers(0, 256, (2, 3, 10, 12)).astype(np.uint8)
-    expected, params = features_of("small", jnp.asarray(image))
-    got, others = features_of("small", jnp.moveaxis(image, 1, -1))
-    assert params["small"]["Conv_0"]["kernel"].shape == (3, 3, 3, 16)
-    chex.assert_trees_all_equal(params, others)
-    np.testing.assert_array_equal(got, expected)
-
-
-def test_each_image_has_its_convolutions_and_the_other_leaves_one_mlp():
-    rng = np.random.default_rng(0)
-    images = [jnp.asarray(rng.random((2, 10, 10, 4), np.float32)) for _ in range(2)]
-    vector, number = jnp.ones((2, 3)), jnp.ones((2,), jnp.int32)
-    observation = {"cameras": tuple(images), "joints": vector, "level": number}
-    features, params = features_of("small", observation)
-    assert features.shape == (2, 128 + 128 + 8)
-    assert params.keys() == {"small", "small_1", "mlp"}
-    assert params["mlp"]["Dense_0"]["kernel"].shape == (3 + 1, 8)
-    for i in range(2):
-        changed = [image + 1.0 if i == j else image for j, image in enumerate(images)]
-        other, _ = features_of("small", observation | {"cameras": tuple(changed)})
-        assert (other != features).any()
-
-
-def test_the_layers_of_an_mlp_are_tanh_or_relu():
-    observation = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)), jnp.float32)
-    for network, activation in (("mlp", np.tanh), ("relu_mlp", lambda x: np.maximum(x, 0))):
-        features, params = features_of(network, observation)
-        layer = params["mlp"]["Dense_0"]
-        expected = activation(observation @ layer["kernel"] + layer["bias"][None])
-        np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_flat_is_every_leaf_as_it_is():
-    observation = (jnp.full((2, 1, 2), 255, jnp.uint8), jnp.array([3, 4], jnp.int32))
-    features, params = features_of("flat", observation)
-    np.testing.assert_array_equal(features, [[1, 1, 3], [1, 1, 4]])
-    assert params == {}
-
-
-@pytest.mark.parametrize("network", ["mlp", "small"])
-def test_layers_in_bfloat16_have_parameters_and_features_of_float32(network):
-    rng = np.random.default_rng(0)
-    image = jnp.asarray(rng.integers(0, 256, (2, 10, 10, 4)), jnp.uint8)
-    observation = {"image": image, "vector": jnp.asarray(rng.normal(size=(2, 3)), jnp.float32)}
-    torsos = [
-        ObservationTorso(TorsoSettings(network, (8,), dtype)) for dtype in ("float32", "bfloat16")
-    ]
-    params = torsos[0].init(jax.random.key(0), observation)
-    chex.assert_trees_all_equal(params, torsos[1].init(jax.random.key(0), observation))
-    full, half = (torso.apply(params, observation) for torso in torsos)
-    assert full.dtype == half.dtype == jnp.float32
-    error = jnp.linalg.norm(half - full) / jnp.linalg.norm(full)
-    assert 1e-4 < error < 0.03
-    grads = jax.grad(lambda params: jnp.sum(torsos[1].apply(params, observation)))(params)
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(grads))

@@ -23,7 +23,7 @@ from sebulba.process import EXIT_FAILED
 from sebulba.run import lifecycle
 from tests.conftest import HASTE
 from tests.evaluation.runs import tiny_config
-from tests.subprocesses import run_python
+from tests.subprocesses import environment, run_python
 
 
 @pytest.fixture
@@ -60,7 +60,8 @@ def test_no_flag_is_added_where_it_may_be_unknown(flags_of, how):
 def test_flags_are_set_by_importing_the_package():
     # Not by JAX: it has read them when a backend has started.
     program = "import os, sys, sebulba; print(os.environ['XLA_FLAGS'], 'jax' in sys.modules)"
-    assert run_python("-c", program).stdout.split()[-2:] == [str(FLAGS[0]), "False"]
+    variables = environment(XLA_FLAGS="")  # Without those that this process may have set itself.
+    assert run_python("-c", program, variables=variables).stdout.split() == [str(FLAGS[0]), "False"]
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def _wrong_period(
 
 
 def _unlike_descent(paths: list, *update: Any) -> str | None:
-    """Return what is wrong with the first leaf whose step is not its old value and its gradient's.
+    """Return what is wrong with the first leaf whose new value lacks its gradient or old value.
 
     Args:
         paths: of the leaves.
