@@ -178,6 +178,24 @@ class BufferAllocator:
         return self._allocate()
 
 
+def jit_on(
+    device: jax.Device, function: Callable[..., Any], *, donate_argnames: tuple[str, ...]
+) -> Callable[..., Any]:
+    """Return a jitted function of positional arguments that are on `device`, as its results are.
+
+    The types of networks from a single learner device name its mesh, and so would those of results
+    that follow from the networks. The second call, whose arguments are these results, would be
+    traced and compiled again. So arguments and results lose the mesh here, which costs nothing.
+    """
+    sharding = jax.sharding.SingleDeviceSharding(device)
+
+    @functools.wraps(function)
+    def without_mesh(*args: PyTree) -> PyTree:
+        return function(*jax.lax.with_sharding_constraint(args, sharding))
+
+    return jax.jit(without_mesh, donate_argnames=donate_argnames, out_shardings=sharding)
+
+
 def call_environment(name: str, call: Callable, *args: PyTree) -> Any:
     """Call into an environment; its exceptions become an `EnvironmentFault`."""
     try:

@@ -1,6 +1,7 @@
 """The fused act cycle: one jitted call with the environment inside it."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from sebulba.acting.act_cycle import (
     call_environment,
     check_finite,
     finish_rows,
+    jit_on,
 )
 from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
@@ -44,7 +46,6 @@ class FusedCycle:
         self._device = device
         self._is_whole_state = environment.is_whole_state
         self._restart = environment.restart if whole_episodes else None
-        sharding = jax.sharding.SingleDeviceSharding(device)
         self._env_state = jax.device_put(environment.state, device)
         self._allocate = allocate
         self._clock = clock
@@ -86,15 +87,10 @@ class FusedCycle:
             )
             return env_state, actor_state, fill_after_end(buffer, env_step)
 
-        # Networks from a single learner device carry its mesh, and so would all results. The second
-        # cycle, whose arguments are these results, would compile again.
-        self._cycle = jax.jit(
-            cycle, donate_argnames=("actor_state", "buffer"), out_shardings=sharding
-        )
-        self._act_episodes = jax.jit(
-            act_episodes, donate_argnames=("actor_state", "buffer"), out_shardings=sharding
-        )
-        self._finish = jax.jit(finish, donate_argnames=("buffer",), out_shardings=sharding)
+        compiled = functools.partial(jit_on, device)
+        self._cycle = compiled(cycle, donate_argnames=("actor_state", "buffer"))
+        self._act_episodes = compiled(act_episodes, donate_argnames=("actor_state", "buffer"))
+        self._finish = compiled(finish, donate_argnames=("buffer",))
         self._act_within = cycle
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:

@@ -14,6 +14,7 @@ from sebulba.acting.act_cycle import (
     call_environment,
     check_finite,
     finish_rows,
+    jit_on,
 )
 from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.acting.trajectory_buffer import Buffer
@@ -50,9 +51,7 @@ class StepFunctions:
         def finish(buffer, actor_state, statistics, env_step):
             return finish_rows(buffer, actor_state, statistics, env_step, tracker)
 
-        # Without `out_shardings` the second step would compile again: see `FusedCycle`.
-        sharding = jax.sharding.SingleDeviceSharding(device)
-        compiled = functools.partial(jax.jit, out_shardings=sharding)
+        compiled = functools.partial(jit_on, device)
         self.step: Callable = compiled(step, donate_argnames=("actor_state", "buffer"))
         self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
         self.fill_after_end: Callable = compiled(fill_after_end, donate_argnames=("buffer",))

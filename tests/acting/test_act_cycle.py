@@ -1,5 +1,7 @@
 """Act cycles: fused and stepped give the same rows, in place, compiled once."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from sebulba.acting.fused_cycle import FusedCycle
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.acting.trajectory_buffer import Buffer, append_choice
 from sebulba.config import EnvConfig
+from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.envs import make_environment
 from sebulba.ring.timing import WallClock
 from sebulba.types import EnvironmentSpec, Trajectory
@@ -28,11 +31,20 @@ GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
 class Cycles:
     """An act cycle, its carry and its environment."""
 
-    def __init__(self, env_config, kind, device=None, *, length=LENGTH, whole_episodes=False):
+    def __init__(
+        self,
+        env_config,
+        kind,
+        device=None,
+        *,
+        length=LENGTH,
+        whole_episodes=False,
+        agent_class=ToyAgent,
+    ):
         device = device or jax.devices()[0]
         self.environment = make_environment(env_config, num_envs=NUM_ENVS, seed=5)
         spec: EnvironmentSpec = self.environment.spec
-        agent = ToyAgent(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
+        agent = agent_class(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
         self.networks = jax.device_put(agent.init_networks(jax.random.key(2)), device)
         self.carry = init_carry(
             agent,
@@ -130,6 +142,31 @@ def test_actor_state_and_buffer_are_donated_and_results_are_not(kind):
     assert len(allocated) == 2
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(allocated))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(results))
+
+
+class TracedAgent(ToyAgent):
+    """Counts how often acting is traced; its state follows from the networks."""
+
+    num_traces = 0
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        TracedAgent.num_traces += 1
+        action, extras, state = super().act(networks, actor_state, env_step, greedy=greedy)
+        return action, extras, dataclasses.replace(state, count=state.count + 0 * action)
+
+
+@pytest.mark.parametrize("kind", ["fused", "stepped"])
+def test_acting_is_traced_once_with_the_networks_of_a_single_learner_device(kind):
+    """Their types name the learner's mesh, and those of an actor's first state do not."""
+    device = jax.devices()[1]
+    cycles = Cycles(CARTPOLE, kind, device=device, agent_class=TracedAgent)
+    sharding = LearnerDevices([device]).sharding(REPLICATED)
+    networks = jax.jit(lambda networks: networks, out_shardings=sharding)(cycles.networks)
+    cycles.networks = fetch_replicated(networks, device)
+    TracedAgent.num_traces = 0
+    for _ in range(3):
+        cycles.run()
+    assert TracedAgent.num_traces == 1
 
 
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
