@@ -226,6 +226,7 @@ class JaxEnvironment:
 def _reset_one(task: JaxTask, key: jax.Array) -> tuple[JaxEnvState, EnvStep]:
     key, reset_key = jax.random.split(key)
     task_state, observation = task.reset(reset_key)
+    task_state = jax.tree.map(_strongly_typed, task_state)
     false = jnp.zeros((), bool)
     state = JaxEnvState(
         task_state=task_state, key=key, elapsed=jnp.zeros((), jnp.int32), done=false
@@ -270,6 +271,14 @@ def _step_one(
         return jnp.where(state.done, if_done, otherwise)
 
     return jax.tree.map(choose, (reset_state, reset_step), (next_state, next_step))
+
+
+def _strongly_typed(leaf: Any) -> jax.Array:
+    """Return a leaf without a weak type, as of a Python number.
+
+    It would get a strong one in the first cycle, and the second would be compiled again.
+    """
+    return jnp.asarray(leaf, jnp.asarray(leaf).dtype)
 
 
 def _action_mask_of(task: JaxTask) -> Callable[[PyTree], jax.Array] | None:

@@ -131,8 +131,18 @@ def test_jax_suite_says_what_a_task_lacks(name, options, message):
         make(f"{__name__}:{name}", **options)
 
 
-def test_jax_suite_steps_without_compiling_again():
-    environment = make("Catch-v0")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WeaklyTyped(Countdown):
+    """Its first state is a Python number, as the times in gymnax's are."""
+
+    def reset(self, key):
+        _, observation = super().reset(key)
+        return self.start, observation
+
+
+@pytest.mark.parametrize("name", ["Catch-v0", f"{__name__}:WeaklyTyped"])
+def test_jax_suite_steps_without_compiling_again(name):
+    environment = make(name)
     environment.reset()
     for _ in range(3):
         environment.step(np.zeros(1, np.int32))
