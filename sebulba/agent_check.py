@@ -5,7 +5,7 @@ Shapes come from `jax.eval_shape`, so nothing is computed or compiled.
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -147,23 +147,31 @@ def env_step_shapes(run_spec: RunSpec) -> EnvStep:
     )
 
 
-def validate_sharded_state(sharded: PyTree, local: PyTree) -> None:
+def validate_sharded_state(
+    sharded: PyTree, local: PyTree, learner_devices: Sequence[jax.Device]
+) -> None:
     """Check that `shard_actor_state` kept every leaf and placed it on the learner devices.
 
     Args:
         sharded: the actor state that `shard_actor_state` returned.
         local: the actor state that it was given.
+        learner_devices: of this host.
 
     Raises:
         AgentError: a leaf is missing, has another shape or dtype, or is not on the learner devices.
     """
     _expect_same("shard_actor_state", sharded, local)
     for path, leaf in jax.tree_util.tree_leaves_with_path(sharded):
-        if not isinstance(leaf.sharding, NamedSharding):
+        is_there = leaf.sharding.device_set == set(learner_devices)
+        if not is_there or (len(learner_devices) > 1 and not _has_spec(leaf)):
             raise AgentError(
                 f"shard_actor_state: {_name(path)}: expected an array from `sharding.split` or"
                 f" `sharding.replicate`, got one on {leaf.sharding}"
             )
+
+
+def _has_spec(leaf: jax.Array) -> bool:
+    return isinstance(leaf.sharding, NamedSharding)
 
 
 def num_updates_of(agent: Agent, cycle: int) -> int:

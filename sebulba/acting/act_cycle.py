@@ -91,9 +91,7 @@ def init_carry(
 
     # Committed to the device, like the carry of later cycles: otherwise the second cycle would
     # compile again.
-    sharding = jax.sharding.SingleDeviceSharding(device)
-    key = jax.device_put(key, device)
-    actor_state, statistics = jax.jit(init, out_shardings=sharding)(networks, key)
+    actor_state, statistics = jit_on(device, init)(networks, jax.device_put(key, device))
     return ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
 
 
@@ -179,7 +177,7 @@ class BufferAllocator:
 
 
 def jit_on(
-    device: jax.Device, function: Callable[..., Any], *, donate_argnames: tuple[str, ...]
+    device: jax.Device, function: Callable[..., Any], *, donate_argnames: tuple[str, ...] = ()
 ) -> Callable[..., Any]:
     """Return a jitted function of positional arguments that are on `device`, as its results are.
 

@@ -112,7 +112,9 @@ class Actor:
         # Shapes never change, so checking the agent's sharding once is enough.
         if self.num_cycles == 0:
             validate_sharded_state(
-                self._learner_devices.share_of_host(final_state), result.final_state
+                self._learner_devices.share_of_host(final_state),
+                result.final_state,
+                self._learner_devices.devices,
             )
         self._ledger.collect(self.actor_id, env_steps)
         self.resume_point = dataclasses.replace(self._carry, actor_state=result.final_state)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.types import PyTree
@@ -88,7 +88,12 @@ class Mapped:
 
 def specs_of(tree: PyTree) -> PyTree:
     """Return the PartitionSpec of every array, which is on the learner devices."""
-    return jax.tree.map(lambda leaf: leaf.sharding.spec, tree)
+    return jax.tree.map(_spec_of, tree)
+
+
+def _spec_of(leaf: jax.Array) -> PartitionSpec:
+    # Other arrays are on a single learner device, where all specs mean the same.
+    return leaf.sharding.spec if isinstance(leaf.sharding, NamedSharding) else REPLICATED
 
 
 def is_jit_disabled() -> bool:

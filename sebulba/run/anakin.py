@@ -107,7 +107,9 @@ class Anakin:
         self._programs: dict[int, Callable[..., Any]] = {}  # by updates of a learner cycle
         self._max_cycles = 1  # of the next call; adapted to the time that calls take
         for actor in ring.actors:
-            validate_sharded_state(actor.initial_state, actor.resume_point.actor_state)
+            validate_sharded_state(
+                actor.initial_state, actor.resume_point.actor_state, self._learner_devices.devices
+            )
         self.take_from_actors()
 
     @property

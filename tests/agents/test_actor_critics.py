@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.agent_check import validate_agent, validate_sharded_state
+from sebulba.agent_check import AgentError, validate_agent, validate_sharded_state
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
@@ -290,10 +290,21 @@ def test_actor_state_is_split_over_the_devices_but_for_the_key():
     networks = agent.init_networks(jax.random.key(0))
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
     placed = agent.shard_actor_state(state, learners)
-    validate_sharded_state(placed, state)
+    validate_sharded_state(placed, state, jax.devices())
     assert placed.key.sharding.is_fully_replicated
     for leaf in jax.tree.leaves(placed.memory):
         assert leaf.addressable_shards[0].data.shape[0] == NUM_ENVS // len(learners)
+
+
+def test_an_actor_state_that_is_not_on_the_learner_devices_is_refused():
+    one, *others = jax.devices()
+    state = jax.device_put({"count": np.zeros(4, np.int32)}, one)
+    validate_sharded_state(state, state, [one])
+    for devices in ([one, others[0]], others[:1]):
+        with pytest.raises(AgentError, match=r"count.*expected an array from `sharding\.split` or"):
+            validate_sharded_state(state, state, devices)
+    elsewhere = jax.device_put(state, others[0])
+    assert validate_sharded_state(LearnerDevices([one]).split(elsewhere), elsewhere, [one]) is None
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,19 @@ def test_split_gives_each_device_its_environments():
         )
 
 
+def test_arrays_on_the_only_learner_device_stay_as_they_are():
+    device, other = jax.devices()[1:3]
+    learner_devices = LearnerDevices([device])
+    there = jax.device_put(np.arange(4, dtype=np.float32), device)
+    assert learner_devices.split(there) is there
+    assert learner_devices.replicate(there) is there
+    assert fetch_replicated(there, device) is there
+    for elsewhere in (np.asarray(there), jax.device_put(there, other)):
+        placed = learner_devices.split({"there": there, "elsewhere": elsewhere})
+        assert placed["elsewhere"].devices() == {device}
+        np.testing.assert_array_equal(placed["elsewhere"], there)
+
+
 def test_fetch_replicated_takes_the_devices_own_copy():
     learner_devices = LearnerDevices(jax.devices()[:2])
     placed = learner_devices.replicate(np.arange(3.0, dtype=np.float32))

@@ -4,7 +4,7 @@ import csv
 import json
 import threading
 
-from sebulba.config import EnvConfig
+from sebulba.config import EnvConfig, LearnerConfig
 from sebulba.config.loading import load_config
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
@@ -23,7 +23,8 @@ class FailingAgent(ToyAgent):
 
 
 def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):
-    config = make_config(tmp_path / "run")
+    # The actors take turns: a run may end before another actor has compiled, and has no rate then.
+    config = make_config(tmp_path / "run", learner=LearnerConfig(policy_lag=1))
     assert lifecycle.train(config) == 0
     path = tmp_path / "run"
     assert load_config(str(path / "config.yaml")) == config

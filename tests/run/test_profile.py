@@ -20,10 +20,11 @@ def test_a_trace_of_the_requested_cycles_names_its_regions(run_of, tmp_path):
     (trace,) = (tmp_path / "run" / "profile").rglob("*.trace.json.gz")
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     names = [event.get("name") for event in events]
-    # In lock-step the actor acts the cycle after an update.
     assert names.count("update") == 3
-    assert 2 <= names.count("act cycle") <= 3
-    assert 2 <= names.count("transfer") <= 3
+    # In lock-step an act cycle precedes each update. The first one may have begun before the trace,
+    # and the one after the last update may begin before the trace ends.
+    assert 2 <= names.count("act cycle") <= 4
+    assert 2 <= names.count("transfer") <= 4
     assert not list(run_of("impala").glob("profile"))
 
 
