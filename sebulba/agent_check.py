@@ -163,15 +163,12 @@ def validate_sharded_state(
     _expect_same("shard_actor_state", sharded, local)
     for path, leaf in jax.tree_util.tree_leaves_with_path(sharded):
         is_there = leaf.sharding.device_set == set(learner_devices)
-        if not is_there or (len(learner_devices) > 1 and not _has_spec(leaf)):
+        has_spec = len(learner_devices) == 1 or isinstance(leaf.sharding, NamedSharding)
+        if not (is_there and has_spec):
             raise AgentError(
                 f"shard_actor_state: {_name(path)}: expected an array from `sharding.split` or"
                 f" `sharding.replicate`, got one on {leaf.sharding}"
             )
-
-
-def _has_spec(leaf: jax.Array) -> bool:
-    return isinstance(leaf.sharding, NamedSharding)
 
 
 def num_updates_of(agent: Agent, cycle: int) -> int:

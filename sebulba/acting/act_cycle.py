@@ -179,7 +179,7 @@ class BufferAllocator:
 def jit_on(
     device: jax.Device, function: Callable[..., Any], *, donate_argnames: tuple[str, ...] = ()
 ) -> Callable[..., Any]:
-    """Return a jitted function of positional arguments that are on `device`, as its results are.
+    """Jit a function whose arguments and results are on one device; call it with positions only.
 
     The types of networks from a single learner device name its mesh, and so would those of results
     that follow from the networks. The second call, whose arguments are these results, would be

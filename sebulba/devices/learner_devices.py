@@ -22,7 +22,7 @@ class LearnerDevices:
     A host places its arrays on its own devices, without communication, as its share of a global
     array. A split axis is `num_hosts` times as long in the global array. Replicated arrays may
     differ between hosts, since each device uses its own buffer: actor ids and keys do. With a
-    single learner device, arrays that an actor has on it are placed already, as they are.
+    single learner device, `split` and `replicate` return arrays that are on it as they are.
     """
 
     def __init__(

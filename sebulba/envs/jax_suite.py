@@ -274,9 +274,9 @@ def _step_one(
 
 
 def _strongly_typed(leaf: Any) -> jax.Array:
-    """Return a leaf without a weak type, as of a Python number.
+    """Return a leaf as an array whose type is not weak; that of a Python number is.
 
-    It would get a strong one in the first cycle, and the second would be compiled again.
+    The first cycle would return it with a strong type, and the second would be compiled again.
     """
     return jnp.asarray(leaf, jnp.asarray(leaf).dtype)
 
