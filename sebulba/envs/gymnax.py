@@ -4,8 +4,9 @@ Uses gymnax 1.0.1's `step_env` and `is_truncated`: no autoreset, and truncation 
 termination.
 """
 
+import colorsys
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -67,6 +68,12 @@ class GymnaxTask:
         observation, state = self._environment.reset_env(key, self._params)
         return _as_arrays(state), _as_arrays(observation)
 
+    @property
+    def render(self) -> Callable[[PyTree], np.ndarray] | None:
+        """A function that draws a state as uint8 `[H, W, 3]`; None unless it is seen as a grid."""
+        shapes = [leaf.shape for leaf in jax.tree.leaves(self.observation)]
+        return self._draw if len(shapes) == 1 and len(shapes[0]) in (2, 3) else None
+
     def step(
         self, state: PyTree, action: jax.Array, key: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
@@ -85,6 +92,16 @@ class GymnaxTask:
             terminated,
             truncated & ~terminated,
         )
+
+    def _draw(self, state: PyTree) -> np.ndarray:
+        """Draw one pixel per cell, and each plane of the grid in a colour of its own."""
+        grid = np.asarray(self._environment.get_obs(state, self._params))
+        planes = grid.reshape(*grid.shape[:2], -1)
+        frame = np.zeros((*planes.shape[:2], 3), np.uint8)
+        for i in reversed(range(planes.shape[-1])):  # the first, usually the player, is on top
+            colour = colorsys.hsv_to_rgb(i / planes.shape[-1], 0.7, 1.0)
+            frame[planes[..., i] != 0] = np.uint8(255 * np.asarray(colour))
+        return frame
 
 
 def _as_arrays(tree: PyTree) -> PyTree:

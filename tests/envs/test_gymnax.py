@@ -69,6 +69,25 @@ def test_other_environments_step(name):
     assert not row.is_first.any()
 
 
+def test_a_grid_is_drawn_with_a_colour_per_plane():
+    environment = make_env("Breakout-MinAtar")
+    row = environment.reset()
+    frame = environment.render()
+    assert frame.shape == (10, 10, 3) and frame.dtype == np.uint8
+    planes = row.observation[0]
+    np.testing.assert_array_equal(frame.any(axis=-1), planes.any(axis=-1))
+    paddle = frame[planes[..., 0] == 1]
+    bricks = frame[(planes[..., 3] == 1) & ~planes[..., :3].any(axis=-1)]  # the ball is on top
+    assert len(np.unique(bricks, axis=0)) == 1 and not (paddle == bricks[0]).all()
+
+
+def test_a_vector_cannot_be_drawn():
+    environment = make_env("CartPole-v1")
+    environment.reset()
+    with pytest.raises(ConfigError, match="cannot be rendered"):
+        environment.render()
+
+
 def test_unknown_names_suggest_similar_ones():
     assert "CartPole-v1" in ids()
     with pytest.raises(ConfigError, match="did you mean CartPole-v1"):
