@@ -22,6 +22,9 @@ from sebulba.ring.timing import (
 
 # Some adapters enforce the same limit; their error names the worker, so they get to raise first.
 _GRACE_S = 1.0
+# Checks are less than a second apart. After a longer gap the process had been stopped (Ctrl-Z,
+# SIGSTOP, a frozen container), and no thread could work.
+_LONGEST_GAP_S = 5.0
 
 
 class WatchdogError(RuntimeError):
@@ -55,24 +58,30 @@ class Watchdog:
         """Take the threads to watch; `now` gives seconds on the clock of `WallClock.begin`."""
         self._watched = watched
         self._now = now
+        self._last_check = now()
+        self._stops: list[tuple[float, float]] = []  # the end and the seconds of each stop
 
     def check(self) -> None:
-        """Check every thread; returns at once.
+        """Check every thread; returns at once. Time in which the process was stopped is not counted.
 
         Raises:
             WatchdogError: a thread exceeded its limit.
         """
         now = self._now()
+        if (gap := now - self._last_check) > _LONGEST_GAP_S:
+            self._stops.append((now, gap))
+        self._last_check = now
         for thread in self._watched:
             current = thread.clock.current
             if current is None:
                 continue
             activity, since = current
             limit = thread.limits.get(activity)
-            if limit is not None and now - since > limit.seconds + _GRACE_S:
+            seconds = now - since - sum(stop for end, stop in self._stops if end > since)
+            if limit is not None and seconds > limit.seconds + _GRACE_S:
                 error = WatchdogError(
-                    f"{thread.name}: {activity} still running after {now - since:.1f} s; the limit"
-                    f" is {limit.seconds:g} s ({limit.config_key})"
+                    f"{thread.name}: {activity} still running after {seconds:.1f} s; the limit is"
+                    f" {limit.seconds:g} s ({limit.config_key})"
                 )
                 error.add_note(f"{PLACE} {thread.place()}.")
                 raise error

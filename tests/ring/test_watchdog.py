@@ -29,14 +29,19 @@ def watch(clock, limits):
     return Watchdog([watched], now=lambda: timing.time.perf_counter())
 
 
+def check_each_second_until(watchdog, time_now, seconds):
+    while time_now.seconds < seconds:
+        time_now.seconds = min(time_now.seconds + 1.0, seconds)
+        watchdog.check()
+
+
 @pytest.mark.parametrize("activity", [ACT, ENVIRONMENT])
 def test_watchdog_names_the_thread_the_activity_the_time_and_the_key(time_now, activity):
     clock = WallClock()
-    watchdog = watch(clock, Timeouts(env_s=60.0).of_actor())
     time_now.seconds = 100.0
+    watchdog = watch(clock, Timeouts(env_s=60.0).of_actor())
     clock.begin(activity)
-    time_now.seconds = 160.9
-    watchdog.check()
+    check_each_second_until(watchdog, time_now, 160.9)
     time_now.seconds = 162.0
     with pytest.raises(WatchdogError) as error:
         watchdog.check()
@@ -67,6 +72,7 @@ def test_watchdog_applies_the_learners_limit_to_collectives(time_now, activity):
     clock = WallClock()
     watchdog = watch(clock, Timeouts(update_s=5.0).of_learner())
     clock.begin(activity)
+    check_each_second_until(watchdog, time_now, 6.0)
     time_now.seconds = 7.0
     expected = rf"{activity} still running after 7\.0 s; .* \(learner\.update_timeout_s\)"
     with pytest.raises(WatchdogError, match=expected):
@@ -79,8 +85,31 @@ def test_5_watchdog_limits_compilation(time_now, limits):
     clock = WallClock()
     watchdog = watch(clock, limits(Timeouts(env_s=1.0, update_s=1.0, compile_s=100.0)))
     clock.begin(COMPILE)
-    time_now.seconds = 100.0
-    watchdog.check()
+    check_each_second_until(watchdog, time_now, 100.0)
     time_now.seconds = 102.0
     with pytest.raises(WatchdogError, match=r"the limit is 100 s \(run\.compile_timeout_s\)"):
+        watchdog.check()
+
+
+def test_watchdog_does_not_count_the_time_of_a_stopped_process(time_now):
+    clock = WallClock()
+    watchdog = watch(clock, Timeouts(env_s=60.0).of_actor())
+    clock.begin(ENVIRONMENT)
+    check_each_second_until(watchdog, time_now, 40.0)
+    time_now.seconds += 10_000.0  # stopped, so nothing checked
+    check_each_second_until(watchdog, time_now, 10_060.0)
+    time_now.seconds = 10_063.0
+    with pytest.raises(WatchdogError, match="still running after 62.0 s"):
+        watchdog.check()
+
+
+def test_watchdog_counts_all_time_of_a_call_that_began_after_a_stop(time_now):
+    clock = WallClock()
+    watchdog = watch(clock, Timeouts(env_s=5.0).of_actor())
+    time_now.seconds = 1_000.0
+    watchdog.check()
+    clock.begin(ENVIRONMENT)
+    check_each_second_until(watchdog, time_now, 1_006.0)
+    time_now.seconds = 1_007.0
+    with pytest.raises(WatchdogError, match="still running after 7.0 s"):
         watchdog.check()
