@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results_curve import draw
+from benchmarks.interquartile import interquartile_mean, interval
+from benchmarks.results_curve import Curves, draw
 from sebulba.tools.report.runs import Run, read_run
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs"
 _BY_HAND = pathlib.Path(__file__).with_name("results_by_hand.md")
 _MAX_POINTS = 60
-_NUM_RESAMPLES = 10_000
 _HEADER = """# Results
 
 <!-- Written by `python -m benchmarks.results`; edit benchmarks/results_by_hand.md instead. -->
@@ -42,6 +42,10 @@ Figures of other systems for the same tasks and numbers of env steps:
 
 | config | ours | ours without noise | other system | its return | how it was measured |
 |---|---|---|---|---|---|
+"""
+_CURVES = """
+Learning curves: the interquartile mean over the seeds, with its 95 % bootstrap interval. The wall
+time is that of each config's fastest seed, since the machine did other work at the same time.
 """
 _COMMANDS = """
 The command of the first seed of each row:
@@ -102,12 +106,13 @@ def write_page(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, str]:
     """Return the text of the page and of its pictures, by path."""
     groups = read_records(folder)
     files = {
-        folder / "results" / f"{name}.svg": draw(name, [each["curve"] for each in records])
-        for name, records in groups.items()
+        folder / "results" / f"{_file_name(task)}.svg": draw(task, curves)
+        for task, curves in _curves_by_task(groups).items()
     }
     rows = "".join(_table_row(name, records) for name, records in groups.items())
-    curves = "".join(
-        f"\n![Return of {name} over env steps](results/{name}.svg)\n" for name in groups
+    curves = _CURVES + "".join(
+        f"\n![Returns in {task} over env steps and wall time](results/{_file_name(task)}.svg)\n"
+        for task in _curves_by_task(groups)
     )
     commands = "".join(
         f"python -m sebulba.train {shlex.join(map(_shipped, records[0]['arguments']))}\n"
@@ -134,20 +139,17 @@ def read_records(folder: pathlib.Path = FOLDER) -> dict[str, list[dict[str, Any]
     return {name: sorted(each, key=lambda x: x["seed"]) for name, each in sorted(groups.items())}
 
 
-def interquartile_mean(values: Sequence[float]) -> float:
-    """Return the mean without the lowest and the highest quarter (Agarwal et al. 2021)."""
-    cut = len(values) // 4
-    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
+def _curves_by_task(groups: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Curves]]:
+    """Return the curves of all configs for the same environment, by its ID."""
+    tasks: dict[str, dict[str, Curves]] = {}
+    for name, records in groups.items():
+        curves = [each["curve"] for each in records]
+        tasks.setdefault(records[0]["config"]["env.id"], {})[name] = curves
+    return tasks
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of the interquartile mean."""
-    rng = np.random.default_rng(0)
-    drawn = np.sort(rng.choice(values, (_NUM_RESAMPLES, len(values))), axis=1)
-    cut = len(values) // 4
-    means = drawn[:, cut : len(values) - cut].mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
+def _file_name(task: str) -> str:
+    return task.lower().replace("/", "-")
 
 
 def _table_row(name: str, records: list[dict[str, Any]]) -> str:
