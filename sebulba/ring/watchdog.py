@@ -62,7 +62,7 @@ class Watchdog:
         self._stops: list[tuple[float, float]] = []  # the end and the seconds of each stop
 
     def check(self) -> None:
-        """Check every thread; returns at once. Time in which the process was stopped is not counted.
+        """Check every thread; returns at once. Time of a stopped process is not counted.
 
         Raises:
             WatchdogError: a thread exceeded its limit.

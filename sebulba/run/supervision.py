@@ -125,27 +125,36 @@ class Supervisor:
             if ended == name:
                 return
 
-    def join(self, deadline_s: float) -> None:
+    def join(
+        self, deadline_s: float, *, awaits_compilation: Callable[[], bool] = lambda: False
+    ) -> None:
         """Wait for all threads; the deques must be closed.
 
         A thread in an activity that took longer before, such as the update of a large network, is
         not stuck, and gets twice that time.
+
+        Args:
+            deadline_s: the time that the threads have.
+            awaits_compilation: whether a thread that compiles has this time after it, too; asked
+                several times a second.
 
         Raises:
             StuckError: some did not end in time; the stacks of all threads go to stderr.
         """
         deadline = time.perf_counter() + deadline_s
         for thread, clock in self._threads.items():
-            while (left := max(deadline, _usual_end(clock)) - time.perf_counter()) > 0:
-                thread.join(min(left, _POLL_S))
-                if not thread.is_alive():
+            while thread.is_alive():
+                if _is_compiling(clock) and awaits_compilation():
+                    deadline = max(deadline, time.perf_counter() + deadline_s)
+                left = max(deadline, _usual_end(clock)) - time.perf_counter()
+                if left <= 0:
                     break
+                thread.join(min(left, _POLL_S))
         stuck = [thread for thread in self._threads if thread.is_alive()]
         if not stuck:
             return
         names = " and ".join(thread.name for thread in stuck)
-        activities = [self._threads[thread].current for thread in stuck]
-        if all(current is not None and current[0] == COMPILE for current in activities):
+        if all(_is_compiling(self._threads[thread]) for thread in stuck):
             raise StuckError(f"{names} still compiling after {deadline_s:g} s", is_compiling=True)
         self._dump_stacks()
         raise StuckError(f"{names} did not end within {deadline_s:g} s")
@@ -156,6 +165,11 @@ class Supervisor:
             with suppress(OSError, ValueError):
                 faulthandler.dump_traceback(sys.__stderr__ or 2)
         self._has_dumped = True
+
+
+def _is_compiling(clock: WallClock) -> bool:
+    current = clock.current
+    return current is not None and current[0] == COMPILE
 
 
 def _usual_end(clock: WallClock) -> float:
@@ -219,18 +233,27 @@ def run_threads(
     watchdog: Watchdog,
 ) -> None:
     """Run the ring to its end in threads, of which the first is the learner's."""
-    supervisor = Supervisor()
+    supervisor, run_end = Supervisor(), ring.run_end
     deadline_s = _STOP_DEADLINE_S
+
+    def awaits_compilation() -> bool:
+        """Whether an actor may go on compiling: the run has reached its goal and is to be saved."""
+        if run_end.goal and not run_end.is_interrupted:
+            with suppress(WatchdogError):
+                watchdog.check()
+                return True
+        return False
+
     try:
         for thread in threads:
             supervisor.start(thread)
-        supervisor.wait_for("learner", ring.run_end, on_poll, watchdog)
+        supervisor.wait_for("learner", run_end, on_poll, watchdog)
     except WatchdogError:
         deadline_s = _STOP_DEADLINE_OF_STUCK_S
         raise
     finally:
         ring.close()
-        supervisor.join(deadline_s)
+        supervisor.join(deadline_s, awaits_compilation=awaits_compilation)
         ring.ledger.discard_in_flight()
 
 

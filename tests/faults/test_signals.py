@@ -1,6 +1,7 @@
 """Signals that stop a run, once and twice."""
 
 import ctypes
+import itertools
 import signal
 import threading
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import UPDATE, WallClock
+from sebulba.ring.timing import COMPILE, UPDATE, WallClock
 from sebulba.ring.watchdog import Watchdog
 from sebulba.run import supervision
 from sebulba.storage.checkpoints.restore import steps_in
@@ -91,3 +92,30 @@ def test_a_stop_waits_for_an_update_that_takes_no_longer_than_before(longest_s):
     finally:
         released.set()
         timer.cancel()
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_run_at_its_goal_waits_for_an_actor_that_compiles(awaits):
+    """Without the actor's state, the last learner cycles would not be saved."""
+    released = threading.Event()
+    clock = WallClock()
+    clock.begin(COMPILE)
+    supervisor = supervision.Supervisor()
+    supervisor.start(
+        supervision.Thread(name="actor 0", target=released.wait, place=lambda: "act", clock=clock)
+    )
+    polls = itertools.count()
+
+    def awaits_compilation():
+        if awaits and next(polls) == 2:
+            released.set()
+        return awaits
+
+    try:
+        if awaits:
+            supervisor.join(1e-3, awaits_compilation=awaits_compilation)
+        else:
+            with pytest.raises(supervision.StuckError, match="actor 0 still compiling"):
+                supervisor.join(1e-3, awaits_compilation=awaits_compilation)
+    finally:
+        released.set()

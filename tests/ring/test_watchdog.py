@@ -99,7 +99,7 @@ def test_watchdog_does_not_count_the_time_of_a_stopped_process(time_now):
     time_now.seconds += 10_000.0  # stopped, so nothing checked
     check_each_second_until(watchdog, time_now, 10_060.0)
     time_now.seconds = 10_063.0
-    with pytest.raises(WatchdogError, match="still running after 62.0 s"):
+    with pytest.raises(WatchdogError, match=r"still running after 62\.0 s"):
         watchdog.check()
 
 
@@ -111,5 +111,5 @@ def test_watchdog_counts_all_time_of_a_call_that_began_after_a_stop(time_now):
     clock.begin(ENVIRONMENT)
     check_each_second_until(watchdog, time_now, 1_006.0)
     time_now.seconds = 1_007.0
-    with pytest.raises(WatchdogError, match="still running after 7.0 s"):
+    with pytest.raises(WatchdogError, match=r"still running after 7\.0 s"):
         watchdog.check()
