@@ -9,12 +9,13 @@ import argparse
 import json
 import pathlib
 
-import numpy as np
+import jax
 import yaml
 
 from benchmarks.results import FOLDER
+from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.checkpoints.manifest import ARRAYS, MANIFEST, Manifest
-from sebulba.storage.checkpoints.restore import find_step
+from sebulba.storage.checkpoints.restore import find_step, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
 
 POLICIES = FOLDER / "results" / "policies"
@@ -26,31 +27,32 @@ def keep(run_dir: pathlib.Path, target: pathlib.Path) -> int:
 
     Args:
         run_dir: of the run.
-        target: of the policy; made or overwritten.
+        target: of the policy.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
     """
     step = find_step((run_dir / CHECKPOINTS).resolve(), "latest")
-    source = run_dir / CHECKPOINTS / str(step)
-    manifest = Manifest.from_json(json.loads((source / MANIFEST).read_bytes()))
-    names = [name for name in manifest.leaves if name.startswith(_NETWORKS)]
-    kept = Manifest(
-        step=step,
-        score=manifest.score,
-        meta={
-            "learner": manifest.meta["learner"],
-            "progress": {"env_steps": manifest.meta["progress"]["env_steps"]},
-        },
-        leaves={name: manifest.leaves[name] for name in names},
-        crc32={name: manifest.crc32[name] for name in names},
-    )
-    folder = target / CHECKPOINTS / str(step)
-    folder.mkdir(parents=True, exist_ok=True)
-    with np.load(source / ARRAYS) as arrays:
-        np.savez(folder / ARRAYS, **{name: arrays[name] for name in names})
-    (folder / MANIFEST).write_text(json.dumps(kept.to_json(), indent=1) + "\n")
+    path = run_dir / CHECKPOINTS / str(step) / MANIFEST
+    manifest = Manifest.from_json(json.loads(path.read_bytes()))
+    like = {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        for name, leaf in manifest.leaves.items()
+        if name.startswith(_NETWORKS)
+    }
+    networks, meta = restore(run_dir / CHECKPOINTS, step, like, partial=True)
+    kept = {
+        "learner": meta["learner"],
+        "progress": {"env_steps": meta["progress"]["env_steps"]},
+    }
+    checkpointer = Checkpointer(target / CHECKPOINTS, keep=1)
+    checkpointer.save(step, networks, kept, score=manifest.score)
+    checkpointer.close()
+    checkpointer.check_for_errors()
     config = yaml.safe_load((run_dir / CONFIG).read_text())
     config["run_dir"] = None  # a path of one machine
     (target / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
-    return (folder / ARRAYS).stat().st_size
+    return (target / CHECKPOINTS / str(step) / ARRAYS).stat().st_size
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.interquartile import interquartile_mean, interval
 from benchmarks.results_curve import Curves, draw
+from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean
 from sebulba.tools.report.runs import Run, read_run
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs"
@@ -105,14 +105,15 @@ def make_record(run: Run, *, commit: str) -> dict[str, Any]:
 def write_page(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, str]:
     """Return the text of the page and of its pictures, by path."""
     groups = read_records(folder)
+    tasks = _curves_by_task(groups)
     files = {
         folder / "results" / f"{_file_name(task)}.svg": draw(task, curves)
-        for task, curves in _curves_by_task(groups).items()
+        for task, curves in tasks.items()
     }
     rows = "".join(_table_row(name, records) for name, records in groups.items())
     curves = _CURVES + "".join(
         f"\n![Returns in {task} over env steps and wall time](results/{_file_name(task)}.svg)\n"
-        for task in _curves_by_task(groups)
+        for task in tasks
     )
     commands = "".join(
         f"python -m sebulba.train {shlex.join(map(_shipped, records[0]['arguments']))}\n"
@@ -157,13 +158,14 @@ def _table_row(name: str, records: list[dict[str, Any]]) -> str:
     final = [each["final_episode_return_mean"] for each in summaries]
     best = [each["best_episode_return_mean"] for each in summaries]
     steps = [each["env_steps"] for each in summaries]
-    config, (low, high) = records[0]["config"], interval(final)
+    config = records[0]["config"]
+    low, high = bootstrap_interval(np.array(final), seed=0)
     cells = (
         f"`{name}`",
         f"{config['env.suite']} {config['env.id']}",
         ", ".join(str(each["seed"]) for each in records),
         f"{min(steps):,} – {max(steps):,}" if min(steps) < max(steps) else f"{steps[0]:,}",
-        f"{interquartile_mean(final):.2f} [{low:.2f}, {high:.2f}]",
+        f"{interquartile_mean(np.array(final)):.2f} [{low:.2f}, {high:.2f}]",
         f"{min(best):.2f} – {max(best):.2f}",
         f"{max(each['wall_time_s'] for each in summaries):,.0f} s",
         ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in records)),
@@ -180,7 +182,7 @@ def _peers(folder: pathlib.Path, groups: dict[str, list[dict[str, Any]]]) -> str
             finals = [
                 each["summary"]["final_episode_return_mean"] for each in groups[peer["config"]]
             ]
-            own = f"{interquartile_mean(finals):,.1f}"
+            own = f"{interquartile_mean(np.array(finals)):,.1f}"
             name = f"`{peer['config']}`"
             greedy = _greedy(folder / "results" / "records" / peer["config"])
             cells = (name, own, greedy, peer["system"], peer["return"], peer["how"])
@@ -192,7 +194,7 @@ def _greedy(directory: pathlib.Path) -> str:
     """Return the interquartile mean over seeds of evaluations in the directory of the records."""
     files = sorted(directory.glob("evaluation-*.json"))
     means = [json.loads(path.read_text())["statistics"]["return_mean"] for path in files]
-    return f"{interquartile_mean(means):,.1f}" if means else "–"
+    return f"{interquartile_mean(np.array(means)):,.1f}" if means else "–"
 
 
 def _without_run_dir(command: Sequence[str]) -> Iterator[str]:

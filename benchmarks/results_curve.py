@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.interquartile import interquartile_mean, interval
+from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean
 
 Curves = Sequence[Sequence[Sequence[float]]]
 """Of each seed, points of env steps, wall time in seconds and return."""
@@ -50,8 +50,8 @@ def _band(curves: Curves) -> np.ndarray:
     first, last = max(line[0, 0] for line in lines), min(line[-1, 0] for line in lines)
     steps = np.linspace(first, last, _NUM_POINTS)
     values = np.stack([np.interp(steps, line[:, 0], line[:, 2]) for line in lines], axis=1)
-    bounds = [interval(each) for each in values]
-    return np.stack([steps, [interquartile_mean(each) for each in values], *np.transpose(bounds)])
+    bounds = [bootstrap_interval(each, seed=0) for each in values]
+    return np.stack([steps, interquartile_mean(values), *np.transpose(bounds)])
 
 
 def _minutes(curves: Curves, env_steps: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 def bootstrap_interval(values: np.ndarray, *, seed: int) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of the interquartile mean of `[n]` values.
 
-    The method of Agarwal et al. 2021 (arXiv 2108.13264, section 4.1), over episodes, not runs.
+    The method of Agarwal et al. 2021 (arXiv 2108.13264, section 4.1).
     """
     rng = np.random.default_rng(seed)
     resampled = rng.choice(values, size=(_RESAMPLES, len(values)))

@@ -22,8 +22,8 @@ from sebulba.ring.timing import (
 
 # Some adapters enforce the same limit; their error names the worker, so they get to raise first.
 _GRACE_S = 1.0
-# Checks are less than a second apart. After a longer gap the process had been stopped (Ctrl-Z,
-# SIGSTOP, a frozen container), and no thread could work.
+# Checks are usually 0.2 s apart. After a gap this long the process has probably been stopped
+# (Ctrl-Z, SIGSTOP, a frozen container); if not, a hang is noticed later by the length of the gap.
 _LONGEST_GAP_S = 5.0
 
 

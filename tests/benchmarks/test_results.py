@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from benchmarks import results
-from benchmarks.interquartile import interquartile_mean, interval
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -15,13 +14,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 def test_the_page_and_its_pictures_are_what_the_records_give():
     for path, text in results.write_page().items():
         assert path.read_text() == text, f"run python -m benchmarks.results: {path.name}"
-
-
-def test_interquartile_mean_leaves_out_a_quarter_on_each_side():
-    assert interquartile_mean([1.0, 100.0, 2.0, 3.0]) == 2.5
-    assert interquartile_mean([3.0, 1.0, 5.0]) == 3.0
-    low, high = interval([1.0, 2.0, 3.0, 4.0, 100.0])
-    assert 1.0 <= low < interquartile_mean([1.0, 2.0, 3.0, 4.0, 100.0]) < high <= 100.0
 
 
 def test_a_record_holds_the_config_the_command_and_a_thin_curve(tmp_path, monkeypatch):
