@@ -1,5 +1,6 @@
 """JAX at its strictest, on several virtual CPU devices, for every test."""
 
+import gc
 import os
 import pathlib
 import threading
@@ -28,6 +29,12 @@ HASTE = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")  # not for what computes
 CACHE = pathlib.Path(__file__).parent.parent / ".pytest_cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def pytest_collection_finish():
+    # Tracing makes millions of objects, and no test needs to find those of the imports again.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture
