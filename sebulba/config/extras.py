@@ -3,6 +3,7 @@
 EXTRAS: dict[str, str] = {
     "ale_py": "atari",
     "gymnax": "gymnax",
+    "jumanji": "jumanji",
     "mctx": "search",
     "mujoco": "mujoco",
     "pgx": "pgx",

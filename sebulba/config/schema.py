@@ -12,7 +12,8 @@ class EnvConfig:
     """The environment."""
 
     suite: str = "envpool"
-    """Environment adapter: envpool, ale, gymnasium, gymnax, jax, pgx, or module:function."""
+    """Environment adapter: envpool, ale, gymnasium, gymnax, jax, jumanji, pgx, or
+    module:function."""
     id: str = "CartPole-v1"
     """Environment ID within the suite."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)

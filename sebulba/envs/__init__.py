@@ -26,6 +26,7 @@ SUITES: dict[str, str] = {
     "gymnasium": "sebulba.envs.gymnasium:make",
     "gymnax": "sebulba.envs.gymnax:make",
     "jax": "sebulba.envs.jax_suite:make",
+    "jumanji": "sebulba.envs.jumanji:make",
     "pgx": "sebulba.envs.pgx:make",
 }
 """The factory of each suite, as `module:function`: `(config, *, num_envs, seed) -> Environment`.
@@ -39,6 +40,7 @@ PACKAGES: dict[str, str] = {
     "envpool": "envpool",
     "gymnasium": "gymnasium",
     "gymnax": "gymnax",
+    "jumanji": "jumanji",
     "pgx": "pgx",
 }
 """The package that provides a suite's environments; other suites are part of Sebulba."""
@@ -78,7 +80,8 @@ def _wrappers(config: EnvConfig, make: Callable[..., Environment]) -> dict[str, 
         raise ConfigError(
             f"env.wrappers: {config.suite} steps its environments as a batch, which no wrapper can"
             " be put around. Remove env.wrappers and use env.options, or choose a suite with"
-            " wrappers: gymnasium (Gymnasium wrappers), jax, gymnax or pgx (wrappers of JAX tasks)"
+            " wrappers: gymnasium (Gymnasium wrappers), jax, gymnax, jumanji or pgx (wrappers of"
+            " JAX tasks)"
         )
     return {"wrappers": load_wrappers(config.wrappers)}
 

@@ -1,0 +1,155 @@
+"""Jumanji: puzzles and planning problems in JAX, batched by `jax_suite`.
+
+Observations are dicts of float arrays: an integer with bounds becomes a one-hot vector, the field
+`action_mask` becomes `EnvStep.action_mask`, and `step_count` is left out, since a time limit
+truncates here. Actions of several components are numbered row by row as one `Discrete`.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import jumanji
+import numpy as np
+from jumanji import specs
+
+from sebulba.config import EnvConfig
+from sebulba.envs.jax_suite import JaxEnvironment, take_step_limit, wrap
+from sebulba.envs.jax_tasks import TaskStep
+from sebulba.envs.lookup import first_line, refuse_options
+from sebulba.envs.wrappers import Wrapper
+from sebulba.errors import ConfigError, did_you_mean
+from sebulba.pytree import pytree_dataclass
+from sebulba.types import PyTree
+
+_NOT_OBSERVED = ("action_mask", "step_count")
+_MOST_CATEGORIES = 64  # of a one-hot vector
+_MOST_ACTIONS = 4096
+
+
+def make(
+    config: EnvConfig, *, num_envs: int, seed: int, wrappers: Sequence[Wrapper] = ()
+) -> JaxEnvironment:
+    """Create `jumanji.make(env.id)`.
+
+    The options are its arguments, with two exceptions. `generator` has the arguments of the
+    environment's default generator: `{num_rows: 5, num_cols: 5}`. `max_episode_steps` replaces
+    `time_limit`, which by itself would be a termination, and is that limit by default.
+
+    Raises:
+        ConfigError: Jumanji has no such environment or option, or it has several agents.
+    """
+    if config.id not in ids():
+        raise ConfigError(f"env.id: Jumanji has no {config.id!r}{did_you_mean(config.id, ids())}")
+    refuse_options(config.options, {"time_limit": "use max_episode_steps, which truncates"})
+    options = dict(config.options)
+    max_episode_steps = take_step_limit(options)
+    try:
+        if "generator" in options:
+            default = jumanji.make(config.id).generator
+            options["generator"] = type(default)(**options["generator"])
+        environment = jumanji.make(config.id, **options)
+        if hasattr(environment, "time_limit"):
+            max_episode_steps = max_episode_steps or int(environment.time_limit)
+            options["time_limit"] = max_episode_steps + 1  # never reached
+            environment = jumanji.make(config.id, **options)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"env.options: Jumanji does not create {config.id!r} with {dict(config.options)}:"
+            f" {first_line(error)}"
+        ) from error
+    task = wrap(JumanjiTask(environment), wrappers)
+    return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
+
+
+def ids() -> list[str]:
+    """Return the ids of Jumanji's environments."""
+    return list(jumanji.registered_environments())
+
+
+@pytree_dataclass
+class JumanjiState:
+    """Jumanji's own state, and the action mask of its latest observation."""
+
+    inner: PyTree
+    mask: PyTree  # [A] bool; None: Jumanji does not tell the legal actions
+
+
+class JumanjiTask:
+    """A Jumanji environment of one agent as a `sebulba.envs.jax_suite.JaxTask`."""
+
+    def __init__(self, environment: Any):
+        self._environment = environment
+        # Jumanji makes its specs at their first use, which must not be in a traced function.
+        self._observation_spec = environment.observation_spec
+        spec, reward_shape = environment.action_spec, environment.reward_spec.shape
+        num_values = np.asarray(getattr(spec, "num_values", 0))
+        num_actions = math.prod(num_values.ravel().tolist())
+        if reward_shape or not 0 < num_actions <= _MOST_ACTIONS:
+            raise ConfigError(
+                f"env.id: expected one agent with at most {_MOST_ACTIONS} discrete actions, got"
+                f" rewards of shape {reward_shape} and actions {spec!r}"
+            )
+        self._num_values, self._action_dtype = num_values, spec.dtype
+        self.action_space = gymnasium.spaces.Discrete(num_actions)
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        state, self.observation = jax.eval_shape(self.reset, key)
+        self._has_mask = state.mask is not None
+
+    @property
+    def action_mask(self) -> Callable[[JumanjiState], PyTree] | None:
+        """A function that returns the mask of a state, if there are masks."""
+        return (lambda state: state.mask) if self._has_mask else None
+
+    def reset(self, key: jax.Array) -> tuple[JumanjiState, PyTree]:
+        """Start an episode."""
+        state, time_step = self._environment.reset(key)
+        return self._state(state, time_step.observation), self._encode(time_step.observation)
+
+    def step(self, state: JumanjiState, action: jax.Array, key: jax.Array) -> TaskStep:
+        """Take one step; Jumanji's own randomness is in its state."""
+        del key
+        components = jnp.unravel_index(action, tuple(self._num_values.ravel().tolist()))
+        native = jnp.stack(components).reshape(self._num_values.shape).astype(self._action_dtype)
+        inner, time_step = self._environment.step(state.inner, native)
+        next_state = self._state(inner, time_step.observation)
+        next_state = jax.tree.map(lambda new, old: new.astype(old.dtype), next_state, state)
+        reward = jnp.asarray(time_step.reward, jnp.float32)
+        terminated = time_step.last() & (time_step.discount == 0.0)
+        truncated = time_step.last() & ~terminated
+        return next_state, self._encode(time_step.observation), reward, terminated, truncated
+
+    def _state(self, inner: PyTree, observation: Any) -> JumanjiState:
+        mask = getattr(observation, "action_mask", None)
+        if mask is not None and mask.size != self.action_space.n:  # one row for each component
+            mask = functools.reduce(lambda joint, row: joint[..., None] & row, mask)
+        mask = None if mask is None else jnp.asarray(mask, bool).ravel()
+        return JumanjiState(inner=jax.tree.map(jnp.asarray, inner), mask=mask)
+
+    def _encode(self, observation: Any) -> PyTree:
+        leaves = dict(_leaves(self._observation_spec, observation))
+        return leaves if len(leaves) > 1 else next(iter(leaves.values()))
+
+
+def _leaves(spec: Any, value: Any, prefix: str = "") -> Iterator[tuple[str, jax.Array]]:
+    """Yield what an agent sees of an observation, by the names of its fields."""
+    names = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", None)
+    if names is None:
+        yield prefix or "observation", _one_hot_or_float(spec, jnp.asarray(value))
+        return
+    for name in names:
+        if name not in _NOT_OBSERVED:
+            path = f"{prefix}.{name}" if prefix else name
+            yield from _leaves(spec[name], getattr(value, name), path)
+
+
+def _one_hot_or_float(spec: Any, value: jax.Array) -> jax.Array:
+    if isinstance(spec, specs.BoundedArray) and jnp.issubdtype(value.dtype, jnp.integer):
+        least, most = int(np.asarray(spec.minimum).min()), int(np.asarray(spec.maximum).max())
+        if 1 < most - least < _MOST_CATEGORIES:
+            return jax.nn.one_hot(value.astype(jnp.int32) - least, most - least + 1)
+    return value.astype(jnp.float32)
