@@ -11,7 +11,7 @@ import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
-from sebulba.types import EnvStep
+from sebulba.types import EnvironmentSpec, EnvStep
 
 NUM_ENVS = 3
 NUM_STEPS = 60  # several episodes of every case
@@ -147,21 +147,29 @@ def play(environment, actions, *, fused=False) -> EnvStep:
     first = environment.reset()
     if fused:
         traceable = environment.fused()
-        scan = jax.jit(lambda state: jax.lax.scan(traceable.step, state, actions)[1])
-        rest = jax.tree.map(np.asarray, scan(traceable.state))
+        # The actions are an argument: of every stream of a case XLA compiles the same program.
+        scan = jax.jit(lambda state, actions: jax.lax.scan(traceable.step, state, actions)[1])
+        rest = jax.tree.map(np.asarray, scan(traceable.state, actions))
         return jax.tree.map(lambda x, xs: np.concatenate([x[None], xs]), first, rest)
     rows = [first, *(environment.step(action) for action in actions)]
     return jax.tree.map(lambda *xs: np.stack(xs), *rows)
 
 
 @functools.cache
-def random_stream(case: Case, *, seed=7, **options) -> tuple[EnvStep, np.ndarray]:
+def random_stream(case: Case, **options) -> tuple[EnvStep, np.ndarray]:
     """Return the stream of random actions, and the actions."""
-    environment = case.make(seed=seed, **options)
+    environment = case.make(**options)
     actions = random_actions(environment.spec.action_space)
     stream = play(environment, actions, fused=case.fused)
     environment.close()
     return stream, actions
+
+
+@functools.cache
+def spec_of(case: Case) -> EnvironmentSpec:
+    environment = case.make()
+    environment.close()
+    return environment.spec
 
 
 def assert_same(a: EnvStep, b: EnvStep):

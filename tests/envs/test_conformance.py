@@ -19,45 +19,41 @@ from tests.envs.cases import (
     play,
     random_actions,
     random_stream,
+    spec_of,
     stepped_cases,
 )
 from tests.envs.masked import NUM_ACTIONS, expected_masks
 
+SHORT = 20  # steps in which another seed or other actions are seen
+
 
 @all_cases
 def test_stream_matches_the_spec(case):
-    environment = case.make()
     stream, _ = random_stream(case)
     rows = (NUM_STEPS + 1, NUM_ENVS)
 
     def check(spec, leaf):
         assert (leaf.shape, leaf.dtype) == ((*rows, *spec.shape), spec.dtype)
 
-    jax.tree.map(check, environment.spec.observation, stream.observation)
-    assert environment.num_envs == NUM_ENVS
+    jax.tree.map(check, spec_of(case).observation, stream.observation)
     assert (stream.reward.shape, stream.reward.dtype) == (rows, np.float32)
     for flag in (stream.terminated, stream.truncated, stream.is_first):
         assert (flag.shape, flag.dtype) == (rows, np.bool_)
-    environment.close()
 
 
 @masked_cases
 def test_stream_has_the_action_mask_of_each_observation(case):
-    environment = case.make()
     stream, _ = random_stream(case)
-    spec = environment.spec.action_mask
+    spec = spec_of(case).action_mask
     assert (spec.shape, spec.dtype) == ((NUM_ACTIONS,), np.bool_)
     assert stream.action_mask.dtype == np.bool_
     np.testing.assert_array_equal(stream.action_mask, expected_masks(stream))
-    environment.close()
 
 
 @over(lambda case: "masked" not in case.id.lower())
 def test_stream_without_masks_has_no_leaf_for_them(case):
-    environment = case.make()
-    assert environment.spec.action_mask is None
+    assert spec_of(case).action_mask is None
     assert random_stream(case)[0].action_mask is None
-    environment.close()
 
 
 @all_cases
@@ -77,17 +73,26 @@ def test_stream_reset_rows_have_no_reward_and_end_no_episode(case):
 
 
 @all_cases
-def test_stream_ignores_the_action_of_a_final_row(case):
+def test_stream_ignores_the_action_of_a_final_row_and_depends_on_nothing_but_the_others(case):
     stream, actions = random_stream(case)
-    environment = case.make()
-    other = other_actions(environment.spec.action_space, actions)
     done = stream.done[:-1]
     assert done.any()
+    environment = case.make()
+    other = other_actions(environment.spec.action_space, actions)
     assert_same(play(environment, choose(done, other, actions), fused=case.fused), stream)
     environment.close()
-    environment = case.make()
-    assert not is_same(play(environment, choose(done, actions, other), fused=case.fused), stream)
-    environment.close()
+
+
+# The fused stream of a seed and of actions is this one, as the tests of fused environments show.
+@stepped_cases
+def test_another_seed_and_other_actions_give_another_stream(case):
+    stream, actions = random_stream(case)
+    other = choose(stream.done[:-1], actions, other_actions(spec_of(case).action_space, actions))
+    for seed, played in ((8, actions), (7, other)):
+        environment = case.make(seed=seed)
+        rows = play(environment, played[:SHORT])
+        assert not is_same(rows, jax.tree.map(lambda x: x[: SHORT + 1], stream))
+        environment.close()
 
 
 @over(lambda case: not case.always_one_step)
@@ -121,20 +126,11 @@ def test_stream_differs_between_environments_and_episodes(case):
     assert len(np.unique(starts[0], axis=0)) > 1
 
 
-@all_cases
-def test_stream_depends_only_on_seed_and_actions(case):
-    stream, actions = random_stream(case)
-    again, other = case.make(), case.make(seed=8)
-    assert_same(play(again, actions, fused=case.fused), stream)
-    assert not is_same(play(other, actions, fused=case.fused), stream)
-    again.close()
-    other.close()
-
-
 @stepped_cases
 def test_step_returns_arrays_that_it_never_uses_again(case):
     stream, actions = random_stream(case)
     environment = case.make()
+    assert environment.num_envs == NUM_ENVS
     rows = [environment.reset()]
     for t, action in enumerate(actions):
         rows.append(environment.step(action))
@@ -168,7 +164,7 @@ def test_step_refuses_wrong_actions(case):
     environment.close()
 
 
-@all_cases
+@stepped_cases
 def test_close_may_be_called_twice_and_before_reset(case):
     environment = case.make()
     environment.close()

@@ -60,8 +60,10 @@ def test_fused_step_keeps_types_and_its_state_can_be_donated(case):
 
 
 @fused_cases
-def test_fused_step_refuses_wrong_actions_when_traced(case):
+def test_fused_before_reset_and_with_wrong_actions_is_refused(case):
     environment = case.make()
+    with pytest.raises(RuntimeError, match="reset"):
+        environment.fused()
     environment.reset()
     fused = environment.fused()
     good = random_actions(environment.spec.action_space)[0]
@@ -69,12 +71,4 @@ def test_fused_step_refuses_wrong_actions_when_traced(case):
     for bad in (good[:-1], good[:, None], good.astype(wrong)):
         with pytest.raises(ValueError, match="expected an action of"):
             jax.eval_shape(fused.step, fused.state, bad)
-    environment.close()
-
-
-@fused_cases
-def test_fused_before_reset_is_refused(case):
-    environment = case.make()
-    with pytest.raises(RuntimeError, match="reset"):
-        environment.fused()
     environment.close()
