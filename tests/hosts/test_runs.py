@@ -1,7 +1,10 @@
 """Runs on two hosts: equal results, checkpoints, and the loss of a host."""
 
+import dataclasses
+import functools
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -43,13 +46,50 @@ def config(tmp_path_factory):
     return path
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A run in which a host lost the other, and that both then resumed to its end."""
+
+    run_dir: pathlib.Path
+    code: int  # of the host that lost the other
+    output: str  # of that host
+    step: int  # of the checkpoint that both had
+    resumed_code: int
+    resumed_output: str
+
+
 @pytest.fixture(scope="module")
-def finished(config, tmp_path_factory):
+def loss_of(config, tmp_path_factory):
+    """Returns a run that a host left by a signal; run at the first request."""
+
+    @functools.cache
+    def lose(victim, number):
+        run_dir = tmp_path_factory.mktemp("runs") / "lost"
+        with hosts(config, run_dir, *ENDLESS) as processes:
+            wait_for(lambda: len(checkpoints(run_dir)) > 1, *processes)
+            os.kill(processes[victim].pid, number)
+            code, output = end_of(processes[1 - victim])
+        step = checkpoints(run_dir)[-1]
+        goal = ("--run.total-env-steps", str(STEPS_PER_CYCLE * (step + 20)))
+        resumed_code, resumed_output = launch(config, run_dir, *goal, "--resume", "latest")
+        return Loss(
+            run_dir=run_dir,
+            code=code,
+            output=output,
+            step=step,
+            resumed_code=resumed_code,
+            resumed_output=resumed_output,
+        )
+
+    return lose
+
+
+@pytest.fixture(scope="module")
+def finished(loss_of):
     """The directory of a finished run."""
-    run_dir = tmp_path_factory.mktemp("runs") / "finished"
-    code, output = launch(config, run_dir)
-    assert code == 0, output
-    return run_dir
+    loss = loss_of(0, signal.SIGKILL)
+    assert loss.resumed_code == 0, loss.resumed_output
+    return loss.run_dir
 
 
 def test_hosts_end_with_the_same_networks_at_the_same_cycle(finished):
@@ -151,21 +191,14 @@ def test_a_signal_to_one_host_stops_both_at_the_same_cycle(config, tmp_path):
         pytest.param(1, signal.SIGSTOP, id="second-stopped", marks=pytest.mark.slow),
     ],
 )
-def test_a_host_that_loses_the_other_ends_and_both_resume(victim, number, config, tmp_path):
-    run_dir = tmp_path / "run"
-    with hosts(config, run_dir, *ENDLESS) as processes:
-        wait_for(lambda: len(checkpoints(run_dir)) > 1, *processes)
-        os.kill(processes[victim].pid, number)
-        code, output = end_of(processes[1 - victim])
-    assert code == EXIT_FAILED, output
-    assert "--resume latest" in last_line(output)
-    step = checkpoints(run_dir)[-1]
-    goal = ("--run.total-env-steps", str(STEPS_PER_CYCLE * (step + 20)))
-    code, output = launch(config, run_dir, *goal, "--resume", "latest")
-    assert code == 0, output
-    assert f"[0] resumes at cycle {step} (exact" in output
-    assert f"[1] resumes at cycle {step} (exact" in output
-    first, second = summaries(run_dir)
+def test_a_host_that_loses_the_other_ends_and_both_resume(victim, number, loss_of):
+    loss = loss_of(victim, number)
+    assert loss.code == EXIT_FAILED, loss.output
+    assert "--resume latest" in last_line(loss.output)
+    assert loss.resumed_code == 0, loss.resumed_output
+    for host in range(2):
+        assert f"[{host}] resumes at cycle {loss.step} (exact" in loss.resumed_output
+    first, second = summaries(loss.run_dir)
     assert first["networks_crc32"] == second["networks_crc32"]
 
 
