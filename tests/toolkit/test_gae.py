@@ -1,12 +1,10 @@
 """Generalised advantages against published numbers, and against their definition."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.returns import gae
 from tests.streams import runs_of_valid
-from tests.toolkit.return_streams import STREAM, all_valid, array, random_stream
+from tests.toolkit.return_streams import STREAM, all_valid, array, gae, random_stream
 
 
 def gae_by_definition(rewards, discounts, valid, values, lambda_):
@@ -33,7 +31,7 @@ def test_gae_matches_rlaxs_numbers(lambda_, advantages):
     rewards = array([0, 0, 1, 0, -0.5])
     result = gae(
         rewards=rewards,
-        discounts=jnp.full(5, 0.99),
+        discounts=np.full(5, 0.99, np.float32),
         valid=all_valid(rewards),
         values=array([1, 4, -3, -2, -1, -1]),
         lambda_=lambda_,

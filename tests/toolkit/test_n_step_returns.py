@@ -1,13 +1,14 @@
 """n-step returns, plain and transformed, against published numbers and their definition."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
-from sebulba.toolkit.returns import n_step_returns
-from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
+from sebulba.toolkit import value_rescaling
 from tests.streams import runs_of_valid
-from tests.toolkit.return_streams import DISCOUNT, all_valid, array, random_stream
+from tests.toolkit.return_streams import DISCOUNT, all_valid, array, n_step_returns, random_stream
+
+rescale, inverse_rescale = map(jax.jit, (value_rescaling.rescale, value_rescaling.inverse_rescale))
 
 
 def n_step_by_definition(rewards, discounts, valid, bootstrap_values, n):
@@ -42,7 +43,7 @@ def test_n_step_returns_match_seed_rls_numbers(n, rewards, done, returns):
         rewards=array(rewards),
         discounts=DISCOUNT * (1 - array(done)),
         valid=all_valid(rewards),
-        bootstrap_values=100 * (1 + jnp.arange(len(rewards), dtype=jnp.float32)),
+        bootstrap_values=100 * (1 + np.arange(len(rewards), dtype=np.float32)),
         n=n,
     )
     np.testing.assert_allclose(result, returns, rtol=1e-6)
@@ -69,8 +70,8 @@ def test_n_step_returns_equal_their_definition_on_random_streams(n):
 def test_transformed_double_q_targets_match_golden_numbers(n, truncated, targets):
     online = array([[1, 2], [0.5, -0.5], [3, 1], [0.2, 0.4], [1.5, 2.5], [0.7, 0.1]])
     target = array([[0.9, 2.2], [0.4, -0.3], [2.5, 1.5], [0.3, 0.6], [1.2, 2], [0.6, 0.2]])
-    greedy = jnp.argmax(online, axis=-1)
-    boots = inverse_rescale(jnp.take_along_axis(target, greedy[:, None], axis=-1)[:, 0])[1:]
+    greedy = np.argmax(online, axis=-1)
+    boots = inverse_rescale(np.take_along_axis(target, greedy[:, None], axis=-1)[:, 0])[1:]
     rewards = array([1, -2, 10, 0, 4])
     discounts = 0.997 * (1 - array([0, 0, not truncated, 0, 0]))
     valid = array([1, 1, 1, not truncated, 1], bool)
@@ -80,7 +81,7 @@ def test_transformed_double_q_targets_match_golden_numbers(n, truncated, targets
         np.testing.assert_allclose(result, targets, rtol=1e-5)
         return
     final = 10 + 0.997 * boots[2]
-    expected = rescale(jnp.stack([1 + 0.997 * (-2 + 0.997 * final), -2 + 0.997 * final, final]))
+    expected = rescale(np.stack([1 + 0.997 * (-2 + 0.997 * final), -2 + 0.997 * final, final]))
     np.testing.assert_allclose(result[:3], expected, rtol=1e-5)
 
 
@@ -90,9 +91,9 @@ def test_transformed_n_step_td_errors_match_rlaxs_numbers():
     target_q = array(
         [[[1.2, 2.2], [-1.2, 0.2], [2.2, -1.2]], [[4.2, 2.2], [1.2, 1.2], [-1.2, -2.2]]]
     )
-    action = array([[0, 1, 0], [1, 0, 0]], jnp.int32)[..., None]
-    taken = jnp.take_along_axis(q, action, axis=-1)[..., 0].T
-    boots = jnp.take_along_axis(target_q, action, axis=-1)[..., 0].T
+    action = array([[0, 1, 0], [1, 0, 0]], np.int32)[..., None]
+    taken = np.take_along_axis(q, action, axis=-1)[..., 0].T
+    boots = np.take_along_axis(target_q, action, axis=-1)[..., 0].T
     steps = {
         "rewards": array([[-1.3, -1.3, 2.3], [1.3, 5.3, -3.3]]).T,
         "discounts": array([[0.0, 0.89, 0.85], [0.88, 1.0, 0.83]]).T,

@@ -1,11 +1,15 @@
 """Draws follow p^α, and the importance weights undo them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.replay.priorities import draw, importance_weights, priority_mass
+from sebulba.toolkit.replay import priorities
+
+# Each is one program: called as they are, they would be one for each operation.
+draw = jax.jit(priorities.draw, static_argnames="num_draws")
+importance_weights = jax.jit(priorities.importance_weights)
+priority_mass = jax.jit(priorities.priority_mass)
 
 # P(chi² > bound) = 1e-4 for the degrees of freedom used below.
 CHI_SQUARE_BOUND = {3: 21.1, 299: 396.0}
@@ -17,37 +21,37 @@ def _chi_square(index, expected):
 
 
 def test_priority_mass_and_weights_golden():
-    priority = jnp.array([1.0, 2.0, 4.0, 0.5])
-    mass = priority_mass(priority, 0.9)
-    probability = mass / jnp.sum(mass)
+    priority = np.array([1.0, 2.0, 4.0, 0.5], np.float32)
+    mass = np.asarray(priority_mass(priority, 0.9))
+    probability = mass / np.sum(mass)
     np.testing.assert_allclose(probability, [0.145261, 0.271067, 0.505829, 0.077844], atol=1e-6)
-    weights = importance_weights(probability, jnp.int32(4), 0.6)
+    weights = importance_weights(probability, np.int32(4), 0.6)
     np.testing.assert_allclose(weights, [0.687771, 0.473029, 0.325335, 1.0], atol=1e-6)
 
 
 def test_draw_returns_the_probability_of_each_index():
-    mass = jnp.array([1.0, 0.0, 3.0, 4.0, 2.0])
-    index, probability = draw(jax.random.key(0), mass, 64)
+    mass = np.array([1.0, 0.0, 3.0, 4.0, 2.0], np.float32)
+    index, probability = draw(jax.random.key(0), mass, num_draws=64)
     np.testing.assert_allclose(probability, np.array([0.1, 0, 0.3, 0.4, 0.2])[index], rtol=1e-6)
 
 
 def test_draw_follows_priority_to_the_alpha():
-    mass = priority_mass(jnp.array([1.0, 2.0, 4.0, 0.5]), 0.9)
-    index, _ = draw(jax.random.key(1), mass, 100_000)
+    mass = priority_mass(np.array([1.0, 2.0, 4.0, 0.5], np.float32), 0.9)
+    index, _ = draw(jax.random.key(1), mass, num_draws=100_000)
     expected = 1e5 * np.array([0.145261, 0.271067, 0.505829, 0.077844])
     assert _chi_square(index, expected) < CHI_SQUARE_BOUND[3]
 
 
 def test_draw_follows_mass_over_many_groups():
     mass = np.random.default_rng(0).gamma(1.0, size=300).astype(np.float32) + 0.05
-    index, _ = draw(jax.random.key(2), jnp.asarray(mass), 100_000)
+    index, _ = draw(jax.random.key(2), mass, num_draws=100_000)
     assert _chi_square(index, 1e5 * mass / mass.sum()) < CHI_SQUARE_BOUND[299]
 
 
 def test_draw_is_uniform_for_alpha_zero():
-    mass = priority_mass(jnp.array([9.0, 0.1, 0.0, 3.0, 1.0]), 0.0)
+    mass = priority_mass(np.array([9.0, 0.1, 0.0, 3.0, 1.0], np.float32), 0.0)
     np.testing.assert_array_equal(mass, [1.0, 1.0, 0.0, 1.0, 1.0])
-    index, _ = draw(jax.random.key(3), mass, 100_000)
+    index, _ = draw(jax.random.key(3), mass, num_draws=100_000)
     assert _chi_square(np.asarray(index)[np.asarray(index) != 2], [25e3, 25e3, 1, 25e3, 25e3]) < 22
     assert 2 not in np.asarray(index)
 
@@ -56,12 +60,12 @@ def test_draw_is_uniform_for_alpha_zero():
 def test_draw_never_gives_an_entry_without_mass(size):
     mass = np.zeros(size, np.float32)
     mass[-1] = 1e-12
-    index, probability = draw(jax.random.key(4), jnp.asarray(mass), 500)
+    index, probability = draw(jax.random.key(4), mass, num_draws=500)
     assert set(np.asarray(index)) == {size - 1}
     np.testing.assert_allclose(probability, 1.0)
 
 
 def test_draw_of_nothing_has_probability_and_weight_zero():
-    _, probability = draw(jax.random.key(6), jnp.zeros(10), 4)
+    _, probability = draw(jax.random.key(6), np.zeros(10, np.float32), num_draws=4)
     np.testing.assert_array_equal(probability, np.zeros(4))
-    np.testing.assert_array_equal(importance_weights(probability, jnp.int32(0), 0.6), np.zeros(4))
+    np.testing.assert_array_equal(importance_weights(probability, np.int32(0), 0.6), np.zeros(4))
