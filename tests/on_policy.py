@@ -1,6 +1,7 @@
 """Runs, trajectories and losses of small on-policy agents, for their tests."""
 
 import dataclasses
+import functools
 
 import gymnasium
 import jax
@@ -27,9 +28,22 @@ def make_run_spec(**changes):
     return dataclasses.replace(run_spec, **changes)
 
 
+@functools.cache
+def jitted(method):
+    """Return a method of an agent as one program, compiled once for each agent."""
+    return jax.jit(
+        method, static_argnames="greedy" if getattr(method, "__name__", "") == "act" else None
+    )
+
+
+@functools.cache
+def jitted_gradient(loss):
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
 def make_networks(agent, seed=0):
     """Return parameters whose policy is not near uniform, as it is at the start."""
-    networks = jax.jit(agent.init_networks)(jax.random.key(seed))
+    networks = jitted(agent.init_networks)(jax.random.key(seed))
     (layer,) = networks.params["params"]["policy"].keys() - {"log_std"}
     networks.params["params"]["policy"][layer]["kernel"] *= 100.0
     return networks
@@ -58,22 +72,29 @@ def act_along_stream(agent, networks, env_steps, *, greedy=False):
         last_action=state.memory.last_action + 2,
     )
     state = initial = dataclasses.replace(state, memory=memory)
-    act = jax.jit(agent.act, static_argnames="greedy")
+    act = jitted(agent.act)
     actions, extras = [], []
     for t in range(env_steps.reward.shape[0] - 1):
         row = jax.tree.map(lambda x, t=t: x[t], env_steps)
         action, extra, state = act(networks, state, row, greedy=greedy)
         actions.append(action)
         extras.append(extra)
-    action, extras = jax.tree.map(lambda *x: jnp.stack(x), *zip(actions, extras, strict=True))
-    return initial, Trajectory(env_steps=to_device(env_steps), action=action, extras=extras)
+    action, extras = jax.tree.map(lambda *x: np.stack(x), *zip(actions, extras, strict=True))
+    trajectory = Trajectory(env_steps=env_steps, action=action, extras=extras)
+    return initial, to_device(trajectory)
 
 
 def add_trajectory(agent, networks, initial, trajectory):
     """Return the experience of a learner whose networks these are, after one trajectory."""
-    experience = agent.init_experience(networks, trajectory.env_steps.reward.shape[1])
-    update = jax.jit(agent.update_experience)
-    return update(networks, experience, initial, initial, trajectory, jnp.int32(0))
+    num_envs = trajectory.env_steps.reward.shape[1]
+    experience = init_experience(agent, num_envs)(networks)
+    update = jitted(agent.update_experience)
+    return update(networks, experience, initial, initial, trajectory, np.int32(0))
+
+
+@functools.cache
+def init_experience(agent, num_envs):
+    return jax.jit(lambda networks: agent.init_experience(networks, num_envs))
 
 
 def make_experience(agent, networks, env_steps=None):
@@ -84,8 +105,8 @@ def make_experience(agent, networks, env_steps=None):
 
 def evaluate(agent, networks, experience, step=0):
     """Return loss, metrics and gradient."""
-    loss = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
-    (value, (_, metrics)), grads = loss(networks, experience, jax.random.key(0), jnp.int32(step))
+    loss = jitted_gradient(agent.loss)
+    (value, (_, metrics)), grads = loss(networks, experience, jax.random.key(0), np.int32(step))
     return value, metrics, grads
 
 

@@ -32,6 +32,7 @@ from tests.on_policy import (
     act_along_stream,
     add_trajectory,
     evaluate,
+    jitted,
     make_networks,
     make_run_spec,
     make_stream,
@@ -58,10 +59,20 @@ SLOWER = [name for name in MAKERS if name != "a2c"]
 
 
 def make_agent(name, run_spec=None, **changes):
+    return _make(name, run_spec, **changes) if run_spec else agent_of(name, **changes)
+
+
+@functools.cache
+def agent_of(name, **changes):
+    """Return the agent of these settings, always the same: what is compiled of it is kept."""
+    return _make(name, make_run_spec(), **changes)
+
+
+def _make(name, run_spec, **changes):
     make, config_class = MAKERS[name]
     settings = {"hidden_sizes": (8, 8), "entropy_cost": 0.01, "reward_clip": REWARD_CLIP}
     settings |= ONE_MINIBATCH.get(name, {})
-    return make(config_class(**settings | changes), run_spec or make_run_spec())
+    return make(config_class(**settings | changes), run_spec)
 
 
 @functools.cache
@@ -88,12 +99,17 @@ def with_observation(experience, observation):
 
 def gradient_of_rows(agent, networks, experience):
     """Return `[T + 1, B, ...]`, the gradient of the loss by each row's observation."""
+    observation = experience.trajectory.env_steps.observation
+    return np.asarray(jitted_gradient_of_rows(agent)(observation, networks, experience))
 
-    def loss(observation):
+
+@functools.cache
+def jitted_gradient_of_rows(agent):
+    def loss(observation, networks, experience):
         changed = with_observation(experience, observation)
         return agent.loss(networks, changed, jax.random.key(0), jnp.int32(0))[0]
 
-    return jax.jit(jax.grad(loss))(experience.trajectory.env_steps.observation)
+    return jax.jit(jax.grad(loss))
 
 
 @with_and_without_memory
@@ -102,7 +118,7 @@ def test_learner_unroll_gives_the_logits_that_the_actor_had(lstm_size):
     agent = make_agent("a2c", lstm_size=lstm_size)
     assert trajectory.env_steps.is_first[1:].any()
     assert jnp.std(trajectory.extras.policy.logits) > 0.1
-    outputs = jax.jit(agent.unroll_trajectory)(networks, initial.memory, trajectory)
+    outputs = jitted(agent.unroll_trajectory)(networks, initial.memory, trajectory)
     np.testing.assert_allclose(
         outputs.policy.logits[:-1], trajectory.extras.policy.logits, rtol=1e-5, atol=1e-5
     )
@@ -287,7 +303,7 @@ def test_an_action_space_that_has_no_policy_is_refused(name, action_space):
 def test_actor_state_is_split_over_the_devices_but_for_the_key():
     agent = make_agent("a2c", lstm_size=6)
     learners = LearnerDevices(jax.devices())
-    networks = agent.init_networks(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
     placed = agent.shard_actor_state(state, learners)
     validate_sharded_state(placed, state, jax.devices())

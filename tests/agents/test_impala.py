@@ -1,6 +1,7 @@
 """IMPALA: acting and learning agree, nothing is learned from resets, and devices do not matter."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -27,6 +28,7 @@ from tests.on_policy import (
     OBSERVATION,
     act_along_stream,
     evaluate,
+    jitted,
     make_experience,
     make_networks,
     make_run_spec,
@@ -43,7 +45,13 @@ def make_config(**changes):
 
 
 def make_agent(run_spec=None, **changes):
-    return make_impala(make_config(**changes), run_spec or make_run_spec())
+    return make_impala(make_config(**changes), run_spec) if run_spec else agent_of(**changes)
+
+
+@functools.cache
+def agent_of(**changes):
+    """Return the agent of these settings, always the same: what is compiled of it is kept."""
+    return make_impala(make_config(**changes), make_run_spec())
 
 
 def make_outputs(seed=0, num_envs=NUM_ENVS):
@@ -75,7 +83,8 @@ jitted_loss = jax.jit(impala_loss, static_argnames="config")
 
 
 def loss_gradient(outputs, trajectory, config):
-    return jax.grad(lambda outputs: jitted_loss(outputs, trajectory, config)[0])(outputs)
+    gradient = jax.grad(lambda outputs: impala_loss(outputs, trajectory, config)[0])
+    return jax.tree.map(np.asarray, jax.jit(gradient)(outputs))
 
 
 @pytest.mark.parametrize("lstm_size", [None, 6])
@@ -139,7 +148,8 @@ def test_rows_that_end_an_episode_have_no_gradient_and_all_others_have(reduction
     trajectory = make_trajectory()
     config = make_config(loss_reduction=reduction)
     gradient = loss_gradient(make_outputs(), trajectory, config)
-    done, valid = ~trajectory.valid, trajectory.valid
+    valid = np.asarray(trajectory.valid)
+    done = ~valid
     for leaf in (gradient.policy.logits.any(axis=-1), gradient.values != 0):
         assert not leaf[:-1][done].any()
         assert leaf[:-1][valid].all()
@@ -228,7 +238,7 @@ def test_the_lstm_is_fed_clipped_rewards():
         networks = make_networks(agent)
         state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
         step = dataclasses.replace(row, reward=np.full(NUM_ENVS, reward, np.float32))
-        act = jax.jit(agent.act, static_argnames="greedy")
+        act = jitted(agent.act)
         return act(networks, state, step, greedy=False)[1].policy.logits
 
     np.testing.assert_array_equal(logits(5.0, reward_clip=1.0), logits(1.0))
@@ -258,7 +268,7 @@ def test_each_step_samples_new_actions():
     networks = make_networks(agent)
     row = jax.tree.map(lambda x: x[0], make_stream())
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
-    act = jax.jit(agent.act, static_argnames="greedy")
+    act = jitted(agent.act)
     first, _, following = act(networks, state, row, greedy=False)
     again, _, _ = act(networks, state, row, greedy=False)
     second, _, _ = act(networks, following, row, greedy=False)
@@ -268,7 +278,7 @@ def test_each_step_samples_new_actions():
 
 def test_each_trajectory_is_learned_from_once_and_actors_get_everything():
     agent = make_agent()
-    networks = jax.jit(agent.init_networks)(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     assert [agent.num_updates_per_cycle(cycle) for cycle in (0, 1, 1000)] == [1, 1, 1]
     assert agent.actor_networks(networks) is networks
 
@@ -283,11 +293,11 @@ def step_sizes(grads, num_updates=1, run_spec=None, **changes):
     """Return how far each of several steps on the same gradients moves a parameter of 0."""
     agent = make_agent(run_spec, **changes)
     networks = networks_of(jnp.zeros_like(grads))
-    opt_state = jax.jit(agent.init_opt_state)(networks)
-    window = agent.init_experience(jax.jit(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
+    opt_state = jitted(agent.init_opt_state)(networks)
+    window = agent.init_experience(jitted(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
     steps = []
     for _ in range(num_updates):
-        moved, opt_state = jax.jit(agent.optimize)(networks, opt_state, networks_of(grads), window)
+        moved, opt_state = jitted(agent.optimize)(networks, opt_state, networks_of(grads), window)
         steps.append(np.asarray(moved.params))
     return steps
 
@@ -340,13 +350,13 @@ def test_the_learning_rate_follows_its_schedule_of_env_steps_learned_from():
     )
     grads = networks_of(jnp.array([2.0]))
     networks = networks_of(jnp.zeros(1))
-    opt_state = jax.jit(agent.init_opt_state)(networks)
-    window = agent.init_experience(jax.jit(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
+    opt_state = jitted(agent.init_opt_state)(networks)
+    window = agent.init_experience(jitted(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
     steps = []
     for env_steps in (0, 25, 50, 100, 120):
         clock = dataclasses.replace(window.clock, env_steps_low=jnp.uint32(env_steps))
         window = dataclasses.replace(window, clock=clock)
-        moved, _ = jax.jit(agent.optimize)(networks, opt_state, grads, window)
+        moved, _ = jitted(agent.optimize)(networks, opt_state, grads, window)
         steps.append(moved.params)
     np.testing.assert_allclose(np.ravel(steps), [-2.0, -1.5, -1.0, 0.0, 0.0], rtol=1e-5)
 

@@ -1,6 +1,7 @@
 """PPO: the clipped objective, targets of one parameter version, and minibatches."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -21,6 +22,8 @@ from tests.on_policy import (
     act_along_stream,
     add_trajectory,
     evaluate,
+    jitted,
+    jitted_gradient,
     make_experience,
     make_networks,
     make_run_spec,
@@ -35,11 +38,20 @@ def make_config(**changes):
 
 
 def make_agent(run_spec=None, **changes):
-    return make_ppo(make_config(**changes), run_spec or make_run_spec())
+    return make_ppo(make_config(**changes), run_spec) if run_spec else agent_of(**changes)
+
+
+@functools.cache
+def agent_of(**changes):
+    """Return the agent of these settings, always the same: what is compiled of it is kept."""
+    return make_ppo(make_config(**changes), make_run_spec())
+
+
+jitted_loss = jax.jit(ppo_loss, static_argnames="config")
 
 
 def row(*numbers):
-    return jnp.array([numbers], jnp.float32)
+    return np.array([numbers], np.float32)
 
 
 def make_minibatch(*, advantages, log_probs, values, valid=None):
@@ -47,15 +59,15 @@ def make_minibatch(*, advantages, log_probs, values, valid=None):
     shape = advantages.shape
     return TransitionBatch(
         env_steps=None,
-        action=jnp.zeros(shape, jnp.int32),
-        valid=jnp.ones(shape, bool) if valid is None else jnp.array([valid]),
+        action=np.zeros(shape, np.int32),
+        valid=np.ones(shape, bool) if valid is None else np.array([valid]),
         extras=Targets(log_probs=log_probs, values=values, advantages=advantages),
     )
 
 
 def logits_of(probabilities):
     """Return `[1, B, 2]`, by the probability of action 0."""
-    return jnp.log(jnp.stack([probabilities, 1.0 - probabilities], axis=-1))
+    return np.log(np.stack([probabilities, 1.0 - probabilities], axis=-1))
 
 
 def test_the_surrogate_is_clipped_only_where_that_lowers_it():
@@ -70,10 +82,10 @@ def test_loss_of_two_transitions_is_the_papers():
     config = make_config(normalize_advantages=False, baseline_cost=0.5, entropy_cost=0.01)
     probabilities = row(0.6, 0.3)
     minibatch = make_minibatch(
-        advantages=row(2.0, -1.0), log_probs=jnp.log(row(0.4, 0.6)), values=row(1.0, 3.0)
+        advantages=row(2.0, -1.0), log_probs=np.log(row(0.4, 0.6)), values=row(1.0, 3.0)
     )
     outputs = PolicyValue(policy=Categorical(logits=logits_of(probabilities)), values=row(2.0, 2.5))
-    loss, metrics = ppo_loss(outputs, minibatch, config)
+    loss, metrics = jitted_loss(outputs, minibatch, config)
     # Ratios 1.5 and 0.5; the returns are 1 + 2 and 3 − 1.
     policy_loss = -(1.2 * 2.0 + 0.8 * -1.0) / 2
     value_loss = 0.5 * ((2.0 - 3.0) ** 2 + (2.5 - 2.0) ** 2) / 2
@@ -95,21 +107,21 @@ def test_loss_of_two_transitions_is_the_papers():
 def test_advantages_are_normalised_over_valid_transitions_alone():
     minibatch = make_minibatch(
         advantages=row(3.0, 100.0, 1.0),
-        log_probs=jnp.log(row(0.5, 0.5, 0.5)),
+        log_probs=np.log(row(0.5, 0.5, 0.5)),
         values=row(0.0, 0.0, 0.0),
         valid=[True, False, True],
     )
     outputs = PolicyValue(
         policy=Categorical(logits=logits_of(row(0.55, 0.9, 0.45))), values=row(0.0, 0.0, 0.0)
     )
-    _, metrics = ppo_loss(outputs, minibatch, make_config())
+    _, metrics = jitted_loss(outputs, minibatch, make_config())
     np.testing.assert_allclose(metrics["policy_loss"], -(1.1 - 0.9) / 2, rtol=1e-5)
 
 
 def test_a_value_beyond_its_clip_has_no_gradient_unless_that_would_be_an_advantage():
     minibatch = make_minibatch(
         advantages=row(3.0, 3.0, -3.0),
-        log_probs=jnp.log(row(0.5, 0.5, 0.5)),
+        log_probs=np.log(row(0.5, 0.5, 0.5)),
         values=row(0.0, 0.0, 0.0),
     )
     values = row(0.5, 0.1, 0.5)
@@ -123,7 +135,7 @@ def test_a_value_beyond_its_clip_has_no_gradient_unless_that_would_be_an_advanta
             )
             return ppo_loss(outputs, minibatch, config)[0]
 
-        return jax.grad(loss)(values)
+        return jax.jit(jax.grad(loss))(values)
 
     # The returns are 3, 3 and −3; the last value went the wrong way.
     np.testing.assert_allclose(gradient(0.2), row(0.0, -2.9, 3.5) / 3, rtol=1e-5)
@@ -136,22 +148,24 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     behaviour, learner = make_networks(agent), make_networks(agent, seed=1)
     initial, trajectory = act_along_stream(agent, behaviour, make_stream())
     experience = add_trajectory(agent, learner, initial, trajectory)
-    last_action = jnp.concatenate([initial.memory.last_action[None], trajectory.action])
-    values = agent.unroll(learner, trajectory.env_steps, last_action, initial.memory.core)[0].values
+    last_action = np.concatenate([initial.memory.last_action[None], trajectory.action])
+    unroll = jitted(agent.unroll)
+    values = unroll(learner, trajectory.env_steps, last_action, initial.memory.core)[0].values
     targets = experience.trajectory.extras
     np.testing.assert_allclose(targets.values, values[:-1], rtol=1e-5, atol=1e-6)
-    expected = gae(
-        rewards=trajectory.env_steps.reward[1:],
-        discounts=jnp.where(trajectory.env_steps.terminated[1:], 0.0, 0.8),
-        valid=trajectory.valid,
+    env_steps = jax.tree.map(np.asarray, trajectory.env_steps)
+    expected = jax.jit(gae, static_argnames="lambda_")(
+        rewards=env_steps.reward[1:],
+        discounts=np.where(env_steps.terminated[1:], np.float32(0.0), np.float32(0.8)),
+        valid=~env_steps.done[:-1],
         values=values,
         lambda_=0.9,
     )
     np.testing.assert_allclose(targets.advantages, expected, rtol=1e-4, atol=1e-5)
-    log_policy = jax.nn.log_softmax(trajectory.extras.policy.logits)
-    taken = jnp.take_along_axis(log_policy, trajectory.action[..., None], axis=-1)[..., 0]
+    log_prob = jax.jit(lambda policy, action: policy.log_prob(action))
+    taken = log_prob(trajectory.extras.policy, trajectory.action)
     np.testing.assert_allclose(targets.log_probs, taken, rtol=1e-5)
-    _, (later, _) = jax.jit(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))
+    _, (later, _) = jitted(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))
     chex.assert_trees_all_equal(later.trajectory, experience.trajectory)
 
 
@@ -161,7 +175,7 @@ def test_minibatches_partition_each_epoch_and_every_epoch_is_reshuffled(lstm_siz
     networks = make_networks(agent)
     experience = make_experience(agent, networks)
     num_entries = NUM_ENVS if lstm_size else LENGTH * NUM_ENVS
-    loss = jax.jit(agent.loss)
+    loss = jitted(agent.loss)
     orders = []
     for step in range(agent.num_updates_per_cycle(0)):
         key = jax.random.key(step)
@@ -185,14 +199,14 @@ def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
     expected = evaluate(whole, later, make_experience(whole, networks, never_done))
     parts = make_agent(num_minibatches=4, **changes)
     experience = make_experience(parts, networks, never_done)
-    loss = jax.jit(jax.value_and_grad(parts.loss, has_aux=True))
+    loss = jitted_gradient(parts.loss)
     results = []
     for step in range(4):
         (value, (experience, metrics)), grads = loss(
             later, experience, jax.random.key(step), jnp.int32(step)
         )
         results.append((value, metrics, grads))
-    mean = jax.tree.map(lambda *x: jnp.mean(jnp.stack(x), axis=0), *results)
+    mean = jax.tree.map(lambda *x: np.mean(np.stack(x), axis=0), *results)
     chex.assert_trees_all_close(mean, expected, rtol=1e-4, atol=1e-5)
     assert abs(results[0][0] - results[1][0]) > 1e-4
 

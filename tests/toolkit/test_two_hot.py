@@ -50,10 +50,8 @@ def test_numbers_beyond_the_limit_are_clipped():
 
 
 def test_equal_logits_are_zero():
-    assert (
-        abs(float(jax.jit(TwoHot(limit=300.0, num_bins=51).decode)(np.zeros(51, np.float32))))
-        < 1e-5
-    )
+    decode = jax.jit(TwoHot(limit=300.0, num_bins=51).decode)
+    assert abs(float(decode(np.zeros(51, np.float32)))) < 1e-5
 
 
 def test_cross_entropy_has_its_minimum_at_the_target_and_no_gradient_to_it():

@@ -28,7 +28,7 @@ def _rows(spec, actor_id, first):
     """Row `n` of stream `s` is `[s, n]`."""
     stream = actor_id * spec.num_envs + np.arange(spec.num_envs)
     row = first + np.arange(spec.trajectory_length)
-    return jnp.asarray(np.stack(np.broadcast_arrays(stream[None], row[:, None]), -1), jnp.float32)
+    return np.stack(np.broadcast_arrays(stream[None], row[:, None]), -1).astype(np.float32)
 
 
 @functools.cache
@@ -41,18 +41,30 @@ def _jitted_sample(spec):
     return jax.jit(functools.partial(replay.sample, spec), static_argnames="batch_size")
 
 
+@functools.cache
+def _jitted_init(spec, row, recurrent):
+    return jax.jit(lambda: replay.init(spec, row, recurrent))
+
+
+_update_priorities = jax.jit(replay.update_priorities, static_argnums=0)
+
+
 def _fill(spec, num_trajectories, row=ROW, recurrent=RECURRENT):
     """Each actor `a` adds `num_trajectories[a]`; the recurrent state before row n is n."""
-    starts = jnp.arange(0.0, spec.trajectory_length, spec.stride)[:, None]
-    state = replay.init(spec, row, recurrent)
+    starts = np.arange(0.0, spec.trajectory_length, spec.stride, np.float32)[:, None]
+    state = _jitted_init(spec, row, recurrent)()
     for actor_id, count in enumerate(num_trajectories):
         for trajectory in range(count):
             first = trajectory * spec.trajectory_length
-            before = jnp.broadcast_to(first + starts, (len(starts), spec.num_envs))
+            before = np.broadcast_to(np.float32(first) + starts, (len(starts), spec.num_envs))
             carried = jax.tree.map(lambda _: before, recurrent)  # noqa: B023
             rows = _rows(spec, actor_id, first)
-            state = _jitted(spec)(state, rows, carried, jnp.int32(actor_id))
+            state = _jitted(spec)(state, rows, carried, np.int32(actor_id))
     return state
+
+
+def _ids(stream, start):
+    return SequenceIds(stream=np.array(stream, np.int32), start=np.array(start, np.int32))
 
 
 def _stored_starts(spec, num_trajectories):
@@ -109,7 +121,7 @@ def test_sample_returns_the_rows_of_the_named_sequences(spec):
 def test_add_donates_and_writes_in_place():
     state = _fill(SPEC, (1, 0))
     pointer = state.rows.unsafe_buffer_pointer()
-    added = _jitted(SPEC)(state, _rows(SPEC, 0, 4), jnp.zeros((1, 3)), jnp.int32(0))
+    added = _jitted(SPEC)(state, _rows(SPEC, 0, 4), np.zeros((1, 3), np.float32), np.int32(0))
     assert state.rows.is_deleted()
     assert added.rows.unsafe_buffer_pointer() == pointer
 
@@ -128,8 +140,8 @@ def test_add_copies_nothing_of_the_size_of_the_buffer():
 
 def test_sequences_get_their_priorities_and_are_drawn_by_them():
     state = _fill(SPEC, (5, 5))
-    ids = SequenceIds(stream=jnp.array([0, 5]), start=jnp.array([4, 8]))
-    state = replay.update_priorities(SPEC, state, ids, jnp.array([30.0, 60.0]))
+    ids = _ids([0, 5], [4, 8])
+    state = _update_priorities(SPEC, state, ids, np.array([30.0, 60.0], np.float32))
     drawn, _ = _draw_all(SPEC, state)
     # The other 22 sequences of 6 streams × 4 starts keep the priority of 1.
     total = 30.0 + 60.0 + 22.0
@@ -144,9 +156,9 @@ def test_sequences_get_their_priorities_and_are_drawn_by_them():
 
 def test_new_sequences_get_the_greatest_priority():
     state = _fill(SPEC, (3, 0))
-    ids = SequenceIds(stream=jnp.array([0]), start=jnp.array([0]))
-    state = replay.update_priorities(SPEC, state, ids, jnp.array([7.0]))
-    state = _jitted(SPEC)(state, _rows(SPEC, 0, 12), jnp.full((1, 3), 12.0), jnp.int32(0))
+    ids = _ids([0], [0])
+    state = _update_priorities(SPEC, state, ids, np.array([7.0], np.float32))
+    state = _jitted(SPEC)(state, _rows(SPEC, 0, 12), np.full((1, 3), 12.0, np.float32), np.int32(0))
     # Of starts 0, 4 and 8 the last is new.
     expected = [[7.0, 1.0, 7.0], [1.0, 1.0, 7.0], [1.0, 1.0, 7.0]]
     np.testing.assert_array_equal(state.mass[:3, :3], expected)
@@ -157,8 +169,8 @@ def test_newest_names_what_the_latest_trajectory_completed():
     state = _fill(spec, (2, 0), recurrent=())
     before = _stored_starts(spec, (2, 0))
     after = _stored_starts(spec, (3, 0))
-    state = _jitted(spec)(state, _rows(spec, 0, 8), (), jnp.int32(0))
-    ids = replay.newest(spec, state, jnp.int32(0))
+    state = _jitted(spec)(state, _rows(spec, 0, 8), (), np.int32(0))
+    ids = replay.newest(spec, state, np.int32(0))
     assert set(zip(ids.stream.tolist(), ids.start.tolist(), strict=True)) == after - before
 
 
@@ -167,9 +179,9 @@ def test_update_priorities_passes_over_an_overwritten_sequence():
     stale, _ = _draw_all(SPEC, state, draws=40)
     for trajectory in range(5, 10):
         rows = _rows(SPEC, 0, 4 * trajectory)
-        state = _jitted(SPEC)(state, rows, jnp.zeros((1, 3)), jnp.int32(0))
+        state = _jitted(SPEC)(state, rows, np.zeros((1, 3), np.float32), np.int32(0))
     mass = np.asarray(state.mass)
-    state = replay.update_priorities(SPEC, state, stale.ids, jnp.full(40, 1e6))
+    state = _update_priorities(SPEC, state, stale.ids, np.full(40, 1e6, np.float32))
     np.testing.assert_array_equal(state.mass, mass)
     drawn, _ = _draw_all(SPEC, state)
     assert not replay.is_stored(SPEC, state, stale.ids).any()
@@ -178,9 +190,9 @@ def test_update_priorities_passes_over_an_overwritten_sequence():
 
 def test_a_partly_overwritten_sequence_leaves_with_its_priority():
     state = _fill(SPEC, (5, 0))
-    oldest = SequenceIds(stream=jnp.array([1]), start=jnp.array([0]))
-    state = replay.update_priorities(SPEC, state, oldest, jnp.array([1e6]))
-    state = _jitted(SPEC)(state, _rows(SPEC, 0, 20), jnp.zeros((1, 3)), jnp.int32(0))
+    oldest = _ids([1], [0])
+    state = _update_priorities(SPEC, state, oldest, np.array([1e6], np.float32))
+    state = _jitted(SPEC)(state, _rows(SPEC, 0, 20), np.zeros((1, 3), np.float32), np.int32(0))
     _, identities = _draw_all(SPEC, state)
     assert (1, 0) not in identities
     assert (1, 20) not in identities  # what took its place is not complete yet
@@ -189,8 +201,8 @@ def test_a_partly_overwritten_sequence_leaves_with_its_priority():
 def test_priority_zero_is_never_drawn_even_uniformly():
     spec = dataclasses.replace(SPECS["transitions"], priority_exponent=0.0)
     state = _fill(spec, (5, 0), recurrent=())
-    ids = SequenceIds(stream=jnp.array([0, 1, 2]), start=jnp.array([3, 3, 7]))
-    state = replay.update_priorities(spec, state, ids, jnp.zeros(3))
+    ids = _ids([0, 1, 2], [3, 3, 7])
+    state = _update_priorities(spec, state, ids, np.zeros(3, np.float32))
     drawn, identities = _draw_all(spec, state)
     assert identities == _stored_starts(spec, (5, 0)) - {(0, 3), (1, 3), (2, 7)}
     np.testing.assert_allclose(drawn.probability, 1 / (3 * 19 - 3), rtol=1e-6)

@@ -10,9 +10,11 @@ import pytest
 
 from sebulba.toolkit import replay
 from sebulba.toolkit.replay import ReplaySpec
-from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
+from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame
+from sebulba.toolkit.replay.frame_stack import rebuild_stacks as rebuild
 
 STACK = FrameStack(size=3, axis=0)
+rebuild_stacks = jax.jit(rebuild, static_argnums=2)
 
 
 def _plain_stacks(frames, starts, fill, size=3):
@@ -35,26 +37,24 @@ def test_rebuild_stacks_equals_pushing_frame_by_frame(fill, first_row):
     seen = _plain_stacks(frames, starts, fill)
     window = slice(first_row - 2, first_row + 8)
     stack = FrameStack(size=3, axis=0, fill=fill)
-    rebuilt = rebuild_stacks(
-        jnp.asarray(frames[window, None]), jnp.asarray(starts[window, None]), stack
-    )
+    rebuilt = rebuild_stacks(frames[window, None], starts[window, None], stack)
     np.testing.assert_array_equal(rebuilt[:, 0], seen[first_row : first_row + 8])
 
 
 def test_rebuild_stacks_ignores_context_before_a_start():
-    frames = jnp.array([[99], [98], [1], [2]], jnp.uint8)
-    starts = jnp.array([[False], [False], [True], [False]])
+    frames = np.array([[99], [98], [1], [2]], np.uint8)
+    starts = np.array([[False], [False], [True], [False]])
     rebuilt = rebuild_stacks(frames, starts, STACK)
     np.testing.assert_array_equal(rebuilt[:, 0], [[1, 1, 1], [1, 1, 2]])
 
 
 def test_rebuild_stacks_puts_the_stack_on_its_axis():
-    frames = jnp.arange(24, dtype=jnp.uint8).reshape(6, 1, 2, 2)
-    starts = jnp.zeros((6, 1), bool).at[0].set(True)
+    frames = np.arange(24, dtype=np.uint8).reshape(6, 1, 2, 2)
+    starts = np.arange(6)[:, None] == 0
     last = rebuild_stacks(frames, starts, FrameStack(size=3, axis=2))
     first = rebuild_stacks(frames, starts, STACK)
     assert last.shape == (4, 1, 2, 2, 3)
-    np.testing.assert_array_equal(last, jnp.moveaxis(first, 2, -1))
+    np.testing.assert_array_equal(last, np.moveaxis(first, 2, -1))
 
 
 def test_newest_frame_refuses_another_stack_size():
@@ -85,17 +85,20 @@ def test_replayed_stacks_are_the_observations_of_envpool(game):
         done = terminated | truncated
         seen.append(observation)
     env.close()
-    seen, starts = jnp.asarray(np.stack(seen)), jnp.asarray(np.stack(starts))
+    seen, starts = np.stack(seen), np.stack(starts)
 
     row = (jax.ShapeDtypeStruct((84, 84), jnp.uint8), jax.ShapeDtypeStruct((), bool))
-    state, add = replay.init(spec, row, ()), jax.jit(functools.partial(replay.add, spec))
+    state = jax.jit(lambda: replay.init(spec, row, ()))()
+    add = jax.jit(functools.partial(replay.add, spec))
     for begin in range(0, 9 * length, length):
         rows = seen[begin : begin + length], starts[begin : begin + length]
         rows = newest_frame(rows[0], stack), rows[1]
-        state = add(state, rows, (), jnp.int32(0))
+        state = add(state, rows, (), np.int32(0))
     drawn = jax.jit(replay.sample, static_argnums=(0, 3))(spec, state, jax.random.key(0), 16)
-    rebuilt = rebuild_stacks(*drawn.sequences.rows, stack)
+    rebuilt = np.asarray(rebuild_stacks(*drawn.sequences.rows, stack))
     assert len(set(drawn.ids.start.tolist())) == 2
-    for b, (stream, start) in enumerate(zip(drawn.ids.stream, drawn.ids.start, strict=True)):
-        lived = seen[int(start) : int(start) + 2 * length + 1, int(stream)]
+    for b, (stream, start) in enumerate(
+        zip(*map(np.asarray, (drawn.ids.stream, drawn.ids.start)), strict=True)
+    ):
+        lived = seen[start : start + 2 * length + 1, stream]
         np.testing.assert_array_equal(rebuilt[:, b], lived)
