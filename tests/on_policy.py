@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.types import EnvironmentSpec, Trajectory
+from tests.compiled import jitted, jitted_gradient
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
 
@@ -26,19 +27,6 @@ def make_run_spec(**changes):
         trajectory_length=LENGTH,
     )
     return dataclasses.replace(run_spec, **changes)
-
-
-@functools.cache
-def jitted(method):
-    """Return a method of an agent as one program, compiled once for each agent."""
-    return jax.jit(
-        method, static_argnames="greedy" if getattr(method, "__name__", "") == "act" else None
-    )
-
-
-@functools.cache
-def jitted_gradient(loss):
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
 def make_networks(agent, seed=0):

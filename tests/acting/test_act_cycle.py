@@ -1,6 +1,7 @@
 """Act cycles: fused and stepped give the same rows, in place, compiled once."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -45,7 +46,7 @@ class Cycles:
         self.environment = make_environment(env_config, num_envs=NUM_ENVS, seed=5)
         spec: EnvironmentSpec = self.environment.spec
         agent = agent_class(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
-        self.networks = jax.device_put(agent.init_networks(jax.random.key(2)), device)
+        self.networks = jax.device_put(jax.jit(agent.init_networks)(jax.random.key(2)), device)
         self.carry = init_carry(
             agent,
             self.networks,
@@ -79,6 +80,13 @@ class Cycles:
         return result
 
 
+@functools.cache
+def played(kind):
+    """Return the results of four cycles on CartPole, and the networks."""
+    cycles = Cycles(CARTPOLE, kind)
+    return [cycles.run() for _ in range(4)], cycles.networks
+
+
 @pytest.mark.parametrize("env_config", [CATCH, MASKED, CARTPOLE], ids=lambda config: config.id)
 def test_fused_and_stepped_cycles_give_the_same_trajectories(env_config):
     fused, stepped = Cycles(env_config, "fused"), Cycles(env_config, "stepped")
@@ -93,8 +101,7 @@ def test_trajectories_carry_the_action_mask_of_each_row():
 
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
 def test_the_last_row_is_the_next_trajectorys_first(kind):
-    cycles = Cycles(CARTPOLE, kind)
-    first, second = cycles.run().trajectory.env_steps, cycles.run().trajectory.env_steps
+    first, second, *_ = (result.trajectory.env_steps for result in played(kind)[0])
     chex.assert_trees_all_equal(
         jax.tree.map(lambda x: x[-1], first), jax.tree.map(lambda x: x[0], second)
     )
@@ -103,13 +110,13 @@ def test_the_last_row_is_the_next_trajectorys_first(kind):
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
 def test_a_row_holds_an_env_step_and_the_action_selected_from_it(kind):
     """Every row's logits are the network's on that row's observation, resets included."""
-    cycles = Cycles(CARTPOLE, kind)
-    trajectories = [cycles.run().trajectory for _ in range(4)]
+    results, networks = played(kind)
+    trajectories = [result.trajectory for result in results]
     count = np.concatenate([trajectory.extras["count"] for trajectory in trajectories])
     rows = [trajectory.env_steps for trajectory in trajectories]
     observation = np.concatenate([row.observation[:-1] for row in rows])
     logits = np.concatenate([trajectory.extras["logits"] for trajectory in trajectories])
-    np.testing.assert_allclose(logits, observation @ cycles.networks["weights"], rtol=1e-4)
+    np.testing.assert_allclose(logits, observation @ networks["weights"], rtol=1e-4)
     is_first = np.concatenate([row.is_first[:-1] for row in rows])
     assert is_first[1:].any(), "episodes of at most 11 steps end within 28 rows"
     assert (count[is_first] == 1).all(), "the recurrent state is zeroed at a reset"
@@ -119,10 +126,8 @@ def test_a_row_holds_an_env_step_and_the_action_selected_from_it(kind):
 
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
 def test_states_are_those_before_row_0_and_after_the_last_action(kind):
-    cycles = Cycles(CARTPOLE, kind)
     previous_final = np.zeros(NUM_ENVS, np.int32)
-    for _ in range(3):
-        result = cycles.run()
+    for result in played(kind)[0]:
         is_first = np.asarray(result.trajectory.env_steps.is_first[0])
         expected = np.where(is_first, 0, previous_final) + 1
         np.testing.assert_array_equal(result.trajectory.extras["count"][0], expected)

@@ -10,6 +10,7 @@ import numpy as np
 from sebulba.toolkit import replay
 from sebulba.types import EnvStep, Trajectory
 from sebulba_agents.replay_config import R2D2Config
+from tests.compiled import jitted
 from tests.toys import one_actor_run_spec
 
 BURN_IN, LEARN, LENGTH, NUM_ACTIONS = 4, 6, 4, 3
@@ -88,7 +89,7 @@ def remember(agent, networks, lived, envs=slice(None)):
         per_env = jax.tree.map(lambda x: x[envs], (state.memory, state.epsilon))
         return dataclasses.replace(state, memory=per_env[0], epsilon=per_env[1])
 
-    update = jax.jit(agent.update_experience)
+    update = jitted(agent.update_experience)
     num_envs = len(range(8)[envs])
     experience = agent.init_experience(networks, num_envs)
     for initial_state, final_state, trajectory in lived:

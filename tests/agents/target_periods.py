@@ -6,12 +6,14 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from tests.compiled import jitted
+
 
 def check_copies_to_the_target(agent, networks, experience):
     """Check that `optimize` copies once in a period of 2, also after discarded updates."""
-    opt_state = jax.jit(agent.init_opt_state)(networks)
+    opt_state = jitted(agent.init_opt_state)(networks)
     grads = jax.tree.map(jnp.ones_like, networks)
-    optimize = jax.jit(agent.optimize)
+    optimize = jitted(agent.optimize)
     copies = []
     # Updates 4 and 7 are discarded; the last of a period of 2 is odd.
     for step in (0, 1, 2, 3, 5, 6, 8, 9):

@@ -20,6 +20,7 @@ from sebulba_agents.impala import make_impala
 from sebulba_agents.pqn import q_lambda_targets
 from sebulba_agents.random import RandomAgent
 from sebulba_agents.replay_config import DDQNConfig
+from tests.compiled import jitted
 from tests.extras import needs_search
 from tests.on_policy import (
     NUM_ACTIONS,
@@ -73,7 +74,7 @@ def test_an_actor_critic_acts_legally_and_has_no_gradient_of_illegal_logits(gree
 def test_a_q_learner_acts_legally_and_bootstraps_from_legal_actions():
     config = DDQNConfig(hidden_sizes=(8,), dueling_size=None, epsilon=0.5)
     agent = DDQN(config, masked_run_spec(total_env_steps=10_000))
-    networks = jax.jit(agent.init_networks)(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     head = networks.online["params"]["Dense_0"]
     # An illegal action would have the greatest Q by far.
     head["bias"] = head["bias"].at[ILLEGAL].set(100.0)

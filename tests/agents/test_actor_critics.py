@@ -24,6 +24,7 @@ from sebulba_agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig,
 from sebulba_agents.impala import make_impala
 from sebulba_agents.policy_gradient import make_policy_gradient
 from sebulba_agents.ppo import make_ppo
+from tests.compiled import jitted
 from tests.on_policy import (
     LENGTH,
     NUM_ACTIONS,
@@ -32,7 +33,6 @@ from tests.on_policy import (
     act_along_stream,
     add_trajectory,
     evaluate,
-    jitted,
     make_networks,
     make_run_spec,
     make_stream,

@@ -21,6 +21,7 @@ from sebulba_agents.ddqn import DDQN
 from sebulba_agents.replay_config import DDQNConfig
 from sebulba_agents.target_networks import TargetNetworks
 from tests.agents.target_periods import check_copies_to_the_target
+from tests.compiled import jitted
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import one_actor_run_spec
@@ -43,7 +44,7 @@ RUN_SPEC = one_actor_run_spec(num_envs=NUM_ENVS, trajectory_length=LENGTH, num_a
 def agent_and_networks(**changes):
     """Return an agent, and networks whose target differs from the online one."""
     agent = DDQN(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
-    online, target = (jax.jit(agent.init_networks)(jax.random.key(seed)).online for seed in (0, 1))
+    online, target = (jitted(agent.init_networks)(jax.random.key(seed)).online for seed in (0, 1))
     return agent, TargetNetworks(online=online, target=target)
 
 
@@ -67,7 +68,7 @@ def batch_ends(batch):
 
 
 def filled(agent, networks, num_trajectories=6):
-    update, experience = jax.jit(agent.update_experience), agent.init_experience(networks, NUM_ENVS)
+    update, experience = jitted(agent.update_experience), agent.init_experience(networks, NUM_ENVS)
     state = agent.init_actor_state(networks.online, NUM_ENVS, jax.random.key(0), 0)
     env_steps = random_env_steps(0, num_trajectories * LENGTH, NUM_ENVS)
     rng = np.random.default_rng(0)
@@ -85,7 +86,7 @@ def filled(agent, networks, num_trajectories=6):
 def test_loss_equals_the_slow_reference(dueling_size):
     agent, networks = agent_and_networks(dueling_size=dueling_size)
     batch = random_batch()
-    loss, td_error, _ = jax.jit(agent.loss_of_batch)(networks, batch)
+    loss, td_error, _ = jitted(agent.loss_of_batch)(networks, batch)
 
     def q(params, observation):
         return np.asarray(agent.network.apply(params, observation), np.float64)
@@ -119,7 +120,7 @@ def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
         return taken.sum(axis=-1), batch.reward
 
     agent = DDQN(CONFIG, RUN_SPEC, network=PairNetwork(), loss=loss, values=lambda x: x.max(-1))
-    networks = [jax.jit(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1)]
+    networks = [jitted(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1)]
     networks = TargetNetworks(online=networks[0].online, target=networks[1].target)
     batch = random_batch()
     mean, td_error, _ = agent.loss_of_batch(networks, batch)
@@ -201,7 +202,7 @@ def test_gradient_of_a_large_error_is_that_of_one():
 
 def test_one_and_two_learner_devices_take_the_same_step():
     agent, networks = agent_and_networks()
-    batch, opt_state = random_batch(), jax.jit(agent.init_opt_state)(networks)
+    batch, opt_state = random_batch(), jitted(agent.init_opt_state)(networks)
     # One device's share weighs far less than the other's.
     batch = dataclasses.replace(batch, weight=batch.weight.at[:16].multiply(0.1))
 
@@ -218,9 +219,9 @@ def test_loss_writes_the_new_priorities_of_what_it_sampled():
     agent, networks = agent_and_networks()
     experience = filled(agent, networks)
     key = jax.random.key(0)
-    _, (updated, _) = jax.jit(agent.loss)(networks, experience, key, jnp.int32(0))
-    batch = jax.jit(agent._replay.sample)(experience, key)
-    _, td_error, _ = jax.jit(agent.loss_of_batch)(networks, batch)
+    _, (updated, _) = jitted(agent.loss)(networks, experience, key, jnp.int32(0))
+    batch = jitted(agent._replay.sample)(experience, key)
+    _, td_error, _ = jitted(agent.loss_of_batch)(networks, batch)
     slot = batch.ids.start % 16
     expected = (np.abs(td_error) + 1e-6) ** 0.6
     np.testing.assert_allclose(updated.mass[batch.ids.stream, slot], expected, rtol=1e-4)
@@ -290,7 +291,7 @@ def test_replay_metrics_are_of_all_rows():
     agent, networks = agent_and_networks()
     experience = filled(agent, networks)
     # 6 trajectories of 32 rows: 152 beyond the minimum, 4 × 152 / 32 = 19 updates.
-    _, (_, metrics) = jax.jit(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(18))
+    _, (_, metrics) = jitted(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(18))
     assert sum(agent.num_updates_per_cycle(cycle) for cycle in range(6)) == 19
     np.testing.assert_allclose(metrics["replay_ratio"], 4.0)
     done = random_env_steps(0, 6 * LENGTH, NUM_ENVS).done[8:23]

@@ -6,6 +6,7 @@ import numpy as np
 
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.ppo import make_ppo
+from tests.compiled import jitted
 from tests.on_policy import LENGTH, NUM_ENVS, act_along_stream, make_run_spec, make_stream
 
 NUM_UPDATES = 4
@@ -19,11 +20,11 @@ def learn(bad_steps, *, num_cycles=3, **changes):
     """
     config = PPOConfig(hidden_sizes=(8,), normalize_observations=True, **changes)
     agent = make_ppo(config, make_run_spec())
-    networks = jax.jit(agent.init_networks)(jax.random.key(0))
-    opt_state = jax.jit(agent.init_opt_state)(networks)
+    networks = jitted(agent.init_networks)(jax.random.key(0))
+    opt_state = jitted(agent.init_opt_state)(networks)
     experience = agent.init_experience(networks, NUM_ENVS)
     grad = jax.jit(jax.grad(agent.loss, has_aux=True))
-    optimize, update = jax.jit(agent.optimize), jax.jit(agent.update_experience)
+    optimize, update = jitted(agent.optimize), jitted(agent.update_experience)
     initial, trajectory = act_along_stream(agent, networks, make_stream(done_probability=0.0))
     merged, chosen = [], []
     for step in range(num_cycles * NUM_UPDATES):

@@ -24,6 +24,7 @@ from sebulba_agents.gumbel_muzero import GumbelMuZero, MuZeroActorState, Planned
 from sebulba_agents.muzero_networks import scale_gradient, scale_to_unit
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 from sebulba_agents.target_networks import TargetNetworks
+from tests.compiled import jitted
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import one_actor_run_spec
@@ -51,7 +52,7 @@ RUN_SPEC = one_actor_run_spec(num_envs=NUM_ENVS, trajectory_length=LENGTH, num_a
 def agent_and_networks(**changes):
     """Return an agent, and networks whose outputs differ from 0."""
     agent = GumbelMuZero(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
-    networks = jax.jit(agent.init_networks)(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     return agent, TargetNetworks(
         online=noisy(networks.online, 1),
         target=None if networks.target is None else noisy(networks.target, 2),
@@ -126,7 +127,7 @@ def slow_loss(agent, predicted, targets, weight, i):
 def test_loss_equals_the_slow_reference():
     agent, networks = agent_and_networks()
     observation, targets, weights = random_batch()
-    loss, error, _ = jax.jit(agent.loss_of_batch)(networks.online, observation, targets, weights)
+    loss, error, _ = jitted(agent.loss_of_batch)(networks.online, observation, targets, weights)
     predicted = predictions(agent, networks.online, observation, targets.action)
     targets, weights = jax.tree.map(np.asarray, (targets, weights))
     expected = [slow_loss(agent, predicted, targets, weights[i], i) for i in range(32)]
@@ -138,7 +139,7 @@ def test_loss_equals_the_slow_reference():
 @pytest.mark.slow
 def test_one_and_two_learner_devices_take_the_same_step():
     agent, networks = agent_and_networks()
-    opt_state = jax.jit(agent.init_opt_state)(networks)
+    opt_state = jitted(agent.init_opt_state)(networks)
     observation, targets, weights = random_batch()
     # One device's share weighs far less than the other's, and has fewer targets.
     weights = weights.at[:16].multiply(0.1)
@@ -180,7 +181,7 @@ def stored_stream(**changes):
         value=rng.normal(size=env_steps.reward.shape).astype(np.float32),
     )
     experience = agent.init_experience(networks, NUM_ENVS)
-    update, state = jax.jit(agent.update_experience), MuZeroActorState(key=jax.random.key(0))
+    update, state = jitted(agent.update_experience), MuZeroActorState(key=jax.random.key(0))
     for begin in range(0, 6 * LENGTH, LENGTH):
         trajectory = Trajectory(
             env_steps=jax.tree.map(lambda x: jnp.asarray(x[begin : begin + LENGTH + 1]), env_steps),  # noqa: B023
@@ -214,7 +215,7 @@ def test_reanalysis_replaces_the_targets_of_a_share_of_the_batch(with_networks):
     )
     sample = replay.sample(agent._replay_spec, experience, jax.random.key(0), 32)
     rows = sample.sequences.rows
-    planned = jax.jit(agent._reanalyse)(networks, jax.random.key(1), rows)
+    planned = jitted(agent._reanalyse)(networks, jax.random.key(1), rows)
     for got, stored in zip(jax.tree.leaves(planned), jax.tree.leaves(rows.extras), strict=True):
         np.testing.assert_array_equal(got[:, 8:], stored[:, 8:])
         assert not np.isclose(got[:, :8], stored[:, :8]).all()
@@ -245,7 +246,7 @@ def test_acting_is_legal_and_without_noise_if_greedy():
         is_first=flags,
         action_mask=jnp.asarray(legal),
     )
-    act = jax.jit(agent.act, static_argnames=("greedy",))
+    act = jitted(agent.act)
     actions = {}
     for greedy in (True, False):
         for seed in (0, 1):
@@ -264,7 +265,7 @@ def test_absorbing_rows_teach_values_and_rewards_of_zero():
     agent, networks = agent_and_networks(learning_rate=1e-2)
     observation = jnp.tile(jnp.array([[1.0, 0.0, -1.0]]), (32, 1))
     is_first_row = jnp.arange(K + 1)[:, None] == 0
-    optimize = jax.jit(agent.optimize)
+    optimize = jitted(agent.optimize)
     opt_state = agent.init_opt_state(networks)
     experience = agent.init_experience(networks, NUM_ENVS)
     every, weights = jnp.ones((K + 1, 32), bool), jnp.ones(32)
@@ -317,7 +318,7 @@ def test_gradients_of_blank_images_are_finite():
     run_spec = dataclasses.replace(RUN_SPEC, environment=environment)
     config = dataclasses.replace(CONFIG, network="resnet", channels=4, unroll_length=5)
     agent = GumbelMuZero(config, run_spec)
-    params = jax.jit(agent.init_networks)(jax.random.key(0)).online
+    params = jitted(agent.init_networks)(jax.random.key(0)).online
     ones, blank = jnp.ones((6, 2)), jnp.zeros((2, 4, 20, 20), jnp.uint8)
     targets = UnrollTargets(
         action=jnp.zeros((5, 2), jnp.int32),

@@ -21,6 +21,7 @@ from sebulba_agents.actor_critic import ActorCriticExtras, ActorCriticNetworks
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.impala import impala_loss, make_impala
 from sebulba_agents.networks import PolicyValue
+from tests.compiled import jitted
 from tests.on_policy import (
     LENGTH,
     NUM_ACTIONS,
@@ -28,7 +29,6 @@ from tests.on_policy import (
     OBSERVATION,
     act_along_stream,
     evaluate,
-    jitted,
     make_experience,
     make_networks,
     make_run_spec,

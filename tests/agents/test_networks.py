@@ -152,12 +152,9 @@ def test_a_reset_separates_two_episodes_completely(lstm_size):
     first, _ = apply(params, state=state, **rows(inputs, slice(border)))
     second = rows(inputs, slice(border, None))
     # What the second episode is told of the first must not matter.
-    second["reward"] = np.concatenate(
-        [second["reward"][:1] + np.float32(5.0), second["reward"][1:]]
-    )
-    last_action = second["last_action"]
-    other = (last_action[:1] + 1) % NUM_ACTIONS
-    second["last_action"] = np.concatenate([other, last_action[1:]])
+    second["reward"], second["last_action"] = second["reward"].copy(), second["last_action"].copy()
+    second["reward"][0] += 5.0
+    second["last_action"][0] = (second["last_action"][0] + 1) % NUM_ACTIONS
     second, second_final = apply(params, state=network.initial_state(NUM_ENVS), **second)
     parts = jax.tree.map(lambda *x: np.concatenate(x), first, second)
     chex.assert_trees_all_close(parts, whole, **TOLERANCE)

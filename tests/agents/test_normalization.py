@@ -1,6 +1,7 @@
 """Normalisation: what counts, that it counts once, and that acting and learning agree on it."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -18,6 +19,7 @@ from sebulba.toolkit.running_moments import RunningMoments
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from sebulba_agents.impala import make_impala
 from sebulba_agents.ppo import make_ppo
+from tests.compiled import jitted
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
@@ -29,7 +31,6 @@ from tests.on_policy import (
     make_networks,
     make_run_spec,
     make_stream,
-    to_device,
 )
 
 DISCOUNT = 0.9
@@ -41,6 +42,11 @@ OBSERVATION_SPEC = {
 }
 
 
+# Each is one program: called as they are, they would be one for each operation.
+jitted_merge_rows = jax.jit(merge_rows, static_argnums=4)
+jitted_returns = jax.jit(discounted_returns, static_argnums=2)
+
+
 def moments_of(count, mean, variance):
     return RunningMoments(
         count=jnp.float32(count),
@@ -49,6 +55,7 @@ def moments_of(count, mean, variance):
     )
 
 
+@functools.cache
 def make_agent(**changes):
     return make_ppo(PPOConfig(**{"hidden_sizes": (8, 8)} | SETTINGS | changes), make_run_spec())
 
@@ -104,18 +111,18 @@ def test_discounted_returns_are_those_of_a_loop_over_the_rows():
     env_steps = make_stream()
     before = np.linspace(-1, 1, NUM_ENVS).astype(np.float32)
     expected = returns_in_python(env_steps, before)
-    got = discounted_returns(to_device(env_steps), jnp.asarray(before), DISCOUNT)
+    got = jitted_returns(env_steps, before, DISCOUNT)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_each_row_of_a_stream_counts_once_however_it_is_split():
-    env_steps = to_device(make_stream())
-    before = jnp.ones(NUM_ENVS)
+    env_steps = make_stream()
+    before = np.ones(NUM_ENVS, np.float32)
     valid = ~env_steps.done[:-1]
     start = init_normalization(
         jax.ShapeDtypeStruct(OBSERVATION, jnp.float32), of_observations=True, of_rewards=True
     )
-    whole = merge_rows(start, env_steps, valid, before, DISCOUNT)
+    whole = jitted_merge_rows(start, env_steps, valid, before, DISCOUNT)
     assert whole.observation[0].count == whole.discounted_return.count == int(valid.sum())
     seen = np.asarray(env_steps.observation[:-1])[np.asarray(valid)]
     np.testing.assert_allclose(whole.observation[0].mean, seen.mean(axis=0), rtol=1e-4, atol=1e-5)
@@ -126,9 +133,9 @@ def test_each_row_of_a_stream_counts_once_however_it_is_split():
         jax.tree.map(lambda x, rows=rows: x[rows], env_steps)
         for rows in (slice(cut + 1), slice(cut, None))
     )
-    parts = merge_rows(start, head, valid[:cut], before, DISCOUNT)
-    between = discounted_returns(head, before, DISCOUNT)[-2]
-    parts = merge_rows(parts, tail, valid[cut:], between, DISCOUNT)
+    parts = jitted_merge_rows(start, head, valid[:cut], before, DISCOUNT)
+    between = np.asarray(jitted_returns(head, before, DISCOUNT))[-2]
+    parts = jitted_merge_rows(parts, tail, valid[cut:], between, DISCOUNT)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), parts, whole)
 
 
@@ -137,7 +144,7 @@ def test_the_actor_carries_the_discounted_return_to_its_next_trajectory():
     networks = make_networks(agent)
     env_steps = make_stream()
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
-    act = jax.jit(agent.act, static_argnames="greedy")
+    act = jitted(agent.act)
     for t in range(LENGTH):
         row = jax.tree.map(lambda x, t=t: x[t], env_steps)
         _, _, state = act(networks, state, row, greedy=False)
@@ -193,11 +200,11 @@ def test_moments_have_no_gradient_and_move_with_the_last_update_of_a_cycle():
     _, _, grads = evaluate(agent, networks, experience)
     assert not any(leaf.any() for leaf in jax.tree.leaves(grads.normalization))
     opt_state = agent.init_opt_state(networks)
-    optimize = jax.jit(agent.optimize)
+    optimize = jitted(agent.optimize)
     first, opt_state = optimize(networks, opt_state, grads, at_step(experience, 0))
     chex.assert_trees_all_equal(first.normalization, networks.normalization)
     second, _ = optimize(first, opt_state, grads, at_step(experience, 1))
-    expected = merge_rows(
+    expected = jitted_merge_rows(
         networks.normalization,
         trajectory.env_steps,
         trajectory.valid,
@@ -214,5 +221,5 @@ def test_learning_once_from_each_trajectory_merges_it_at_once():
     initial, trajectory = act_along_stream(agent, networks, make_stream())
     window = add_trajectory(agent, networks, initial, trajectory)
     grads = jax.tree.map(jnp.zeros_like, networks)
-    after, _ = jax.jit(agent.optimize)(networks, agent.init_opt_state(networks), grads, window)
+    after, _ = jitted(agent.optimize)(networks, agent.init_opt_state(networks), grads, window)
     assert after.normalization.observation[0].count == int(trajectory.valid.sum())

@@ -16,14 +16,13 @@ from sebulba.toolkit.returns import gae
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.networks import PolicyValue
 from sebulba_agents.ppo import Targets, clipped_surrogate, make_ppo, ppo_loss
+from tests.compiled import jitted, jitted_gradient
 from tests.on_policy import (
     LENGTH,
     NUM_ENVS,
     act_along_stream,
     add_trajectory,
     evaluate,
-    jitted,
-    jitted_gradient,
     make_experience,
     make_networks,
     make_run_spec,

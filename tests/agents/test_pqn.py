@@ -16,6 +16,7 @@ from sebulba.toolkit.schedules import Schedule
 from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba_agents.config import PQNConfig
 from sebulba_agents.pqn import PQN, q_lambda_targets
+from tests.compiled import jitted
 from tests.on_policy import LENGTH, NUM_ACTIONS, NUM_ENVS, make_run_spec, make_stream, to_device
 from tests.splitting import step_split, step_whole
 
@@ -26,7 +27,7 @@ CONFIG = PQNConfig(hidden_sizes=(8,), discount=GAMMA, lambda_=LAMBDA, num_miniba
 @functools.cache
 def agent_and_networks(**changes):
     agent = PQN(dataclasses.replace(CONFIG, **changes), make_run_spec())
-    return agent, jax.jit(agent.init_networks)(jax.random.key(0))
+    return agent, jitted(agent.init_networks)(jax.random.key(0))
 
 
 def trajectory_of(stream, seed=0):
@@ -38,7 +39,7 @@ def trajectory_of(stream, seed=0):
 def experience_of(agent, networks, stream):
     experience = agent.init_experience(networks, NUM_ENVS)
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
-    update = jax.jit(agent.update_experience)
+    update = jitted(agent.update_experience)
     return update(networks, experience, state, state, trajectory_of(stream), jnp.int32(0))
 
 
@@ -85,8 +86,8 @@ def test_targets_are_those_of_the_parameters_that_the_cycle_begins_with():
         np.testing.assert_allclose(
             targets[t, b], slow_target(q, stream, t, b), rtol=1e-4, atol=1e-5
         )
-    later = jax.jit(agent.init_networks)(jax.random.key(1))
-    _, (after, _) = jax.jit(agent.loss)(later, experience, jax.random.key(0), jnp.int32(0))
+    later = jitted(agent.init_networks)(jax.random.key(1))
+    _, (after, _) = jitted(agent.loss)(later, experience, jax.random.key(0), jnp.int32(0))
     np.testing.assert_array_equal(after.trajectory.extras, targets)
 
 
@@ -106,7 +107,7 @@ def make_batch(stream, seed=0):
 def test_loss_is_the_mean_squared_error_of_the_actions_taken_in_valid_transitions():
     agent, networks = agent_and_networks()
     batch = make_batch(make_stream())
-    loss, metrics = jax.jit(agent.loss_of_batch)(networks, batch)
+    loss, metrics = jitted(agent.loss_of_batch)(networks, batch)
     q = np.asarray(agent.network.apply(networks, batch.env_steps.observation[0]), np.float64)
     errors = [
         float(batch.extras[0, i]) - q[i, int(batch.action[0, i])]
@@ -131,7 +132,7 @@ def test_invalid_transitions_have_no_gradient():
 
 def test_one_and_two_learner_devices_take_the_same_step():
     agent, networks = agent_and_networks()
-    opt_state = jax.jit(agent.init_opt_state)(networks)
+    opt_state = jitted(agent.init_opt_state)(networks)
     # One device's share has far fewer valid transitions than the other's.
     batch = make_batch(make_stream())
     batch = dataclasses.replace(batch, valid=batch.valid.at[:, 4:28].set(False))
@@ -149,7 +150,7 @@ def test_one_and_two_learner_devices_take_the_same_step():
 def test_every_epoch_learns_once_from_every_transition():
     agent, networks = agent_and_networks()
     experience = experience_of(agent, networks, make_stream())
-    loss, orders = jax.jit(agent.loss), []
+    loss, orders = jitted(agent.loss), []
     for step in range(agent.num_updates_per_cycle(0)):
         _, (experience, _) = loss(networks, experience, jax.random.key(step), jnp.int32(step))
         orders.append(np.asarray(experience.order))
@@ -165,16 +166,16 @@ def test_learning_rate_follows_its_schedule_and_gradients_are_clipped():
     agent, networks = agent_and_networks(learning_rate=schedule, max_grad_norm=1.0)
     stream = make_stream(done_probability=0.0)
     experience = experience_of(agent, networks, stream)
-    opt_state = jax.jit(agent.init_opt_state)(networks)
+    opt_state = jitted(agent.init_opt_state)(networks)
     sizes = []
     for _ in range(2):
         # The state comes after the first trajectory, then after the second.
         grads = jax.tree.map(lambda leaf: jnp.full_like(leaf, 1e6), networks)
-        after, _ = jax.jit(agent.optimize)(networks, opt_state, grads, experience)
+        after, _ = jitted(agent.optimize)(networks, opt_state, grads, experience)
         moved = jax.tree.map(lambda x, y: jnp.sum(jnp.square(x - y)), after, networks)
         sizes.append(float(jnp.sqrt(sum(jax.tree.leaves(moved)))))
         state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
-        experience = jax.jit(agent.update_experience)(
+        experience = jitted(agent.update_experience)(
             networks, experience, state, state, trajectory_of(stream), jnp.int32(0)
         )
     # RAdam's first steps are the bias-corrected mean gradient, here of norm 1.

@@ -32,6 +32,7 @@ from tests.agents.r2d2_life import (
     slow_td_error,
     unrolled_q,
 )
+from tests.compiled import jitted
 
 
 def test_epsilons_of_eight_and_of_256_environments():
@@ -82,7 +83,7 @@ def test_stored_memory_is_that_of_a_fresh_replay_of_the_actor(lived):
 def test_rows_of_trajectories_longer_than_what_is_learned_are_all_learned_from():
     config = dataclasses.replace(CONFIG, learn_length=2)
     agent = R2D2(config, RUN_SPEC)
-    networks = jax.jit(agent.init_networks)(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     trajectories = live(agent, networks, random_rows(8 * LENGTH + 1), 8)
     experience = remember(agent, networks, trajectories)
     sample = replay.sample(agent._replay_spec, experience, jax.random.key(0), 400)
@@ -112,7 +113,8 @@ def test_a_stride_that_skips_rows_names_both_keys(stride):
 
 def check_stored_memory(agent, networks, trajectories, sample):
     """Compare the memory of sampled sequences with that of the actor's stream, unrolled again."""
-    action = jnp.concatenate([t.action for _, _, t in trajectories])
+    action = np.concatenate([t.action for _, _, t in trajectories])
+    sample = jax.tree.map(np.asarray, sample)
     stream = random_rows(8 * LENGTH + 1)
     assert len(set(sample.ids.start.tolist())) > 1
     for start in set(sample.ids.start.tolist()):
@@ -121,7 +123,7 @@ def check_stored_memory(agent, networks, trajectories, sample):
             networks.online,
             before.observation,
             reward=before.reward,
-            last_action=jnp.concatenate([jnp.zeros((1, 8), jnp.int32), action[: start - 1]]),
+            last_action=np.concatenate([np.zeros((1, 8), np.int32), action[: start - 1]]),
             is_first=before.is_first,
             state=agent.network.initial_state(8),
         )
@@ -130,7 +132,7 @@ def check_stored_memory(agent, networks, trajectories, sample):
         stored = jax.tree.map(lambda x: x[starts_here], sample.sequences.recurrent)  # noqa: B023
         np.testing.assert_array_equal(stored.last_action, action[start - 1, env])
         jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(x, y[env], atol=1e-6),  # noqa: B023
+            lambda x, y: np.testing.assert_allclose(x, np.asarray(y)[env], atol=1e-6),  # noqa: B023
             stored.lstm,
             lstm,
         )
@@ -155,12 +157,12 @@ def test_act_forgets_at_the_first_row_of_an_episode(lived):
     fresh = agent.init_actor_state(networks.online, 8, jax.random.key(7), 0)
     worn = dataclasses.replace(trajectories[3][0], key=fresh.key)
     row = jax.tree.map(lambda x: x[0], random_rows(1))
-    _, clean, state = agent.act(networks.online, fresh, row, greedy=True)
-    _, after, other = agent.act(networks.online, worn, row, greedy=True)
+    _, clean, state = jitted(agent.act)(networks.online, fresh, row, greedy=True)
+    _, after, other = jitted(agent.act)(networks.online, worn, row, greedy=True)
     np.testing.assert_array_equal(clean.greatest, after.greatest)
     chex.assert_trees_all_equal(state.memory, other.memory)
     continues = dataclasses.replace(row, is_first=np.zeros(8, bool))
-    _, remembered, _ = agent.act(networks.online, worn, continues, greedy=True)
+    _, remembered, _ = jitted(agent.act)(networks.online, worn, continues, greedy=True)
     assert not np.allclose(remembered.greatest, clean.greatest)
 
 
@@ -169,7 +171,7 @@ def test_act_explores_at_the_rate_of_each_environment(lived):
     state = agent.init_actor_state(networks.online, 8, jax.random.key(0), 0)
     state = dataclasses.replace(state, epsilon=jnp.array([0.0] * 4 + [1.0] * 4))
     row = jax.tree.map(lambda x: x[0], random_rows(1))
-    greedy, _, _ = agent.act(networks.online, state, row, greedy=True)
+    greedy, _, _ = jitted(agent.act)(networks.online, state, row, greedy=True)
     actions = []
     for _ in range(150):
         action, extras, state = jitted_act(agent)(networks.online, state, row)

@@ -33,6 +33,7 @@ from tests.agents.r2d2_life import (
     unrolled_q,
 )
 from tests.agents.target_periods import check_copies_to_the_target
+from tests.compiled import jitted
 
 
 def test_sequence_priority_golden():
@@ -156,7 +157,7 @@ def test_importance_weights_scale_each_sequence(lived):
 def test_loss_writes_the_new_priorities_of_what_it_sampled(lived):
     agent, networks, _, experience = lived
     key = jax.random.key(0)
-    _, (updated, _) = jax.jit(agent.loss)(networks, experience, key, jnp.int32(0))
+    _, (updated, _) = jitted(agent.loss)(networks, experience, key, jnp.int32(0))
     sample = draw(experience)
     _, priority, _ = jitted_loss(agent)(networks, sample)
     slot = sample.ids.start // LENGTH % 6
@@ -171,7 +172,7 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
     four = R2D2(CONFIG, dataclasses.replace(RUN_SPEC, num_learner_devices=4))
     shards = [remember(four, networks, trajectories, slice(2 * d, 2 * d + 2)) for d in range(4)]
     samples = [draw(shards[d], seed=d, num_sequences=4, num_envs=2) for d in range(4)]
-    opt_state = jax.jit(agent.init_opt_state)(networks)
+    opt_state = jitted(agent.init_opt_state)(networks)
 
     ids = SequenceIds(
         stream=jnp.concatenate([s.ids.stream + 2 * d for d, s in enumerate(samples)]),
@@ -214,7 +215,7 @@ def test_optimize_copies_to_the_target_once_a_period_also_after_a_discarded_upda
 def test_replay_ratio_metric_is_the_configured_one(lived):
     agent, networks, _, experience = lived
     # 8 trajectories of 32 rows: 56 rows beyond the minimum, 16 × 56 / 96 = 9.33 updates.
-    _, (_, metrics) = jax.jit(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(9))
+    _, (_, metrics) = jitted(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(9))
     assert sum(agent.num_updates_per_cycle(cycle) for cycle in range(8)) == 9
     np.testing.assert_allclose(metrics["replay_ratio"], 10 * 96 / 56)
 
@@ -253,7 +254,7 @@ def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
     state = whole.init_actor_state(networks.online, 2, jax.random.key(0), 0)
     losses = []
     for agent in (whole, once):
-        experience, update = agent.init_experience(networks, 2), jax.jit(agent.update_experience)
+        experience, update = agent.init_experience(networks, 2), jitted(agent.update_experience)
         for trajectory in trajectories:
             experience = update(networks, experience, state, state, trajectory, jnp.int32(0))
         assert experience.rows.env_step.observation.shape[2:] == (
@@ -262,7 +263,7 @@ def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
         # Only one sequence, so that both draw the same.
         mass = jnp.zeros_like(experience.mass).at[1, 4].set(1.0)
         experience = dataclasses.replace(experience, mass=mass)
-        loss, (_, metrics) = jax.jit(agent.loss)(
+        loss, (_, metrics) = jitted(agent.loss)(
             networks, experience, jax.random.key(0), jnp.int32(0)
         )
         assert float(metrics["replay_sequences"]) == 1.0

@@ -18,6 +18,7 @@ from sebulba.toolkit.tanh_gaussian import TanhGaussianSample
 from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba_agents.replay_config import SACConfig
 from sebulba_agents.sac import SAC
+from tests.compiled import jitted, jitted_gradient
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
@@ -46,7 +47,7 @@ RUN_SPEC = toy_run_spec(
 def agent_and_networks():
     """Return an agent, and networks whose target critics differ from the online ones."""
     agent = SAC(CONFIG, RUN_SPEC)
-    networks, other = (jax.jit(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1))
+    networks, other = (jitted(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1))
     return agent, dataclasses.replace(networks, target_critics=other.target_critics)
 
 
@@ -103,19 +104,22 @@ def test_gradient_of_the_temperature_golden():
     agent, networks = agent_and_networks()
     batch, draws = random_batch(2), random_draws(2)
     here = dataclasses.replace(draws, log_prob=jnp.full(2, 1.809849))
-    grads = jax.grad(
+    gradient = jax.grad(
         lambda networks: agent.loss_of_batch(networks, batch, here=here, following=draws)[0]
-    )(networks)
+    )
+    grads = jax.jit(gradient)(networks)
     np.testing.assert_allclose(grads.online.log_temperature, 0.2 * (-1.809849 + 2.0), rtol=1e-5)
 
 
 def test_loss_equals_the_slow_reference():
     agent, networks = agent_and_networks()
     batch, here, following = random_batch(), random_draws(seed=1), random_draws(seed=2)
-    loss, _ = jax.jit(agent.loss_of_batch)(networks, batch, here=here, following=following)
+    loss, _ = jitted(agent.loss_of_batch)(networks, batch, here=here, following=following)
+
+    apply = jax.jit(agent._critics.apply)
 
     def q(params, observation, action):
-        return np.asarray(agent._critics.apply(params, observation, action), np.float64)
+        return np.asarray(apply(params, observation, action), np.float64)
 
     critics = networks.online.critics
     stored = q(critics, batch.observation, batch.action)
@@ -177,7 +181,7 @@ def test_one_and_two_learner_devices_take_the_same_step():
 
 def test_loss_learns_from_the_replay_with_finite_gradients():
     agent, networks = agent_and_networks()
-    update, experience = jax.jit(agent.update_experience), agent.init_experience(networks, NUM_ENVS)
+    update, experience = jitted(agent.update_experience), agent.init_experience(networks, NUM_ENVS)
     state = agent.init_actor_state((), NUM_ENVS, jax.random.key(0), 0)
     env_steps = random_env_steps(0, 4 * LENGTH, NUM_ENVS)
     rng = np.random.default_rng(0)
@@ -188,7 +192,7 @@ def test_loss_learns_from_the_replay_with_finite_gradients():
             extras=(),
         )
         experience = update(networks, experience, state, state, trajectory, jnp.int32(0))
-    loss = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+    loss = jitted_gradient(agent.loss)
     (value, (after, metrics)), grads = loss(networks, experience, jax.random.key(0), jnp.int32(0))
     assert np.isfinite(value) and all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
     chex.assert_trees_all_equal(after, experience)
@@ -201,7 +205,7 @@ def test_optimize_moves_the_target_critics_by_the_share():
     grads = jax.tree.map(jnp.ones_like, networks)
     experience = agent.init_experience(networks, 1)
     opt_state = agent.init_opt_state(networks)
-    after, _ = jax.jit(agent.optimize)(networks, opt_state, grads, experience)
+    after, _ = jitted(agent.optimize)(networks, opt_state, grads, experience)
 
     def check(new, old, online):
         np.testing.assert_allclose(new, 0.995 * old + 0.005 * online, rtol=1e-5, atol=1e-7)

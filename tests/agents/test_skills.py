@@ -15,6 +15,7 @@ from sebulba.run import lifecycle
 from sebulba.types import Trajectory
 from sebulba_agents.config import SkillsConfig
 from sebulba_agents.skills import SkillsAgent
+from tests.compiled import jitted
 from tests.on_policy import LENGTH, NUM_ENVS, make_run_spec, make_stream, to_device
 
 NUM_SKILLS = 4
@@ -25,10 +26,10 @@ def acted():
     """Return agent, networks, and a trajectory that was acted from a stream with resets."""
     config = SkillsConfig(num_skills=NUM_SKILLS, hidden_sizes=(8,), reward_weight=0.5)
     agent = SkillsAgent(config, make_run_spec())
-    networks = jax.jit(agent.init_networks)(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     env_steps = to_device(make_stream())
     state = initial = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(1), 0)
-    act = jax.jit(agent.act, static_argnames="greedy")
+    act = jitted(agent.act)
     rows = []
     for t in range(LENGTH):
         row = jax.tree.map(lambda x, t=t: x[t], env_steps)
@@ -50,7 +51,7 @@ def test_a_skill_is_drawn_where_an_episode_begins_and_kept_until_its_end(acted):
 
 def test_the_learner_is_rewarded_for_states_that_reveal_the_skill(acted):
     agent, networks, initial, final, trajectory = acted
-    experience = jax.jit(agent.update_experience)(
+    experience = jitted(agent.update_experience)(
         networks,
         agent.init_experience(networks, NUM_ENVS),
         initial,

@@ -21,6 +21,7 @@ from sebulba_agents.replay_config import (
     SACConfig,
 )
 from sebulba_agents.sac import SAC
+from tests.compiled import jitted, jitted_gradient
 from tests.extras import needs_search
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
@@ -117,12 +118,12 @@ def act_along(agent, networks, env_steps):
 
 def learn(agent, networks, lived):
     """Return the loss, its gradient and the replay's masses after all trajectories."""
-    update = jax.jit(agent.update_experience)
+    update = jitted(agent.update_experience)
     experience = agent.init_experience(networks, NUM_ENVS)
     for initial, final, trajectory in lived:
         experience = update(networks, experience, initial, final, trajectory, jnp.int32(0))
     stored = experience.mass
-    loss = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+    loss = jitted_gradient(agent.loss)
     (value, (experience, _)), grads = loss(networks, experience, jax.random.key(2), jnp.int32(0))
     return {"loss": value, "grads": grads, "stored": stored, "learned": experience.mass}
 
@@ -132,7 +133,7 @@ def lived_and_learned(name):
     """Return agent, networks, trajectories across a boundary, and what was learned from them."""
     env_steps, _ = stream_with_boundary()
     agent = make_agent(name)
-    networks = jax.jit(agent.init_networks)(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     lived = act_along(agent, networks, env_steps)
     return agent, networks, lived, learn(agent, networks, lived)
 

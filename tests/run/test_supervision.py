@@ -151,12 +151,12 @@ def test_free_running_actors_take_the_newest_networks_and_lose_nothing():
     ],
 )
 def test_every_split_of_devices_learns_the_same_in_lock_step(actor_devices, learner_devices):
-    threads = 6 // len(actor_devices)
-    config = make_config(threads=6, per_cycle=2, env_steps=1000)
-    expected, _ = run_ring(config)
+    # As many actors, all on one device and one on each.
+    threads = len(actor_devices)
+    expected, _ = run_ring(make_config(threads=threads, per_cycle=2, env_steps=1000))
     ring, _ = run_ring(
         make_config(
-            threads=threads,
+            threads=1,
             per_cycle=2,
             env_steps=1000,
             actor_devices=actor_devices,

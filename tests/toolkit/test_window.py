@@ -16,20 +16,20 @@ LENGTH, NUM_ENVS = 5, 4
 def make_trajectory(number, episode_over=None):
     """Return a trajectory that has its number in every leaf."""
     rows, steps = (LENGTH + 1, NUM_ENVS), (LENGTH, NUM_ENVS)
-    flags = jnp.full(rows, number % 2 == 1)
+    flags = np.full(rows, number % 2 == 1)
     return Trajectory(
         env_steps=EnvStep(
-            observation=jnp.full((*rows, OBSERVATION_SIZE), float(number)),
-            reward=jnp.full(rows, float(number)),
+            observation=np.full((*rows, OBSERVATION_SIZE), number, np.float32),
+            reward=np.full(rows, number, np.float32),
             terminated=flags,
             truncated=flags,
             is_first=flags,
             episode_over=episode_over,
         ),
-        action=jnp.full(steps, number, jnp.int32),
+        action=np.full(steps, number, np.int32),
         extras={
-            "logits": jnp.full((*steps, 2), float(number)),
-            "count": jnp.full(steps, number, jnp.int32),
+            "logits": np.full((*steps, 2), number, np.float32),
+            "count": np.full(steps, number, np.int32),
         },
     )
 
@@ -38,19 +38,29 @@ def make_window(num_trajectories):
     run_spec = toy_run_spec(trajectories_per_cycle=num_trajectories, trajectory_length=LENGTH)
     agent = ToyAgent(ToyConfig(), run_spec)
     networks = jax.jit(agent.init_networks)(jax.random.key(0))
-    return init_window(agent, networks, run_spec, NUM_ENVS, keep=lambda state: state.count)
+    init = jax.jit(
+        lambda networks: init_window(
+            agent, networks, run_spec, NUM_ENVS, keep=lambda state: state.count
+        )
+    )
+    return init(networks)
+
+
+# As in a run: one program, and not one for each operation.
+jitted_push = jax.jit(push)
 
 
 def push_number(window, number, **kwargs):
-    count = jnp.full(NUM_ENVS, number, jnp.int32)
-    return push(window, count, make_trajectory(number, **kwargs))
+    count = np.full(NUM_ENVS, number, np.int32)
+    return jitted_push(window, count, make_trajectory(number, **kwargs))
 
 
 def columns(window):
     """Return the trajectory numbers along the environment axis of every leaf."""
+    window = jax.device_get(window)
     leaves = [window.trajectory.action, window.trajectory.extras["count"]]
     leaves += [window.trajectory.env_steps.reward, window.trajectory.env_steps.observation[..., 0]]
-    rows = [np.asarray(leaf[0]) for leaf in leaves] + [np.asarray(window.initial)]
+    rows = [leaf[0] for leaf in leaves] + [window.initial]
     for row in rows[1:]:
         np.testing.assert_array_equal(row, rows[0])
     return rows[0][::NUM_ENVS].astype(int).tolist()
@@ -60,9 +70,9 @@ def columns(window):
 def test_init_window_has_the_shapes_and_dtypes_of_what_comes(num_trajectories):
     window = make_window(num_trajectories)
     expected = make_trajectory(0)
-    wide = jax.tree.map(lambda x: jnp.concatenate([x] * num_trajectories, axis=1), expected)
+    wide = jax.tree.map(lambda x: np.concatenate([x] * num_trajectories, axis=1), expected)
     chex.assert_trees_all_equal_shapes_and_dtypes(window.trajectory, wide)
-    assert not any(leaf.any() for leaf in jax.tree.leaves(window.trajectory))
+    assert not any(np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(window.trajectory))
     assert window.initial.shape == (num_trajectories * NUM_ENVS,)
 
 
@@ -92,12 +102,12 @@ def test_a_window_of_three_holds_the_newest_three_oldest_first():
 
 def test_valid_belongs_to_each_trajectory_by_itself():
     window = push_number(push_number(make_window(2), 1), 2)
-    valid = window.trajectory.valid
+    valid = np.asarray(window.trajectory.valid)
     assert not valid[:, :NUM_ENVS].any() and valid[:, NUM_ENVS:].all()
 
 
 def test_push_drops_what_only_statistics_need():
-    over = jnp.zeros((LENGTH + 1, NUM_ENVS), bool)
+    over = np.zeros((LENGTH + 1, NUM_ENVS), bool)
     window = push_number(make_window(1), 1, episode_over=over)
     assert isinstance(window, Window)
     assert window.trajectory.env_steps.episode_over is None
