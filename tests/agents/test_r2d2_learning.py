@@ -223,7 +223,7 @@ def test_replay_ratio_metric_is_the_configured_one(lived):
 def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
     is_first = random_rows(8 * LENGTH + 1, 2).is_first
     rng = np.random.default_rng(0)
-    newest = rng.integers(0, 256, (8 * LENGTH + 1, 2, 36, 36), np.uint8)
+    newest = rng.integers(0, 256, (8 * LENGTH + 1, 2, 10, 10), np.uint8)
     stacks = []
     for t in range(8 * LENGTH + 1):
         repeated = np.repeat(newest[t][:, None], 4, axis=1)
@@ -243,11 +243,11 @@ def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
         RUN_SPEC,
         num_envs=2,
         environment=EnvironmentSpec(
-            observation=jax.ShapeDtypeStruct((4, 36, 36), jnp.uint8),
+            observation=jax.ShapeDtypeStruct((4, 10, 10), jnp.uint8),
             action_space=gymnasium.spaces.Discrete(NUM_ACTIONS),
         ),
     )
-    config = dataclasses.replace(CONFIG, network="dqn", batch_size=4, replay_capacity=56)
+    config = dataclasses.replace(CONFIG, network="small", batch_size=4, replay_capacity=56)
     whole = R2D2(config, run_spec)
     once = R2D2(dataclasses.replace(config, frame_stack=4), run_spec)
     networks = jax.jit(whole.init_networks)(jax.random.key(0))
@@ -258,7 +258,7 @@ def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
         for trajectory in trajectories:
             experience = update(networks, experience, state, state, trajectory, jnp.int32(0))
         assert experience.rows.env_step.observation.shape[2:] == (
-            (4, 36, 36) if agent is whole else (36, 36)
+            (4, 10, 10) if agent is whole else (10, 10)
         )
         # Only one sequence, so that both draw the same.
         mass = jnp.zeros_like(experience.mass).at[1, 4].set(1.0)

@@ -20,6 +20,7 @@ from sebulba.tools.plan.measuring import for_measuring
 from tests.learning.test_learner import make_item, make_learner
 from tests.learning.test_progress import make_config
 from tests.run.resuming import run_ring
+from tests.toys import ToyConfig
 
 NETWORKS = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}
 
@@ -78,12 +79,17 @@ def test_an_all_reduce_is_measured_after_the_first_cycle_and_every_hundredth():
     assert counts == [3, 3, 4]
 
 
+def toy_config(**changes):
+    config = make_config(log_interval_env_steps=50, **changes)
+    return dataclasses.replace(config, agent=ToyConfig())
+
+
 def test_rows_and_summary_have_the_columns_on_several_devices():
-    ring, rows, _ = run_ring(make_config(learner_devices=(0, 1), log_interval_env_steps=50))
+    ring, rows, _ = run_ring(toy_config(learner_devices=(0, 1)))
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(ring.learner.state.networks))
     assert [row["all_reduce/bytes"] for row in rows[1:]] == [size] * (len(rows) - 1)
     assert ring.progress.all_reduce.keys() == {"bytes", "seconds", "share", "overlap"}
-    ring, rows, _ = run_ring(make_config())
+    ring, rows, _ = run_ring(toy_config())
     assert not any(key.startswith("all_reduce/") for row in rows for key in row)
     assert ring.progress.all_reduce == {}
 
