@@ -88,7 +88,8 @@ def test_update_equals_plain_gradient_descent():
     experience = agent.init_experience(networks, NUM_ENVS)
     state = ToyState(key=jax.random.key(0), count=jnp.zeros(NUM_ENVS, jnp.int32))
     experience = agent.update_experience(networks, experience, state, state, local, jnp.int32(0))
-    grads = jax.grad(lambda n: agent.loss(n, experience, jax.random.key(0), jnp.int32(0))[0])
+    gradient = jax.grad(lambda n: agent.loss(n, experience, jax.random.key(0), jnp.int32(0))[0])
+    grads = jax.jit(gradient)
     learner.run_cycle([item])
     expected = networks["weights"] - 0.1 * grads(networks)["weights"]
     np.testing.assert_allclose(learner.published["weights"], expected, rtol=1e-5, atol=1e-6)
