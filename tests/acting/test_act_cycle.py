@@ -46,7 +46,7 @@ class Cycles:
         self.environment = make_environment(env_config, num_envs=NUM_ENVS, seed=5)
         spec: EnvironmentSpec = self.environment.spec
         agent = agent_class(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
-        self.networks = jax.device_put(jax.jit(agent.init_networks)(jax.random.key(2)), device)
+        self.networks = jax.device_put(agent.init_networks(jax.random.key(2)), device)
         self.carry = init_carry(
             agent,
             self.networks,

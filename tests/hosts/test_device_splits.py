@@ -34,7 +34,7 @@ def run(tmp_path, *, actor, learner, cycles=12, updates=2):
     return rows_in(tmp_path / "run")[-1], output
 
 
-# Devices of their own for actors and learner are also those of a run that is resumed.
+# Two learner devices without an actor, and two with one, are in the tests of whole runs.
 @pytest.mark.slow
 @pytest.mark.parametrize("num_actor_devices", range(1, 8))
 def test_any_split_trains(num_actor_devices, tmp_path):
