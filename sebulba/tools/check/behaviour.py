@@ -83,6 +83,8 @@ def _with_other_log_probs(
     The former leaves those of the modes. None: no distribution in the extras allows this.
     """
     action = item.trajectory.action
+    mask = item.trajectory.env_steps.action_mask
+    legal = np.bool_(True) if mask is None else np.asarray(mask[:-1])
 
     def is_known(node: Any) -> bool:
         return isinstance(node, DiagonalGaussian) or (
@@ -94,14 +96,14 @@ def _with_other_log_probs(
             return node
         if isinstance(node, DiagonalGaussian):
             return dataclasses.replace(node, mean=node.mean + _SHIFT)
-        return _swapped(node, action)
+        return _swapped(node, action, legal)
 
     def of_all(node: Any) -> Any:
         if not is_known(node):
             return node
         if isinstance(node, DiagonalGaussian):
             return dataclasses.replace(node, mean=node.mean + _SHIFT, log_std=node.log_std + _SHIFT)
-        return Categorical(logits=3.0 * node.logits[..., ::-1])
+        return Categorical(logits=jnp.where(legal, -3.0 * node.logits, node.logits))
 
     extras = item.trajectory.extras
     if not any(map(is_known, jax.tree.leaves(extras, is_leaf=is_known))):
@@ -114,17 +116,16 @@ def _with_other_log_probs(
     return left, right
 
 
-def _swapped(policy: Categorical, action: np.ndarray) -> Categorical:
-    """Swap the logits of the action taken and of another one, where neither is the mode."""
+def _swapped(policy: Categorical, action: np.ndarray, legal: np.ndarray) -> Categorical:
+    """Swap the logits of the action taken and of another legal one, where neither is the mode."""
     logits = np.array(policy.logits)
     if action.shape != logits.shape[:-1]:
         return policy
     mode = logits.argmax(axis=-1)
-    size = logits.shape[-1]
-    other = (action + 1) % size
-    other = np.where(other == mode, (other + 1) % size, other)
-    rows, envs = np.nonzero((action != mode) & (other != action))
-    taken, swapped = action[rows, envs], other[rows, envs]
+    actions = np.arange(logits.shape[-1])
+    is_other = legal & (actions != mode[..., None]) & (actions != action[..., None])
+    rows, envs = np.nonzero((action != mode) & is_other.any(axis=-1))
+    taken, swapped = action[rows, envs], is_other.argmax(axis=-1)[rows, envs]
     values = logits[rows, envs, taken], logits[rows, envs, swapped]
     logits[rows, envs, swapped], logits[rows, envs, taken] = values
     return Categorical(logits=jnp.asarray(logits))

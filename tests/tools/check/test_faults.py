@@ -306,6 +306,13 @@ def test_a_policy_gradient_that_ignores_masks_does_not_even_run():
     assert "not finite" in found["actors and learner run"]
 
 
+def test_the_behaviour_policy_of_legal_actions_is_found_in_the_loss():
+    env = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
+    config = dataclasses.replace(config_of(AGENTS["ppo"]), env=env)
+    results = check(config, only=["correction"]).results
+    assert {result.name: result.status for result in results}[names.CORRECTION] == "pass"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("agent", ["impala", "r2d2", "ppo", "ddqn", "sac", "small", "continuous"])
