@@ -84,7 +84,7 @@ def _with_other_log_probs(
     """
     action = item.trajectory.action
     mask = item.trajectory.env_steps.action_mask
-    legal = np.bool_(True) if mask is None else np.asarray(mask[:-1])
+    legal = np.ones((), bool) if mask is None else np.asarray(mask[:-1])
 
     def is_known(node: Any) -> bool:
         return isinstance(node, DiagonalGaussian) or (
