@@ -66,6 +66,23 @@ class MaskedTask:
         return jax.nn.one_hot(state.cell, NUM_CELLS, dtype=jnp.float32)
 
 
+class MaskedChoicesTask(MaskedTask):
+    """The task with a second choice, of as many actions and with the same mask, without effect."""
+
+    @property
+    def action_space(self):
+        """Move on by 1, 2 or 3 cells, and one of 3 more."""
+        return gymnasium.spaces.MultiDiscrete([NUM_ACTIONS, NUM_ACTIONS], dtype=np.int32)
+
+    def step(self, state, action, key):
+        """Move on by the first choice."""
+        return super().step(state, action[0], key)
+
+    def action_mask(self, state):
+        """Return the legal actions of both choices."""
+        return jnp.tile(super().action_mask(state), 2)
+
+
 class MaskedEnv(gymnasium.Env):
     """The task for Gymnasium, with the mask in `info`, except at the end of an episode."""
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.toolkit.distributions import Categorical, DiagonalGaussian
+from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from sebulba.tools.check import perturbation
 from sebulba.tools.check.names import CORRECTION
 from sebulba.tools.check.perturbation import Perturbation
@@ -83,10 +83,10 @@ def _with_other_log_probs(
     The former leaves those of the modes. None: no distribution in the extras allows this.
     """
     action = item.trajectory.action
-    mask = item.trajectory.env_steps.action_mask
-    legal = np.ones((), bool) if mask is None else np.asarray(mask[:-1])
 
     def is_known(node: Any) -> bool:
+        if isinstance(node, MultiCategorical):
+            return any(map(is_known, node.choices))
         return isinstance(node, DiagonalGaussian) or (
             isinstance(node, Categorical) and node.logits.shape[-1] > 2
         )
@@ -96,14 +96,20 @@ def _with_other_log_probs(
             return node
         if isinstance(node, DiagonalGaussian):
             return dataclasses.replace(node, mean=node.mean + _SHIFT)
-        return _swapped(node, action, legal)
+        if isinstance(node, MultiCategorical):
+            actions = np.moveaxis(action, -1, 0)
+            return MultiCategorical(choices=tuple(map(_swapped, node.choices, actions)))
+        return _swapped(node, action)
 
     def of_all(node: Any) -> Any:
         if not is_known(node):
             return node
         if isinstance(node, DiagonalGaussian):
             return dataclasses.replace(node, mean=node.mean + _SHIFT, log_std=node.log_std + _SHIFT)
-        return Categorical(logits=jnp.where(legal, -3.0 * node.logits, node.logits))
+        if isinstance(node, MultiCategorical):
+            return MultiCategorical(choices=tuple(map(of_all, node.choices)))
+        is_legal = jnp.isfinite(node.logits)  # see `distributions.legal_only`
+        return Categorical(logits=jnp.where(is_legal, -3.0 * node.logits, node.logits))
 
     extras = item.trajectory.extras
     if not any(map(is_known, jax.tree.leaves(extras, is_leaf=is_known))):
@@ -116,14 +122,14 @@ def _with_other_log_probs(
     return left, right
 
 
-def _swapped(policy: Categorical, action: np.ndarray, legal: np.ndarray) -> Categorical:
+def _swapped(policy: Categorical, action: np.ndarray) -> Categorical:
     """Swap the logits of the action taken and of another legal one, where neither is the mode."""
     logits = np.array(policy.logits)
     if action.shape != logits.shape[:-1]:
         return policy
     mode = logits.argmax(axis=-1)
     actions = np.arange(logits.shape[-1])
-    is_other = legal & (actions != mode[..., None]) & (actions != action[..., None])
+    is_other = np.isfinite(logits) & (actions != mode[..., None]) & (actions != action[..., None])
     rows, envs = np.nonzero((action != mode) & is_other.any(axis=-1))
     taken, swapped = action[rows, envs], is_other.argmax(axis=-1)[rows, envs]
     values = logits[rows, envs, taken], logits[rows, envs, swapped]
