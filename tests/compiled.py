@@ -1,15 +1,11 @@
-"""Methods of agents as programs, compiled once for all tests that have the same agent."""
+"""Programs, each compiled once for all tests that call the same function or method of an object."""
 
 import functools
 
 import jax
 
-
-@functools.cache
-def jitted(method):
-    """Return the method as one program."""
-    is_act = getattr(method, "__name__", "") == "act"
-    return jax.jit(method, static_argnames="greedy" if is_act else None)
+jitted = functools.cache(jax.jit)
+"""`jax.jit`, but the same program again for the same function and options."""
 
 
 @functools.cache

@@ -38,6 +38,13 @@ def pytest_collection_finish():
 
 
 @pytest.fixture
+def lenient_jax():
+    """Allows the implicit promotion that other packages' environments need."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture
 def no_thread_is_left():
     """Fails a test that leaves a thread behind."""
     before = set(threading.enumerate())

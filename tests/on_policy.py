@@ -60,7 +60,7 @@ def act_along_stream(agent, networks, env_steps, *, greedy=False):
         last_action=state.memory.last_action + 2,
     )
     state = initial = dataclasses.replace(state, memory=memory)
-    act = jitted(agent.act)
+    act = jitted(agent.act, static_argnames="greedy")
     actions, extras = [], []
     for t in range(env_steps.reward.shape[0] - 1):
         row = jax.tree.map(lambda x, t=t: x[t], env_steps)

@@ -1,8 +1,9 @@
 """Jumanji: puzzles and planning problems in JAX, batched by `jax_suite`.
 
-Observations are dicts of float arrays: an integer with bounds becomes a one-hot vector, the field
-`action_mask` becomes `EnvStep.action_mask`, and `step_count` is left out, since a time limit
-truncates here. Actions of several components are numbered row by row as one `Discrete`.
+An observation of several fields becomes a dict of float32 arrays, one of a single field its array.
+Integers with bounds, of 3 to 64 values, become one-hot vectors. The field `action_mask` becomes
+`EnvStep.action_mask`, and `step_count` is left out, since a time limit truncates here. Actions of
+several components are numbered row by row as one `Discrete`.
 """
 
 import functools
@@ -41,7 +42,8 @@ def make(
     `time_limit`, which by itself would be a termination, and is that limit by default.
 
     Raises:
-        ConfigError: Jumanji has no such environment or option, or it has several agents.
+        ConfigError: Jumanji has no such environment or option, or the environment has several
+            rewards, continuous actions or more than 4,096 combined actions.
     """
     if config.id not in ids():
         raise ConfigError(f"env.id: Jumanji has no {config.id!r}{did_you_mean(config.id, ids())}")
@@ -80,7 +82,11 @@ class JumanjiState:
 
 
 class JumanjiTask:
-    """A Jumanji environment of one agent as a `sebulba.envs.jax_suite.JaxTask`."""
+    """A Jumanji environment with one reward as a `sebulba.envs.jax_suite.JaxTask`.
+
+    Raises:
+        ConfigError: it has several rewards, or its actions cannot be numbered.
+    """
 
     def __init__(self, environment: Any):
         self._environment = environment
@@ -91,8 +97,8 @@ class JumanjiTask:
         num_actions = math.prod(num_values.ravel().tolist())
         if reward_shape or not 0 < num_actions <= _MOST_ACTIONS:
             raise ConfigError(
-                f"env.id: expected one agent with at most {_MOST_ACTIONS} discrete actions, got"
-                f" rewards of shape {reward_shape} and actions {spec!r}"
+                f"env.id: expected one reward and at most {_MOST_ACTIONS} combined"
+                f" discrete actions, got rewards of shape {reward_shape} and actions {spec!r}"
             )
         self._num_values, self._action_dtype = num_values, spec.dtype
         self.action_space = gymnasium.spaces.Discrete(num_actions)
@@ -150,6 +156,6 @@ def _leaves(spec: Any, value: Any, prefix: str = "") -> Iterator[tuple[str, jax.
 def _one_hot_or_float(spec: Any, value: jax.Array) -> jax.Array:
     if isinstance(spec, specs.BoundedArray) and jnp.issubdtype(value.dtype, jnp.integer):
         least, most = int(np.asarray(spec.minimum).min()), int(np.asarray(spec.maximum).max())
-        if 1 < most - least < _MOST_CATEGORIES:
+        if 2 <= most - least < _MOST_CATEGORIES:
             return jax.nn.one_hot(value.astype(jnp.int32) - least, most - least + 1)
     return value.astype(jnp.float32)

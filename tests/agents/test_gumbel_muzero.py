@@ -246,7 +246,7 @@ def test_acting_is_legal_and_without_noise_if_greedy():
         is_first=flags,
         action_mask=jnp.asarray(legal),
     )
-    act = jitted(agent.act)
+    act = jitted(agent.act, static_argnames="greedy")
     actions = {}
     for greedy in (True, False):
         for seed in (0, 1):

@@ -44,12 +44,8 @@ def make_config(**changes):
     return ImpalaConfig(**{"hidden_sizes": (8, 8), "discount": DISCOUNT} | changes)
 
 
-def make_agent(run_spec=None, **changes):
-    return make_impala(make_config(**changes), run_spec) if run_spec else agent_of(**changes)
-
-
 @functools.cache
-def agent_of(**changes):
+def make_agent(**changes):
     """Return the agent of these settings, always the same: what is compiled of it is kept."""
     return make_impala(make_config(**changes), make_run_spec())
 
@@ -238,7 +234,7 @@ def test_the_lstm_is_fed_clipped_rewards():
         networks = make_networks(agent)
         state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
         step = dataclasses.replace(row, reward=np.full(NUM_ENVS, reward, np.float32))
-        act = jitted(agent.act)
+        act = jitted(agent.act, static_argnames="greedy")
         return act(networks, state, step, greedy=False)[1].policy.logits
 
     np.testing.assert_array_equal(logits(5.0, reward_clip=1.0), logits(1.0))
@@ -268,7 +264,7 @@ def test_each_step_samples_new_actions():
     networks = make_networks(agent)
     row = jax.tree.map(lambda x: x[0], make_stream())
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
-    act = jitted(agent.act)
+    act = jitted(agent.act, static_argnames="greedy")
     first, _, following = act(networks, state, row, greedy=False)
     again, _, _ = act(networks, state, row, greedy=False)
     second, _, _ = act(networks, following, row, greedy=False)
@@ -291,7 +287,7 @@ def networks_of(params):
 
 def step_sizes(grads, num_updates=1, run_spec=None, **changes):
     """Return how far each of several steps on the same gradients moves a parameter of 0."""
-    agent = make_agent(run_spec, **changes)
+    agent = make_impala(make_config(**changes), run_spec or make_run_spec())
     networks = networks_of(jnp.zeros_like(grads))
     opt_state = jitted(agent.init_opt_state)(networks)
     window = agent.init_experience(jitted(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
@@ -340,14 +336,14 @@ def test_gradients_are_clipped_to_the_global_norm_before_the_step():
 
 def test_the_learning_rate_follows_its_schedule_of_env_steps_learned_from():
     rate = Schedule(schedule="linear", start=1.0, end=0.0)
-    agent = make_agent(
-        make_run_spec(total_env_steps=100),
+    config = make_config(
         optimizer="rmsprop",
         rmsprop_decay=1.0,
         rmsprop_epsilon=0.0,
         learning_rate=rate,
         max_grad_norm=None,
     )
+    agent = make_impala(config, make_run_spec(total_env_steps=100))
     grads = networks_of(jnp.array([2.0]))
     networks = networks_of(jnp.zeros(1))
     opt_state = jitted(agent.init_opt_state)(networks)

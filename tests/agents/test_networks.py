@@ -14,6 +14,7 @@ from sebulba.toolkit.policy_heads import CategoricalHead
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import DeepTorso, ObservationTorso
 from sebulba_agents.networks import ActorCritic
+from tests.compiled import jitted
 
 LENGTH, NUM_ENVS, NUM_ACTIONS = 6, 3, 4
 VECTOR, IMAGE = (5,), (2, 20, 20)
@@ -44,12 +45,6 @@ def make_network(torso="mlp", lstm_size=None, hidden_sizes=(8, 8)):
         has_torso_per_head=torso == "mlp",
         lstm_size=lstm_size,
     )
-
-
-@functools.cache
-def jitted(method):
-    """Return a method of a network as one program, compiled once for each network."""
-    return jax.jit(method)
 
 
 def init(network, inputs, seed=0):

@@ -144,7 +144,7 @@ def test_the_actor_carries_the_discounted_return_to_its_next_trajectory():
     networks = make_networks(agent)
     env_steps = make_stream()
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
-    act = jitted(agent.act)
+    act = jitted(agent.act, static_argnames="greedy")
     for t in range(LENGTH):
         row = jax.tree.map(lambda x, t=t: x[t], env_steps)
         _, _, state = act(networks, state, row, greedy=False)

@@ -36,12 +36,8 @@ def make_config(**changes):
     return PPOConfig(**{"hidden_sizes": (8, 8)} | changes)
 
 
-def make_agent(run_spec=None, **changes):
-    return make_ppo(make_config(**changes), run_spec) if run_spec else agent_of(**changes)
-
-
 @functools.cache
-def agent_of(**changes):
+def make_agent(**changes):
     """Return the agent of these settings, always the same: what is compiled of it is kept."""
     return make_ppo(make_config(**changes), make_run_spec())
 

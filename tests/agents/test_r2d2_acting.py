@@ -157,12 +157,18 @@ def test_act_forgets_at_the_first_row_of_an_episode(lived):
     fresh = agent.init_actor_state(networks.online, 8, jax.random.key(7), 0)
     worn = dataclasses.replace(trajectories[3][0], key=fresh.key)
     row = jax.tree.map(lambda x: x[0], random_rows(1))
-    _, clean, state = jitted(agent.act)(networks.online, fresh, row, greedy=True)
-    _, after, other = jitted(agent.act)(networks.online, worn, row, greedy=True)
+    _, clean, state = jitted(agent.act, static_argnames="greedy")(
+        networks.online, fresh, row, greedy=True
+    )
+    _, after, other = jitted(agent.act, static_argnames="greedy")(
+        networks.online, worn, row, greedy=True
+    )
     np.testing.assert_array_equal(clean.greatest, after.greatest)
     chex.assert_trees_all_equal(state.memory, other.memory)
     continues = dataclasses.replace(row, is_first=np.zeros(8, bool))
-    _, remembered, _ = jitted(agent.act)(networks.online, worn, continues, greedy=True)
+    _, remembered, _ = jitted(agent.act, static_argnames="greedy")(
+        networks.online, worn, continues, greedy=True
+    )
     assert not np.allclose(remembered.greatest, clean.greatest)
 
 
@@ -171,7 +177,9 @@ def test_act_explores_at_the_rate_of_each_environment(lived):
     state = agent.init_actor_state(networks.online, 8, jax.random.key(0), 0)
     state = dataclasses.replace(state, epsilon=jnp.array([0.0] * 4 + [1.0] * 4))
     row = jax.tree.map(lambda x: x[0], random_rows(1))
-    greedy, _, _ = jitted(agent.act)(networks.online, state, row, greedy=True)
+    greedy, _, _ = jitted(agent.act, static_argnames="greedy")(
+        networks.online, state, row, greedy=True
+    )
     actions = []
     for _ in range(150):
         action, extras, state = jitted_act(agent)(networks.online, state, row)

@@ -29,7 +29,7 @@ def acted():
     networks = jitted(agent.init_networks)(jax.random.key(0))
     env_steps = to_device(make_stream())
     state = initial = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(1), 0)
-    act = jitted(agent.act)
+    act = jitted(agent.act, static_argnames="greedy")
     rows = []
     for t in range(LENGTH):
         row = jax.tree.map(lambda x, t=t: x[t], env_steps)

@@ -2,7 +2,6 @@
 
 import pathlib
 
-import jax
 import pytest
 
 from sebulba.agent_check import validate_agent
@@ -14,14 +13,7 @@ from sebulba.types import RunSpec
 CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
 
-@pytest.fixture
-def _lenient_jax():
-    """Allow implicit promotion in environments, which the test suite otherwise forbids."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
-
-
-@pytest.mark.usefixtures("_lenient_jax")
+@pytest.mark.usefixtures("lenient_jax")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_environment_and_agent_of_a_config_fit_each_other(path):
     config = load_config(str(path))

@@ -13,6 +13,7 @@ from sebulba.envs.gymnax import ids, make  # noqa: E402
 
 # gymnax itself requests 64-bit dtypes and broadcasts ranks.
 pytestmark = [
+    pytest.mark.usefixtures("lenient_jax"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*dtype.*:UserWarning"),
 ]
@@ -20,13 +21,6 @@ pytestmark = [
 
 def make_env(name, **options):
     return make(EnvConfig(suite="gymnax", id=name, options=options), num_envs=3, seed=0)
-
-
-@pytest.fixture(autouse=True)
-def _lenient_jax():
-    """Allow gymnax's implicit promotion, which the test suite otherwise forbids."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def test_time_limit_truncates_and_the_next_row_is_a_reset():

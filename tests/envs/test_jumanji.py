@@ -9,16 +9,10 @@ from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 
 pytest.importorskip("jumanji")
+pytestmark = pytest.mark.usefixtures("lenient_jax")
 
 CUBE = {"cube_size": 3, "num_scrambles_on_reset": 1}
 MAZE = {"generator": {"num_rows": 5, "num_cols": 5}}
-
-
-@pytest.fixture(autouse=True)
-def _lenient_jax():
-    """Allow Jumanji's implicit promotion, which the test suite otherwise forbids."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def make(name, *, num_envs=3, **options):
@@ -131,7 +125,7 @@ def test_other_environments_step(name):
         ("Maze-v0", {"max_episode_steps": 0}, "expected at least 1, got 0"),
         ("Maze-v0", {"generator": {"rows": 5}}, "env.options: Jumanji does not create 'Maze-v0'"),
         ("Maze-v0", {"size": 5}, "env.options: Jumanji does not create 'Maze-v0'"),
-        ("LevelBasedForaging-v0", {}, r"expected one agent .* got rewards of shape \(2,\)"),
+        ("LevelBasedForaging-v0", {}, r"expected one reward .* got rewards of shape \(2,\)"),
     ],
 )
 def test_a_wrong_name_or_option_is_refused(name, options, message):

@@ -18,12 +18,7 @@ pgx = pytest.importorskip("pgx")
 
 from sebulba.envs.pgx import LookAhead  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _lenient_jax():
-    """Allow implicit promotion in the games, which the test suite otherwise forbids."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("lenient_jax")
 
 
 def make(name, *, num_envs=16, **options):

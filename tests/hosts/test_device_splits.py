@@ -34,7 +34,7 @@ def run(tmp_path, *, actor, learner, cycles=12, updates=2):
     return rows_in(tmp_path / "run")[-1], output
 
 
-# Two learner devices without an actor, and two with one, are in the tests of whole runs.
+# By default, tests/run trains with devices that only learn, and with some that also act.
 @pytest.mark.slow
 @pytest.mark.parametrize("num_actor_devices", range(1, 8))
 def test_any_split_trains(num_actor_devices, tmp_path):

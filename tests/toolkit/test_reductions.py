@@ -17,14 +17,13 @@ from sebulba.toolkit.reductions import (
     mean_share,
     sum_share,
 )
+from tests.compiled import jitted
 
 X = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
 # Devices get two columns of four (or four of two): some have many valid entries, some have none.
 MASK = np.arange(40).reshape(5, 8) % 8 < np.array([[8], [3], [3], [1], [1]])
 REDUCTIONS = [masked_sum, masked_mean, masked_moments, masked_max]
 SHARES = {mean_share: masked_mean, sum_share: masked_sum}
-# Each is one program: called as they are, they would be one for each operation.
-jitted = functools.cache(jax.jit)
 
 
 def on_devices(function, num_devices, *args):

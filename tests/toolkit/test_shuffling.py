@@ -17,7 +17,7 @@ def test_every_value_comes_once_in_an_order_of_the_key(size):
     jitted = jax.jit(shuffle)
     first, second = (np.asarray(jitted(jax.random.key(seed), values)) for seed in (0, 1))
     np.testing.assert_array_equal(np.sort(first), values)
-    np.testing.assert_array_equal(first, jitted(jax.random.key(0), values))
+    np.testing.assert_array_equal(first, shuffle(jax.random.key(0), values))
     if size > 64:
         assert np.mean(first == values) < 0.1 and np.mean(first == second) < 0.1
 
