@@ -134,9 +134,11 @@ class GymnasiumEnvironment:
         try:
             if not isinstance(env, AsyncVectorEnv):
                 return getattr(env, name)(*args, **kwargs)
-            # `AsyncVectorEnv.step()` itself takes no timeout; only its two halves do.
             getattr(env, f"{name}_async")(*args, **kwargs)
-            return getattr(env, f"{name}_wait")(timeout=self.timeout_s)
+            # Gymnasium's own timeout would count the time in which the process was stopped.
+            if self.timeout_s is not None:
+                gymnasium_workers.wait_for_answers(env.parent_pipes, self.timeout_s)
+            return getattr(env, f"{name}_wait")()
         except Exception as error:
             raise _to_fault(error, env, name) from error
 

@@ -4,8 +4,11 @@ The worker processes import this module, so it must not import jax.
 """
 
 import dataclasses
+import multiprocessing
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import gymnasium
@@ -15,6 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from sebulba.envs.wrappers import Wrapper
 
 _EXIT_WAIT_S = 1.0  # the exit code of a dead worker may arrive after its pipe has broken
+_LONGEST_WAIT_S = 1.0  # of the time of a stopped process, no more is counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +69,35 @@ def find_mismatches(
             f"{path}: expected {space.dtype}{list(space.shape)}, got"
             f" {array.dtype}{list(array.shape)}"
         )
+
+
+def wait_for_answers(
+    pipes: Iterable[Connection | None],
+    timeout_s: float,
+    *,
+    now: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait until every worker has answered or ended.
+
+    Time in which this process was stopped (Ctrl-Z, SIGSTOP, a frozen container) is not counted, as
+    the workers are usually stopped with it.
+
+    Args:
+        pipes: to the workers; None for one that has failed.
+        timeout_s: in seconds.
+        now: seconds on a clock.
+
+    Raises:
+        TimeoutError: of `multiprocessing`, an answer is missing after `timeout_s`.
+    """
+    missing = {pipe for pipe in pipes if pipe is not None}
+    left = timeout_s
+    while missing:
+        if left <= 0.0:
+            raise multiprocessing.TimeoutError(f"no answer within {timeout_s:g} s")
+        longest, began = min(left, _LONGEST_WAIT_S), now()
+        missing.difference_update(wait(missing, longest))
+        left -= min(now() - began, longest)
 
 
 def describe_worker(vector_env: AsyncVectorEnv) -> str | None:

@@ -17,6 +17,7 @@ from sebulba.config import (
 )
 from sebulba.envs import make_environment
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout
+from sebulba.envs.gymnasium_workers import wait_for_answers
 from sebulba.run import lifecycle
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.toolkit.prng import environment_seed
@@ -190,7 +191,7 @@ def test_the_last_fault_of_the_budget_ends_the_run(tmp_path, capsys):
     ("fault", "error", "message"),
     [
         ("killed", EnvironmentFault, r"env 1: its worker process ended with code -9"),
-        ("hang", EnvironmentTimeout, r"env 1: .*timed out after 1.0 second.*env_timeout_s"),
+        ("hang", EnvironmentTimeout, r"env 1: no answer within 1 s \(actor\.env_timeout_s\)"),
         pytest.param(
             "step",
             EnvironmentFault,
@@ -218,6 +219,22 @@ def test_worker_process_that_fails_is_named_and_ends_with_the_others(fault, erro
         environment.step(np.zeros(2, np.int32))
     environment.close()
     assert not any(process.is_alive() for process in processes)
+
+
+def test_time_of_a_stopped_process_is_not_counted_for_its_workers():
+    pipe, worker = multiprocessing.Pipe()
+    times = [0.0]
+
+    def now():
+        if len(times) == 3:  # before the second wait
+            worker.send("answer")
+        times.append(times[-1] + 1000.0)
+        return times[-1]
+
+    wait_for_answers([pipe, None], 2.0, now=now)
+    assert pipe.recv() == "answer"
+    with pytest.raises(multiprocessing.TimeoutError, match=r"no answer within 0\.01 s"):
+        wait_for_answers([pipe, None], 0.01, now=now)
 
 
 @pytest.mark.slow
