@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results_curve import Curves, draw
+from sebulba.config.loading import split_arguments
 from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean
 from sebulba.tools.report.runs import Run, read_run
 
@@ -83,7 +84,7 @@ def make_record(run: Run, *, commit: str) -> dict[str, Any]:
     """Return what the page needs of a run, and what repeats it."""
     assert run.summary is not None  # the run is done
     command = run.process["argv"][1:]
-    config = next(each for each in command if each.endswith(".yaml"))
+    (config,), _ = split_arguments(command)
     measured = [row for row in run.rows if row.get("episode_return_mean") is not None]
     chosen = np.unique(np.linspace(0, len(measured) - 1, _MAX_POINTS).round().astype(int))
     columns = ("env_steps", "wall_time_s", "episode_return_mean")

@@ -16,7 +16,10 @@ def test_the_page_and_its_pictures_are_what_the_records_give():
         assert path.read_text() == text, f"run python -m benchmarks.results: {path.name}"
 
 
-def test_a_record_holds_the_config_the_command_and_a_thin_curve(tmp_path, monkeypatch):
+@pytest.mark.parametrize("config_argument", ["configs/pqn_bandit.yaml", "pqn_bandit"])
+def test_a_record_holds_the_config_the_command_and_a_thin_curve(
+    config_argument, tmp_path, monkeypatch
+):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     names = ("updates", "wall_time_s", "steps_per_second", "episodes")
@@ -26,7 +29,7 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(tmp_path, monkey
         "best_episode_return_mean": 4.0,
         "final_episode_return_mean": 3.0,
     }
-    argv = ["train.py", "configs/pqn_bandit.yaml", "--seed", "7", "--run-dir", "elsewhere"]
+    argv = ["train.py", config_argument, "--seed", "7", "--run-dir", "elsewhere"]
     process = {"argv": argv, "versions": {"jax": "1"}, "platform": "Linux"}
     rows = [
         {"env_steps": 10 * i, "wall_time_s": i / 10, "episode_return_mean": i / 500 if i else None}
@@ -39,7 +42,7 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(tmp_path, monkey
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(results, "_commit", lambda: "abc1234")
     record = json.loads(results.add(run_dir, tmp_path).read_text())
-    assert record["arguments"] == ["configs/pqn_bandit.yaml", "--seed", "7"]
+    assert record["arguments"] == [config_argument, "--seed", "7"]
     assert record["config"]["agent.num_epochs"] == 4
     assert len(record["curve"]) == 60
     np.testing.assert_allclose(record["curve"][-1], [5000, 50.0, 1.0])
