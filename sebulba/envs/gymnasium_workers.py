@@ -18,7 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from sebulba.envs.wrappers import Wrapper
 
 _EXIT_WAIT_S = 1.0  # the exit code of a dead worker may arrive after its pipe has broken
-_LONGEST_WAIT_S = 1.0  # of the time of a stopped process, no more is counted
+_LONGEST_WAIT_S = 1.0  # at most this much of a stop counts towards the timeout
 
 
 @dataclasses.dataclass(frozen=True)
