@@ -15,7 +15,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.devices.xla_cpu import keep_freed_memory
 from sebulba.run.assembly import Ring, assemble
-from sebulba.run.supervision import run
+from sebulba.run.modes import run
 from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
 
 TRAJECTORY_LENGTH = 20

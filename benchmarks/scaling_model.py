@@ -46,7 +46,7 @@ from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.memory_plan import num_bytes
 from sebulba.hosts.cores import cores_of_process, on_cores
 from sebulba.run.assembly import Ring, assemble
-from sebulba.run.supervision import run
+from sebulba.run.modes import run
 from sebulba.storage.metrics.files import write_json
 from sebulba.tools.plan.model import Cost, Parts
 

@@ -18,7 +18,7 @@ import jax
 from benchmarks import harness, rings
 from sebulba.config import Config
 from sebulba.config.loading import load_config
-from sebulba.run.supervision import run
+from sebulba.run.modes import run
 from sebulba.storage.metrics.files import write_json
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"

@@ -49,8 +49,9 @@ from sebulba.run.endings import (
     networks_crc32,
     summarize,
 )
+from sebulba.run.modes import run
 from sebulba.run.outputs import Outputs, open_outputs
-from sebulba.run.supervision import StuckError, run, start_daemon
+from sebulba.run.supervision import StuckError, start_daemon
 from sebulba.run.warm_start import with_exact_source
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.lock import MovedError, RunDirectoryError, RunLock, TakenOverError

@@ -16,8 +16,8 @@ from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.lifecycle import use_compilation_cache
+from sebulba.run.modes import act_serially, learn_serially
 from sebulba.run.state import resume
-from sebulba.run.supervision import act_serially, learn_serially
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG

@@ -11,8 +11,8 @@ from sebulba.acting.fused_cycle import FusedCycle
 from sebulba.acting.stepped_cycle import SteppedCycle
 from sebulba.envs.envpool import EnvPoolEnvironment
 from sebulba.run.assembly import assemble
-from sebulba.run.supervision import run
-from tests.run.test_supervision import CARTPOLE, make_config
+from sebulba.run.modes import run
+from tests.run.test_modes import CARTPOLE, make_config
 
 
 def make_ring(warnings, actor_devices=(0,), learner_devices=(0,)):

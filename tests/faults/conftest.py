@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from sebulba.run import lifecycle, supervision
+from sebulba.run import lifecycle, modes
 from tests.faults.runs import LONG_S
 
 
@@ -14,8 +14,8 @@ def blocked(monkeypatch):
     release = threading.Event()
     ends = []
     monkeypatch.setattr(lifecycle, "end_process", ends.append)
-    monkeypatch.setattr(supervision, "_STOP_DEADLINE_S", 0.2)
-    monkeypatch.setattr(supervision, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
+    monkeypatch.setattr(modes, "_STOP_DEADLINE_S", 0.2)
+    monkeypatch.setattr(modes, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
     before = set(threading.enumerate())
     yield release, ends
     release.set()

@@ -54,7 +54,7 @@ def test_a_signal_that_has_to_wait_for_the_gil_is_not_lost():
     previous = signal.signal(signal.SIGALRM, run_end._receive)
     try:
         supervisor.start(
-            supervision.Thread(
+            supervision.Task(
                 name="busy",
                 target=hold_the_gil_beyond_a_poll,
                 place=lambda: "busy",
@@ -77,9 +77,7 @@ def test_a_stop_waits_for_an_update_that_takes_no_longer_than_before(longest_s):
     clock.begin(UPDATE)
     supervisor = supervision.Supervisor()
     supervisor.start(
-        supervision.Thread(
-            name="learner", target=released.wait, place=lambda: "update", clock=clock
-        )
+        supervision.Task(name="learner", target=released.wait, place=lambda: "update", clock=clock)
     )
     timer = threading.Timer(0.1, released.set)
     try:
@@ -102,7 +100,7 @@ def test_a_run_at_its_goal_waits_for_an_actor_that_compiles(awaits):
     clock.begin(COMPILE)
     supervisor = supervision.Supervisor()
     supervisor.start(
-        supervision.Thread(name="actor 0", target=released.wait, place=lambda: "act", clock=clock)
+        supervision.Task(name="actor 0", target=released.wait, place=lambda: "act", clock=clock)
     )
     polls = itertools.count()
 

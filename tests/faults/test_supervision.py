@@ -17,7 +17,7 @@ from sebulba.ring import watchdog
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import ENVIRONMENT
 from sebulba.ring.watchdog import Watchdog
-from sebulba.run import endings, lifecycle, supervision
+from sebulba.run import endings, lifecycle, modes
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults import hanging
 from tests.faults.runs import BREAKING, LONG_S, hang_at, last_line, make_config, summary_of
@@ -104,8 +104,8 @@ def test_5_an_agent_that_hangs_ends_the_run(agent, cycle, what, tmp_path, monkey
     """Watch the Python code of an agent wherever the run calls it."""
     ends = []
     monkeypatch.setattr(lifecycle, "end_process", ends.append)
-    monkeypatch.setattr(supervision, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
-    monkeypatch.setattr(supervision, "Watchdog", functools.partial(Watchdog, now=hanging.now))
+    monkeypatch.setattr(modes, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
+    monkeypatch.setattr(modes, "Watchdog", functools.partial(Watchdog, now=hanging.now))
     monkeypatch.setattr(watchdog, "_LONGEST_GAP_S", math.inf)  # the clock leaps
     agent = f"tests.faults.hanging:{agent}"
     # With a single actor in lock-step, no other thread is in a call that could hang.

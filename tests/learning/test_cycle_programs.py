@@ -13,7 +13,7 @@ import pytest
 from sebulba.config.loading import load_config
 from sebulba.learning.loops import is_slow_in_a_loop
 from sebulba.run.assembly import assemble
-from sebulba.run.supervision import act_serially, learn_serially
+from sebulba.run.modes import act_serially, learn_serially
 from sebulba.toolkit.convolutions import convolve
 from tests.extras import needs_search
 from tests.learning.test_learner import make_item, make_learner

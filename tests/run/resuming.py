@@ -8,8 +8,9 @@ import time
 from sebulba.ring.queues import Closed
 from sebulba.run.assembly import assemble
 from sebulba.run.autosave import Autosave
+from sebulba.run.modes import run
 from sebulba.run.state import resume
-from sebulba.run.supervision import run, start_daemon
+from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from tests.subprocesses import started
 

@@ -14,7 +14,7 @@ from sebulba.config.loading import load_config
 from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
-from sebulba.run.supervision import run
+from sebulba.run.modes import run
 from tests.extras import needs_search
 from tests.faults import runs as faulty_runs
 

@@ -8,7 +8,7 @@ from sebulba.config import EnvConfig, LearnerConfig
 from sebulba.config.loading import load_config
 from sebulba.run import lifecycle
 from sebulba.run.assembly import assemble
-from sebulba.run.supervision import run
+from sebulba.run.modes import run
 from tests.run.runs import make_config
 from tests.toys import ToyAgent
 

@@ -8,7 +8,7 @@ import jax.monitoring
 import numpy as np
 
 from sebulba.learning.update import LearnerState
-from sebulba.run.supervision import run
+from sebulba.run.modes import run
 from sebulba.tools.check.capture import CapturedExperience, UpdateArguments
 from sebulba.tools.check.result import as_numpy, leaf_name
 from sebulba.tools.check.subject import Subject, env_axes

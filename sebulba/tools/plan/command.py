@@ -20,7 +20,7 @@ from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
 from sebulba.run.assembly import assemble
 from sebulba.run.lifecycle import prepare_process
-from sebulba.run.supervision import run
+from sebulba.run.modes import run
 from sebulba.tools.plan.measuring import measure_parts
 from sebulba.tools.plan.model import Cost, Parts, Prediction, predict, scaled_update
 from sebulba.tools.plan.proposing import Candidate, Setting, candidates, propose

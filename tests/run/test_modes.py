@@ -11,7 +11,7 @@ from sebulba.agent_check import AgentError
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
 from sebulba.errors import ConfigError
 from sebulba.run.assembly import assemble
-from sebulba.run.supervision import run
+from sebulba.run.modes import run
 from tests.toys import ToyConfig, ToyState
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
