@@ -225,12 +225,12 @@ def main() -> None:
     parser.add_argument("--add", type=pathlib.Path, nargs="+", default=[], metavar="RUN_DIR")
     parser.add_argument("--name", help="of the row of the added runs; default: the config's name")
     arguments = parser.parse_args()
-    for run_dir in arguments.add:
-        print(add(run_dir, name=arguments.name))
+    written = [add(run_dir, name=arguments.name) for run_dir in arguments.add]
     for path, text in write_page().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        print(path)
+        written.append(path)
+    print(*written, sep="\n")  # at the end: a reader may close the pipe after the first line
 
 
 if __name__ == "__main__":
