@@ -1,8 +1,8 @@
 """Runs a ring in each `run.mode`: with threads, in this thread, or as one program.
 
-With threads, the one that calls `run` is the supervisor. The actors, the learner and the metrics
-writers are daemon threads. The first exception of any of them closes the deques, which ends all
-others.
+With threads, the one that calls `run` supervises the others. The actors, the learner and the
+metrics writers are daemon threads. The first exception of any of them closes the deques, which ends
+all others.
 """
 
 import functools
@@ -55,14 +55,14 @@ def run(
     for writer_queue in writer_queues:
         start_daemon(writer_queue.run, f"writer {writer_queue.name}")
     if mode == "serial":
-        run_serial(ring, after_cycle, on_poll)
+        _run_serial(ring, after_cycle, on_poll)
         return
     anakin = _anakin(ring, mode)
     if anakin is None:
-        threads = _ring_threads(ring, after_cycle)
+        tasks = _ring_tasks(ring, after_cycle)
     else:
-        threads = [_learner_thread(ring, lambda: run_anakin(anakin, after_cycle))]
-    run_threads(ring, threads, on_poll, _watchdog(ring, timeouts))
+        tasks = [_learner_task(ring, lambda: _run_anakin(anakin, after_cycle))]
+    _run_threads(ring, tasks, on_poll, _watchdog(ring, timeouts))
 
 
 def _anakin(ring: Ring, mode: str) -> Anakin | None:
@@ -73,13 +73,13 @@ def _anakin(ring: Ring, mode: str) -> Anakin | None:
     return None if mode == "auto" and anakin.is_slow else anakin
 
 
-def run_threads(
+def _run_threads(
     ring: Ring,
-    threads: Sequence[Task],
+    tasks: Sequence[Task],
     on_poll: Callable[[], None],
     watchdog: Watchdog,
 ) -> None:
-    """Run the ring to its end in threads, of which the first is the learner's."""
+    """Run the ring to its end with a thread for each task."""
     supervisor, run_end = Supervisor(), ring.run_end
     deadline_s = _STOP_DEADLINE_S
 
@@ -92,8 +92,8 @@ def run_threads(
         return False
 
     try:
-        for thread in threads:
-            supervisor.start(thread)
+        for task in tasks:
+            supervisor.start(task)
         supervisor.wait_for("learner", run_end, on_poll, watchdog)
     except WatchdogError:
         deadline_s = _STOP_DEADLINE_OF_STUCK_S
@@ -104,11 +104,9 @@ def run_threads(
         ring.ledger.discard_in_flight()
 
 
-def _ring_threads(
-    ring: Ring, after_cycle: Callable[[Sequence[TrajectoryItem]], None]
-) -> list[Task]:
-    """Return a thread for the learner and one for each actor."""
-    learner = _learner_thread(
+def _ring_tasks(ring: Ring, after_cycle: Callable[[Sequence[TrajectoryItem]], None]) -> list[Task]:
+    """Return the learner's task and one for each actor."""
+    learner = _learner_task(
         ring,
         lambda: run_learner(
             ring.learner,
@@ -121,10 +119,10 @@ def _ring_threads(
         ),
     )
     actors = zip(ring.actors, ring.actor_devices, strict=True)
-    return [learner, *(_actor_thread(ring, actor, device) for actor, device in actors)]
+    return [learner, *(_actor_task(ring, actor, device) for actor, device in actors)]
 
 
-def _learner_thread(ring: Ring, target: Callable[[], None]) -> Task:
+def _learner_task(ring: Ring, target: Callable[[], None]) -> Task:
     return Task(
         name="learner",
         target=target,
@@ -133,7 +131,7 @@ def _learner_thread(ring: Ring, target: Callable[[], None]) -> Task:
     )
 
 
-def run_anakin(anakin: Anakin, after_cycle: Callable[[Sequence[TrajectoryItem]], None]) -> None:
+def _run_anakin(anakin: Anakin, after_cycle: Callable[[Sequence[TrajectoryItem]], None]) -> None:
     """Run learner cycles in one program each until the run's goal is reached.
 
     Raises:
@@ -172,7 +170,7 @@ def _watchdog(ring: Ring, timeouts: Timeouts) -> Watchdog:
     return Watchdog([learner, *actors])
 
 
-def _actor_thread(ring: Ring, actor: Actor, device: jax.Device) -> Task:
+def _actor_task(ring: Ring, actor: Actor, device: jax.Device) -> Task:
     return Task(
         name=f"actor {actor.actor_id}",
         target=lambda: run_actor(
@@ -186,7 +184,7 @@ def _actor_thread(ring: Ring, actor: Actor, device: jax.Device) -> Task:
     )
 
 
-def run_serial(
+def _run_serial(
     ring: Ring,
     after_cycle: Callable[[Sequence[TrajectoryItem]], None],
     on_poll: Callable[[], None],
