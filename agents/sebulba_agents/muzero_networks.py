@@ -1,7 +1,7 @@
 """MuZero's networks: representation, dynamics and prediction.
 
 Schrittwieser et al. 2020 (arXiv 1911.08265), appendix F. A latent state is a vector `[N, L]`, or
-with `resnet` an image `[N, H, W, C]` of at most 8×8. Each is scaled to [0, 1].
+with `resnet` an image `[N, H, W, C]` of at most 10×10. Each is scaled to [0, 1].
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from sebulba.types import PyTree, RunSpec
 from sebulba_agents.planning import Root, Step
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 
-_LARGEST_LATENT = 8  # rows or columns
+_LARGEST_LATENT = 10  # rows or columns; what stands in a cell of MinAtar must not be blurred
 _HEAD_CHANNELS = 16
 _LEAST_LATENT_RANGE = 0.1
 

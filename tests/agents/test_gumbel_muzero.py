@@ -311,6 +311,19 @@ def test_settings_out_of_range_name_the_key(changes, message):
         GumbelMuZero(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
 
 
+@pytest.mark.parametrize(("size", "latent_size"), [(10, 10), (84, 6)])
+def test_latent_images_keep_the_cells_of_minatar(size, latent_size):
+    image = jax.ShapeDtypeStruct((size, size, 4), jnp.uint8)
+    environment = dataclasses.replace(RUN_SPEC.environment, observation=image)
+    run_spec = dataclasses.replace(RUN_SPEC, environment=environment)
+    config = dataclasses.replace(CONFIG, network="resnet", channels=4, num_blocks=0)
+    agent = GumbelMuZero(config, run_spec)
+    params = jax.eval_shape(agent.init_networks, jax.random.key(0)).online
+    observation = jax.ShapeDtypeStruct((2, *image.shape), image.dtype)
+    latent = jax.eval_shape(agent.model.represent, params, observation)
+    assert latent.shape == (2, latent_size, latent_size, 4)
+
+
 @pytest.mark.slow
 def test_gradients_of_blank_images_are_finite():
     image = jax.ShapeDtypeStruct((4, 20, 20), jnp.uint8)
