@@ -11,8 +11,8 @@ random play, a fifth as long,
 - others: for the other actions in the same observations;
 - elsewhere: for actions that were not followed by one.
 
-A model to plan with predicts a high reward, nothing, and nothing. `others` is above 0 also where
-the environment gives the reward for any action.
+The better the model, the nearer is the first to the reward and the last to 0. `others` is above 0
+also where the environment gives the reward for several actions.
 """
 
 import argparse
@@ -28,9 +28,11 @@ from benchmarks import harness, rings
 from sebulba.config import Config, DevicesConfig
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
+from sebulba.errors import ConfigError
 from sebulba.types import PyTree, Trajectory
 from sebulba_agents.config import RandomConfig
 from sebulba_agents.gumbel_muzero import GumbelMuZero, Planned
+from sebulba_agents.replay_config import GumbelMuZeroConfig
 
 
 def random_play(config: Config, *, env_steps: int, seed: int) -> Iterator[Trajectory]:
@@ -53,7 +55,7 @@ def random_play(config: Config, *, env_steps: int, seed: int) -> Iterator[Trajec
     try:
         for _ in range(-(-env_steps // (config.actor.num_envs * config.actor.trajectory_length))):
             (item,) = rings.act_one_cycle(ring)
-            yield _as_planned(item.trajectory)
+            yield _as_planned(item.trajectory, ring.environments[0].spec.action_space.n)
     finally:
         ring.close_environments()
 
@@ -65,7 +67,6 @@ class Fit:
         environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
         self.agent = rings.make_agent(config, environment.spec, num_actors=1)
         environment.close()
-        assert isinstance(self.agent, GumbelMuZero)
         networks = self.agent.init_networks(jax.random.key(config.seed))
         experience = self.agent.init_experience(networks, config.actor.num_envs)
         add = jax.jit(self._add, donate_argnums=1)
@@ -117,7 +118,13 @@ def predicted_rewards(
 
 
 def means(predicted: np.ndarray, action: np.ndarray, reward: np.ndarray) -> dict[str, float]:
-    """Return the mean predictions that the docstring of the file names."""
+    """Return the three means that the docstring of the file names; NaN if nothing was rewarded.
+
+    Args:
+        predicted: `[N, A]` rewards.
+        action: `[N]`, taken.
+        reward: `[N]`, received for it; NaN entries count nowhere.
+    """
     chosen = np.take_along_axis(predicted, action[:, None], axis=1)[:, 0]
     others = (predicted.sum(axis=1) - chosen) / (predicted.shape[1] - 1)
     return {
@@ -128,7 +135,15 @@ def means(predicted: np.ndarray, action: np.ndarray, reward: np.ndarray) -> dict
 
 
 def measure(config: Config, *, env_steps: int, batches: int, every: int) -> Iterator[str]:
-    """Fit the model, and yield a line after every `every` batches."""
+    """Fit the model, and yield a line after every `every` batches.
+
+    Raises:
+        ConfigError: the config's agent is not `gumbel_muzero`.
+    """
+    if not isinstance(config.agent, GumbelMuZeroConfig):
+        raise ConfigError(f"agent.name: expected gumbel_muzero, got {config.agent.name}")
+    agent = dataclasses.replace(config.agent, replay_capacity=env_steps)
+    config = dataclasses.replace(config, agent=agent)
     fit = Fit(config, env_steps=env_steps)
     elsewhere = list(random_play(config, env_steps=env_steps // 5, seed=1))
     predict = jax.jit(functools.partial(predicted_rewards, fit.agent))
@@ -140,8 +155,7 @@ def measure(config: Config, *, env_steps: int, batches: int, every: int) -> Iter
             yield f"{number:6,} batches  " + "  ".join(f"{k} {v:.3f}" for k, v in of_all.items())
 
 
-def _as_planned(trajectory: Trajectory) -> Trajectory:
-    num_actions = 1 + int(jnp.max(trajectory.action))
+def _as_planned(trajectory: Trajectory, num_actions: int) -> Trajectory:
     uniform = jnp.full((*trajectory.action.shape, num_actions), 1.0 / num_actions)
     planned = Planned(policy=uniform, value=jnp.zeros(trajectory.action.shape))
     return dataclasses.replace(trajectory, extras=planned)
@@ -157,8 +171,6 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=3_000)
     arguments, flags = parser.parse_known_args()
     config = load_config(arguments.config, flags)
-    agent = dataclasses.replace(config.agent, replay_capacity=arguments.env_steps)
-    config = dataclasses.replace(config, agent=agent)
     harness.compile_once()
     for line in measure(
         config, env_steps=arguments.env_steps, batches=arguments.batches, every=1_000

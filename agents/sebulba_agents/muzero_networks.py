@@ -22,7 +22,8 @@ from sebulba.types import PyTree, RunSpec
 from sebulba_agents.planning import Root, Step
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 
-_LARGEST_LATENT = 10  # rows or columns; what stands in a cell of MinAtar must not be blurred
+# Rows or columns. MinAtar's images have 10, and its rewards depend on single cells.
+_LARGEST_LATENT = 10
 _HEAD_CHANNELS = 16
 _LEAST_LATENT_RANGE = 0.1
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sebulba.config.loading import load_config
+from sebulba.errors import ConfigError
 from tests.extras import needs_search
 
 
@@ -22,8 +23,17 @@ def test_predictions_are_averaged_by_what_followed():
 def test_a_model_learns_which_action_of_a_bandit_pays():
     from benchmarks.model_rewards import measure
 
-    flags = ["--env.id", "Bandit-v0", "--agent.replay-capacity", "4_000", "--agent.n-step", "1"]
+    flags = ["--env.id", "Bandit-v0", "--agent.n-step", "1"]
     config = load_config("configs/gumbel_muzero_catch.yaml", flags)
     *_, line = measure(config, env_steps=4_000, batches=1_000, every=500)
     found = dict(zip(line.split()[2::2], map(float, line.split()[3::2]), strict=True))
     assert found["taken"] > 0.9 and found["others"] < 0.1 and abs(found["elsewhere"]) < 0.1
+
+
+@needs_search
+def test_another_agent_is_refused():
+    from benchmarks.model_rewards import measure
+
+    config = load_config("configs/impala_cartpole.yaml", [])
+    with pytest.raises(ConfigError, match=r"agent\.name: expected gumbel_muzero, got impala"):
+        next(measure(config, env_steps=100, batches=1, every=1))
