@@ -24,7 +24,7 @@ from benchmarks.harness import Result, Series
 from benchmarks.policy_gradient import PolicyGradient, PolicyGradientConfig
 from sebulba.acting.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
 from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.acting.fused_cycle import FusedCycle, FusedFunctions
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
@@ -130,12 +130,16 @@ class Bench:
             "allocate": BufferAllocator(
                 agent, networks, carry, trajectory_length=self.length, device=self.device
             ),
-            "trajectory_length": self.length,
             "clock": WallClock(),
         }
+        length = self.length
         if variant == "fused":
-            return FusedCycle(agent, environment.fused(), device=self.device, **shared), carry
-        return SteppedCycle(self.functions, environment, **shared), carry
+            fused = environment.fused()
+            functions = FusedFunctions(
+                agent, fused.step, trajectory_length=length, device=self.device
+            )
+            return FusedCycle(functions, fused, device=self.device, **shared), carry
+        return SteppedCycle(self.functions, environment, trajectory_length=length, **shared), carry
 
 
 class Acting:

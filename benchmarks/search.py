@@ -27,7 +27,7 @@ from benchmarks import harness
 from benchmarks.harness import Result
 from sebulba.acting.act_cycle import BufferAllocator, init_carry
 from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.acting.fused_cycle import FusedCycle, FusedFunctions
 from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
@@ -70,9 +70,11 @@ class Acting:
             tracker=EpisodeTracker(),
         )
         length = config.actor.trajectory_length
+        fused = self._environment.fused()
+        assert fused is not None
         self._cycle = FusedCycle(
-            self.agent,
-            self._environment.fused(),
+            FusedFunctions(self.agent, fused.step, trajectory_length=length, device=self._device),
+            fused,
             device=self._device,
             allocate=BufferAllocator(
                 self.agent,
@@ -81,7 +83,6 @@ class Acting:
                 trajectory_length=length,
                 device=self._device,
             ),
-            trajectory_length=length,
             clock=WallClock(),
         )
         self.num_rows = num_cycles * length * config.actor.num_envs

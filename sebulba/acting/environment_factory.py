@@ -9,10 +9,8 @@ import jax
 
 from sebulba.acting.act_cycle import ActCycle, BufferAllocator
 from sebulba.acting.env_reset import LiveEnvironment
-from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.acting.fused_cycle import FusedCycle, SharedFunctions
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
-from sebulba.agent import Agent
 from sebulba.agent_check import env_step_shapes
 from sebulba.config import Config
 from sebulba.envs import make_environment
@@ -41,11 +39,11 @@ _PLATFORMS_OF_FUSED = ("cpu",)
 class CycleParts:
     """What an act cycle is made of, but for the environments."""
 
-    agent: Agent
     run_spec: RunSpec
     device: jax.Device
-    tracker: EpisodeTracker
-    step_functions: StepFunctions  # shared by the device's actors, with the same tracker
+    # The next two are shared by the device's actors.
+    step_functions: StepFunctions
+    fused_functions: SharedFunctions
     allocate: BufferAllocator
     clock: WallClock
     on_warning: Callable[[str], None]  # takes a line of text
@@ -111,20 +109,23 @@ class EnvironmentFactory:
             _check_whole_episodes(where, environment, fused, env_step)
         shared: dict[str, Any] = {
             "allocate": parts.allocate,
-            "trajectory_length": config.actor.trajectory_length,
             "clock": parts.clock,
             "whole_episodes": whole_episodes,
         }
         act_cycle: ActCycle
         env_state: PyTree = None
         if fused is None:
-            act_cycle = SteppedCycle(parts.step_functions, environment, **shared)
+            act_cycle = SteppedCycle(
+                parts.step_functions,
+                environment,
+                trajectory_length=config.actor.trajectory_length,
+                **shared,
+            )
             if isinstance(environment, WholeState):
                 env_state = environment.whole_state
         else:
-            act_cycle = FusedCycle(
-                parts.agent, fused, device=parts.device, tracker=parts.tracker, **shared
-            )
+            functions = parts.fused_functions.of(fused)
+            act_cycle = FusedCycle(functions, fused, device=parts.device, **shared)
             if fused.is_whole_state:
                 env_state = fused.state
         if env_state is not None and config.checkpoint.exact_reset_cycles is not None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import weakref
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,38 +24,26 @@ from sebulba.agent import Agent
 from sebulba.envs.base import EnvironmentFault, FusedEnvironment
 from sebulba.envs.data_checks import check_structure
 from sebulba.ring.timing import ACT, COMPILE, WallClock
-from sebulba.types import Networks
+from sebulba.types import EnvStep, Networks, PyTree
 
 
-class FusedCycle:
-    """An act cycle in one jitted loop, for environments that can be stepped inside `jit`."""
+class FusedFunctions:
+    """The jitted functions of fused act cycles over environments with the same `step`."""
 
     def __init__(
         self,
         agent: Agent,
-        environment: FusedEnvironment,
+        step_environment: Callable[[PyTree, PyTree], tuple[PyTree, EnvStep]],
         *,
-        allocate: BufferAllocator,
         trajectory_length: int,
         device: jax.Device,
-        clock: WallClock,
-        whole_episodes: bool = False,
         tracker: EpisodeTracker | None = None,
     ):
         tracker = tracker or EpisodeTracker()
-        if whole_episodes and environment.restart is None:
-            raise ValueError("expected an environment with `restart` for whole episodes, got none")
-        self._device = device
-        self._is_whole_state = environment.is_whole_state
-        self._restart = environment.restart if whole_episodes else None
-        self._env_state = jax.device_put(environment.state, device)
-        self._allocate = allocate
-        self._clock = clock
-        self._next_activity = COMPILE
 
         def step(networks, actor_state, env_step, buffer, env_state):
             action, actor_state, buffer = act_row(agent, networks, actor_state, env_step, buffer)
-            env_state, new = environment.step(env_state, action)
+            env_state, new = step_environment(env_state, action)
             check_structure(new, env_step)
             return actor_state, new, buffer, env_state
 
@@ -88,10 +78,69 @@ class FusedCycle:
             return env_state, actor_state, fill_after_end(buffer, env_step)
 
         compiled = functools.partial(jit_on, device)
-        self._cycle = compiled(cycle, donate_argnames=("actor_state", "buffer"))
-        self._act_episodes = compiled(act_episodes, donate_argnames=("actor_state", "buffer"))
-        self._finish = compiled(finish, donate_argnames=("buffer",))
-        self._act_within = cycle
+        self.cycle: Callable = compiled(cycle, donate_argnames=("actor_state", "buffer"))
+        self.act_episodes: Callable = compiled(
+            act_episodes, donate_argnames=("actor_state", "buffer")
+        )
+        self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
+        self.cycle_within: Callable = cycle  # within another jitted function
+
+
+class SharedFunctions:
+    """Makes the functions of a device's fused act cycles, once for environments that share a step.
+
+    They last as long as an act cycle that uses them: an environment's step may hold resources.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        trajectory_length: int,
+        device: jax.Device,
+        tracker: EpisodeTracker | None = None,
+    ):
+        self._make = functools.partial(
+            FusedFunctions,
+            agent,
+            trajectory_length=trajectory_length,
+            device=device,
+            tracker=tracker,
+        )
+        # By the identity of the step, which its functions keep alive.
+        self._made: weakref.WeakValueDictionary[int, FusedFunctions] = weakref.WeakValueDictionary()
+
+    def of(self, environment: FusedEnvironment) -> FusedFunctions:
+        """Return the functions for an environment."""
+        functions = self._made.get(id(environment.step))
+        if functions is None:
+            functions = self._made[id(environment.step)] = self._make(environment.step)
+        return functions
+
+
+class FusedCycle:
+    """An act cycle in one jitted loop, for environments that can be stepped inside `jit`."""
+
+    def __init__(
+        self,
+        functions: FusedFunctions,
+        environment: FusedEnvironment,
+        *,
+        allocate: BufferAllocator,
+        device: jax.Device,
+        clock: WallClock,
+        whole_episodes: bool = False,
+    ):
+        if whole_episodes and environment.restart is None:
+            raise ValueError("expected an environment with `restart` for whole episodes, got none")
+        self._functions = functions
+        self._device = device
+        self._is_whole_state = environment.is_whole_state
+        self._restart = environment.restart if whole_episodes else None
+        self._env_state = jax.device_put(environment.state, device)
+        self._allocate = allocate
+        self._clock = clock
+        self._next_activity = COMPILE
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
         """Act `T` steps; donates `carry.actor_state`."""
@@ -120,7 +169,7 @@ class FusedCycle:
 
     def act_within(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
         """Act `T` steps within another jitted function; all of `carry` is on its devices."""
-        env_state, after, result = self._act_within(
+        env_state, after, result = self._functions.cycle_within(
             networks,
             carry.actor_state,
             self._allocate.empty(),
@@ -131,7 +180,7 @@ class FusedCycle:
         return dataclasses.replace(after, env_state=env_state), result
 
     def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        self._env_state, carry, result = self._cycle(
+        self._env_state, carry, result = self._functions.cycle(
             networks,
             carry.actor_state,
             self._allocate(),
@@ -146,11 +195,11 @@ class FusedCycle:
     ) -> tuple[ActCarry, CycleResult]:
         # Block: `restart` resets EnvPool's pool in place, so all its steps must have run.
         env_state, actor_state, buffer = jax.block_until_ready(
-            self._act_episodes(
+            self._functions.act_episodes(
                 networks, carry.actor_state, self._allocate(), carry.env_step, self._env_state
             )
         )
         assert self._restart is not None
         reset = call_environment("reset", self._restart, env_state)
         self._env_state, env_step = jax.device_put(reset, self._device)  # row `T`
-        return self._finish(buffer, actor_state, carry.statistics, env_step)
+        return self._functions.finish(buffer, actor_state, carry.statistics, env_step)

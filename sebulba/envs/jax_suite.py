@@ -137,6 +137,55 @@ def wrap(task: JaxTask, wrappers: Sequence[Wrapper]) -> JaxTask:
     return task
 
 
+class _BatchedTask:
+    """The spec of a task, and its functions for a batch.
+
+    `reset` takes keys `[B]`, `step` and `step_eagerly` take a state and actions.
+    """
+
+    def __init__(self, task: JaxTask, max_episode_steps: int | None):
+        mask = None
+        if _action_mask_of(task) is not None:
+            mask = spaces.action_mask_spec(task.action_space)
+        self.spec = spec = EnvironmentSpec(
+            observation=task.observation,
+            action_space=spaces.agent_action_space(task.action_space),
+            native_action_space=task.action_space,
+            action_mask=mask,
+        )
+        check_task(task, spec)
+        to_native = spaces.action_scaling(task.action_space)
+        step_all = jax.vmap(functools.partial(_step_one, task, max_episode_steps))
+
+        def step(state: JaxEnvState, action: jax.Array) -> tuple[JaxEnvState, EnvStep]:
+            """Step inside another jitted function; cannot check an action's range."""
+            spaces.check_action_structure(action, spec.action_space, len(state.done))
+            return step_all(state, to_native(action))
+
+        self.step = step
+        self.step_eagerly = jax.jit(step)
+        self.reset = jax.jit(jax.vmap(functools.partial(_reset_one, task)))
+
+
+def _batch(task: Any, max_episode_steps: int | None) -> _BatchedTask:
+    """Return the functions of a task; equal tasks, such as those of a run's actors, share them.
+
+    Then JAX traces and compiles them once.
+    """
+    try:
+        hash(task)
+    except TypeError:
+        return _BatchedTask(task, max_episode_steps)
+    return _shared_batch(task, max_episode_steps, repr(task))
+
+
+@functools.lru_cache(maxsize=8)
+def _shared_batch(task: JaxTask, max_episode_steps: int | None, text: str) -> _BatchedTask:
+    """Return the functions of a task; `text` tells 1 from 1.0, which are equal."""
+    del text
+    return _BatchedTask(task, max_episode_steps)
+
+
 class JaxEnvironment:
     """`B` copies of a `JaxTask` as an `Environment`; `step` and `fused` use the same function."""
 
@@ -144,58 +193,42 @@ class JaxEnvironment:
         self, task: JaxTask, *, num_envs: int, seed: int, max_episode_steps: int | None = None
     ):
         self.num_envs = num_envs
-        self.spec = EnvironmentSpec(
-            observation=task.observation,
-            action_space=spaces.agent_action_space(task.action_space),
-            native_action_space=task.action_space,
-        )
-        if _action_mask_of(task) is not None:
-            mask = spaces.action_mask_spec(task.action_space)
-            self.spec = dataclasses.replace(self.spec, action_mask=mask)
         self._task = task
         self._max_episode_steps = max_episode_steps
-        check_task(task, self.spec)
+        self._batch = _batch(task, max_episode_steps)
+        self.spec = self._batch.spec
         keys = functools.partial(jax.random.fold_in, jax.random.key(seed))
         self._keys = jax.vmap(keys)(jnp.arange(num_envs))
-        self._reset = jax.jit(jax.vmap(functools.partial(_reset_one, task)))
-        to_native = spaces.action_scaling(task.action_space)
-        step = jax.vmap(functools.partial(_step_one, task, max_episode_steps))
-        self._step_batch = lambda state, action: step(state, to_native(action))
-        self._step = jax.jit(self._step_batch)
         self.whole_state: JaxEnvState | None = None
 
     def reset(self) -> EnvStep:
         """Start all episodes; see `Environment.reset`."""
-        self.whole_state, env_step = self._reset(self._keys)
+        self.whole_state, env_step = self._batch.reset(self._keys)
         return jax.tree.map(np.array, env_step)
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Step all environments; see `Environment.step`."""
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        self.whole_state, env_step = self._step(self.whole_state, action)
+        self.whole_state, env_step = self._batch.step_eagerly(self.whole_state, action)
         return jax.tree.map(np.array, env_step)
 
     def fused(self) -> FusedEnvironment:
         """Return the traceable step, which cannot check an action's range."""
         if self.whole_state is None:
             raise RuntimeError("expected reset() before fused()")
-
-        def step(state: JaxEnvState, action: jax.Array) -> tuple[JaxEnvState, EnvStep]:
-            spaces.check_action_structure(action, self.spec.action_space, self.num_envs)
-            return self._step_batch(state, action)
-
-        def restart(state: JaxEnvState) -> tuple[JaxEnvState, EnvStep]:
-            return self._reset(state.key)
-
+        reset = self._batch.reset
         return FusedEnvironment(
-            state=self.whole_state, step=step, is_whole_state=True, restart=restart
+            state=self.whole_state,
+            step=self._batch.step,
+            is_whole_state=True,
+            restart=lambda state: reset(state.key),
         )
 
     def restart(self) -> EnvStep:
         """Start a new episode in every environment, drawn from its current key."""
         if self.whole_state is None:
             raise RuntimeError("expected reset() before restart()")
-        self.whole_state, env_step = self._reset(self.whole_state.key)
+        self.whole_state, env_step = self._batch.reset(self.whole_state.key)
         return jax.tree.map(np.array, env_step)
 
     def settings(self) -> dict[str, Any]:

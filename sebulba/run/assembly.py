@@ -18,6 +18,7 @@ from sebulba.acting.environment_factory import (
     make_first_environment,
 )
 from sebulba.acting.episode_reducers import load_reducers
+from sebulba.acting.fused_cycle import SharedFunctions
 from sebulba.acting.stepped_cycle import StepFunctions
 from sebulba.agent import Agent
 from sebulba.agent_check import validate_agent, validate_learning
@@ -280,9 +281,16 @@ def _make_actors(
 ) -> tuple[Actor, ...]:
     tracker = load_reducers(config.run.episode_reducers)
     warn_once = functools.cache(on_warning)  # not once for each actor
-    # The actors of a device share their compiled steps.
+    length = config.actor.trajectory_length
+    # The actors of a device share their compiled steps and act cycles.
     step_functions = {
         device: StepFunctions(subject.agent, device=device, tracker=tracker)
+        for device in set(devices.of_actors)
+    }
+    fused_functions = {
+        device: SharedFunctions(
+            subject.agent, trajectory_length=length, device=device, tracker=tracker
+        )
         for device in set(devices.of_actors)
     }
 
@@ -299,13 +307,11 @@ def _make_actors(
             device=device,
             tracker=tracker,
         )
-        length = config.actor.trajectory_length
         parts = CycleParts(
-            agent=subject.agent,
             run_spec=subject.run_spec,
             device=device,
-            tracker=tracker,
             step_functions=step_functions[device],
+            fused_functions=fused_functions[device],
             allocate=BufferAllocator(
                 subject.agent, networks, carry, trajectory_length=length, device=device
             ),

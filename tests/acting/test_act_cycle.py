@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 
 import chex
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 from sebulba.acting.act_cycle import BufferAllocator, init_carry
 from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.fused_cycle import FusedCycle
+from sebulba.acting.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.acting.trajectory_buffer import Buffer, append_choice
 from sebulba.config import EnvConfig
@@ -61,18 +62,21 @@ class Cycles:
         )
         kwargs = dict(
             allocate=allocate,
-            trajectory_length=length,
             clock=WallClock(),
             whole_episodes=whole_episodes,
         )
         if kind == "fused":
-            self.act_cycle = FusedCycle(agent, self.environment.fused(), device=device, **kwargs)
-            steps, episodes = ("_cycle",), ("_act_episodes", "_finish")
+            fused = self.environment.fused()
+            functions = FusedFunctions(agent, fused.step, trajectory_length=length, device=device)
+            self.act_cycle = FusedCycle(functions, fused, device=device, **kwargs)
+            steps, episodes = ("cycle",), ("act_episodes", "finish")
             names = episodes if whole_episodes else steps
-            self.jitted = [getattr(self.act_cycle, name) for name in names]
+            self.jitted = [getattr(functions, name) for name in names]
         else:
             functions = StepFunctions(agent, device=device)
-            self.act_cycle = SteppedCycle(functions, self.environment, **kwargs)
+            self.act_cycle = SteppedCycle(
+                functions, self.environment, trajectory_length=length, **kwargs
+            )
             self.jitted = [functions.step, functions.finish]
 
     def run(self):
@@ -85,6 +89,24 @@ def played(kind):
     """Return the results of four cycles on CartPole, and the networks."""
     cycles = Cycles(CARTPOLE, kind)
     return [cycles.run() for _ in range(4)], cycles.networks
+
+
+@pytest.mark.parametrize(("env_config", "is_shared"), [(CATCH, True), (CARTPOLE, False)])
+def test_environments_with_the_same_step_share_the_functions_while_in_use(env_config, is_shared):
+    spec = Cycles(env_config, "stepped").environment.spec
+    agent = ToyAgent(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
+    shared = SharedFunctions(agent, trajectory_length=LENGTH, device=jax.devices()[0])
+
+    def functions():
+        environment = make_environment(env_config, num_envs=NUM_ENVS, seed=5)
+        environment.reset()
+        return shared.of(environment.fused())
+
+    first, second = functions(), functions()
+    assert (first is second) == is_shared
+    del first, second
+    gc.collect()
+    assert not shared._made, "what holds an environment's step keeps its pool alive"
 
 
 @pytest.mark.parametrize("env_config", [CATCH, MASKED, CARTPOLE], ids=lambda config: config.id)

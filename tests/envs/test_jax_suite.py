@@ -92,6 +92,41 @@ def test_jax_suite_names_a_wrong_output_of_a_task():
         make(f"{__name__}:Countdown", reward_dtype=np.int32)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counted(Countdown):
+    """Counts how often its methods are traced."""
+
+    option: object = 0
+    traced = []  # noqa: RUF012
+
+    def reset(self, key):
+        self.traced.append(self.option)
+        return super().reset(key)
+
+
+def traces_of(*environments):
+    """Returns the options with which resets and steps were traced; those of checks are before."""
+    Counted.traced.clear()
+    for environment in environments:
+        environment.reset()
+        environment.step(np.zeros(environment.num_envs, np.int32))
+    return list(Counted.traced)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param((2, 2), [2, 2], id="equal"),
+        pytest.param((3, 4), [3, 3, 4, 4], id="other"),
+        pytest.param((1, 1.0), [1, 1, 1.0, 1.0], id="equal-but-of-another-type"),
+        pytest.param(([5], [5]), [[5]] * 4, id="without-hash"),
+    ],
+)
+def test_jax_suite_traces_equal_tasks_once(options, expected):
+    traced = traces_of(*[make(f"{__name__}:Counted", option=each) for each in options])
+    assert list(map(repr, traced)) == list(map(repr, expected))
+
+
 class Half:
     """Has no actions and no step."""
 
@@ -142,8 +177,8 @@ class WeaklyTyped(Countdown):
 
 @pytest.mark.parametrize("name", ["Catch-v0", f"{__name__}:WeaklyTyped"])
 def test_jax_suite_steps_without_compiling_again(name):
-    environment = make(name)
+    environment = make(name, max_episode_steps=17)  # no other test has its functions
     environment.reset()
     for _ in range(3):
         environment.step(np.zeros(1, np.int32))
-    assert environment._step._cache_size() == 1
+    assert environment._batch.step_eagerly._cache_size() == 1
