@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import datetime
 import fnmatch
+import functools
 import importlib.metadata
 import json
 import pathlib
@@ -291,6 +292,7 @@ def flat_config(config: Config) -> dict[str, Any]:
     return values
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
