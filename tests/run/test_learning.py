@@ -24,7 +24,7 @@ def best_return(tmp_path, name, arguments=()):
     [
         "impala_bandit",
         pytest.param("ppo_bandit", marks=pytest.mark.slow),
-        "a2c_bandit",
+        pytest.param("a2c_bandit", marks=pytest.mark.slow),
         "pg_bandit",
     ],
 )

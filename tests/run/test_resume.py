@@ -135,7 +135,9 @@ def learned(ring):
         pytest.param(make_config(), (1, 7), id="toy"),
         pytest.param(make_config(), (2, 7, 20), id="toy-thrice", marks=pytest.mark.slow),
         pytest.param(make_config(mode="serial"), (5,), id="serial", marks=pytest.mark.slow),
-        pytest.param(make_config(learner_devices=(1, 2)), (7,), id="2-devices"),
+        pytest.param(
+            make_config(learner_devices=(1, 2)), (7,), id="2-devices", marks=pytest.mark.slow
+        ),
         pytest.param(make_config(per_cycle=3), (1, 6), id="3-a-cycle", marks=pytest.mark.slow),
         pytest.param(make_config(lag=1), (7,), id="lag-1"),
         pytest.param(

@@ -306,7 +306,9 @@ def test_a_policy_gradient_that_ignores_masks_does_not_even_run():
     assert "not finite" in found["actors and learner run"]
 
 
-@pytest.mark.parametrize("task", ["MaskedTask", "MaskedChoicesTask"])
+@pytest.mark.parametrize(
+    "task", ["MaskedTask", pytest.param("MaskedChoicesTask", marks=pytest.mark.slow)]
+)
 def test_the_behaviour_policy_of_legal_actions_is_found_in_the_loss(task):
     env = EnvConfig(suite="jax", id=f"tests.envs.masked:{task}")
     config = dataclasses.replace(config_of(AGENTS["ppo"]), env=env)
