@@ -138,7 +138,7 @@ class Bench:
             functions = FusedFunctions(
                 agent, fused.step, trajectory_length=length, device=self.device
             )
-            return FusedCycle(functions, fused, device=self.device, **shared), carry
+            return FusedCycle(functions, fused, **shared), carry
         return SteppedCycle(self.functions, environment, trajectory_length=length, **shared), carry
 
 

@@ -75,7 +75,6 @@ class Acting:
         self._cycle = FusedCycle(
             FusedFunctions(self.agent, fused.step, trajectory_length=length, device=self._device),
             fused,
-            device=self._device,
             allocate=BufferAllocator(
                 self.agent,
                 self.networks,

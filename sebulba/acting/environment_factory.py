@@ -125,7 +125,7 @@ class EnvironmentFactory:
                 env_state = environment.whole_state
         else:
             functions = parts.fused_functions.of(fused)
-            act_cycle = FusedCycle(functions, fused, device=parts.device, **shared)
+            act_cycle = FusedCycle(functions, fused, **shared)
             if fused.is_whole_state:
                 env_state = fused.state
         if env_state is not None and config.checkpoint.exact_reset_cycles is not None:

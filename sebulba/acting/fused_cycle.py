@@ -26,6 +26,9 @@ from sebulba.envs.data_checks import check_structure
 from sebulba.ring.timing import ACT, COMPILE, WallClock
 from sebulba.types import EnvStep, Networks, PyTree
 
+EnvironmentStep = Callable[[PyTree, PyTree], tuple[PyTree, EnvStep]]
+"""`FusedEnvironment.step`."""
+
 
 class FusedFunctions:
     """The jitted functions of fused act cycles over environments with the same `step`."""
@@ -33,7 +36,7 @@ class FusedFunctions:
     def __init__(
         self,
         agent: Agent,
-        step_environment: Callable[[PyTree, PyTree], tuple[PyTree, EnvStep]],
+        step_environment: EnvironmentStep,
         *,
         trajectory_length: int,
         device: jax.Device,
@@ -77,6 +80,7 @@ class FusedFunctions:
             )
             return env_state, actor_state, fill_after_end(buffer, env_step)
 
+        self.device = device
         compiled = functools.partial(jit_on, device)
         self.cycle: Callable = compiled(cycle, donate_argnames=("actor_state", "buffer"))
         self.act_episodes: Callable = compiled(
@@ -92,21 +96,8 @@ class SharedFunctions:
     They last as long as an act cycle that uses them: an environment's step may hold resources.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        *,
-        trajectory_length: int,
-        device: jax.Device,
-        tracker: EpisodeTracker | None = None,
-    ):
-        self._make = functools.partial(
-            FusedFunctions,
-            agent,
-            trajectory_length=trajectory_length,
-            device=device,
-            tracker=tracker,
-        )
+    def __init__(self, make: Callable[[EnvironmentStep], FusedFunctions]):
+        self._make = make
         # By the identity of the step, which its functions keep alive.
         self._made: weakref.WeakValueDictionary[int, FusedFunctions] = weakref.WeakValueDictionary()
 
@@ -127,17 +118,16 @@ class FusedCycle:
         environment: FusedEnvironment,
         *,
         allocate: BufferAllocator,
-        device: jax.Device,
         clock: WallClock,
         whole_episodes: bool = False,
     ):
         if whole_episodes and environment.restart is None:
             raise ValueError("expected an environment with `restart` for whole episodes, got none")
         self._functions = functions
-        self._device = device
+        self._device = functions.device
         self._is_whole_state = environment.is_whole_state
         self._restart = environment.restart if whole_episodes else None
-        self._env_state = jax.device_put(environment.state, device)
+        self._env_state = jax.device_put(environment.state, self._device)
         self._allocate = allocate
         self._clock = clock
         self._next_activity = COMPILE

@@ -140,7 +140,7 @@ def wrap(task: JaxTask, wrappers: Sequence[Wrapper]) -> JaxTask:
 class _BatchedTask:
     """The spec of a task, and its functions for a batch.
 
-    `reset` takes keys `[B]`, `step` and `step_eagerly` take a state and actions.
+    `reset` takes keys `[B]`, `step` and `step_jitted` take a state and actions.
     """
 
     def __init__(self, task: JaxTask, max_episode_steps: int | None):
@@ -163,7 +163,7 @@ class _BatchedTask:
             return step_all(state, to_native(action))
 
         self.step = step
-        self.step_eagerly = jax.jit(step)
+        self.step_jitted = jax.jit(step)
         self.reset = jax.jit(jax.vmap(functools.partial(_reset_one, task)))
 
 
@@ -181,7 +181,10 @@ def _batch(task: Any, max_episode_steps: int | None) -> _BatchedTask:
 
 @functools.lru_cache(maxsize=8)
 def _shared_batch(task: JaxTask, max_episode_steps: int | None, text: str) -> _BatchedTask:
-    """Return the functions of a task; `text` tells 1 from 1.0, which are equal."""
+    """Return the functions of a task; `text` tells 1 from 1.0, which are equal.
+
+    The latest few tasks are kept alive, also those that no environment has any more.
+    """
     del text
     return _BatchedTask(task, max_episode_steps)
 
@@ -209,7 +212,7 @@ class JaxEnvironment:
     def step(self, action: np.ndarray) -> EnvStep:
         """Step all environments; see `Environment.step`."""
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        self.whole_state, env_step = self._batch.step_eagerly(self.whole_state, action)
+        self.whole_state, env_step = self._batch.step_jitted(self.whole_state, action)
         return jax.tree.map(np.array, env_step)
 
     def fused(self) -> FusedEnvironment:

@@ -18,7 +18,7 @@ from sebulba.acting.environment_factory import (
     make_first_environment,
 )
 from sebulba.acting.episode_reducers import load_reducers
-from sebulba.acting.fused_cycle import SharedFunctions
+from sebulba.acting.fused_cycle import FusedFunctions, SharedFunctions
 from sebulba.acting.stepped_cycle import StepFunctions
 from sebulba.agent import Agent
 from sebulba.agent_check import validate_agent, validate_learning
@@ -279,18 +279,18 @@ def _make_actors(
     ledger: Ledger,
     on_warning: Callable[[str], None],
 ) -> tuple[Actor, ...]:
+    agent = subject.agent
     tracker = load_reducers(config.run.episode_reducers)
     warn_once = functools.cache(on_warning)  # not once for each actor
     length = config.actor.trajectory_length
     # The actors of a device share their compiled steps and act cycles.
     step_functions = {
-        device: StepFunctions(subject.agent, device=device, tracker=tracker)
+        device: StepFunctions(agent, device=device, tracker=tracker)
         for device in set(devices.of_actors)
     }
+    fused = functools.partial(FusedFunctions, agent, trajectory_length=length, tracker=tracker)
     fused_functions = {
-        device: SharedFunctions(
-            subject.agent, trajectory_length=length, device=device, tracker=tracker
-        )
+        device: SharedFunctions(functools.partial(fused, device=device))
         for device in set(devices.of_actors)
     }
 
@@ -299,7 +299,7 @@ def _make_actors(
         networks = learner.networks_on(device)
         env_step = first_row(environment, subject.run_spec, global_actor_id)
         carry = init_carry(
-            subject.agent,
+            agent,
             networks,
             env_step,
             key=stream(jax.random.key(config.seed), "actor", global_actor_id),
@@ -313,7 +313,7 @@ def _make_actors(
             step_functions=step_functions[device],
             fused_functions=fused_functions[device],
             allocate=BufferAllocator(
-                subject.agent, networks, carry, trajectory_length=length, device=device
+                agent, networks, carry, trajectory_length=length, device=device
             ),
             clock=WallClock(),
             on_warning=warn_once,
@@ -323,7 +323,7 @@ def _make_actors(
         may_restart = config.actor.on_env_error == "restart"
         return Actor(
             actor_id=actor_id,
-            agent=subject.agent,
+            agent=agent,
             live=live,
             reset_policy=EnvResetPolicy(
                 recreate=factory.recreate,

@@ -68,7 +68,7 @@ class Cycles:
         if kind == "fused":
             fused = self.environment.fused()
             functions = FusedFunctions(agent, fused.step, trajectory_length=length, device=device)
-            self.act_cycle = FusedCycle(functions, fused, device=device, **kwargs)
+            self.act_cycle = FusedCycle(functions, fused, **kwargs)
             steps, episodes = ("cycle",), ("act_episodes", "finish")
             names = episodes if whole_episodes else steps
             self.jitted = [getattr(functions, name) for name in names]
@@ -95,7 +95,8 @@ def played(kind):
 def test_environments_with_the_same_step_share_the_functions_while_in_use(env_config, is_shared):
     spec = Cycles(env_config, "stepped").environment.spec
     agent = ToyAgent(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
-    shared = SharedFunctions(agent, trajectory_length=LENGTH, device=jax.devices()[0])
+    settings = {"trajectory_length": LENGTH, "device": jax.devices()[0]}
+    shared = SharedFunctions(functools.partial(FusedFunctions, agent, **settings))
 
     def functions():
         environment = make_environment(env_config, num_envs=NUM_ENVS, seed=5)

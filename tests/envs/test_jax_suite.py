@@ -181,4 +181,4 @@ def test_jax_suite_steps_without_compiling_again(name):
     environment.reset()
     for _ in range(3):
         environment.step(np.zeros(1, np.int32))
-    assert environment._batch.step_eagerly._cache_size() == 1
+    assert environment._batch.step_jitted._cache_size() == 1
