@@ -1,8 +1,8 @@
 """Torsos: observations in, features out; dense layers for vectors, convolutions for images.
 
 `ObservationTorso` is the network that a config names. Observations are arrays, or dicts and tuples
-of them. A leaf with three axes is an image; its channels are the shorter one of first and last
-axis, the first if both are as long. uint8 leaves are divided by 255.
+of them. A leaf with three axes is an image. Its channels are the first or the last axis, whichever
+leaves the squarer image, the last if both leave the same. uint8 leaves are divided by 255.
 """
 
 import functools
@@ -276,7 +276,13 @@ def _is_image(shape: tuple[int, ...]) -> bool:
 
 
 def _has_channels_last(shape: tuple[int, ...]) -> bool:
-    return shape[2] < shape[0]
+    """Whether an image is `[H, W, C]`, not `[C, H, W]`: the reading in which it is squarer.
+
+    Board games have more channels than rows: `[8, 8, 119]` in chess. `[10, 10, 10]` is read as
+    `[H, W, C]`.
+    """
+    first, middle, last = shape
+    return max(first, middle) * min(middle, last) <= max(middle, last) * min(first, middle)
 
 
 def _as_float(observation: jax.Array) -> jax.Array:

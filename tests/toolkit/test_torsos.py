@@ -10,7 +10,7 @@ import pytest
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.settings import TorsoSettings
-from sebulba.toolkit.torsos import ObservationTorso, check_network
+from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,27 @@ def jitted_features(network):
     return jax.jit(features_of)
 
 
-def test_the_shorter_of_first_and_last_axis_has_the_channels():
+@pytest.mark.parametrize(
+    ("shape", "num_channels"),
+    [
+        ((4, 84, 84), 4),
+        ((84, 84, 4), 4),
+        ((3, 210, 160), 3),
+        ((210, 160, 3), 3),
+        ((10, 10, 10), 10),  # MinAtar Seaquest
+        ((6, 7, 2), 2),  # Connect Four
+        ((4, 4, 31), 31),  # 2048
+        ((4, 3, 194), 194),  # animal shogi
+        ((8, 8, 119), 119),  # chess
+        ((119, 8, 8), 119),
+    ],
+)
+def test_the_axis_whose_absence_leaves_the_squarer_image_has_the_channels(shape, num_channels):
+    image = jnp.zeros((1, *shape)).at[0, 0, 0, 0].set(1.0)
+    assert as_channels_last(image).shape[-1] == num_channels
+
+
+def test_channels_first_and_last_give_the_same_features():
     image = np.random.default_rng(0).integers(0, 256, (2, 3, 10, 12)).astype(np.uint8)
     expected, params = features_of("small", image)
     got, others = features_of("small", np.moveaxis(image, 1, -1))
