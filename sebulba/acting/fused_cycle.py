@@ -21,13 +21,10 @@ from sebulba.acting.act_cycle import (
 from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
 from sebulba.agent import Agent
-from sebulba.envs.base import EnvironmentFault, FusedEnvironment
+from sebulba.envs.base import EnvironmentFault, FusedEnvironment, TraceableStep
 from sebulba.envs.data_checks import check_structure
 from sebulba.ring.timing import ACT, COMPILE, WallClock
-from sebulba.types import EnvStep, Networks, PyTree
-
-EnvironmentStep = Callable[[PyTree, PyTree], tuple[PyTree, EnvStep]]
-"""`FusedEnvironment.step`."""
+from sebulba.types import Networks
 
 
 class FusedFunctions:
@@ -36,7 +33,7 @@ class FusedFunctions:
     def __init__(
         self,
         agent: Agent,
-        step_environment: EnvironmentStep,
+        step_environment: TraceableStep,
         *,
         trajectory_length: int,
         device: jax.Device,
@@ -96,7 +93,7 @@ class SharedFunctions:
     They last as long as an act cycle that uses them: an environment's step may hold resources.
     """
 
-    def __init__(self, make: Callable[[EnvironmentStep], FusedFunctions]):
+    def __init__(self, make: Callable[[TraceableStep], FusedFunctions]):
         self._make = make
         # By the identity of the step, which its functions keep alive.
         self._made: weakref.WeakValueDictionary[int, FusedFunctions] = weakref.WeakValueDictionary()

@@ -31,12 +31,16 @@ class ActionError(ValueError):
     """The caller passed an invalid action; no environment has been stepped."""
 
 
+TraceableStep = Callable[[PyTree, PyTree], tuple[PyTree, EnvStep]]
+"""`(state, action) -> (state, EnvStep)`, for all environments, inside `jit`."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusedEnvironment:
     """An environment that can be stepped inside `jit` and `lax.scan`."""
 
     state: PyTree  # after the latest reset or step
-    step: Callable[[PyTree, PyTree], tuple[PyTree, EnvStep]]  # (state, action) -> (state, EnvStep)
+    step: TraceableStep
     # True: `state` is the complete state, so a checkpoint can hold it. False: it refers to memory
     # outside JAX, such as the address of a C++ object.
     is_whole_state: bool = False

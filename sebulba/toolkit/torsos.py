@@ -282,6 +282,7 @@ def _has_channels_last(shape: tuple[int, ...]) -> bool:
     `[H, W, C]`.
     """
     first, middle, last = shape
+    # The quotients of the longer and the shorter side, multiplied out.
     return max(first, middle) * min(middle, last) <= max(middle, last) * min(first, middle)
 
 
