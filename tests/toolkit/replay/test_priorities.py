@@ -56,7 +56,7 @@ def test_draw_is_uniform_for_alpha_zero():
     assert 2 not in np.asarray(index)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize("size", [1, 2, 16, 17, 1000, 4097])
 def test_draw_never_gives_an_entry_without_mass(size):
     mass = np.zeros(size, np.float32)
     mass[-1] = 1e-12
