@@ -42,7 +42,7 @@ def test_draw_follows_priority_to_the_alpha():
     assert _chi_square(index, expected) < CHI_SQUARE_BOUND[3]
 
 
-def test_draw_follows_mass_over_many_groups():
+def test_draw_follows_mass_over_all_levels_of_the_tree():
     mass = np.random.default_rng(0).gamma(1.0, size=300).astype(np.float32) + 0.05
     index, _ = draw(jax.random.key(2), mass, num_draws=100_000)
     assert _chi_square(index, 1e5 * mass / mass.sum()) < CHI_SQUARE_BOUND[299]
