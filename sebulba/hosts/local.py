@@ -1,6 +1,5 @@
 """Runs the hosts of one run as processes on this machine. Imports no jax."""
 
-import contextlib
 import os
 import selectors
 import socket
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sebulba.hosts.children import Children, exit_code_of
-from sebulba.hosts.cores import cores_of_process, on_cores
+from sebulba.hosts.cores import on_cores_of_process
 
 _GRACE_S = 15.0
 _POLL_S = 0.2
@@ -45,7 +44,9 @@ def run_together(
     with Children().forwarding_signals() as children:
         processes = []
         for number in range(num_processes):
-            with _cores(number, num_processes, cores_per_process):
+            with on_cores_of_process(
+                number, num_processes=num_processes, cores_per_process=cores_per_process
+            ):
                 processes.append(
                     children.start(
                         [*argv, *connection, "--distributed.process-id", str(number)],
@@ -55,16 +56,6 @@ def run_together(
                 )
         with _Output(processes) as output:
             return _wait(processes, output, grace_s)
-
-
-def _cores(
-    number: int, num_processes: int, cores_per_process: int | None
-) -> contextlib.AbstractContextManager[None]:
-    if not hasattr(os, "sched_setaffinity"):
-        return contextlib.nullcontext()
-    return on_cores(
-        cores_of_process(number, num_processes=num_processes, cores_per_process=cores_per_process)
-    )
 
 
 def _connection_flags(num_processes: int) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sebulba.hosts.children import Children, exit_code_of
+from sebulba.hosts.cores import on_cores_of_process
 from sebulba.process import EXIT_SIGNAL_BASE
 from sebulba.tools.sweep.points import Point, Sweep
 
@@ -34,7 +35,8 @@ def run_points(sweep: Sweep, points: Sequence[Point]) -> int:
     """Train the runs that are not done yet, and resume those that were interrupted.
 
     The next run starts even if one fails. A signal ends the current runs, which save, and no other
-    run starts.
+    run starts. Each of the runs at a time has an equal part of the cores: XLA starts a thread for
+    every core it may use, and those of several runs would wait for each other (docs/sweeps.md).
 
     Returns:
         0 if all ended with 0, else the first other exit code; 128 + the number of a signal that
@@ -44,22 +46,25 @@ def run_points(sweep: Sweep, points: Sequence[Point]) -> int:
     if len(left) < len(points):
         say(f"{len(points) - len(left)} of {len(points)} runs are done already")
     codes: list[int] = []
-    running: list[tuple[Point, subprocess.Popen[bytes]]] = []
+    running: dict[int, tuple[Point, subprocess.Popen[bytes]]] = {}  # by their part of the cores
+    num_jobs = min(sweep.num_jobs, len(left))
     (sweep.directory / "logs").mkdir(parents=True, exist_ok=True)
     waiting = collections.deque(left)
     with Children().forwarding_signals() as children:
         while running or (waiting and children.signal_number is None):
-            if waiting and children.signal_number is None and len(running) < sweep.num_jobs:
+            free = [number for number in range(num_jobs) if number not in running]
+            if free and waiting and children.signal_number is None:
                 point = waiting.popleft()
                 say(f"[{len(left) - len(waiting)}/{len(left)}] {point.label}")
-                running.append((point, _start(children, sweep, point)))
+                with on_cores_of_process(free[0], num_processes=num_jobs):
+                    running[free[0]] = (point, _start(children, sweep, point))
                 continue
             time.sleep(_POLL_S)
-            for point, process in running:
+            for number, (point, process) in list(running.items()):
                 if process.poll() is not None:
                     codes.append(exit_code_of(process.returncode))
                     say(f"{point.label} {_describe_end(sweep, point, codes[-1])}")
-            running = [(point, process) for point, process in running if process.returncode is None]
+                    del running[number]
     failures = [code for code in codes if code]
     if not failures and waiting and children.signal_number is not None:
         return EXIT_SIGNAL_BASE + children.signal_number

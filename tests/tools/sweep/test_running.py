@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -52,6 +53,41 @@ def test_a_sweep_skips_what_is_done_and_resumes_what_was_interrupted(tmp_path, s
     seeds = [next(each for each in line if each.startswith("--seed=")) for line in started]
     assert seeds == ["--seed=1", "--seed=2", "--seed=3"]
     assert ["--resume=latest" in line for line in started] == [False, True, False]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen")
+def test_runs_at_a_time_share_the_cores_and_a_single_one_has_all(tmp_path, monkeypatch):
+    used, every = [], os.sched_getaffinity(0)
+    cores = sorted(every)
+    lasting = {"--seed=0": 1, "--seed=1": 3, "--seed=2": 1, "--seed=3": 1}  # polls
+
+    class Process(FakeProcess):
+        def poll(self):
+            lasting[self.seed] -= 1
+            self.returncode = 0 if lasting[self.seed] <= 0 else None
+            return self.returncode
+
+    def start(self, argv, *, output):
+        process = Process(argv, 0)
+        process.seed = next(each for each in argv if each.startswith("--seed="))
+        used.append(os.sched_getaffinity(0))
+        return process
+
+    monkeypatch.setattr(running.Children, "start", start)
+    monkeypatch.setattr(running, "_POLL_S", 0.0)
+    argv = [CATCH, "--seeds", "0..3", "--run-dir", str(tmp_path)]
+    parsed = parse_sweep([*argv, "--jobs", "2"])
+    assert running.run_points(parsed, parsed.points) == 0
+    half = max(1, len(cores) // 2)
+    first, second = set(cores[:half]), set(cores[half : 2 * half]) or set(cores[:half])
+    # Seed 1 still runs while 0, 2 and 3 take turns with the other part.
+    assert used == [first, second, first, first]
+    used.clear()
+    parsed = parse_sweep(argv)
+    lasting |= dict.fromkeys(lasting, 1)
+    assert running.run_points(parsed, parsed.points) == 0
+    assert used == [every] * 4
+    assert os.sched_getaffinity(0) == every
 
 
 def test_results_are_over_the_seeds_that_are_done_the_best_first(tmp_path):
