@@ -44,7 +44,7 @@ from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.memory_plan import num_bytes
-from sebulba.hosts.cores import cores_of_process, on_cores
+from sebulba.hosts.cores import on_cores_of_process
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.modes import run
 from sebulba.storage.metrics.files import write_json
@@ -214,7 +214,7 @@ def main() -> None:
         numbers, [arguments.config, *flags], arguments.seconds, arguments.cores
     )
     exchange_core_s = max(0.0, learning[2].core_s - learning[1].core_s)
-    with on_cores(cores_of_process(0, num_processes=1, cores_per_process=arguments.cores)):
+    with on_cores_of_process(0, num_processes=1, cores_per_process=arguments.cores):
         host = measure_host(config, learning[1], exchange_core_s=exchange_core_s)
     document: dict[str, Any] = {
         "stamp": harness.stamp(),

@@ -21,7 +21,7 @@ from sebulba.config import Config, DistributedConfig
 from sebulba.config.loading import load_config
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.agreement import TrajectoryReport
-from sebulba.hosts.cores import cores_of_process, on_cores
+from sebulba.hosts.cores import on_cores_of_process
 from sebulba.run.assembly import Ring, assemble
 from sebulba.tools.plan.measuring import for_measuring, learner_cycle
 
@@ -55,9 +55,7 @@ def measure_learning(
     command = [sys.executable, "-m", "benchmarks.scaling_model_learning", coordinator]
     processes = []
     for number in range(num_hosts):
-        with on_cores(
-            cores_of_process(number, num_processes=num_hosts, cores_per_process=num_cores)
-        ):
+        with on_cores_of_process(number, num_processes=num_hosts, cores_per_process=num_cores):
             processes.append(
                 subprocess.Popen(
                     [*command, str(num_hosts), str(number), str(cycles), *arguments],

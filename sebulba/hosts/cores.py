@@ -24,23 +24,19 @@ def cores_of_process(
 def on_cores_of_process(
     number: int, *, num_processes: int, cores_per_process: int | None = None
 ) -> Iterator[None]:
-    """Let this thread, and the processes that it starts meanwhile, use these cores only.
+    """Let this thread, and the processes that it starts meanwhile, use some cores only.
 
-    Does nothing where the system assigns cores to processes by itself alone, such as on macOS.
-
-    Args:
-        number: see `cores_of_process`.
-        num_processes: see there.
-        cores_per_process: see there.
+    They are those of `cores_of_process`. Where a process cannot choose its cores, such as on macOS,
+    it uses all.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(
-        0,
-        cores_of_process(number, num_processes=num_processes, cores_per_process=cores_per_process),
+    cores = cores_of_process(
+        number, num_processes=num_processes, cores_per_process=cores_per_process
     )
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
