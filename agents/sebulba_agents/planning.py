@@ -151,11 +151,12 @@ def in_range_of_tree(tree: Any, node_index: jax.Array, *, least_range: float) ->
     """
     q = tree.children_rewards + tree.children_discounts * tree.children_values
     is_visited = tree.children_visits > 0
+    infinity = jnp.array(jnp.inf, q.dtype)
     # One reduction: this runs in every node that a simulation passes, and XLA on a CPU gives two
     # reductions of a small array to two threads, which doubles the CPU time of a search.
     most, least = jax.lax.reduce(
-        (jnp.where(is_visited, q, -jnp.inf), jnp.where(is_visited, q, jnp.inf)),
-        (jnp.float32(-jnp.inf), jnp.float32(jnp.inf)),
+        (jnp.where(is_visited, q, -infinity), jnp.where(is_visited, q, infinity)),
+        (-infinity, infinity),
         lambda a, b: (jnp.maximum(a[0], b[0]), jnp.minimum(a[1], b[1])),
         dimensions=(0, 1),
     )
