@@ -36,7 +36,7 @@ class WallClock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.longest: dict[str, float] = {}  # of each begun activity
+        self.longest: dict[str, float] = {}  # call of each activity
         self.current: tuple[str, float] | None = None  # begun activity and its start
         self._last = time.perf_counter()
 
@@ -51,7 +51,9 @@ class WallClock:
         self._last = now
         if self.current is not None:
             begun, since = self.current
-            self.longest[begun] = max(self.longest.get(begun, 0.0), now - since)
+            # A first call begins as a compilation; it also shows how long the next one may take.
+            for each in (begun, activity):
+                self.longest[each] = max(self.longest.get(each, 0.0), now - since)
         self.current = None
 
     def restart(self) -> None:

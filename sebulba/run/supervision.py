@@ -115,12 +115,12 @@ class Supervisor:
         """Wait for all threads; the deques must be closed.
 
         A thread in an activity that took longer before, such as the update of a large network, is
-        not stuck, and gets twice that time.
+        not stuck until it has taken twice that time.
 
         Args:
-            deadline_s: the time that the threads have.
-            awaits_compilation: whether a thread that compiles has this time after it, too; asked
-                several times a second.
+            deadline_s: the time that the threads have, also after such an activity.
+            awaits_compilation: whether they have it after a compilation, too; asked several times a
+                second.
 
         Raises:
             StuckError: some did not end in time; the stacks of all threads go to stderr.
@@ -128,12 +128,12 @@ class Supervisor:
         deadline = time.perf_counter() + deadline_s
         for thread, clock in self._threads.items():
             while thread.is_alive():
-                if _is_compiling(clock) and awaits_compilation():
-                    deadline = max(deadline, time.perf_counter() + deadline_s)
-                left = max(deadline, _usual_end(clock)) - time.perf_counter()
-                if left <= 0:
+                now = time.perf_counter()
+                if now < _usual_end(clock) or (_is_compiling(clock) and awaits_compilation()):
+                    deadline = max(deadline, now + deadline_s)
+                elif now >= deadline:
                     break
-                thread.join(min(left, _POLL_S))
+                thread.join(_POLL_S)
         stuck = [thread for thread in self._threads if thread.is_alive()]
         if not stuck:
             return

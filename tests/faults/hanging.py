@@ -1,4 +1,4 @@
-"""Agents whose Python code hangs until `released` is set."""
+"""Agents whose Python code hangs until `released` is set, and one with slow updates."""
 
 import threading
 import time
@@ -8,6 +8,7 @@ import jax
 from tests.faults.runs import LONG_S
 from tests.toys import ToyAgent
 
+SLOW_UPDATE_S = 1.0
 released = threading.Event()
 _hanging = []
 
@@ -36,6 +37,12 @@ class HangsInCount(ToyAgent):
         if cycle == 3:
             hang()
         return 1
+
+
+class SlowToLearn(ToyAgent):
+    def optimize(self, networks, opt_state, grads, experience):
+        jax.debug.callback(lambda: time.sleep(SLOW_UPDATE_S))
+        return super().optimize(networks, opt_state, grads, experience)
 
 
 class HangsInSharding(ToyAgent):

@@ -5,15 +5,17 @@ import itertools
 import signal
 import threading
 import time
+import types
 
 import pytest
 
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import COMPILE, UPDATE, WallClock
 from sebulba.ring.watchdog import Watchdog
-from sebulba.run import supervision
+from sebulba.run import lifecycle, modes, supervision
 from sebulba.storage.checkpoints.restore import steps_in
-from tests.faults.runs import ENDLESS
+from tests.faults.hanging import SLOW_UPDATE_S
+from tests.faults.runs import ENDLESS, make_config
 from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
 
@@ -90,6 +92,70 @@ def test_a_stop_waits_for_an_update_that_takes_no_longer_than_before(longest_s):
     finally:
         released.set()
         timer.cancel()
+
+
+def test_a_stop_leaves_time_to_record_an_update_that_ended_late(monkeypatch):
+    calls = itertools.count()
+    released, is_recording, recorded = threading.Event(), threading.Event(), threading.Event()
+    clock = WallClock()
+
+    def late_after_the_first_call():
+        call = next(calls)
+        if call == 2:
+            released.set()
+            is_recording.wait()
+        elif call == 4:
+            recorded.set()
+        return 100.0 if call else 0.0
+
+    def update_and_record():
+        released.wait()
+        clock.current = None
+        is_recording.set()
+        recorded.wait()
+
+    clock.longest[UPDATE] = 600.0
+    clock.current = (UPDATE, 0.0)
+    supervisor = supervision.Supervisor()
+    task = supervision.Task(
+        name="learner", target=update_and_record, place=lambda: "update", clock=clock
+    )
+    supervisor.start(task)
+    now = types.SimpleNamespace(perf_counter=late_after_the_first_call)
+    monkeypatch.setattr(supervision, "time", now)
+    try:
+        supervisor.join(7.0)
+    finally:
+        for event in (released, recorded):
+            event.set()
+
+
+def test_a_run_that_is_stopped_in_its_second_slow_update_saves_it(tmp_path, monkeypatch):
+    learner = None
+    monkeypatch.setattr(modes, "_STOP_DEADLINE_S", 0.1 * SLOW_UPDATE_S)
+    run_threads = modes._run_threads
+
+    def with_learner(ring, *args):
+        nonlocal learner
+        learner = ring.learner
+        run_threads(ring, *args)
+
+    def is_in_second_update(self):
+        current = learner.clock.current
+        if learner.num_cycles == 1 and current is not None and current[0] == UPDATE:
+            self.signal = signal.SIGTERM
+        return self.signal is not None
+
+    monkeypatch.setattr(modes, "_run_threads", with_learner)
+    monkeypatch.setattr(RunEnd, "interrupts", property(is_in_second_update))
+    config = make_config(
+        tmp_path,
+        agent="tests.faults.hanging:SlowToLearn",
+        actor={"threads_per_device": 1},
+        checkpoint={"interval_s": 3600},
+    )
+    assert lifecycle.train(config) == 128 + signal.SIGTERM
+    assert steps_in(tmp_path / "checkpoints")[-1] == 2
 
 
 @pytest.mark.parametrize("awaits", [False, True])
