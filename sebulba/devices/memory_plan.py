@@ -29,10 +29,11 @@ class MemoryPlan:
 
     learner_device: dict[str, int]
     actor_device: dict[str, int]
+    checkpoint: int  # in host memory, for each learner device: the copy that is being saved
 
     def describe(self) -> str:
         """Return the plan in a line: `learner device 1.2 GiB (experience 1.1 GiB, …); …`."""
-        return "; ".join(
+        devices = "; ".join(
             f"{role} {format_bytes(sum(parts.values()))} ("
             + ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
             + ")"
@@ -41,6 +42,8 @@ class MemoryPlan:
                 ("actor device", self.actor_device),
             )
         )
+        checkpoint = format_bytes(self.checkpoint)
+        return f"{devices}; to save a checkpoint {checkpoint} of host memory per learner device"
 
 
 def plan_memory(
@@ -75,6 +78,7 @@ def plan_memory(
             "staged networks": (2 + (policy_lag or 0)) * num_bytes(actor_networks),
             "trajectory buffers": threads * trajectory,
         },
+        checkpoint=num_bytes((networks, opt_state, experience)),
     )
 
 
@@ -112,21 +116,21 @@ def check_memory(
     actor_devices: Sequence[jax.Device],
     learner_devices: Sequence[jax.Device],
 ) -> None:
-    """Check that every device has enough memory for its part of the plan.
+    """Check that every device, and the host, has enough memory for its part of the plan.
 
     Raises:
-        ConfigError: a device has too little.
+        ConfigError: one has too little.
     """
     needs: dict[str, int] = {}
     capacities: dict[str, int] = {}
-    for devices, parts in (
-        (actor_devices, plan.actor_device),
-        (learner_devices, plan.learner_device),
+    for place, size in (
+        *((device, sum(plan.actor_device.values())) for device in actor_devices),
+        *((device, sum(plan.learner_device.values())) for device in learner_devices),
+        (None, plan.checkpoint * len(learner_devices)),
     ):
-        for device in devices:
-            name, capacity = _memory_of(device)
-            needs[name] = needs.get(name, 0) + sum(parts.values())
-            capacities[name] = capacity
+        name, capacity = _memory_of(place)
+        needs[name] = needs.get(name, 0) + size
+        capacities[name] = capacity
     for name, need in needs.items():
         if need > capacities[name]:
             parts = plan.learner_device | plan.actor_device
@@ -150,9 +154,9 @@ def format_bytes(size: int) -> str:
     return f"{size} B"
 
 
-def _memory_of(device: jax.Device) -> tuple[str, int]:
-    """Return the name and the size of a device's memory; CPU devices share that of the host."""
-    stats = device.memory_stats() or {}
+def _memory_of(device: jax.Device | None) -> tuple[str, int]:
+    """Return the name and the size of a device's memory; CPU devices and None: of the host's."""
+    stats = (device and device.memory_stats()) or {}
     if "bytes_limit" in stats:
         return str(device), stats["bytes_limit"]
     return "the host", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -45,6 +45,7 @@ def test_plan_counts_each_devices_share():
         "staged networks": 2 * weights,
         "trajectory buffers": 2 * trajectory,
     }
+    assert plan.checkpoint == weights + plan.learner_device["experience"]
 
 
 def test_a_plan_that_does_not_fit_is_refused_with_the_numbers_and_a_remedy(monkeypatch):
@@ -53,6 +54,23 @@ def test_a_plan_that_does_not_fit_is_refused_with_the_numbers_and_a_remedy(monke
         check_memory(
             make_plan(), actor_devices=jax.devices()[:1], learner_devices=jax.devices()[:2]
         )
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_host_has_to_hold_the_checkpoints_of_all_learner_devices(fits, monkeypatch):
+    plan = make_plan()
+    host = 2 * plan.checkpoint - (not fits)
+    monkeypatch.setattr(
+        memory_plan,
+        "_memory_of",
+        lambda device: ("the host", host) if device is None else (str(device), 10**9),
+    )
+    devices = {"actor_devices": jax.devices()[:1], "learner_devices": jax.devices()[:2]}
+    if fits:
+        check_memory(plan, **devices)
+    else:
+        with pytest.raises(ConfigError, match=r"on the host.*to save a checkpoint"):
+            check_memory(plan, **devices)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_it_allocates():

@@ -21,7 +21,8 @@ from sebulba.config import (
 )
 from sebulba.config.loading import load_config
 from sebulba.learning.progress import Progress
-from sebulba.run import lifecycle
+from sebulba.run import autosave, lifecycle
+from sebulba.run.state import capture
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.toolkit.schedules import Schedule
@@ -240,6 +241,26 @@ def test_copies_taken_at_work_are_as_good_as_those_taken_at_the_end(
             config, shutil.copytree(tmp_path, tmp_path / f"of {step}"), which=step
         )
         chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
+
+
+def test_the_last_copy_waits_for_the_save_before_it(tmp_path, monkeypatch):
+    """Learner, saved copy and last copy of a large replay may not fit into memory together."""
+    calls = []
+    wait = Checkpointer.wait
+
+    def logged_wait(self):
+        calls.append("wait")
+        wait(self)
+
+    def logged_capture(*args):
+        calls.append("copy")
+        return capture(*args)
+
+    monkeypatch.setattr(Checkpointer, "wait", logged_wait)
+    monkeypatch.setattr(autosave, "capture", logged_capture)
+    run_ring(make_config(mode="serial"), tmp_path)
+    assert calls[:2] == ["wait", "copy"]
+    assert calls.count("copy") == 1
 
 
 def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatch, capsys):
