@@ -110,12 +110,13 @@ class Autosave:
         learner = self._ring.learner
         is_between_cycles = learner.is_between_cycles and learner.num_cycles == self._num_cycles
         try:
-            # Before another copy: a replay may fill half of the memory.
+            # No older copy beside the last one: a replay may fill half of the memory.
             self._checkpointer.wait()
             self._warn_of_failure()
             if self._at_reset is not None and not self._ring.run_end.goal:
                 self._copy = self._at_reset
             elif threads_have_ended and is_between_cycles:
+                self._copy = None
                 self._copy = capture(self._ring, self._points)
             if self._copy is not None and may_save:
                 self._ring.run_end.unsaved = self._save_for_good(self._copy)
