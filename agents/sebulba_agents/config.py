@@ -122,7 +122,8 @@ class PQNConfig(NetworkConfig):
     name: str = "pqn"
     """Agent name."""
     network: Network = "mlp"
-    """From observations to features: mlp, small or dqn with LayerNorm, or your own flax module."""
+    """From observations to features: mlp, small, shallow or dqn with LayerNorm, or your own flax
+    module."""
     hidden_sizes: tuple[int, ...] = (128, 128)
     """Widths of the dense layers, also after convolutions; your own network gets them if it has
     this field."""

@@ -15,6 +15,7 @@ from sebulba.types import PyTree
 _CONVOLUTIONS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "mlp": (),
     "small": ((16, 3, 1),),
+    "shallow": ((16, 8, 4), (32, 4, 2)),
     "dqn": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
 }
 
@@ -76,7 +77,7 @@ def check_normalized_network(torso: TorsoSettings, observation: PyTree) -> None:
             f" {network!r}"
         )
     shapes = [leaf.shape for leaf in jax.tree.leaves(observation)]
-    if network in ("small", "dqn") and len(shapes) != 1:
+    if _CONVOLUTIONS.get(network) and len(shapes) != 1:
         raise ConfigError(
             f"agent.network: {network} with LayerNorm expects one image, got observations of"
             f" {' and '.join(map(str, shapes))}; mlp takes any"

@@ -207,7 +207,11 @@ def test_agent_fits_the_protocol():
     [
         ("dqn", (4, 30, 84), "dqn expects images of at least 36×36"),
         ("small", (4,), "small expects an image"),
-        ("deep", (4, 84, 84), "a network with LayerNorm, one of mlp, small, dqn or module:Name"),
+        (
+            "deep",
+            (4, 84, 84),
+            "a network with LayerNorm, one of mlp, small, shallow, dqn or module:Name",
+        ),
     ],
 )
 def test_networks_that_do_not_suit_are_refused(network, shape, message):
@@ -224,7 +228,11 @@ def test_a_network_of_the_users_replaces_all_layers_but_the_head():
 
 @pytest.mark.parametrize(
     ("network", "shape", "kernel", "num_layers"),
-    [("dqn", (4, 84, 84), (8, 8, 4, 32), 4), ("small", (10, 10, 6), (3, 3, 6, 16), 2)],
+    [
+        ("dqn", (4, 84, 84), (8, 8, 4, 32), 4),
+        ("shallow", (4, 84, 84), (8, 8, 4, 16), 3),
+        ("small", (10, 10, 6), (3, 3, 6, 16), 2),
+    ],
 )
 def test_every_hidden_layer_is_normalised(network, shape, kernel, num_layers):
     agent = make_agent(network, shape)
