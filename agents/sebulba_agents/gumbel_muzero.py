@@ -24,7 +24,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import mean_share
-from sebulba.toolkit.replay import ReplayState, Row
+from sebulba.toolkit.replay import ReplayState, Row, Sample
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
@@ -189,8 +189,7 @@ class GumbelMuZero(TargetNetworkAgent):
         rows = replay.as_seen(sample.sequences.rows, self._frame_stack)
         planned = self._reanalyse(networks, plan_key, rows)
         targets = self._targets(action_key, rows, planned)
-        exponent = self._importance_exponent(experience) if spec.priority_exponent else None
-        weights = replay.sample_weights(sample.probability, sample.num_sequences, exponent)
+        weights = self._weights(sample, experience)
         first = jax.tree.map(lambda x: x[0], rows.env_step.observation)
         loss, error, metrics = self.loss_of_batch(networks.online, first, targets, weights)
         if spec.priority_exponent:
@@ -253,10 +252,15 @@ class GumbelMuZero(TargetNetworkAgent):
         config = self._config
         return config.reanalyse_fraction > 0.0 and config.reanalyse_with == "target"
 
-    def _importance_exponent(self, experience: ReplayState) -> float | jax.Array:
+    def _weights(self, sample: Sample, experience: ReplayState) -> jax.Array:
+        if not self._replay_spec.priority_exponent:
+            return replay.uniform_weights(sample.probability, sample.num_sequences)
         total = self._run_spec.total_env_steps
         config = at_env_steps(self._config, experience.clock.env_steps, total_env_steps=total)
-        return config.importance_exponent
+        # Not over their maximum: with β = 1 that leaves next to nothing of many batches.
+        return replay.importance_weights(
+            sample.probability, sample.num_sequences, config.importance_exponent
+        )
 
     def _plan(
         self, params: PyTree, key: jax.Array, env_step: EnvStep, *, gumbel_scale: float = 1.0

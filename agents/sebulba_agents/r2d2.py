@@ -23,7 +23,7 @@ from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons, gr
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Sample, frame_stack, replay_ratio, replay_spec
-from sebulba.toolkit.replay.priorities import importance_weights
+from sebulba.toolkit.replay.priorities import importance_weights, over_maximum
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
@@ -252,7 +252,9 @@ class R2D2(TargetNetworkAgent):
         td_errors, priority = self._td_errors(
             learned, taken_q, bootstrap_q=select_action(target_q, best)
         )
-        weights = importance_weights(sample.probability, sample.num_sequences, importance_exponent)
+        weights = over_maximum(
+            importance_weights(sample.probability, sample.num_sequences, importance_exponent)
+        )
         loss = weights * 0.5 * jnp.sum(jnp.square(td_errors), axis=0)
         every = jnp.ones_like(weights, bool)
         valid = valid_transitions(learned.env_step)

@@ -207,6 +207,19 @@ def test_sequences_start_in_valid_rows_with_the_error_of_the_first_value():
     np.testing.assert_allclose(mass[t, b], error, rtol=1e-4)
 
 
+def test_a_rarely_drawn_sequence_does_not_take_the_weight_of_the_others():
+    agent, *_, experience = stored_stream(priority_exponent=1.0)
+    drawable = experience.mass > 0.0
+    first = jnp.argmax(drawable)
+    mass = jnp.where(drawable, 1.0, 0.0).ravel().at[first].set(0.01).reshape(drawable.shape)
+    experience = dataclasses.replace(experience, mass=mass)
+    sample = replay.sample(agent._replay_spec, experience, jax.random.key(0), 100_000)
+    weights = np.asarray(agent._weights(sample, experience))
+    assert weights.max() > 50.0  # it was drawn
+    np.testing.assert_allclose(weights.mean(), 1.0, atol=0.02)
+    np.testing.assert_allclose(np.median(weights), 1.0, atol=0.02)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("with_networks", ["newest", "target"])
 def test_reanalysis_replaces_the_targets_of_a_share_of_the_batch(with_networks):

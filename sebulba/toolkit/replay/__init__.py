@@ -24,7 +24,7 @@ from sebulba.toolkit.replay.buffer import (
     sample,
     update_priorities,
 )
-from sebulba.toolkit.replay.priorities import importance_weights, sample_weights
+from sebulba.toolkit.replay.priorities import importance_weights, over_maximum, uniform_weights
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.replay.setup import frame_stack, replay_ratio, replay_spec, transition_replay
@@ -49,6 +49,7 @@ __all__ = [
     "init",
     "is_stored",
     "newest",
+    "over_maximum",
     "read",
     "replay_bytes",
     "replay_ratio",
@@ -56,8 +57,8 @@ __all__ = [
     "row_shapes",
     "rows_of",
     "sample",
-    "sample_weights",
     "transition_replay",
+    "uniform_weights",
     "update_priorities",
     "valid_transitions",
 ]

@@ -71,7 +71,9 @@ def _pick(mass: jax.Array, uniform: jax.Array) -> jax.Array:
 def importance_weights(
     probability: jax.Array, num_entries: jax.Array, exponent: float | jax.Array
 ) -> jax.Array:
-    """Return `(1 / (N · P))^β` `[B]`, divided by the maximum over all learner devices.
+    """Return the weights `(1 / (N · P))^β` `[B]`; with β = 1, a draw's expected weight is 1.
+
+    `N` is the mean over the learner devices: each draws as many entries, from more or fewer.
 
     Args:
         probability: `[B]`, of being drawn from this device's entries; 0 gets weight 0.
@@ -79,26 +81,32 @@ def importance_weights(
         exponent: β.
     """
     drawn = probability > 0.0
-    expected = jnp.where(drawn, probability, 1.0) * num_entries.astype(jnp.float32)
-    weights = jnp.where(drawn, jnp.power(jnp.maximum(expected, 1e-30), -exponent), 0.0)
-    return weights / jnp.maximum(masked_max(weights, drawn), 1e-30)
+    count = _mean_over_devices(num_entries.astype(jnp.float32))
+    expected = jnp.where(drawn, probability, 1.0) * count
+    return jnp.where(drawn, jnp.power(jnp.maximum(expected, 1e-30), -exponent), 0.0)
 
 
-def sample_weights(
-    probability: jax.Array, num_entries: jax.Array, exponent: float | jax.Array | None
-) -> jax.Array:
-    """Return the weights `[B]` of entries drawn from learner devices that hold unequal numbers.
+def over_maximum(weights: jax.Array) -> jax.Array:
+    """Divide weights `[B]` by their maximum over all learner devices (Schaul et al., section 3.4).
 
-    Each device draws as many entries, from more or fewer that can be drawn. Uniform draws have
-    weights with mean 1, not maximum 1, so a loss equals that of a single shared replay.
+    A batch with a rarely drawn entry then counts less than others, by any factor if β is 1.
+    """
+    return weights / jnp.maximum(masked_max(weights, weights > 0.0), 1e-30)
+
+
+def uniform_weights(probability: jax.Array, num_entries: jax.Array) -> jax.Array:
+    """Return the weights `[B]` of uniform draws, whose mean over the learner devices is 1.
+
+    They differ from 1 where devices hold unequal numbers, so a loss equals that of a single shared
+    replay.
 
     Args:
-        probability: `[B]`, of being drawn from this device's entries; 0 gets weight 0.
+        probability: `[B]`; 0 gets weight 0.
         num_entries: `[]`, drawable entries on this device.
-        exponent: β of `importance_weights`; None: draws are uniform.
     """
-    own = num_entries.astype(jnp.float32)[None]
-    count = masked_mean(own, jnp.ones_like(own, bool))
-    if exponent is not None:
-        return importance_weights(probability, count, exponent)
-    return jnp.where(probability > 0.0, own / jnp.maximum(count, 1.0), 0.0)
+    own = num_entries.astype(jnp.float32)
+    return jnp.where(probability > 0.0, own / jnp.maximum(_mean_over_devices(own), 1.0), 0.0)
+
+
+def _mean_over_devices(x: jax.Array) -> jax.Array:
+    return masked_mean(x[None], jnp.ones(1, bool))

@@ -10,7 +10,11 @@ from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps
 from sebulba.toolkit.replay import buffer
 from sebulba.toolkit.replay.buffer import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.frame_stack import FrameStack
-from sebulba.toolkit.replay.priorities import sample_weights
+from sebulba.toolkit.replay.priorities import (
+    importance_weights,
+    over_maximum,
+    uniform_weights,
+)
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import Scheduled, value_at
@@ -132,14 +136,14 @@ class TransitionReplay:
         )
 
     def _weights(self, sample: Sample, clock: LearnerClock) -> jax.Array:
-        exponent = None
-        if self._has_priorities:
-            exponent = value_at(
-                self._importance_exponent,
-                clock.env_steps,
-                total_env_steps=self._run_spec.total_env_steps,
-            )
-        return sample_weights(sample.probability, sample.num_sequences, exponent)
+        if not self._has_priorities:
+            return uniform_weights(sample.probability, sample.num_sequences)
+        exponent = value_at(
+            self._importance_exponent,
+            clock.env_steps,
+            total_env_steps=self._run_spec.total_env_steps,
+        )
+        return over_maximum(importance_weights(sample.probability, sample.num_sequences, exponent))
 
     def update_priorities(
         self, state: ReplayState, ids: SequenceIds, td_error: jax.Array

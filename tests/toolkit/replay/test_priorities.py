@@ -9,6 +9,8 @@ from sebulba.toolkit.replay import priorities
 # Each is one program: called as they are, they would be one for each operation.
 draw = jax.jit(priorities.draw, static_argnames="num_draws")
 importance_weights = jax.jit(priorities.importance_weights)
+over_maximum = jax.jit(priorities.over_maximum)
+uniform_weights = jax.jit(priorities.uniform_weights)
 priority_mass = jax.jit(priorities.priority_mass)
 
 # P(chi² > bound) = 1e-4 for the degrees of freedom used below.
@@ -26,7 +28,16 @@ def test_priority_mass_and_weights_golden():
     probability = mass / np.sum(mass)
     np.testing.assert_allclose(probability, [0.145261, 0.271067, 0.505829, 0.077844], atol=1e-6)
     weights = importance_weights(probability, np.int32(4), 0.6)
-    np.testing.assert_allclose(weights, [0.687771, 0.473029, 0.325335, 1.0], atol=1e-6)
+    np.testing.assert_allclose(weights, (4 * probability) ** -0.6, rtol=1e-5)
+    np.testing.assert_allclose(
+        over_maximum(weights), [0.687771, 0.473029, 0.325335, 1.0], atol=1e-6
+    )
+
+
+def test_with_full_correction_draws_weigh_one_on_average():
+    probability = np.array([0.5, 0.3, 0.2 - 1e-4, 1e-4], np.float32)
+    weights = np.asarray(importance_weights(probability, np.int32(4), 1.0))
+    np.testing.assert_allclose(weights @ probability, 1.0, rtol=1e-5)
 
 
 def test_draw_returns_the_probability_of_each_index():
@@ -68,4 +79,8 @@ def test_draw_never_gives_an_entry_without_mass(size):
 def test_draw_of_nothing_has_probability_and_weight_zero():
     _, probability = draw(jax.random.key(6), np.zeros(10, np.float32), num_draws=4)
     np.testing.assert_array_equal(probability, np.zeros(4))
-    np.testing.assert_array_equal(importance_weights(probability, np.int32(0), 0.6), np.zeros(4))
+    none = np.zeros(4)
+    weights = importance_weights(probability, np.int32(0), 0.6)
+    np.testing.assert_array_equal(weights, none)
+    np.testing.assert_array_equal(over_maximum(weights), none)
+    np.testing.assert_array_equal(uniform_weights(probability, np.int32(0)), none)
