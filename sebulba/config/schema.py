@@ -58,7 +58,8 @@ class ActorConfig:
     max_env_restarts: int = 3
     """With on_env_error restart: maximum number of restarts per actor and run."""
     env_timeout_s: float | None = 60.0
-    """Timeout per env step or fused act cycle, in seconds; null: no limit."""
+    """Timeout per env step or fused act cycle, in seconds; the latter may also wait for an update;
+    null: no limit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,13 @@ class WallClock:
                 self.longest[each] = max(self.longest.get(each, 0.0), now - since)
         self.current = None
 
+    def longest_update(self) -> float:
+        """Return the seconds of a learner cycle's updates, the most so far; any thread may ask."""
+        longest, current = self.longest.get(UPDATE, 0.0), self.current
+        if current is not None and current[0] in (UPDATE, COMPILE):
+            longest = max(longest, time.perf_counter() - current[1])
+        return longest
+
     def restart(self) -> None:
         """Drop the time since the last lap."""
         self._last = time.perf_counter()

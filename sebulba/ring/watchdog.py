@@ -37,6 +37,7 @@ class Limit:
 
     seconds: float
     config_key: str
+    wait_s: Callable[[], float] = lambda: 0.0  # the device may be busy for so long before it starts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,10 +79,14 @@ class Watchdog:
             activity, since = current
             limit = thread.limits.get(activity)
             seconds = now - since - sum(stop for end, stop in self._stops if end > since)
-            if limit is not None and seconds > limit.seconds + _GRACE_S:
+            if limit is None or seconds <= limit.seconds + _GRACE_S:
+                continue
+            wait_s = limit.wait_s()
+            if seconds > limit.seconds + _GRACE_S + wait_s:
+                and_wait = f" and {wait_s:.1f} s, the longest update" if wait_s else ""
                 error = WatchdogError(
                     f"{thread.name}: {activity} still running after {seconds:.1f} s; the limit is"
-                    f" {limit.seconds:g} s ({limit.config_key})"
+                    f" {limit.seconds:g} s ({limit.config_key}){and_wait}"
                 )
                 error.add_note(f"{PLACE} {thread.place()}.")
                 raise error
@@ -95,11 +100,12 @@ class Timeouts:
     update_s: float | None = None
     compile_s: float | None = None
 
-    def of_actor(self) -> dict[str, Limit]:
-        """Return the limits of an actor."""
+    def of_actor(self, longest_update: Callable[[], float]) -> dict[str, Limit]:
+        """Return the limits of an actor; `longest_update` gives seconds."""
+        # On a device that also learns, all but environments on the host wait for its updates.
         return (
-            _limits("actor.env_timeout_s", self.env_s, ACT, ENVIRONMENT)
-            # On a device that also learns, they wait for its updates.
+            _limits("actor.env_timeout_s", self.env_s, ENVIRONMENT)
+            | _limits("actor.env_timeout_s", self.env_s, ACT, wait_s=longest_update)
             | _limits("learner.update_timeout_s", self.update_s, INFERENCE, TRANSFER)
             | _limits("run.compile_timeout_s", self.compile_s, COMPILE)
         )
@@ -111,7 +117,13 @@ class Timeouts:
         )
 
 
-def _limits(config_key: str, seconds: float | None, *activities: str) -> dict[str, Limit]:
+def _limits(
+    config_key: str,
+    seconds: float | None,
+    *activities: str,
+    wait_s: Callable[[], float] = lambda: 0.0,
+) -> dict[str, Limit]:
     if seconds is None:
         return {}
-    return dict.fromkeys(activities, Limit(seconds=seconds, config_key=config_key))
+    limit = Limit(seconds=seconds, config_key=config_key, wait_s=wait_s)
+    return dict.fromkeys(activities, limit)

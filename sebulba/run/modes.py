@@ -163,7 +163,7 @@ def _watchdog(ring: Ring, timeouts: Timeouts) -> Watchdog:
             name=f"actor {actor.actor_id}",
             clock=actor.clock,
             place=functools.partial(_place_of_actor, actor),
-            limits=timeouts.of_actor(),
+            limits=timeouts.of_actor(ring.learner.clock.longest_update),
         )
         for actor in ring.actors
     ]
