@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import gc
+import weakref
 
 import chex
 import jax
@@ -10,17 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.acting.act_cycle import BufferAllocator, init_carry
-from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
-from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
-from sebulba.acting.trajectory_buffer import Buffer, append_choice
 from sebulba.config import EnvConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.envs import make_environment
-from sebulba.ring.timing import WallClock
 from sebulba.types import EnvironmentSpec, Trajectory
 from tests.envs.masked import expected_masks
+from tests.rings import (
+    act_cycle,
+    append_to_rows,
+    collect_buffers,
+    compilations,
+    first_carry,
+    shared_programs,
+)
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
 NUM_ENVS, LENGTH = 3, 7
@@ -48,36 +51,23 @@ class Cycles:
         spec: EnvironmentSpec = self.environment.spec
         agent = agent_class(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
         self.networks = jax.device_put(agent.init_networks(jax.random.key(2)), device)
-        self.carry = init_carry(
+        self.carry = first_carry(
             agent,
             self.networks,
             self.environment.reset(),
             key=jax.random.key(3),
-            global_actor_id=0,
             device=device,
-            tracker=EpisodeTracker(),
         )
-        allocate = BufferAllocator(
-            agent, self.networks, self.carry, trajectory_length=length, device=device
-        )
-        kwargs = dict(
-            allocate=allocate,
-            clock=WallClock(),
+        self.act_cycle = act_cycle(
+            agent,
+            self.environment,
+            self.networks,
+            self.carry,
+            fused=kind == "fused",
+            length=length,
+            device=device,
             whole_episodes=whole_episodes,
         )
-        if kind == "fused":
-            fused = self.environment.fused()
-            functions = FusedFunctions(agent, fused.step, trajectory_length=length, device=device)
-            self.act_cycle = FusedCycle(functions, fused, **kwargs)
-            steps, episodes = ("cycle",), ("act_episodes", "finish")
-            names = episodes if whole_episodes else steps
-            self.jitted = [getattr(functions, name) for name in names]
-        else:
-            functions = StepFunctions(agent, device=device)
-            self.act_cycle = SteppedCycle(
-                functions, self.environment, trajectory_length=length, **kwargs
-            )
-            self.jitted = [functions.step, functions.finish]
 
     def run(self):
         self.carry, result = self.act_cycle(self.networks, self.carry)
@@ -95,19 +85,19 @@ def played(kind):
 def test_environments_with_the_same_step_share_the_functions_while_in_use(env_config, is_shared):
     spec = Cycles(env_config, "stepped").environment.spec
     agent = ToyAgent(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
-    settings = {"trajectory_length": LENGTH, "device": jax.devices()[0]}
-    shared = SharedFunctions(functools.partial(FusedFunctions, agent, **settings))
+    programs_of = shared_programs(agent, length=LENGTH, device=jax.devices()[0])
 
-    def functions():
+    def programs():
         environment = make_environment(env_config, num_envs=NUM_ENVS, seed=5)
         environment.reset()
-        return shared.of(environment.fused())
+        return programs_of(environment.fused())
 
-    first, second = functions(), functions()
+    first, second = programs(), programs()
     assert (first is second) == is_shared
+    kept = [weakref.ref(first), weakref.ref(second)]
     del first, second
     gc.collect()
-    assert not shared._made, "what holds an environment's step keeps its pool alive"
+    assert [each() for each in kept] == [None, None], "a program keeps its environment's pool alive"
 
 
 @pytest.mark.parametrize("env_config", [CATCH, MASKED, CARTPOLE], ids=lambda config: config.id)
@@ -161,9 +151,7 @@ def test_states_are_those_before_row_0_and_after_the_last_action(kind):
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
 def test_actor_state_and_buffer_are_donated_and_results_are_not(kind):
     cycles = Cycles(CARTPOLE, kind)
-    allocated = []
-    allocate = cycles.act_cycle._allocate
-    cycles.act_cycle._allocate = lambda: allocated.append(allocate()) or allocated[-1]
+    allocated = collect_buffers(cycles.act_cycle)
     first_carry = cycles.carry
     results = [cycles.run(), cycles.run()]
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first_carry.actor_state))
@@ -203,7 +191,7 @@ def test_each_function_is_compiled_once(env_config, kind):
     cycles = Cycles(env_config, kind, device=jax.devices()[1])
     for _ in range(4):
         cycles.run()
-    assert [function._cache_size() for function in cycles.jitted] == [1] * len(cycles.jitted)
+    assert set(compilations(cycles.act_cycle)) == {1}
 
 
 @pytest.mark.parametrize(
@@ -239,8 +227,7 @@ def test_empty_leaves_and_keys_are_written_like_any_other():
     extras = {"key": jax.random.split(jax.random.key(1), 3), "nothing": jnp.ones((3, 0))}
     rows = {"key": keys, "nothing": jnp.zeros((2, 3, 0))}
     trajectory = Trajectory(env_steps=(), action=jnp.zeros((2, 3), jnp.int32), extras=rows)
-    buffer = Buffer(trajectory=trajectory, num_rows=jnp.int32(1))
-    written = jax.jit(append_choice)(buffer, jnp.full(3, 7, jnp.int32), extras)
-    assert written.trajectory.action.tolist() == [[0, 0, 0], [7, 7, 7]]
-    assert (written.trajectory.extras["key"] == jnp.stack([keys[0], extras["key"]])).all()
-    assert written.num_rows == 2
+    written, num_rows = append_to_rows(trajectory, 1, jnp.full(3, 7, jnp.int32), extras)
+    assert written.action.tolist() == [[0, 0, 0], [7, 7, 7]]
+    assert (written.extras["key"] == jnp.stack([keys[0], extras["key"]])).all()
+    assert num_rows == 2

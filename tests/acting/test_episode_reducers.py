@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.acting.episode_reducers import EpisodeTracker, load_reducers
-from sebulba.acting.episodes import finished_episodes
 from sebulba.errors import ConfigError
-from sebulba.hosts.agreement import TrajectoryReport, pack, unpack
+from sebulba.hosts.agreement import pack, unpack
 from sebulba.run import lifecycle
-from sebulba.types import EpisodeRecord
+from sebulba.types import EpisodeRecord, Trajectory
 from tests.faults.runs import make_config
+from tests.rings import finished_episodes, follow_episodes, load_reducers, make_report
 from tests.streams import random_env_steps
 
 
@@ -40,15 +39,13 @@ class NumLeft:
         return state, state
 
 
-def track(tracker, env_steps, actions, values):
+def track(reducers, env_steps, actions, values):
     """Returns the episodes that finish within the rows."""
-    update, statistics, rows = jax.jit(tracker.update), tracker.init(env_steps.reward.shape[1]), []
-    for t in range(env_steps.reward.shape[0]):
-        row = jax.tree.map(lambda x, t=t: x[t], env_steps)
-        statistics = update(statistics, row, actions[t], {"value": values[t]})
-        rows.append(statistics.as_row())
-    assert not rows[-1].reducer_states
-    return finished_episodes(jax.tree.map(lambda *x: np.stack(x), *rows))
+    after_the_last = jax.tree.map(lambda x: np.concatenate([x, x[-1:]]), env_steps)
+    trajectory = Trajectory(env_steps=after_the_last, action=actions, extras={"value": values})
+    statistics = follow_episodes(reducers, trajectory)
+    assert not statistics.reducer_states
+    return finished_episodes(statistics)
 
 
 def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():
@@ -58,8 +55,8 @@ def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():
     rng = np.random.default_rng(1)
     actions = rng.integers(0, 2, (num_rows, num_envs))
     values = rng.normal(size=(num_rows, num_envs)).astype(np.float32)
-    tracker = EpisodeTracker({"first": FirstValueError(), "left": NumLeft()})
-    records = track(tracker, env_steps, actions, values)
+    reducers = {"first": FirstValueError(), "left": NumLeft()}
+    records = track(reducers, env_steps, actions, values)
     expected = []
     starts = np.zeros(num_envs, int)
     for t in range(num_rows):
@@ -103,7 +100,7 @@ def test_hosts_report_reduced_episodes_to_each_other():
         EpisodeRecord(episode_return=1.0, episode_length=3, reduced={"a": 0.5, "b": 2.0}),
         EpisodeRecord(episode_return=2.0, episode_length=4, reduced={}),
     )
-    report = TrajectoryReport(env_steps=7, policy_lag=0, num_episodes=2, episodes=episodes)
+    report = make_report(episodes, env_steps=7, policy_lag=0)
     assert unpack(pack(report, max_episodes=4, reducers=("a", "b")), reducers=("a", "b")) == report
 
 

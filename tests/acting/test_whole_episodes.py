@@ -8,12 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba.acting.episodes import finished_episodes
 from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
-from sebulba.run.assembly import assemble
 from tests.acting.test_act_cycle import NUM_ENVS, Cycles
+from tests.rings import compilations, finished_episodes, make_ring
 
 LENGTH = 40
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
@@ -49,7 +48,7 @@ def test_a_trajectory_is_one_episode_of_each_environment(cycles_and_results):
         np.testing.assert_allclose(
             sorted(record.episode_return for record in records), sorted(rows.reward.sum(axis=0))
         )
-    assert [function._cache_size() for function in cycles.jitted] == [1] * len(cycles.jitted)
+    assert set(compilations(cycles.act_cycle)) == {1}
 
 
 def test_a_final_row_is_repeated_with_reward_0(cycles_and_results):
@@ -114,7 +113,7 @@ def test_environments_that_cannot_reset_together_are_refused(env, message):
     flags = ["--actor.rollout", "episodes", "--actor.num-envs", "2", "--actor.cycle", "stepped"]
     config = load_config("configs/random_cartpole.yaml", [*flags, *env])
     with pytest.raises(ConfigError, match=f"actor.rollout: .*{message}"):
-        assemble(config, write_row=print, devices=jax.devices()[:1])
+        make_ring(config, devices=jax.devices()[:1])
 
 
 def test_a_trajectory_too_short_for_a_step_is_refused():
