@@ -5,18 +5,19 @@ import threading
 import pytest
 
 from sebulba.ring.ledger import Ledger, LedgerError
-from sebulba.ring.queues import Closed, NetworksDeque, SequenceError, TrajectoryDeque
-from tests.ring.items import make_item
-
-
-def make_deque(num_actors=2, slots_per_actor=1):
-    ledger = Ledger(num_actors)
-    deque = TrajectoryDeque(num_actors=num_actors, slots_per_actor=slots_per_actor, ledger=ledger)
-    return deque, ledger
+from tests.rings import (
+    Closed,
+    SequenceError,
+    info_of,
+    networks_deque,
+    numbered_item,
+    trajectory_deque,
+)
 
 
 def collect_and_put(deque, ledger, item):
-    ledger.collect(item.actor_id, item.env_steps)
+    info = info_of(item)
+    ledger.collect(info.actor_id, info.env_steps)
     deque.put(item)
 
 
@@ -27,8 +28,8 @@ def start(target):
 
 
 def test_get_returns_items_in_order_of_arrival():
-    deque, ledger = make_deque()
-    first, second = make_item(1, 0), make_item(0, 0)
+    deque, ledger = trajectory_deque(2)
+    first, second = numbered_item(1, 0), numbered_item(0, 0)
     collect_and_put(deque, ledger, first)
     collect_and_put(deque, ledger, second)
     assert deque.get() is first
@@ -36,8 +37,8 @@ def test_get_returns_items_in_order_of_arrival():
 
 
 def test_get_of_one_actor_skips_the_others():
-    deque, ledger = make_deque()
-    other, wanted = make_item(1, 0), make_item(0, 0)
+    deque, ledger = trajectory_deque(2)
+    other, wanted = numbered_item(1, 0), numbered_item(0, 0)
     collect_and_put(deque, ledger, other)
     collect_and_put(deque, ledger, wanted)
     assert deque.get(0) is wanted
@@ -45,44 +46,44 @@ def test_get_of_one_actor_skips_the_others():
 
 
 def test_put_waits_only_for_a_slot_of_its_own_actor():
-    deque, ledger = make_deque()
-    collect_and_put(deque, ledger, make_item(0, 0))
+    deque, ledger = trajectory_deque(2)
+    collect_and_put(deque, ledger, numbered_item(0, 0))
     entered = threading.Event()
 
     def put_second():
         ledger.collect(0, 10)
         entered.set()
-        deque.put(make_item(0, 1))
+        deque.put(numbered_item(0, 1))
 
     blocked = start(put_second)
     entered.wait()
-    collect_and_put(deque, ledger, make_item(1, 0))
+    collect_and_put(deque, ledger, numbered_item(1, 0))
     # Under any timing, actor 0's second item cannot enter before its first is taken.
-    assert [item.sequence_number for item in deque._items if item.actor_id == 0] == [0]
+    assert len(deque) == 2
     deque.get(0)
     blocked.join(60)
     assert not blocked.is_alive()
-    assert deque.get(0).sequence_number == 1
+    assert info_of(deque.get(0)).sequence_number == 1
 
 
 def test_get_raises_when_a_trajectory_of_an_actor_is_missing():
-    deque, ledger = make_deque()
-    collect_and_put(deque, ledger, make_item(0, 1))
+    deque, ledger = trajectory_deque(2)
+    collect_and_put(deque, ledger, numbered_item(0, 1))
     with pytest.raises(SequenceError, match="expected trajectory 0, got 1"):
         deque.get()
 
 
 @pytest.mark.parametrize("blocked_call", ["put", "get"])
 def test_close_ends_a_wait(blocked_call):
-    deque, ledger = make_deque(num_actors=1)
+    deque, ledger = trajectory_deque(1)
     if blocked_call == "put":
-        collect_and_put(deque, ledger, make_item(0, 0))
+        collect_and_put(deque, ledger, numbered_item(0, 0))
     outcome = []
 
     def blocked():
         try:
             if blocked_call == "put":
-                collect_and_put(deque, ledger, make_item(0, 1))
+                collect_and_put(deque, ledger, numbered_item(0, 1))
             else:
                 deque.get()
         except Closed:
@@ -95,11 +96,11 @@ def test_close_ends_a_wait(blocked_call):
 
 
 def test_ledger_balances_through_a_run_and_its_stop():
-    deque, ledger = make_deque(num_actors=2, slots_per_actor=2)
-    collect_and_put(deque, ledger, make_item(0, 0, env_steps=7))
-    collect_and_put(deque, ledger, make_item(1, 0, env_steps=5))
+    deque, ledger = trajectory_deque(2, slots_per_actor=2)
+    collect_and_put(deque, ledger, numbered_item(0, 0, env_steps=7))
+    collect_and_put(deque, ledger, numbered_item(1, 0, env_steps=5))
     item = deque.get(0)
-    ledger.move(0, item.env_steps, "in_flight", "learned")
+    ledger.move(0, info_of(item).env_steps, "in_flight", "learned")
     ledger.collect(0, 6)
     assert ledger.balance() == [
         {"acted": 13, "in_flight": 6, "queued": 0, "learned": 7, "discarded": 0},
@@ -107,7 +108,7 @@ def test_ledger_balances_through_a_run_and_its_stop():
     ]
     deque.close()
     with pytest.raises(Closed):
-        deque.put(make_item(0, 1, env_steps=6))
+        deque.put(numbered_item(0, 1, env_steps=6))
     assert ledger.balance() == [
         {"acted": 13, "in_flight": 0, "queued": 0, "learned": 7, "discarded": 6},
         {"acted": 5, "in_flight": 0, "queued": 0, "learned": 0, "discarded": 5},
@@ -123,7 +124,7 @@ def test_ledger_refuses_to_move_env_steps_that_are_not_there():
 
 
 def test_staging_keeps_the_newest_networks_alone_unless_it_is_to_hold_more():
-    staging = NetworksDeque()
+    staging = networks_deque()
     staging.append(0, "old")
     staging.append(1, "new")
     assert staging.take(None) == staging.take(1) == (1, "new"), "other actors get it too"
@@ -131,7 +132,7 @@ def test_staging_keeps_the_newest_networks_alone_unless_it_is_to_hold_more():
 
 
 def test_staging_gives_exactly_the_version_while_newer_ones_are_there():
-    staging = NetworksDeque(2)
+    staging = networks_deque(2)
     for version in range(3):
         staging.append(version, f"networks {version}")
     assert staging.take(1) == (1, "networks 1")
@@ -141,7 +142,7 @@ def test_staging_gives_exactly_the_version_while_newer_ones_are_there():
 
 
 def test_staging_waits_for_the_version():
-    staging = NetworksDeque(3)
+    staging = networks_deque(3)
     staging.append(0, "old")
     got = []
     thread = start(lambda: got.append(staging.take(2)))
@@ -152,14 +153,14 @@ def test_staging_waits_for_the_version():
 
 
 def test_staging_refuses_a_version_that_is_not_newer():
-    staging = NetworksDeque()
+    staging = networks_deque()
     staging.append(3, "networks")
     with pytest.raises(ValueError, match="after 3, got 3"):
         staging.append(3, "networks")
 
 
 def test_closing_staging_ends_a_wait():
-    staging = NetworksDeque()
+    staging = networks_deque()
     outcome = []
 
     def blocked():

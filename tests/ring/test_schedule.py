@@ -7,10 +7,8 @@ import time
 
 import pytest
 
-from sebulba.ring.ledger import Ledger
-from sebulba.ring.queues import Closed, NetworksDeque, TrajectoryDeque
 from sebulba.ring.schedule import Schedule
-from tests.ring.items import make_item
+from tests.rings import Closed, info_of, networks_deque, numbered_item, trajectory_deque
 
 
 def test_lock_step_acts_with_exactly_the_version_being_updated():
@@ -62,9 +60,8 @@ def run_toy_ring(rng, *, num_actors, trajectories_per_cycle, policy_lag, slots, 
         trajectories_per_cycle=trajectories_per_cycle,
         policy_lag=policy_lag,
     )
-    ledger = Ledger(num_actors)
-    deque = TrajectoryDeque(num_actors=num_actors, slots_per_actor=slots, ledger=ledger)
-    staging = NetworksDeque(schedule.num_staged)
+    deque, ledger = trajectory_deque(num_actors, slots_per_actor=slots)
+    staging = networks_deque(schedule.num_staged)
     staging.append(0, "networks 0")
     pauses = [rng.choice([0.0, 0.0, 1e-4, 5e-4]) for _ in range(num_actors + 1)]
 
@@ -75,7 +72,7 @@ def run_toy_ring(rng, *, num_actors, trajectories_per_cycle, policy_lag, slots, 
                 assert networks == f"networks {version}"
                 time.sleep(pauses[actor_id])
                 ledger.collect(actor_id, 1)
-                deque.put(make_item(actor_id, number, env_steps=1, policy_version=version))
+                deque.put(numbered_item(actor_id, number, env_steps=1, policy_version=version))
         except Closed:
             pass
 
@@ -85,8 +82,8 @@ def run_toy_ring(rng, *, num_actors, trajectories_per_cycle, policy_lag, slots, 
     taken = []
     for cycle in range(num_cycles):
         for actor_id in schedule.actors_to_take(cycle):
-            item = deque.get(actor_id)
-            taken.append((item.actor_id, item.sequence_number, item.policy_version))
+            info = info_of(deque.get(actor_id))
+            taken.append((info.actor_id, info.sequence_number, info.policy_version))
         time.sleep(pauses[-1])
         staging.append(cycle + 1, f"networks {cycle + 1}")
         assert len(staging.staged) <= schedule.num_staged
