@@ -8,36 +8,31 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.config import LearnerConfig
 from sebulba.config.loading import load_config
-from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
-from sebulba.devices.mapping import shard
-from sebulba.learning.all_reduce import AllReduce, AllReduceUse
-from sebulba.learning.update import STATE_SPECS, loss_and_gradients
-from sebulba.ring.timing import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
-from sebulba.run.assembly import assemble
 from sebulba.tools.plan.measuring import for_measuring
 from tests.learning.test_learner import make_item, make_learner
 from tests.learning.test_progress import make_config
-from tests.run.resuming import run_ring
+from tests.rings import (
+    all_reduce_columns,
+    all_reduce_of_run,
+    close,
+    make_ring,
+    mean_gradients,
+    measure_all_reduces,
+    num_measurements,
+    run_config,
+    update,
+    update_step,
+)
 from tests.toys import ToyConfig
 
 NETWORKS = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}
 
 
-def measured(*, num_devices=2, cycles=(1,), is_on_cpu=True, **config):
-    devices = LearnerDevices(jax.devices()[:num_devices])
-    all_reduce = AllReduce(devices, LearnerConfig(**config), WallClock())
-    all_reduce._is_on_cpu = is_on_cpu
-    for cycle in cycles:
-        all_reduce.measure(devices.replicate(NETWORKS), cycle)
-    return all_reduce
-
-
 def test_one_learner_device_has_no_all_reduce():
-    all_reduce = measured(num_devices=1)
+    all_reduce = measure_all_reduces(NETWORKS, num_devices=1)
     assert all_reduce.seconds is None
-    assert AllReduceUse(all_reduce).columns(num_cycles=1, num_updates=1) == {}
+    assert all_reduce_columns(all_reduce, now=(1, 1)) == {}
 
 
 @pytest.mark.parametrize(
@@ -46,11 +41,9 @@ def test_one_learner_device_has_no_all_reduce():
     [(True, "float32", 64), (True, "bfloat16", 64), (False, "bfloat16", 32)],
 )
 def test_columns_are_those_of_the_updates_of_a_cycle(is_on_cpu, dtype, num_bytes):
-    all_reduce = measured(is_on_cpu=is_on_cpu, gradients=dtype)
+    all_reduce = measure_all_reduces(NETWORKS, is_on_cpu=is_on_cpu, gradients=dtype)
     assert all_reduce.num_bytes == num_bytes
-    use = AllReduceUse(all_reduce)
-    use.restart(num_cycles=10, num_updates=100)
-    columns = use.columns(num_cycles=12, num_updates=106)
+    columns = all_reduce_columns(all_reduce, since=(10, 100), now=(12, 106))
     assert columns["bytes"] == 3 * num_bytes
     assert columns["seconds"] == 3 * all_reduce.seconds > 0
     assert columns["overlap"] == columns["share"] == 0
@@ -58,24 +51,22 @@ def test_columns_are_those_of_the_updates_of_a_cycle(is_on_cpu, dtype, num_bytes
 
 @pytest.mark.parametrize(("policy_lag", "expected"), [(None, 0.25), (1, 0.25), (0, 0.0)])
 def test_acting_hides_an_all_reduce_while_the_learner_waits_for_it(policy_lag, expected):
-    all_reduce = measured(policy_lag=policy_lag)
-    use = AllReduceUse(all_reduce)
-    spent = all_reduce.clock.seconds
-    spent |= {
-        WAIT_FOR_TRAJECTORIES: 2 * 0.25 * all_reduce.seconds,
-        UPDATE: 2 * 4.0 * all_reduce.seconds,
-    }
-    columns = use.columns(num_cycles=2, num_updates=2)
-    assert columns["share"] == pytest.approx(0.25)
-    assert columns["overlap"] == pytest.approx(expected)
-    spent[WAIT_FOR_TRAJECTORIES] = 1e3
-    assert use.columns(num_cycles=2, num_updates=2)["overlap"] == (policy_lag != 0)
+    all_reduce = measure_all_reduces(NETWORKS, policy_lag=policy_lag)
+
+    def columns(waited_s):
+        update_s = 2 * 4.0 * all_reduce.seconds
+        return all_reduce_columns(all_reduce, now=(2, 2), update_s=update_s, waited_s=waited_s)
+
+    briefly = columns(2 * 0.25 * all_reduce.seconds)
+    assert briefly["share"] == pytest.approx(0.25)
+    assert briefly["overlap"] == pytest.approx(expected)
+    assert columns(1e3)["overlap"] == (policy_lag != 0)
 
 
 def test_an_all_reduce_is_measured_after_the_first_cycle_and_every_hundredth():
     counts = []
     for cycles in ([1], [1, 2, 100], [1, 2, 100, 101, 102]):
-        counts.append(len(measured(cycles=cycles)._durations))
+        counts.append(num_measurements(measure_all_reduces(NETWORKS, cycles=cycles)))
     assert counts == [3, 3, 4]
 
 
@@ -85,36 +76,23 @@ def toy_config(**changes):
 
 
 def test_rows_and_summary_have_the_columns_on_several_devices():
-    ring, rows, _ = run_ring(toy_config(learner_devices=(0, 1)))
+    ring, rows, _ = run_config(toy_config(learner_devices=(0, 1)))
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(ring.learner.state.networks))
     assert [row["all_reduce/bytes"] for row in rows[1:]] == [size] * (len(rows) - 1)
-    assert ring.progress.all_reduce.keys() == {"bytes", "seconds", "share", "overlap"}
-    ring, rows, _ = run_ring(toy_config())
+    assert all_reduce_of_run(ring).keys() == {"bytes", "seconds", "share", "overlap"}
+    ring, rows, _ = run_config(toy_config())
     assert not any(key.startswith("all_reduce/") for row in rows for key in row)
-    assert ring.progress.all_reduce == {}
+    assert all_reduce_of_run(ring) == {}
 
 
 def test_gradients_cross_between_devices_in_their_type():
     learner, devices = make_learner(num_devices=2)
-    learner.run_cycle([make_item(devices)])
-
-    def update(state, dtype):
-        experience = jax.tree.map(lambda x: x[0], state.experience)
-        return loss_and_gradients(learner._agent, state, experience, dtype=dtype)[2]
-
+    update(learner, [make_item(devices)])
     means = {}
     for dtype in ("float32", "bfloat16"):
-        mapped = jax.jit(
-            jax.shard_map(
-                lambda state, dtype=dtype: update(state, dtype),
-                mesh=devices.mesh,
-                in_specs=jax.tree.map(lambda x: x.sharding.spec, (learner.state,)),
-                out_specs=jax.sharding.PartitionSpec(),
-                check_vma=False,
-            )
-        )
-        assert ("bf16" in str(jax.make_jaxpr(mapped)(learner.state))) == (dtype == "bfloat16")
-        means[dtype] = mapped(learner.state)
+        gradients = jax.jit(mean_gradients(learner, dtype))
+        assert ("bf16" in str(jax.make_jaxpr(gradients)(learner.state))) == (dtype == "bfloat16")
+        means[dtype] = gradients(learner.state)
     assert {leaf.dtype for leaf in jax.tree.leaves(means)} == {jnp.dtype("float32")}
     exact, rounded = (jax.device_get(jax.tree.leaves(mean)) for mean in means.values())
     for one, other in zip(exact, rounded, strict=True):
@@ -128,20 +106,15 @@ def test_gradients_cross_between_devices_in_their_type():
 def test_an_update_sends_few_messages(name, expected):
     """Valid transitions and the buffer of gradients; PPO's moments of advantages are two more."""
     config = load_config(name, ["--devices.learner", "[0, 1]"])
-    ring = assemble(for_measuring(config), write_row=lambda row: None)
-    learner = ring.learner
-    step = shard(
-        learner.update.step,
-        learner.learner_devices,
-        in_specs=(STATE_SPECS,),
-        out_specs=(STATE_SPECS, REPLICATED),
-    )
-    program = jax.jit(step).lower(learner.state).compile().as_text()
+    ring = make_ring(for_measuring(config))
+    program = jax.jit(update_step(ring.learner)).lower(ring.learner.state).compile().as_text()
     results = re.findall(r" = (.*) all-reduce\(", program)  # one array, or a tuple of arrays
     assert sum(result.count("[") for result in results) == expected
-    ring.close_environments()
+    close(ring)
 
 
 def test_the_learner_takes_the_type_from_its_config():
-    assert make_learner(gradients="bfloat16")[0].update.gradients == "bfloat16"
-    assert dataclasses.replace(LearnerConfig()).gradients == "float32"
+    for settings, is_rounded in (({"gradients": "bfloat16"}, True), ({}, False)):
+        learner, _ = make_learner(num_devices=2, **settings)
+        jaxpr = jax.make_jaxpr(update_step(learner))(learner.state)
+        assert ("bf16" in str(jaxpr)) == is_rounded

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from sebulba.config.loading import load_config
-from sebulba.learning.loops import is_slow_in_a_loop
-from sebulba.run.assembly import assemble
-from sebulba.run.modes import act_serially, learn_serially
 from sebulba.toolkit.convolutions import convolve
+from tests import rings
 from tests.extras import needs_search
 from tests.learning.test_learner import make_item, make_learner
+from tests.rings import act_in_turn, close, is_slow_in_a_loop, learn, publish, published, update
 from tests.toys import ToyAgent
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
@@ -43,7 +42,7 @@ class ConvolvingAgent(ToyAgent):
 def test_updates_share_a_call_unless_a_cpu_would_convolve_in_a_loop(agent_class, cycle, calls):
     settings = {"agent_class": agent_class, "cycle": cycle}
     learner, learner_devices = make_learner(updates_per_cycle=3, **settings)
-    metrics = learner.run_cycle([make_item(learner_devices)])
+    metrics = update(learner, [make_item(learner_devices)])
     assert len(metrics) == calls
     assert sum(each["loss"].size for each in metrics) == learner.num_updates == 3
 
@@ -87,9 +86,9 @@ def test_updates_are_the_same_in_one_call_and_in_several(num_devices):
         learner, learner_devices = make_learner(num_devices, updates_per_cycle=3, cycle=cycle)
         metrics = []
         for number in range(3):
-            metrics += learner.run_cycle([make_item(learner_devices, number)])
+            metrics += update(learner, [make_item(learner_devices, number)])
         metrics = jax.tree.map(lambda *leaves: np.concatenate(leaves), *metrics)
-        learned.append((as_numbers(learner.state), learner.published, metrics))
+        learned.append((as_numbers(learner.state), published(learner), metrics))
     chex.assert_trees_all_close(*learned, rtol=1e-6)
 
 
@@ -107,17 +106,16 @@ def test_shipped_agents_learn_the_same_in_one_call_and_in_several(name):
 
     def make_ring(cycle):
         changed = dataclasses.replace(config.learner, cycle=cycle)
-        return assemble(dataclasses.replace(config, learner=changed), write_row=lambda row: None)
+        return rings.make_ring(dataclasses.replace(config, learner=changed))
 
     ring, other = make_ring("one_program"), make_ring("update_by_update")
-    ring.learner.stage(ring.stagings)
+    publish(ring)
     while ring.learner.num_cycles < 20 or ring.learner.num_updates < 40:
-        items = act_serially(ring)
-        other.learner.run_cycle(items)
-        learn_serially(ring, items)
+        items = act_in_turn(ring)
+        update(other.learner, items)
+        learn(ring, items)
     for each in (ring, other):
-        each.close()
-        each.close_environments()
+        close(each)
     assert ring.learner.num_updates == other.learner.num_updates
     chex.assert_trees_all_close(
         as_numbers(ring.learner.state), as_numbers(other.learner.state), rtol=1e-6, atol=1e-7

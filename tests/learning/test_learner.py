@@ -6,13 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError
-from sebulba.learning.learner import Learner
-from sebulba.learning.replicas import ReplicaError
-from sebulba.ring.timing import WallClock
-from sebulba.types import TrajectoryItem
+from tests import rings
+from tests.rings import ReplicaError, placed_item, published, trajectory_of, update
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
 
 NUM_ENVS = 8
@@ -21,14 +18,8 @@ NUM_ENVS = 8
 def make_learner(num_devices=1, updates_per_cycle=1, agent_class=ToyAgent, **settings):
     learner_devices = LearnerDevices(jax.devices()[:num_devices])
     run_spec = toy_run_spec(num_envs=NUM_ENVS, num_learner_devices=num_devices)
-    learner = Learner(
-        agent=agent_class(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec),
-        learner_devices=learner_devices,
-        num_envs_per_device=NUM_ENVS // num_devices,
-        key=jax.random.key(1),
-        clock=WallClock(),
-        config=LearnerConfig(**settings),
-    )
+    agent = agent_class(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec)
+    learner = rings.make_learner(agent, learner_devices, num_envs=NUM_ENVS, seed=1, **settings)
     return learner, learner_devices
 
 
@@ -36,23 +27,15 @@ def make_item(learner_devices, sequence_number=0, actor_id=0):
     trajectory = toy_trajectory(toy_run_spec(), NUM_ENVS, seed=sequence_number)
     state = ToyState(key=jax.random.key(0), count=jnp.arange(NUM_ENVS, dtype=jnp.int32))
     agent = ToyAgent(ToyConfig(), toy_run_spec())
-    return TrajectoryItem(
-        initial_state=agent.shard_actor_state(state, learner_devices),
-        final_state=agent.shard_actor_state(state, learner_devices),
-        trajectory=learner_devices.split(trajectory, axis=1),
-        actor_id=actor_id,
-        sequence_number=sequence_number,
-        policy_version=0,
-        env_steps=1,
-        episodes=(),
-    )
+    numbers = {"actor_id": actor_id, "sequence_number": sequence_number}
+    return placed_item(agent, learner_devices, state, trajectory, **numbers)
 
 
 def run_cycles(num_cycles=3, **kwargs):
     learner, learner_devices = make_learner(**kwargs)
     metrics = []
     for cycle in range(num_cycles):
-        metrics += learner.run_cycle([make_item(learner_devices, cycle)])
+        metrics += update(learner, [make_item(learner_devices, cycle)])
     return learner, jax.device_get(metrics)
 
 
@@ -74,7 +57,7 @@ def on_one_device():
 def test_learner_devices_and_mapping_never_change_the_update(num_devices, mapping, on_one_device):
     expected, expected_metrics = on_one_device
     learner, metrics = run_cycles(num_devices=num_devices, mapping=mapping)
-    chex.assert_trees_all_close(learner.published, expected.published, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(published(learner), published(expected), rtol=1e-5, atol=1e-6)
     assert metrics[0].keys() == {"loss", "grad_norm", "reward_sum"}
     chex.assert_trees_all_close(metrics, expected_metrics, rtol=1e-4, atol=1e-5)
 
@@ -82,23 +65,23 @@ def test_learner_devices_and_mapping_never_change_the_update(num_devices, mappin
 def test_update_equals_plain_gradient_descent():
     learner, learner_devices = make_learner(num_devices=2)
     agent = ToyAgent(ToyConfig(), toy_run_spec(num_envs=NUM_ENVS))
-    networks = jax.device_get(learner.published)
+    networks = jax.device_get(published(learner))
     item = make_item(learner_devices)
-    local = jax.tree.map(jnp.asarray, jax.device_get(item.trajectory))
+    local = jax.tree.map(jnp.asarray, jax.device_get(trajectory_of(item)))
     experience = agent.init_experience(networks, NUM_ENVS)
     state = ToyState(key=jax.random.key(0), count=jnp.zeros(NUM_ENVS, jnp.int32))
     experience = agent.update_experience(networks, experience, state, state, local, jnp.int32(0))
     gradient = jax.grad(lambda n: agent.loss(n, experience, jax.random.key(0), jnp.int32(0))[0])
     grads = jax.jit(gradient)
-    learner.run_cycle([item])
+    update(learner, [item])
     expected = networks["weights"] - 0.1 * grads(networks)["weights"]
-    np.testing.assert_allclose(learner.published["weights"], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(published(learner)["weights"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_each_devices_experience_is_its_own_share():
     learner, learner_devices = make_learner(num_devices=4)
     item = make_item(learner_devices)
-    learner.run_cycle([item, make_item(learner_devices, 1, actor_id=1)])
+    update(learner, [item, make_item(learner_devices, 1, actor_id=1)])
     experience = learner.state.experience
     assert experience.trajectory.action.shape == (4, 5, NUM_ENVS // 4)
     np.testing.assert_array_equal(
@@ -109,15 +92,15 @@ def test_each_devices_experience_is_its_own_share():
 
 def test_state_is_donated_and_published_networks_are_not():
     learner, learner_devices = make_learner(num_devices=2)
-    state, published = learner.state, learner.published
-    staged = fetch_replicated(published, jax.devices()[0])
-    learner.run_cycle([make_item(learner_devices)])
+    state, first = learner.state, published(learner)
+    staged = fetch_replicated(first, jax.devices()[0])
+    update(learner, [make_item(learner_devices)])
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.networks))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.opt_state))
     assert state.experience.trajectories_of.is_deleted()
-    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((published, staged)))
-    second = learner.published
-    learner.run_cycle([make_item(learner_devices, 1)])
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((first, staged)))
+    second = published(learner)
+    update(learner, [make_item(learner_devices, 1)])
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(second))
 
 
@@ -148,7 +131,7 @@ def test_without_jit_a_loss_sees_numbers_and_the_update_is_the_same(monkeypatch)
     with jax.disable_jit():
         learner, _ = run_cycles(num_cycles=1)
     assert len(seen) == 1
-    chex.assert_trees_all_close(learner.published, expected.published, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(published(learner), published(expected), rtol=1e-5, atol=1e-6)
 
 
 def test_without_jit_several_learner_devices_are_refused():

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
-from sebulba.run.assembly import assemble
 from sebulba.toolkit.schedules import Schedule
 from sebulba.types import EpisodeRecord
 from sebulba_agents.config import A2CConfig
-from tests.run.resuming import run_ring
+from tests.rings import close, finish_episodes, has_reached_goal, make_ring, run_config
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -29,25 +28,23 @@ def make_config(*, learner_devices=(0,), **run):
 
 @pytest.mark.parametrize("returned, is_reached", [(0.0, True), (-0.1, False)])
 def test_a_mean_return_of_exactly_zero_reaches_a_goal_of_zero(returned, is_reached):
-    ring = assemble(make_config(stop_at_return=0.0), write_row=lambda row: None)
-    episodes = [EpisodeRecord(episode_return=returned, episode_length=1)] * 100
-    ring.progress.window.add(episodes, num_finished=100)
-    ring.progress.restore(ring.progress.state())
-    ring.close_environments()
-    assert ring.run_end.goal == is_reached
+    ring = make_ring(make_config(stop_at_return=0.0))
+    finish_episodes(ring, [EpisodeRecord(episode_return=returned, episode_length=1)] * 100)
+    close(ring)
+    assert has_reached_goal(ring) == is_reached
 
 
 @pytest.mark.parametrize("learner_devices", [pytest.param((0,), marks=pytest.mark.slow), (0, 1)])
 def test_the_learning_rate_falls_with_env_steps_and_not_with_rows(learner_devices):
     config = make_config(learner_devices=learner_devices)
-    ring, _, _ = run_ring(config)
+    ring, _, _ = run_config(config)
     clock = jax.tree.map(lambda x: x[0], ring.learner.state.experience.clock)
     last = int(clock.cycle_env_steps)
     assert float(clock.env_steps) + last == ring.progress.env_steps >= 200 > clock.env_steps
     # 48 rows a cycle: after 5 of 9 cycles all rows together are more than the env steps wanted.
     cycles = ring.learner.num_cycles
     assert cycles * 48 > 1.5 * ring.progress.env_steps
-    before, _, _ = run_ring(config, stop_at_cycle=cycles - 1)
+    before, _, _ = run_config(config, stop_at_cycle=cycles - 1)
     moved = jax.tree.map(
         lambda x, y: np.abs(np.asarray(x) - np.asarray(y)).max(),
         ring.learner.state.networks.params,
