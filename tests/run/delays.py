@@ -2,27 +2,10 @@
 
 import time
 
-from sebulba.acting.actor import Actor
-from sebulba.learning.learner import Learner
-from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
-
-_DELAYED = (
-    (Actor, "run_cycle"),
-    (Learner, "run_cycle"),
-    (TrajectoryDeque, "put"),
-    (TrajectoryDeque, "get"),
-    (NetworksDeque, "append"),
-    (NetworksDeque, "take"),
-)
+from tests.rings import before
 
 
 def insert_delays(rng, longest_s, *, setattr=setattr):
     """Make everything that actors and learner do to each other sleep at random before it."""
-    for owner, name in _DELAYED:
-        method = getattr(owner, name)
-
-        def delayed(self, *args, method=method):
-            time.sleep(rng.uniform(0.0, longest_s))
-            return method(self, *args)
-
-        setattr(owner, name, delayed)
+    for step in ("act", "update", "put", "get", "publish", "take"):
+        before(step, lambda _: time.sleep(rng.uniform(0.0, longest_s)), setattr=setattr)

@@ -1,65 +1,9 @@
-"""Runs that stop at a chosen learner cycle and go on from a checkpoint, for tests."""
+"""Training runs in processes of their own, and the rows of metrics that runs leave."""
 
-import contextlib
 import json
 import subprocess
-import time
 
-from sebulba.ring.queues import Closed
-from sebulba.run.assembly import assemble
-from sebulba.run.autosave import Autosave
-from sebulba.run.modes import run
-from sebulba.run.state import resume
-from sebulba.run.supervision import start_daemon
-from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from tests.subprocesses import started
-
-
-def run_ring(config, directory=None, *, which=None, stop_at_cycle=None, warnings=None):
-    """Runs a config, from a checkpoint and to a learner cycle if these are given.
-
-    Returns:
-        The ring, its rows of metrics, and what it was resumed from.
-    """
-    rows, resumed = [], None
-    ring = assemble(config, write_row=rows.append)
-    if which is not None:
-        resumed = resume(ring, directory, which)
-    autosave, after_cycle = None, lambda items: None
-    if directory is not None:
-        autosave = Autosave(
-            ring,
-            Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon),
-            interval_s=config.checkpoint.interval_s,
-            on_warning=[].append if warnings is None else warnings.append,
-        )
-        after_cycle = autosave.after_cycle
-
-    def stopping(items):
-        after_cycle(items)
-        if ring.learner.num_cycles == stop_at_cycle:
-            while config.run.mode == "threads" and not is_ahead(ring):
-                time.sleep(0.001)
-            raise Closed
-
-    try:
-        with contextlib.suppress(Closed):
-            run(
-                ring,
-                mode=config.run.mode,
-                after_cycle=stopping,
-                on_poll=autosave.poll if autosave else lambda: None,
-            )
-    finally:
-        if autosave is not None:
-            autosave.finish(threads_have_ended=True)
-        ring.close_environments()
-    return ring, rows, resumed
-
-
-def is_ahead(ring):
-    """Whether something has been acted that is not learned from."""
-    return ring.ledger.total("acted") > ring.ledger.total("learned")
 
 
 def comparable(rows):

@@ -13,10 +13,9 @@ from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
 from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
 from sebulba.run import lifecycle
-from sebulba.run.assembly import assemble
-from sebulba.run.modes import run
 from tests.extras import needs_search
 from tests.faults import runs as faulty_runs
+from tests.rings import make_ring, run_ring
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -34,13 +33,9 @@ def make_config(name, *flags, mode, run_dir=None, devices="[0]"):
     return dataclasses.replace(config, run_dir=run_dir and str(run_dir))
 
 
-def run_config(config, after_cycle=lambda items: None):
-    rows = []
-    ring = assemble(config, write_row=rows.append)
-    try:
-        run(ring, mode=config.run.mode, after_cycle=after_cycle)
-    finally:
-        ring.close_environments()
+def run_config(config):
+    ring = make_ring(config)
+    rows = run_ring(ring, mode=config.run.mode)
     return ring, [without_times(row) for row in rows]
 
 

@@ -13,11 +13,11 @@ from sebulba.evaluation.statistics import summarize
 from sebulba.evaluation.stored import load_stored_policy
 from sebulba.ring.run_end import RunEnd
 from sebulba.run import lifecycle
-from sebulba.run.assembly import assemble
 from sebulba.run.evaluation import PeriodicEvaluation
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.storage.metrics.base import REQUIRED_KEYS
 from tests.evaluation.runs import tiny_config
+from tests.rings import close, make_ring
 from tests.run.resuming import comparable, rows_in
 
 
@@ -127,9 +127,9 @@ class ListWriter:
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory):
     config = tiny_config("impala", tmp_path_factory.mktemp("ring"))
-    ring = assemble(config, write_row=lambda row: None)
+    ring = make_ring(config)
     yield ring
-    ring.close_environments()
+    close(ring)
 
 
 def make_plan(*, seed=0):

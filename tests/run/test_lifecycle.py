@@ -7,10 +7,9 @@ import threading
 from sebulba.config import EnvConfig, LearnerConfig
 from sebulba.config.loading import load_config
 from sebulba.run import lifecycle
-from sebulba.run.assembly import assemble
-from sebulba.run.modes import run
+from tests.rings import make_ring, run_ring, set_time
 from tests.run.runs import make_config
-from tests.toys import ToyAgent
+from tests.toys import ToyAgent, ToyConfig
 
 
 class FailingAgent(ToyAgent):
@@ -45,11 +44,10 @@ def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):
 
 
 def test_steps_per_second_count_from_when_every_actor_has_been_learned_from(tmp_path):
-    ring = assemble(make_config(tmp_path), write_row=lambda row: None)
-    ring.progress._now = lambda: float(ring.learner.num_cycles)  # A cycle takes a second.
+    ring = make_ring(make_config(tmp_path))
+    set_time(ring, lambda: float(ring.learner.num_cycles))  # A cycle takes a second.
     env_steps = []
-    run(ring, mode="serial", after_cycle=lambda items: env_steps.append(ring.progress.env_steps))
-    ring.close_environments()
+    run_ring(ring, mode="serial", on_cycle=lambda infos: env_steps.append(ring.progress.env_steps))
     assert len(ring.actors) == 2
     expected = (env_steps[-1] - env_steps[1]) / (len(env_steps) - 2)
     assert ring.progress.steps_per_second == expected > 0
@@ -62,13 +60,9 @@ def test_a_directory_with_something_in_it_is_left_alone(tmp_path, capsys):
     assert "run_dir: expected a new or empty directory" in capsys.readouterr().err
 
 
-def test_a_failure_ends_with_code_3_its_traceback_its_place_and_the_results(
-    tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(
-        "sebulba.run.assembly.agent_factory", lambda name: FailingAgent, raising=True
-    )
-    assert lifecycle.train(make_config(tmp_path)) == 3
+def test_a_failure_ends_with_code_3_its_traceback_its_place_and_the_results(tmp_path, capsys):
+    agent = ToyConfig(name=f"{__name__}:FailingAgent")
+    assert lifecycle.train(make_config(tmp_path, agent=agent)) == 3
     error = capsys.readouterr().err
     assert "in loss" in error and 'ArithmeticError("no such loss")' in error
     last = error.splitlines()[-1]

@@ -1,7 +1,5 @@
 """The whole ring: exact in lock-step, bounded in lag, balanced, and never hanging."""
 
-import signal
-
 import chex
 import jax
 import numpy as np
@@ -10,8 +8,15 @@ import pytest
 from sebulba.agent_check import AgentError
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
 from sebulba.errors import ConfigError
-from sebulba.run.assembly import assemble
-from sebulba.run.modes import run
+from tests.rings import (
+    before,
+    before_learning_from,
+    make_ring,
+    published,
+    run_ring,
+    stop,
+    wrap_act_cycle,
+)
 from tests.toys import ToyConfig, ToyState
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -43,24 +48,15 @@ def make_config(
     )
 
 
-def run_ring(config, mode="threads", on_item=None, **kwargs):
+def run_config(config, *, mode="threads", on_trajectory=lambda info, cycle: None):
     """Runs a config; returns the ring and its rows of metrics."""
-    rows = []
-    ring = assemble(config, write_row=rows.append)
-    if on_item is not None:
-        record = ring.progress.record
+    ring = make_ring(config)
 
-        def observe(items, metrics, *, queue_depth):
-            for item in items:
-                on_item(item, ring.learner.num_cycles - 1)
-            record(items, metrics, queue_depth=queue_depth)
+    def on_cycle(infos):
+        for info in infos:
+            on_trajectory(info, ring.learner.num_cycles - 1)
 
-        ring.progress.record = observe
-    try:
-        run(ring, mode=mode, **kwargs)
-    finally:
-        ring.close_environments()
-    return ring, rows
+    return ring, run_ring(ring, mode=mode, on_cycle=on_cycle)
 
 
 def without_times(rows):
@@ -82,8 +78,8 @@ def without_times(rows):
 )
 def test_lock_step_twice_and_serial_once_give_bitwise_the_same_run(env, threads):
     config = make_config(env, threads=threads)
-    (first, first_rows), (second, second_rows) = run_ring(config), run_ring(config)
-    serial, serial_rows = run_ring(config, mode="serial")
+    (first, first_rows), (second, second_rows) = run_config(config), run_config(config)
+    serial, serial_rows = run_config(config, mode="serial")
     chex.assert_trees_all_equal(first.learner.state, second.learner.state)
     chex.assert_trees_all_equal(first.learner.state, serial.learner.state)
     assert first.learner.num_cycles > 50
@@ -94,11 +90,11 @@ def test_lock_step_twice_and_serial_once_give_bitwise_the_same_run(env, threads)
 
 
 def test_another_seed_gives_another_run():
-    first, _ = run_ring(make_config(env_steps=100))
+    first, _ = run_config(make_config(env_steps=100))
     config = make_config(env_steps=100)
-    other, _ = run_ring(Config(**{**vars(config), "seed": 1}))
+    other, _ = run_config(Config(**{**vars(config), "seed": 1}))
     assert not np.array_equal(
-        first.learner.published["weights"], other.learner.published["weights"]
+        published(first.learner)["weights"], published(other.learner)["weights"]
     )
 
 
@@ -106,20 +102,20 @@ def test_another_seed_gives_another_run():
 def test_lock_step_takes_turns_with_any_number_of_trajectories_a_cycle(per_cycle):
     turns, versions = [], []
 
-    def on_item(item, cycle):
-        turns.append(item.actor_id)
-        versions.append((item.policy_version, cycle))
+    def on_trajectory(info, cycle):
+        turns.append(info.actor_id)
+        versions.append((info.policy_version, cycle))
 
-    run_ring(make_config(per_cycle=per_cycle), on_item=on_item)
+    run_config(make_config(per_cycle=per_cycle), on_trajectory=on_trajectory)
     assert turns == [number % 2 for number in range(len(turns))]
     assert all(version == cycle for version, cycle in versions)
 
 
 def test_the_policy_lag_is_exact_and_rows_count_it():
     lags = []
-    _, rows = run_ring(
+    _, rows = run_config(
         make_config(threads=3, lag=2, env_steps=4000),
-        on_item=lambda item, cycle: lags.append(cycle - item.policy_version),
+        on_trajectory=lambda info, cycle: lags.append(cycle - info.policy_version),
     )
     assert lags == [0, 1] + [2] * (len(lags) - 2)
     for lag in range(3):
@@ -128,9 +124,9 @@ def test_the_policy_lag_is_exact_and_rows_count_it():
 
 def test_free_running_actors_take_the_newest_networks_and_lose_nothing():
     numbers = {0: [], 1: []}
-    ring, rows = run_ring(
+    ring, rows = run_config(
         make_config(lag=None, env_steps=4000),
-        on_item=lambda item, cycle: numbers[item.actor_id].append(item.sequence_number),
+        on_trajectory=lambda info, cycle: numbers[info.actor_id].append(info.sequence_number),
     )
     assert ring.progress.env_steps >= 4000
     for taken in numbers.values():
@@ -153,8 +149,8 @@ def test_free_running_actors_take_the_newest_networks_and_lose_nothing():
 def test_every_split_of_devices_learns_the_same_in_lock_step(actor_devices, learner_devices):
     # As many actors, all on one device and one on each.
     threads = len(actor_devices)
-    expected, _ = run_ring(make_config(threads=threads, per_cycle=2, env_steps=1000))
-    ring, _ = run_ring(
+    expected, _ = run_config(make_config(threads=threads, per_cycle=2, env_steps=1000))
+    ring, _ = run_config(
         make_config(
             threads=1,
             per_cycle=2,
@@ -164,19 +160,18 @@ def test_every_split_of_devices_learns_the_same_in_lock_step(actor_devices, lear
         )
     )
     np.testing.assert_allclose(
-        ring.learner.published["weights"],
-        expected.learner.published["weights"],
+        published(ring.learner)["weights"],
+        published(expected.learner)["weights"],
         rtol=1e-4,
         atol=1e-5,
     )
 
 
-def test_actors_see_different_environments_and_act_with_different_keys():
-    items = {}
-    run_ring(
-        make_config(env_steps=300), on_item=lambda item, _: items.setdefault(item.actor_id, item)
-    )
-    first, second = (items[actor_id].trajectory for actor_id in (0, 1))
+def test_actors_see_different_environments_and_act_with_different_keys(monkeypatch):
+    trajectories = []
+    before_learning_from(trajectories.extend, setattr=monkeypatch.setattr)
+    run_config(make_config(env_steps=300))
+    first, second, *_ = trajectories  # In lock-step, the actors take turns.
     assert not np.array_equal(first.env_steps.observation, second.env_steps.observation)
     assert not np.array_equal(first.action, second.action)
 
@@ -184,42 +179,45 @@ def test_actors_see_different_environments_and_act_with_different_keys():
 @pytest.mark.slow
 def test_pmap_gives_the_same_run():
     config = make_config(learner_devices=(1, 2), env_steps=600)
-    expected, _ = run_ring(config)
-    ring, _ = run_ring(make_config(learner_devices=(1, 2), env_steps=600, mapping="pmap"))
+    expected, _ = run_config(config)
+    ring, _ = run_config(make_config(learner_devices=(1, 2), env_steps=600, mapping="pmap"))
     np.testing.assert_allclose(
-        ring.learner.published["weights"], expected.learner.published["weights"], rtol=1e-5
+        published(ring.learner)["weights"], published(expected.learner)["weights"], rtol=1e-5
     )
 
 
 @pytest.mark.parametrize("mode", ["threads", "serial"])
 def test_an_exception_in_an_actor_ends_the_run_with_its_traceback_and_place(mode):
-    ring = assemble(make_config(lag=None, env_steps=10**9), write_row=lambda row: None)
-    act_cycle, calls = ring.actors[1].act_cycle, []
+    ring = make_ring(make_config(lag=None, env_steps=10**9))
+    calls = []
 
-    def fail_at_third(networks, carry):
-        calls.append(None)
-        if len(calls) == 3:
-            raise RuntimeError("the environment broke")
-        return act_cycle(networks, carry)
+    def failing(act_cycle):
+        def fail_at_third(networks, carry):
+            calls.append(None)
+            if len(calls) == 3:
+                raise RuntimeError("the environment broke")
+            return act_cycle(networks, carry)
 
-    ring.actors[1].act_cycle = fail_at_third
+        return fail_at_third
+
+    wrap_act_cycle(ring, 1, failing)
     with pytest.raises(RuntimeError, match="the environment broke") as error:
-        run(ring, mode=mode)
+        run_ring(ring, mode=mode)
     assert error.value.__notes__ == ["This happened in actor 1, cycle 2."]
     assert error.traceback[-1].name == "fail_at_third"
     ring.ledger.balance()
 
 
 @pytest.mark.parametrize("mode", ["threads", "serial"])
-def test_an_exception_in_the_learner_ends_the_run_with_its_traceback_and_place(mode):
-    ring = assemble(make_config(lag=None, env_steps=10**9), write_row=lambda row: None)
+def test_an_exception_in_the_learner_ends_the_run_with_its_traceback_and_place(mode, monkeypatch):
+    ring = make_ring(make_config(lag=None, env_steps=10**9))
 
-    def fail(items, metrics, *, queue_depth):
+    def fail(_):
         raise FloatingPointError("the loss broke")
 
-    ring.progress.record = fail
+    before("count", fail, setattr=monkeypatch.setattr)
     with pytest.raises(FloatingPointError, match="the loss broke") as error:
-        run(ring, mode=mode)
+        run_ring(ring, mode=mode)
     assert error.value.__notes__ == ["This happened in the learner, cycle 1."]
     accounts = ring.ledger.balance()
     assert sum(account["learned"] for account in accounts) == 0
@@ -228,42 +226,41 @@ def test_an_exception_in_the_learner_ends_the_run_with_its_traceback_and_place(m
 
 @pytest.mark.parametrize("mode", ["threads", "serial"])
 def test_a_stop_request_ends_the_run_between_cycles(mode):
-    ring = assemble(make_config(lag=None, env_steps=10**9), write_row=lambda row: None)
+    ring = make_ring(make_config(lag=None, env_steps=10**9))
 
-    def stop_after_three(items):
+    def stop_after_three(infos):
         if ring.learner.num_cycles >= 3:
-            ring.run_end.signal = signal.SIGTERM
+            stop(ring)
 
-    run(ring, mode=mode, after_cycle=stop_after_three)
+    run_ring(ring, mode=mode, on_cycle=stop_after_three)
     assert ring.learner.num_cycles >= 3
     assert ring.ledger.total("learned") == ring.progress.env_steps
 
 
 def test_environments_that_cannot_be_split_over_the_learner_devices_are_refused():
     with pytest.raises(ConfigError, match=r"actor\.num_envs: expected a multiple of the 3 learner"):
-        assemble(make_config(learner_devices=(0, 1, 2)), write_row=lambda row: None)
+        make_ring(make_config(learner_devices=(0, 1, 2)))
 
 
 def test_an_environment_that_cannot_be_fused_is_refused_when_fused_is_asked_for():
     config = make_config(EnvConfig(suite="gymnasium", id="CartPole-v1"), cycle="fused")
     with pytest.raises(ConfigError, match=r"actor\.cycle: .* gymnasium CartPole-v1 cannot"):
-        assemble(config, write_row=lambda row: None)
+        make_ring(config)
 
 
 def test_a_shard_actor_state_that_drops_or_misplaces_a_leaf_is_named():
-    ring = assemble(make_config(), write_row=lambda row: None)
-    agent = ring.actors[0]._agent
-    agent.shard_actor_state = lambda state, sharding: ToyState(
+    ring = make_ring(make_config())
+    ring.agent.shard_actor_state = lambda state, sharding: ToyState(
         key=sharding.replicate(state.key), count=None
     )
     with pytest.raises(
         AgentError, match=r"shard_actor_state: count: expected int32\[4\], got no such leaf"
     ):
-        run(ring, mode="threads")
+        run_ring(ring, mode="threads")
 
 
 def test_metrics_rows_come_at_every_interval_and_at_the_end():
-    ring, rows = run_ring(make_config(env_steps=1000))
+    ring, rows = run_config(make_config(env_steps=1000))
     steps = [row["env_steps"] for row in rows]
     assert steps == sorted(set(steps))
     assert [step // 200 for step in steps] == [1, 2, 3, 4, 5]

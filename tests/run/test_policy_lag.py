@@ -12,8 +12,9 @@ from sebulba.run.endings import networks_crc32
 from sebulba_agents.config import ImpalaConfig, PolicyGradientConfig, PPOConfig
 from sebulba_agents.replay_config import SACConfig
 from tests.extras import needs_search
+from tests.rings import run_config
 from tests.run.delays import insert_delays
-from tests.run.resuming import comparable, run_ring
+from tests.run.resuming import comparable
 from tests.run.test_resume import CATCH, IMPALA, MUZERO, R2D2, RECALL, make_config
 
 BANDIT = EnvConfig(suite="jax", id="ContinuousBandit-v0")
@@ -41,7 +42,7 @@ def disturb(monkeypatch):
 
 
 def outcome(config):
-    ring, rows, _ = run_ring(config)
+    ring, rows, _ = run_config(config)
     return ring.learner.state, comparable(rows)
 
 
@@ -78,7 +79,7 @@ def test_twenty_disturbed_runs_of_a_shipped_config_have_one_checksum(lag, thread
     checksums = set()
     for seed in range(20):
         disturb(random.Random(seed), 0.02)
-        ring, _, _ = run_ring(config)
+        ring, _, _ = run_config(config)
         checksums.add(networks_crc32(ring.learner))
     assert len(checksums) == 1
 

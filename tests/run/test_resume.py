@@ -9,7 +9,6 @@ import shutil
 import chex
 import pytest
 
-from sebulba.acting.actor import Actor
 from sebulba.config import (
     ActorConfig,
     CheckpointConfig,
@@ -20,16 +19,15 @@ from sebulba.config import (
     RunConfig,
 )
 from sebulba.config.loading import load_config
-from sebulba.learning.progress import Progress
-from sebulba.run import autosave, lifecycle
-from sebulba.run.state import capture
+from sebulba.run import lifecycle
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import GumbelMuZeroConfig, R2D2Config
 from tests.extras import needs_search
-from tests.run.resuming import comparable, rows_in, run_ring
+from tests.rings import before, episode_window, num_taken, published, run_config
+from tests.run.resuming import comparable, rows_in
 from tests.toys import ToyConfig
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -116,7 +114,7 @@ def run_in_parts(config, directory, cycles):
     """Runs to each of the cycles in turn, and to the end, every part from the last one's end."""
     rows, which = [], None
     for cycle in (*cycles, None):
-        ring, new_rows, resumed = run_ring(config, directory, which=which, stop_at_cycle=cycle)
+        ring, new_rows, resumed = run_config(config, directory, which=which, stop_at_cycle=cycle)
         rows += new_rows
         if which is not None:
             assert resumed.level == "exact"
@@ -178,26 +176,26 @@ def learned(ring):
     ],
 )
 def test_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles, tmp_path):
-    expected, expected_rows, _ = run_ring(config)
+    expected, expected_rows, _ = run_config(config)
     ring, rows = run_in_parts(config, tmp_path, cycles)
     chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
-    chex.assert_trees_all_equal(ring.learner.published, expected.learner.published)
+    chex.assert_trees_all_equal(published(ring.learner), published(expected.learner))
     assert comparable(rows) == comparable(expected_rows)
     assert learned(ring) == learned(expected)
     assert ring.learner.num_updates == expected.learner.num_updates > 0
-    assert ring.progress.window.state() == expected.progress.window.state()
+    assert episode_window(ring) == episode_window(expected)
 
 
 @pytest.mark.parametrize("lag", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_run_ahead_resumes_without_a_gap(lag, tmp_path):
     config = make_config(lag=lag, threads=3)
-    first, _, _ = run_ring(config, tmp_path, stop_at_cycle=9)
+    first, _, _ = run_config(config, tmp_path, stop_at_cycle=9)
     # The deque raises if a number is left out, and the ledger if a step is.
-    ring, rows, resumed = run_ring(config, tmp_path, which="latest")
+    ring, rows, resumed = run_config(config, tmp_path, which="latest")
     assert resumed.num_cycles == 9
     assert resumed.env_steps == first.progress.env_steps == sum(learned(first))
     assert sum(learned(ring)) == ring.progress.env_steps >= 600
-    assert sum(ring.trajectories._next_sequence_number) == ring.learner.num_cycles
+    assert num_taken(ring) == ring.learner.num_cycles
     assert rows[-1]["env_steps"] == ring.progress.env_steps
     assert first.ledger.total("discarded") > 0, "what was acted ahead of the learner"
 
@@ -206,8 +204,8 @@ def test_run_ahead_resumes_without_a_gap(lag, tmp_path):
 @pytest.mark.parametrize("lag", [0, None])
 def test_environments_that_cannot_be_stored_start_anew_and_all_else_goes_on(lag, tmp_path):
     config = make_config(CARTPOLE, IMPALA, lag=lag)
-    run_ring(config, tmp_path, stop_at_cycle=9)
-    ring, rows, resumed = run_ring(config, tmp_path, which="latest")
+    run_config(config, tmp_path, stop_at_cycle=9)
+    ring, rows, resumed = run_config(config, tmp_path, which="latest")
     assert str(resumed) == (
         "resumes at cycle 9 (restart: environments are recreated, and their current episodes are"
         " dropped)"
@@ -219,11 +217,11 @@ def test_environments_that_cannot_be_stored_start_anew_and_all_else_goes_on(lag,
 
 def test_best_checkpoint_and_any_other_can_be_resumed_from(tmp_path, saves_that_are_waited_for):
     config = make_config(interval_s=0, mode="serial")
-    run_ring(config, tmp_path)
+    run_config(config, tmp_path)
     steps = steps_in(tmp_path)
-    ring, _, resumed = run_ring(make_config(env_steps=1), tmp_path, which=steps[0])
+    ring, _, resumed = run_config(make_config(env_steps=1), tmp_path, which=steps[0])
     assert resumed.num_cycles == ring.learner.num_cycles == steps[0]
-    _, _, resumed = run_ring(make_config(env_steps=1), tmp_path, which="best")
+    _, _, resumed = run_config(make_config(env_steps=1), tmp_path, which="best")
     assert resumed.num_cycles in steps
 
 
@@ -232,12 +230,12 @@ def test_copies_taken_at_work_are_as_good_as_those_taken_at_the_end(
 ):
     """Every one of them leads to the same end."""
     config = make_config(interval_s=0, mode="serial", env_steps=200)
-    expected, _, _ = run_ring(config, tmp_path)
+    expected, _, _ = run_config(config, tmp_path)
     steps = steps_in(tmp_path)
     assert steps[-1] == expected.learner.num_cycles
     assert len(steps) >= 3
     for step in steps[:-1]:
-        ring, _, _ = run_ring(
+        ring, _, _ = run_config(
             config, shutil.copytree(tmp_path, tmp_path / f"of {step}"), which=step
         )
         chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
@@ -252,13 +250,9 @@ def test_the_last_copy_waits_for_the_save_before_it(tmp_path, monkeypatch):
         calls.append("wait")
         wait(self)
 
-    def logged_capture(*args):
-        calls.append("copy")
-        return capture(*args)
-
     monkeypatch.setattr(Checkpointer, "wait", logged_wait)
-    monkeypatch.setattr(autosave, "capture", logged_capture)
-    run_ring(make_config(mode="serial"), tmp_path)
+    before("copy", lambda _: calls.append("copy"), setattr=monkeypatch.setattr)
+    run_config(make_config(mode="serial"), tmp_path)
     assert calls[:2] == ["wait", "copy"]
     assert calls.count("copy") == 1
 
@@ -268,7 +262,7 @@ def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatc
     assert lifecycle.train(make_config(run_dir=tmp_path / "whole")) == 0
     expected = rows_in(tmp_path / "whole")
     config = make_config(run_dir=tmp_path / "run")
-    fail_at(monkeypatch, Actor, "run_cycle", 12)
+    fail_at(monkeypatch, "act", 12)
     assert lifecycle.train(config) == 3
     last = capsys.readouterr().err.splitlines()[-1]
     assert "broke at call 12" in last
@@ -276,7 +270,7 @@ def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatc
     assert f"The last checkpoint is of cycle {step}" in last
     command = json.loads((tmp_path / "run/summary.json").read_text())["resume_command"]
     assert last.endswith(command)
-    fail_at(monkeypatch, Progress, "record", 15)
+    fail_at(monkeypatch, "count", 15)
     assert lifecycle.train(resuming(config)) == 3
     assert f"resumes at cycle {step} (exact: environments are restored)" in capsys.readouterr().err
     assert steps_in(tmp_path / "run/checkpoints") == [step], "of a broken learner there is none"
@@ -289,18 +283,17 @@ def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatc
     assert len(json.loads((tmp_path / "run/run.json").read_text())["resumed"]) == 2
 
 
-def fail_at(monkeypatch, owner, name, call):
-    """Makes a method fail when it is called for the `call`-th time."""
+def fail_at(monkeypatch, step, call):
+    """Makes a step of the ring fail when it is taken for the `call`-th time."""
     monkeypatch.undo()
-    method, calls = getattr(owner, name), []
+    calls = []
 
-    def failing(*args, **kwargs):
+    def fail(_):
         calls.append(None)
         if len(calls) == call:
-            raise RuntimeError(f"{name} broke at call {call}")
-        return method(*args, **kwargs)
+            raise RuntimeError(f"{step} broke at call {call}")
 
-    monkeypatch.setattr(owner, name, failing)
+    before(step, fail, setattr=monkeypatch.setattr)
 
 
 def test_finished_run_resumes_to_its_end_and_further_with_more_env_steps(tmp_path):

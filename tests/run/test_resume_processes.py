@@ -11,10 +11,9 @@ import chex
 import pytest
 
 from sebulba.config.loading import load_config
-from sebulba.run.assembly import assemble
 from sebulba.run.lifecycle import train
-from sebulba.run.state import resume
 from sebulba.storage.checkpoints.restore import steps_in
+from tests.rings import close, make_ring, resume
 from tests.run.resuming import comparable, rows_in, training
 from tests.subprocesses import DEADLINE_S, run_python, wait_for
 
@@ -65,9 +64,9 @@ def assert_ends_as_the_uninterrupted_run(config, run_dir, whole_dir):
 
 
 def last_learner_state(config, run_dir):
-    ring = assemble(config, write_row=lambda row: None)
-    resume(ring, run_dir / "checkpoints", "latest")
-    ring.close_environments()
+    ring = make_ring(config)
+    resume(ring, run_dir / "checkpoints")
+    close(ring)
     return ring.learner.state
 
 

@@ -18,11 +18,21 @@ from sebulba.config import (
 from sebulba.config.validation import validate
 from sebulba.errors import ConfigError
 from sebulba.run import lifecycle
-from sebulba.run.assembly import assemble
-from sebulba.run.state import LearnedPoints, resume
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba_agents.config import ImpalaConfig
-from tests.run.resuming import comparable, rows_in, run_ring
+from tests.rings import (
+    act,
+    actor_cycles,
+    close,
+    episode_window,
+    episodes_interrupted,
+    info_of,
+    make_ring,
+    resume,
+    run_config,
+    trajectory_of,
+)
+from tests.run.resuming import comparable, rows_in
 from tests.toys import ToyConfig
 
 ENVPOOL = EnvConfig(suite="envpool", id="CartPole-v1")
@@ -74,46 +84,43 @@ def make_config(env=ENVPOOL, agent=None, *, every=3, lag=0, per_cycle=1, mode="t
 def test_lock_step_run_with_renewals_in_parts_is_bitwise_the_uninterrupted_run(
     config, stop_at, resumed_at, tmp_path
 ):
-    expected, expected_rows, _ = run_ring(config)
-    first, first_rows, _ = run_ring(config, tmp_path, stop_at_cycle=stop_at)
+    expected, expected_rows, _ = run_config(config)
+    first, first_rows, _ = run_config(config, tmp_path, stop_at_cycle=stop_at)
     assert first.learner.num_cycles == stop_at
-    ring, rows, resumed = run_ring(config, tmp_path, which="latest")
+    ring, rows, resumed = run_config(config, tmp_path, which="latest")
     assert (resumed.level, resumed.num_cycles) == ("exact-reset", resumed_at)
     chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
     kept = [row for row in first_rows if row["env_steps"] <= resumed.env_steps]
     assert comparable(kept + rows) == comparable(expected_rows)
-    assert ring.progress.window.state() == expected.progress.window.state()
+    assert episode_window(ring) == episode_window(expected)
     assert ring.progress.episodes_cut == expected.progress.episodes_cut > 0
 
 
 def test_every_renewal_begins_other_episodes():
     first_rows = []
-    ring = assemble(make_config(GYMNASIUM, every=2), write_row=lambda row: None)
-    actor = ring.actors[0]
-    networks = ring.learner.networks_on(ring.actor_devices[0])
+    ring = make_ring(make_config(GYMNASIUM, every=2))
     for cycle in range(5):
-        env_steps = actor.run_cycle(networks, 0).trajectory.env_steps
+        env_steps = trajectory_of(act(ring)).env_steps
         assert bool(env_steps.is_first[0].all()) == (cycle % 2 == 0)
         if cycle % 2 == 0:
             first_rows.append(np.asarray(env_steps.observation[0]))
-    ring.close_environments()
+    close(ring)
     assert not np.array_equal(first_rows[0], first_rows[1])
     assert not np.array_equal(first_rows[1], first_rows[2])
 
 
 def test_episodes_over_a_renewal_are_cut_or_finished_but_never_both():
     """Every episode of the actor's rows is in the statistics once, or counted as cut."""
-    ring = assemble(make_config(GYMNASIUM, every=2), write_row=lambda row: None)
-    actor, networks = ring.actors[0], ring.learner.networks_on(ring.actor_devices[0])
-    items = [actor.run_cycle(networks, 0) for _ in range(40)]
-    ring.close_environments()
-    finished = sum(len(item.episodes) for item in items)
-    cut = sum(item.episodes_cut for item in items)
+    ring = make_ring(make_config(GYMNASIUM, every=2))
+    items = [act(ring) for _ in range(40)]
+    close(ring)
+    finished = sum(len(info_of(item).episodes) for item in items)
+    cut = sum(info_of(item).episodes_cut for item in items)
     ends = starts = 0
     for item in items:
-        rows = item.trajectory.env_steps
+        rows = trajectory_of(item).env_steps
         # The last row is the next trajectory's first, unless the stream ends with it.
-        is_last = item.sequence_number % 2 == 1
+        is_last = info_of(item).sequence_number % 2 == 1
         done = np.asarray(rows.done if is_last else rows.done[:-1])
         is_first = np.asarray(rows.is_first[:-1])
         ends, starts = ends + done.sum(), starts + is_first.sum()
@@ -125,15 +132,15 @@ def test_episodes_over_a_renewal_are_cut_or_finished_but_never_both():
 def test_checkpoint_of_a_finished_run_is_its_end_and_resumes_at_restart(tmp_path, capsys):
     config = make_config(GYMNASIUM, every=4, mode="serial", run_dir=str(tmp_path))
     assert lifecycle.train(config) == 0
-    ring = assemble(config, write_row=lambda row: None)
+    ring = make_ring(config)
     resumed = resume(ring, tmp_path / "checkpoints", "latest")
     assert resumed.level == "restart"
     assert resumed.env_steps == rows_in(tmp_path)[-1]["env_steps"] >= 350
-    under_way = sum(actor._boundary.num_interrupted for actor in ring.actors)
+    under_way = episodes_interrupted(ring)
     assert 0 < under_way <= 8
     cut = ring.progress.episodes_cut
     longer = dataclasses.replace(config.run, total_env_steps=500)
-    ring.close_environments()
+    close(ring)
     assert lifecycle.train(dataclasses.replace(config, run=longer, resume="latest")) == 0
     assert rows_in(tmp_path)[-1]["episodes_cut"] >= cut + under_way
     assert "(restart: environments are recreated" in capsys.readouterr().err
@@ -144,7 +151,7 @@ def test_copies_are_only_taken_where_all_actors_have_new_environments(tmp_path):
     config = dataclasses.replace(
         config, checkpoint=dataclasses.replace(config.checkpoint, interval_s=0, keep=100)
     )
-    ring, _, _ = run_ring(config, tmp_path)
+    ring, _, _ = run_config(config, tmp_path)
     *copies, last = steps_in(tmp_path)
     assert copies
     assert all(step % 6 == 0 for step in copies)
@@ -154,25 +161,25 @@ def test_copies_are_only_taken_where_all_actors_have_new_environments(tmp_path):
 @pytest.mark.parametrize("env", [pytest.param(ENVPOOL, marks=pytest.mark.slow), GYMNASIUM])
 def test_resume_at_restart_begins_other_episodes_than_the_run_did(env, tmp_path):
     config = make_config(env, every=None, mode="serial")
-    run_ring(config, tmp_path, stop_at_cycle=4)
+    run_config(config, tmp_path, stop_at_cycle=4)
     begun, resumed_rows = [], []
     for rows, at_checkpoint in ((begun, False), (resumed_rows, True)):
-        ring = assemble(config, write_row=lambda row: None)
+        ring = make_ring(config)
         if at_checkpoint:
             assert resume(ring, tmp_path, "latest").level == "restart"
-        for actor in ring.actors:
-            item = actor.run_cycle(ring.learner.networks_on(ring.actor_devices[0]), 0)
-            rows.append(np.asarray(item.trajectory.env_steps.observation[0]))
-            assert item.trajectory.env_steps.is_first[0].all()
-        ring.close_environments()
+        for actor_id in range(len(ring.actors)):
+            env_steps = trajectory_of(act(ring, actor_id)).env_steps
+            rows.append(np.asarray(env_steps.observation[0]))
+            assert env_steps.is_first[0].all()
+        close(ring)
     assert not np.array_equal(begun, resumed_rows)
 
 
 def test_jax_environments_that_are_stepped_resume_exactly(tmp_path):
     config = make_config(CATCH, every=None, cycle="stepped")
-    expected, expected_rows, _ = run_ring(config)
-    _, first_rows, _ = run_ring(config, tmp_path, stop_at_cycle=7)
-    ring, rows, resumed = run_ring(config, tmp_path, which="latest")
+    expected, expected_rows, _ = run_config(config)
+    _, first_rows, _ = run_config(config, tmp_path, stop_at_cycle=7)
+    ring, rows, resumed = run_config(config, tmp_path, which="latest")
     assert (resumed.level, resumed.num_cycles) == ("exact", 7)
     chex.assert_trees_all_equal(ring.learner.state, expected.learner.state)
     assert comparable(first_rows + rows) == comparable(expected_rows)
@@ -180,18 +187,18 @@ def test_jax_environments_that_are_stepped_resume_exactly(tmp_path):
 
 def test_a_lag_keeps_checkpoints_on_renewals(tmp_path):
     config = make_config(GYMNASIUM, lag=1)
-    run_ring(config, tmp_path, stop_at_cycle=8)
-    ring = assemble(config, write_row=lambda row: None)
+    run_config(config, tmp_path, stop_at_cycle=8)
+    ring = make_ring(config)
     assert resume(ring, tmp_path, "latest").num_cycles == 6
-    assert LearnedPoints(ring.actors).num_cycles == [3, 3]
-    ring.close_environments()
+    assert actor_cycles(ring) == [3, 3]
+    close(ring)
 
 
 def test_renewals_that_cannot_be_kept_are_refused():
     with pytest.raises(ConfigError, match=r"exact_reset_cycles: an exact resume needs"):
         validate(make_config(lag=None))
     with pytest.raises(ConfigError, match=r"exact_reset_cycles: .* checkpoints hold"):
-        assemble(make_config(CATCH), write_row=lambda row: None)
+        make_ring(make_config(CATCH))
 
 
 def test_renewals_may_not_change_when_a_run_is_resumed(tmp_path, capsys):

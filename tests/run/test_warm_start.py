@@ -13,12 +13,12 @@ from sebulba.config import RunConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.run import lifecycle
-from sebulba.run.assembly import assemble
 from sebulba.run.warm_start import read_warm_start, with_exact_source
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import restore_fitting, steps_in
 from sebulba_agents.config import ImpalaConfig
 from tests.evaluation.runs import tiny_config
+from tests.rings import close, make_ring, published
 
 NORMALISED = ImpalaConfig(network="mlp", hidden_sizes=(8,), normalize_observations=True)
 
@@ -28,8 +28,8 @@ def learner_of():
     """Returns the function that assembles a config and returns its learner."""
 
     def make(config):
-        ring = assemble(config, write_row=lambda row: None)
-        ring.close_environments()
+        ring = make_ring(config)
+        close(ring)
         return ring.learner
 
     return make
@@ -59,12 +59,12 @@ def test_a_warm_start_copies_what_fits_and_begins_the_rest_anew(run_of, tmp_path
     config = config_from(run_of("impala"), tmp_path, agent=NORMALISED, init_mismatch="new")
     learner, fresh = learner_of(config), learner_of(dataclasses.replace(config, init_from=None))
     stored, new = stored_networks(run_of("impala")), at(fresh.state.networks)
-    got, published = at(learner.state.networks), at(learner.published)
+    got, of_actors = at(learner.state.networks), at(published(learner))
     assert len(stored) > 0
     assert set(got) > set(stored)  # the normaliser's statistics are new
     for path, leaf in got.items():
         np.testing.assert_array_equal(leaf, stored.get(path, new[path]), err_msg=path)
-        np.testing.assert_array_equal(leaf, published[path], err_msg=path)
+        np.testing.assert_array_equal(leaf, of_actors[path], err_msg=path)
     jax.tree.map(np.testing.assert_array_equal, learner.state.opt_state, fresh.state.opt_state)
 
 
