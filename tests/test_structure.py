@@ -17,8 +17,6 @@ LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
 CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "process"]
 DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
-MAX_ROOMS, MAX_PACKAGES = 30, 14
-MAX_FUNCTION_LINES, MAX_PARAMETERS = 70, 8
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
@@ -78,13 +76,11 @@ def ids(path):
     return str(path.relative_to(ROOT))
 
 
-def test_the_top_of_the_package_has_few_rooms():
+def test_the_rooms_are_the_layers_the_contract_and_the_doors():
     rooms = {room_of(module) for module in PATHS} - {"sebulba", "sebulba_agents"}
     packages = {room for room in rooms if PATHS[room].name == "__init__.py"}
     assert packages == set(LAYERS) - {"sebulba", "sebulba_agents", "sebulba.shipped"}
     assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, *DOORS]}
-    assert len(rooms) <= MAX_ROOMS
-    assert len(packages) <= MAX_PACKAGES
 
 
 def test_every_package_is_in_the_wheel():
@@ -113,16 +109,6 @@ def test_no_file_imports_itself_by_a_detour():
 def test_agents_import_the_contract_and_the_toolkit_alone(path):
     rooms = {room_of(name) for name in own_modules(imports_of(path))}
     assert rooms <= {f"sebulba.{name}" for name in [*CONTRACT, "toolkit"]} | {"sebulba_agents"}
-
-
-@pytest.mark.parametrize("path", [*SOURCES, *AGENT_SOURCES], ids=ids)
-def test_functions_can_be_seen_whole(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef):
-            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            names = [each.arg for each in arguments if each.arg not in ("self", "cls")]
-            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
-            assert len(names) <= MAX_PARAMETERS, node.name
 
 
 def test_acting_and_learning_do_not_know_each_other():
