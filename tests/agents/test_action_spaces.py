@@ -15,10 +15,8 @@ import pytest
 
 from sebulba.agent_check import validate_agent
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.learning.learner import Learner
-from sebulba.ring.timing import WallClock
 from sebulba.toolkit.policy_heads import make_policy_head
-from sebulba.types import EnvironmentSpec, TrajectoryItem
+from sebulba.types import EnvironmentSpec
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PPOConfig
@@ -36,6 +34,7 @@ from tests.on_policy import (
     make_run_spec,
     make_stream,
 )
+from tests.rings import make_learner, placed_item, published, update
 from tests.streams import random_env_steps
 
 SPACES = {
@@ -153,26 +152,9 @@ def one_update_on(num_devices):
     )
     initial, trajectory = uneven_trajectory()
     learners = LearnerDevices(jax.devices()[:num_devices])
-    learner = Learner(
-        agent=agent,
-        learner_devices=learners,
-        num_envs_per_device=NUM_ENVS // num_devices,
-        key=jax.random.key(0),
-        clock=WallClock(),
-    )
-    state = agent.shard_actor_state(initial, learners)
-    item = TrajectoryItem(
-        initial_state=state,
-        final_state=state,
-        trajectory=learners.split(trajectory, axis=1),
-        actor_id=0,
-        sequence_number=0,
-        policy_version=0,
-        env_steps=1,
-        episodes=(),
-    )
-    metrics = learner.run_cycle([item])
-    return jax.device_get((learner.published, metrics)), trajectory.valid.sum()
+    learner = make_learner(agent, learners, num_envs=NUM_ENVS, seed=0)
+    metrics = update(learner, [placed_item(agent, learners, initial, trajectory)])
+    return jax.device_get((published(learner), metrics)), trajectory.valid.sum()
 
 
 def test_the_number_of_learner_devices_never_changes_update_or_moments():

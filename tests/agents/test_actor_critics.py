@@ -14,10 +14,8 @@ import pytest
 from sebulba.agent_check import AgentError, validate_agent, validate_sharded_state
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
-from sebulba.learning.learner import Learner
-from sebulba.ring.timing import WallClock
 from sebulba.toolkit.distributions import Categorical
-from sebulba.types import EnvironmentSpec, TrajectoryItem
+from sebulba.types import EnvironmentSpec
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
@@ -38,6 +36,7 @@ from tests.on_policy import (
     make_stream,
     truncated_after,
 )
+from tests.rings import make_learner, placed_item, published, update
 from tests.streams import random_env_steps
 
 MAKERS = {
@@ -197,30 +196,13 @@ def one_update_on(name, num_devices, **changes):
     learners = LearnerDevices(jax.devices()[:num_devices])
     run_spec = make_run_spec(num_learner_devices=num_devices, trajectories_per_cycle=2)
     agent = make_agent(name, run_spec, optimizer="rmsprop", rmsprop_epsilon=0.01, **changes)
-    learner = Learner(
-        agent=agent,
-        learner_devices=learners,
-        num_envs_per_device=NUM_ENVS // num_devices,
-        key=jax.random.key(0),
-        clock=WallClock(),
-    )
-    items = []
-    for number, (initial, trajectory) in enumerate(uneven_trajectories(changes["lstm_size"])):
-        state = agent.shard_actor_state(initial, learners)
-        items.append(
-            TrajectoryItem(
-                initial_state=state,
-                final_state=state,
-                trajectory=learners.split(trajectory, axis=1),
-                actor_id=0,
-                sequence_number=number,
-                policy_version=0,
-                env_steps=1,
-                episodes=(),
-            )
-        )
-    metrics = learner.run_cycle(items)
-    return jax.device_get((learner.published, metrics))
+    learner = make_learner(agent, learners, num_envs=NUM_ENVS, seed=0)
+    items = [
+        placed_item(agent, learners, initial, trajectory, sequence_number=number)
+        for number, (initial, trajectory) in enumerate(uneven_trajectories(changes["lstm_size"]))
+    ]
+    metrics = update(learner, items)
+    return jax.device_get((published(learner), metrics))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, Learne
 from sebulba.devices import memory_plan
 from sebulba.devices.memory_plan import check_memory, num_bytes, plan_memory, trajectory_shapes
 from sebulba.errors import ConfigError
-from sebulba.run.assembly import assemble
+from tests.rings import make_ring
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec, toy_trajectory
 
 RUN_SPEC = toy_run_spec(num_learner_devices=2)
@@ -82,4 +82,4 @@ def test_a_run_that_does_not_fit_is_refused_before_it_allocates():
         agent=ToyConfig(),
     )
     with pytest.raises(ConfigError, match=r"GiB.*learner\.queue_slots_per_actor"):
-        assemble(config, write_row=lambda row: None)
+        make_ring(config)

@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from sebulba.run import lifecycle, modes
+from sebulba.run import lifecycle
 from tests.faults.runs import LONG_S
+from tests.rings import set_stop_deadlines
 
 
 @pytest.fixture
@@ -14,8 +15,7 @@ def blocked(monkeypatch):
     release = threading.Event()
     ends = []
     monkeypatch.setattr(lifecycle, "end_process", ends.append)
-    monkeypatch.setattr(modes, "_STOP_DEADLINE_S", 0.2)
-    monkeypatch.setattr(modes, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
+    set_stop_deadlines(monkeypatch, deadline_s=0.2, of_stuck_s=0.2)
     before = set(threading.enumerate())
     yield release, ends
     release.set()

@@ -13,6 +13,7 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
+from tests.rings import before
 from tests.toys import ToyConfig
 
 BREAKING = "tests.faults.breaking"
@@ -57,18 +58,20 @@ def summary_of(run_dir):
     return json.loads((run_dir / "summary.json").read_text())
 
 
-def hang_at(monkeypatch, owner, call, release, announce=None):
-    """Makes `run_cycle` hang at its `call`-th call; returns the event that it does."""
-    method, calls, hangs = owner.run_cycle, [], threading.Event()
+def hang_at(monkeypatch, step, call, release, announce=None):
+    """Makes an `act` or `update` hang when it is taken for the `call`-th time; returns the event.
 
-    def hanging(self, *args):
+    The thread's clock then shows the activity `announce`.
+    """
+    calls, hangs = [], threading.Event()
+
+    def hang(owner):
         calls.append(None)
         if len(calls) == call:
             if announce is not None:
-                self.clock.begin(announce)
+                owner.clock.begin(announce)
             hangs.set()
             release.wait()
-        return method(self, *args)
 
-    monkeypatch.setattr(owner, "run_cycle", hanging)
+    before(step, hang, setattr=monkeypatch.setattr)
     return hangs

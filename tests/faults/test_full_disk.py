@@ -16,6 +16,7 @@ from sebulba.run import lifecycle
 from sebulba.storage.checkpoints import checkpointer
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.runs import ENDLESS, last_line, make_config, summary_of
+from tests.rings import before
 from tests.run.resuming import rows_in
 from tests.storage.metrics.test_tensorboard import read_events
 from tests.subprocesses import DEADLINE_S, started, wait_for
@@ -124,7 +125,7 @@ def test_row_2_a_failure_keeps_its_code_and_says_that_its_state_is_not_saved(
     def before_cycle(cycle):
         if cycle == 5:
             monkeypatch.setattr(checkpointer, "_write_arrays", no_space)
-            monkeypatch.setattr("sebulba.acting.actor.Actor.run_cycle", no_space)
+            before("act", no_space, setattr=monkeypatch.setattr)
 
     monkeypatch.setattr(FillingAgent, "before_cycle", staticmethod(before_cycle))
     assert lifecycle.train(make_config(tmp_path / "run", agent=AGENT)) == 3

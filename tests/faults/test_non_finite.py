@@ -10,21 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.learning.learner import Learner
-from sebulba.learning.non_finite import NonFiniteError
-from sebulba.learning.update import Update
-from sebulba.ring.timing import WallClock
 from sebulba.run import lifecycle
-from sebulba.run.assembly import assemble
-from sebulba.run.state import resume
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.tools.rerun import rerun
+from tests import rings
 from tests.faults import breaking
 from tests.faults.breaking import NAN_AT, NanAgent
 from tests.faults.runs import BREAKING, last_line, make_config, summary_of
 from tests.learning.test_learner import NUM_ENVS, make_item
+from tests.rings import NonFiniteError, close, make_ring, published, resume, update, update_step
 from tests.run.resuming import rows_in
 from tests.toys import ToyConfig, toy_run_spec
 
@@ -36,25 +31,19 @@ def make_learner(bad_steps, *, limit=1, num_devices=1, updates_per_cycle=1, agen
     run_spec = toy_run_spec(num_envs=NUM_ENVS, num_learner_devices=num_devices)
     agent = agent_class(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec)
     agent.bad_steps = bad_steps
-    learner = Learner(
-        agent=agent,
-        learner_devices=learners,
-        num_envs_per_device=NUM_ENVS // num_devices,
-        key=jax.random.key(1),
-        clock=WallClock(),
-        config=LearnerConfig(on_non_finite="skip", max_non_finite_updates=limit),
-    )
+    settings = {"on_non_finite": "skip", "max_non_finite_updates": limit}
+    learner = rings.make_learner(agent, learners, num_envs=NUM_ENVS, seed=1, **settings)
     return learner, learners
 
 
 def run_cycles(learner, learners, cycles):
     for cycle in cycles:
-        learner.run_cycle([make_item(learners, cycle)])
+        update(learner, [make_item(learners, cycle)])
         learner.check()
 
 
 def weights_of(learner):
-    return np.asarray(learner.published["weights"])
+    return np.asarray(published(learner)["weights"])
 
 
 @pytest.mark.parametrize("num_devices", [1, 4])
@@ -77,7 +66,7 @@ def test_updates_of_a_cycle_after_the_last_straw_change_nothing():
     learner, learners = make_learner((2,), updates_per_cycle=5)
     whole, whole_learners = make_learner((), updates_per_cycle=2)
     run_cycles(whole, whole_learners, range(1))
-    metrics = learner.run_cycle([make_item(learners, 0)])
+    metrics = update(learner, [make_item(learners, 0)])
     with pytest.raises(NonFiniteError, match=r"update 2 \(learner cycle 0\) are not finite"):
         learner.check()
     chex.assert_trees_all_equal(learner.state.networks, whole.state.networks)
@@ -113,16 +102,8 @@ def test_experience_is_as_before_the_loss_that_is_not_finite():
 
 def test_leaves_that_the_loss_passes_through_are_not_copied():
     learner, learners = make_learner(())
-    learner.run_cycle([make_item(learners, 0)])
-    jaxpr = jax.make_jaxpr(
-        jax.shard_map(
-            Update(agent=learner._agent, max_non_finite_updates=1).step,
-            mesh=learners.mesh,
-            in_specs=jax.tree.map(lambda x: x.sharding.spec, (learner.state,)),
-            out_specs=jax.sharding.PartitionSpec(),
-            check_vma=False,
-        )
-    )(learner.state)
+    update(learner, [make_item(learners, 0)])
+    jaxpr = jax.make_jaxpr(update_step(learner))(learner.state)
     reward = learner.state.experience.trajectory.env_steps.reward
     selected = str(jaxpr).count("select_n")
     shape = f"f32[{','.join(map(str, reward.shape[1:]))}] = select_n"
@@ -145,9 +126,9 @@ def test_stop_ends_with_code_6_and_saves_the_state_before_the_update(stopped):
     assert steps_in(path / "checkpoints") == [place["checkpoint"]]
     summary = summary_of(path)
     assert (summary["status"], summary["non_finite_updates"]) == ("failed", 1)
-    expected = assemble(config, write_row=lambda row: None)
-    resume(expected, path / "checkpoints", "latest")
-    expected.close_environments()
+    expected = make_ring(config)
+    resume(expected, path / "checkpoints")
+    close(expected)
     state = expected.learner.state
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.networks))
     assert (int(state.step), expected.learner.num_updates) == (NAN_AT, NAN_AT)

@@ -5,13 +5,12 @@ import signal
 import subprocess
 import sys
 
-from sebulba.acting.actor import Actor
 from sebulba.errors import ConfigError
-from sebulba.learning.learner import Learner
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import COMPILE, ENVIRONMENT
 from sebulba.run import lifecycle
 from tests.faults.runs import hang_at, last_line, make_config, summary_of
+from tests.rings import before
 from tests.subprocesses import DEADLINE_S, ROOT, environment, run_python
 from tests.toys import ToyAgent
 
@@ -60,13 +59,7 @@ def test_a_run_directory_is_one_place_whatever_the_environment_does(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.setenv("RUNS", "mine")
-    run_cycle = Learner.run_cycle
-
-    def change_directory(self, items):
-        os.chdir(tmp_path / "elsewhere")
-        return run_cycle(self, items)
-
-    monkeypatch.setattr(Learner, "run_cycle", change_directory)
+    before("update", lambda _: os.chdir(tmp_path / "elsewhere"), setattr=monkeypatch.setattr)
     assert lifecycle.train(make_config("$RUNS/run")) == 0
     assert summary_of(tmp_path / "mine/run")["status"] == "done"
     assert not any((tmp_path / "elsewhere").iterdir())
@@ -106,7 +99,7 @@ def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
     capsys,
 ):
     release, ends = blocked
-    hangs = hang_at(monkeypatch, Learner, 1, release, announce=COMPILE)
+    hangs = hang_at(monkeypatch, "update", 1, release, announce=COMPILE)
 
     def signal_once_it_compiles(self):
         if hangs.is_set():
@@ -163,7 +156,7 @@ def test_stacks_that_cannot_be_written_do_not_hide_the_error(
     release, _ = blocked
     monkeypatch.setattr("faulthandler.dump_traceback", raise_broken_pipe)
     monkeypatch.setattr("sebulba.ring.watchdog._GRACE_S", 0.0)
-    hang_at(monkeypatch, Actor, 1, release, ENVIRONMENT)
+    hang_at(monkeypatch, "act", 1, release, ENVIRONMENT)
     assert lifecycle.train(make_config(tmp_path, actor={"env_timeout_s": 0.2})) == 5
     assert "WatchdogError" in last_line(capsys)
 

@@ -12,10 +12,11 @@ import pytest
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import COMPILE, UPDATE, WallClock
 from sebulba.ring.watchdog import Watchdog
-from sebulba.run import lifecycle, modes, supervision
+from sebulba.run import lifecycle, supervision
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.hanging import SLOW_UPDATE_S
 from tests.faults.runs import ENDLESS, make_config
+from tests.rings import before, set_stop_deadlines
 from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
 
@@ -131,22 +132,17 @@ def test_a_stop_leaves_time_to_record_an_update_that_ended_late(monkeypatch):
 
 
 def test_a_run_that_is_stopped_in_its_second_slow_update_saves_it(tmp_path, monkeypatch):
-    learner = None
-    monkeypatch.setattr(modes, "_STOP_DEADLINE_S", 0.1 * SLOW_UPDATE_S)
-    run_threads = modes._run_threads
-
-    def with_learner(ring, *args):
-        nonlocal learner
-        learner = ring.learner
-        run_threads(ring, *args)
+    learners = []
+    set_stop_deadlines(monkeypatch, deadline_s=0.1 * SLOW_UPDATE_S)
+    before("update", learners.append, setattr=monkeypatch.setattr)
 
     def is_in_second_update(self):
-        current = learner.clock.current
-        if learner.num_cycles == 1 and current is not None and current[0] == UPDATE:
-            self.signal = signal.SIGTERM
+        for learner in learners[1:]:  # The same one, once for each of its cycles.
+            current = learner.clock.current
+            if learner.num_cycles == 1 and current is not None and current[0] == UPDATE:
+                self.signal = signal.SIGTERM
         return self.signal is not None
 
-    monkeypatch.setattr(modes, "_run_threads", with_learner)
     monkeypatch.setattr(RunEnd, "interrupts", property(is_in_second_update))
     config = make_config(
         tmp_path,

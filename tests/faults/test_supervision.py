@@ -1,6 +1,5 @@
 """Threads that fail, and threads that never come back."""
 
-import functools
 import math
 import re
 import signal
@@ -10,17 +9,15 @@ import types
 import numpy as np
 import pytest
 
-from sebulba.acting.actor import Actor
 from sebulba.agent_check import AgentError, num_updates_of
-from sebulba.learning.learner import Learner
 from sebulba.ring import watchdog
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import ENVIRONMENT
-from sebulba.ring.watchdog import Watchdog
-from sebulba.run import endings, lifecycle, modes
+from sebulba.run import endings, lifecycle
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults import hanging
 from tests.faults.runs import BREAKING, LONG_S, hang_at, last_line, make_config, summary_of
+from tests.rings import before, set_stop_deadlines, set_watchdog_time
 from tests.subprocesses import run_python
 from tests.toys import ToyAgent
 
@@ -78,7 +75,7 @@ def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
     tmp_path, monkeypatch, blocked, capsys
 ):
     release, ends = blocked
-    hang_at(monkeypatch, Actor, 12, release, ENVIRONMENT)
+    hang_at(monkeypatch, "act", 12, release, ENVIRONMENT)
     monkeypatch.setattr("sebulba.ring.watchdog._GRACE_S", 0.0)
     config = make_config(tmp_path, actor={"env_timeout_s": 0.2}, checkpoint={"interval_s": 0})
     assert lifecycle.train(config) == 5
@@ -104,8 +101,8 @@ def test_5_an_agent_that_hangs_ends_the_run(agent, cycle, what, tmp_path, monkey
     """Watch the Python code of an agent wherever the run calls it."""
     ends = []
     monkeypatch.setattr(lifecycle, "end_process", ends.append)
-    monkeypatch.setattr(modes, "_STOP_DEADLINE_OF_STUCK_S", 0.2)
-    monkeypatch.setattr(modes, "Watchdog", functools.partial(Watchdog, now=hanging.now))
+    set_stop_deadlines(monkeypatch, of_stuck_s=0.2)
+    set_watchdog_time(monkeypatch, hanging.now)
     monkeypatch.setattr(watchdog, "_LONGEST_GAP_S", math.inf)  # the clock leaps
     agent = f"tests.faults.hanging:{agent}"
     # With a single actor in lock-step, no other thread is in a call that could hang.
@@ -148,7 +145,7 @@ def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_
     tmp_path, monkeypatch, blocked, capsys
 ):
     release, ends = blocked
-    hangs = hang_at(monkeypatch, Learner, 1, release)
+    hangs = hang_at(monkeypatch, "update", 1, release)
 
     def signal_once_it_learns(self):
         if hangs.is_set():
@@ -168,16 +165,14 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
     tmp_path, monkeypatch, blocked, capsys
 ):
     release, ends = blocked
-    hangs = hang_at(monkeypatch, Learner, 1, release)
+    hangs = hang_at(monkeypatch, "update", 1, release)
 
-    def fail_at_second(self, networks, version):
-        if self.num_cycles == 1:
+    def fail_at_second(actor):
+        if actor.num_cycles == 1:
             assert hangs.wait(LONG_S)
             raise RuntimeError("the actor broke")
-        return run_cycle(self, networks, version)
 
-    run_cycle = Actor.run_cycle
-    monkeypatch.setattr(Actor, "run_cycle", fail_at_second)
+    before("act", fail_at_second, setattr=monkeypatch.setattr)
     assert lifecycle.train(make_config(tmp_path, learner={"policy_lag": None})) == 3
     assert ends == [3]
     last = last_line(capsys)
@@ -189,10 +184,10 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
 
 
 def test_exit_of_a_thread_is_a_failure(tmp_path, monkeypatch, capsys):
-    def leave(self, items):
+    def leave(_):
         raise SystemExit(0)
 
-    monkeypatch.setattr(Learner, "run_cycle", leave)
+    before("update", leave, setattr=monkeypatch.setattr)
     assert lifecycle.train(make_config(tmp_path)) == 3
     assert "SystemExit" in last_line(capsys)
     assert endings.exit_code_of(RunEnd()) == 0

@@ -9,6 +9,7 @@ from sebulba.config.schema import DistributedConfig
 from sebulba.devices.split import plan_learner_devices
 from sebulba.hosts import connection as hosts
 from tests.hosts.test_learner_over_hosts import NUM_HOSTS, learn
+from tests.rings import published
 
 port, process_id, out = sys.argv[1:]
 hosts.connect(
@@ -23,7 +24,7 @@ learner, metrics = learn(plan_learner_devices(DevicesConfig(learner=(0, 1))), ho
 experience = learner.state_of_host.experience
 np.savez(
     out,
-    weights=np.asarray(learner.published["weights"]),
+    weights=np.asarray(published(learner)["weights"]),
     loss=np.concatenate([update["loss"] for update in metrics]),
     reward_sum=np.concatenate([update["reward_sum"] for update in metrics]),
     final_count=np.asarray(experience.final_count),

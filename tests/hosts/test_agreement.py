@@ -1,18 +1,19 @@
 """The reports and decisions of hosts after a learner cycle."""
 
 import dataclasses
-import types
 
 import jax
 import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.hosts.agreement import Agreement, TrajectoryReport, pack, unpack
-from sebulba.learning.learner import run_learner
+from sebulba.hosts.agreement import Agreement, pack, unpack
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import AGREEMENT, COMPILE, WallClock
+from sebulba.ring.timing import AGREEMENT, COMPILE
 from sebulba.types import EpisodeRecord
+from tests import rings
+from tests.rings import before, make_ring, run_ring, stop
+from tests.run.runs import make_config
 
 
 def make_report(num_episodes=3):
@@ -20,9 +21,7 @@ def make_report(num_episodes=3):
         EpisodeRecord(episode_return=0.5 + number, episode_length=10 + number)
         for number in range(num_episodes)
     )
-    return TrajectoryReport(
-        env_steps=17, policy_lag=2, num_episodes=num_episodes, episodes=episodes
-    )
+    return rings.make_report(episodes, env_steps=17, policy_lag=2)
 
 
 @pytest.mark.parametrize("num_episodes", [0, 3, 5])
@@ -43,30 +42,18 @@ def test_packed_reports_have_constant_length():
     assert pack(make_report(), max_episodes=4).dtype == np.int32
 
 
-def test_the_watchdog_sees_the_learner_wait_for_other_hosts():
-    clock, activities, run_end = WallClock(), [], RunEnd()
+def test_the_watchdog_sees_the_learner_wait_for_other_hosts(monkeypatch, tmp_path):
+    ring, activities = make_ring(make_config(tmp_path)), []
 
-    class Progress:
-        def record(self, items, metrics, *, queue_depth):
-            activities.append(clock.current[0])
-            run_end.goal = len(activities) == 3
+    def remember(_):
+        activities.append(ring.learner.clock.current[0])
 
-    learner = types.SimpleNamespace(
-        clock=clock,
-        num_cycles=0,
-        stage=lambda stagings: None,
-        run_cycle=lambda items: [],
-        check=lambda: None,
-    )
-    schedule = types.SimpleNamespace(actors_to_take=lambda cycle: [])
-    run_learner(
-        learner,
-        schedule=schedule,
-        trajectories=[],
-        stagings={},
-        progress=Progress(),
-        run_end=run_end,
-    )
+    def stop_after_three(infos):
+        if len(activities) == 3:
+            stop(ring)
+
+    before("count", remember, setattr=monkeypatch.setattr)
+    run_ring(ring, mode="threads", on_cycle=stop_after_three)
     assert activities == [COMPILE, AGREEMENT, AGREEMENT]
 
 

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.learning.learner import Learner
-from sebulba.ring.timing import WallClock
-from sebulba.types import TrajectoryItem
 from tests.hosts import processes
+from tests.rings import make_learner, placed_item, published, update
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
 
 NUM_ENVS = 8
@@ -33,29 +31,15 @@ def learn(learner_devices, *, host=None):
     num_envs = NUM_ENVS if host is None else NUM_ENVS // NUM_HOSTS
     run_spec = toy_run_spec(num_envs=num_envs, num_learner_devices=num_devices)
     agent = ToyAgent(ToyConfig(updates_per_cycle=2), run_spec)
-    learner = Learner(
-        agent=agent,
-        learner_devices=learner_devices,
-        num_envs_per_device=num_envs // num_devices,
-        key=jax.random.key(1),
-        clock=WallClock(),
-    )
+    learner = make_learner(agent, learner_devices, num_envs=num_envs, seed=1)
     metrics = []
     for cycle in range(NUM_CYCLES):
         trajectory = toy_trajectory(toy_run_spec(), NUM_ENVS, seed=cycle)
         count = np.arange(NUM_ENVS, dtype=np.int32)
         state = ToyState(key=jax.random.key(0), count=share_of(count, host, 0))
-        item = TrajectoryItem(
-            initial_state=agent.shard_actor_state(state, learner_devices),
-            final_state=agent.shard_actor_state(state, learner_devices),
-            trajectory=learner_devices.split(share_of(trajectory, host, 1), axis=1),
-            actor_id=0,
-            sequence_number=cycle,
-            policy_version=cycle,
-            env_steps=1,
-            episodes=(),
-        )
-        metrics += learner.run_cycle([item])
+        part = share_of(trajectory, host, 1)
+        item = placed_item(agent, learner_devices, state, part, sequence_number=cycle)
+        metrics += update(learner, [item])
     return learner, jax.device_get(metrics)
 
 
@@ -87,7 +71,7 @@ def test_two_hosts_compute_the_update_of_one_with_as_many_devices(
     learner, metrics = result_of_one_process
     for result in results_of_hosts:
         np.testing.assert_allclose(
-            result["weights"], learner.published["weights"], rtol=1e-5, atol=1e-6
+            result["weights"], published(learner)["weights"], rtol=1e-5, atol=1e-6
         )
         for name in ("loss", "reward_sum"):
             expected = np.concatenate([update[name] for update in metrics])

@@ -13,8 +13,6 @@ import pytest
 
 from sebulba.config.loading import load_config
 from sebulba.run import lifecycle
-from sebulba.run.assembly import assemble
-from sebulba.run.state import resume
 from sebulba.storage.checkpoints.restore import CheckpointError
 from tests.hosts.processes import (
     CONFIG,
@@ -30,6 +28,7 @@ from tests.hosts.processes import (
     launch,
     summaries,
 )
+from tests.rings import close, make_ring, resume
 from tests.run.resuming import comparable, rows_in
 from tests.subprocesses import wait_for
 
@@ -153,10 +152,10 @@ def test_a_single_host_continues_a_run_of_two(config, finished, tmp_path, capsys
 
 def test_an_experience_that_depends_on_the_number_of_hosts_is_refused_by_name(config, finished):
     flags = ["--agent.name", "tests.hosts.counting:HostCountingAgent"]
-    ring = assemble(load_config(str(config), flags), write_row=lambda row: None)
+    ring = make_ring(load_config(str(config), flags))
     with pytest.raises(CheckpointError, match=r"learner\.experience\.trajectories_of"):
-        resume(ring, finished / "checkpoints", "latest")
-    ring.close_environments()
+        resume(ring, finished / "checkpoints")
+    close(ring)
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
-from sebulba.learning.learner import Learner
 from sebulba.run import lifecycle
 from sebulba.tools.rerun_cycle import rerun_to_cycle
 from tests.faults.runs import make_config
+from tests.rings import before_learning_from
 
 BAD_REWARD = 1e6
 
@@ -37,14 +37,13 @@ def run_dir(tmp_path_factory):
         learner={"policy_lag": 1},
         checkpoint={"interval_s": 0, "keep": 100},
     )
-    batches, run_cycle = [], Learner.run_cycle
+    batches = []
 
-    def remembering(self, items):
-        batches.append(np.asarray(items[0].trajectory.env_steps.reward))
-        return run_cycle(self, items)
+    def remember(trajectories):
+        batches.append(np.asarray(trajectories[0].env_steps.reward))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "run_cycle", remembering)
+        before_learning_from(remember, setattr=patch.setattr)
         assert lifecycle.train(config) == 0
     return path, batches
 
