@@ -30,7 +30,8 @@ EXIT_STUCK = 5
 EXIT_NON_FINITE = 6
 """The loss or the gradients were not finite."""
 EXIT_UNSAVED = 7
-"""The run ended by its goal or a signal, but its last state could not be saved."""
+"""The last state of a run that its goal or a signal ended could not be saved, or the run directory
+is gone."""
 EXIT_NOT_JOINED = 8
 """The hosts of the run did not find each other at the start; nothing ran."""
 EXIT_SIGNAL_BASE = 128

@@ -1,6 +1,5 @@
 """Saves a run while it trains, without holding it up."""
 
-import pathlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -135,15 +134,6 @@ class Autosave:
         if self._checkpointer.has(copy.num_cycles):
             return None
         return f"checkpoint {copy.num_cycles} is not in {self._checkpointer.directory}"
-
-    def save_to(self, directory: pathlib.Path) -> None:
-        """Save to this directory from now on, because the run's was moved.
-
-        Raises:
-            OSError: it cannot be created.
-        """
-        self._checkpointer.wait()
-        self._checkpointer.use(directory)
 
     def _save(self, copy: RunState) -> None:
         self._checkpointer.save(copy.num_cycles, copy.arrays, copy.meta, score=copy.return_mean)

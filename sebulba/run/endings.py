@@ -31,7 +31,7 @@ from sebulba.run.assembly import Ring
 from sebulba.run.supervision import StuckError
 from sebulba.storage.checkpoints.manifest import crc32_of, flatten
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
-from sebulba.storage.lock import MovedError
+from sebulba.storage.lock import GoneError
 from sebulba.storage.run_dir import CHECKPOINTS, directory_of_host, resume_command
 from sebulba.storage.shares import complete_steps, hosts_in, saved_by
 
@@ -46,8 +46,7 @@ def cause_of(error: BaseException) -> BaseException:
 def exit_code_of(run_end: RunEnd) -> int:
     """Return the exit code of a run that has ended by a failure, a signal or its goal."""
     cause = None if run_end.failure is None else cause_of(run_end.failure)
-    is_unsaved = run_end.unsaved is not None
-    if is_unsaved and (cause is None or isinstance(cause, MovedError)):
+    if isinstance(cause, GoneError) or (cause is None and run_end.unsaved is not None):
         return EXIT_UNSAVED
     if run_end.is_interrupted and (cause is None or isinstance(cause, StuckError)):
         return EXIT_SIGNAL_BASE + (run_end.signal or run_end.received or 0)
@@ -98,6 +97,11 @@ def describe_failure(
 ) -> str:
     """Return the last line on stderr of a run that failed: what, where, and what is saved."""
     cause = cause_of(error)
+    if isinstance(cause, GoneError):
+        return (
+            f"sebulba: {escaped(str(cause))}. Nothing could be saved. If the directory was moved,"
+            " resume its run with the new --run-dir and --resume latest."
+        )
     # JAX adds notes too.
     notes = [each for each in getattr(cause, "__notes__", ()) if each.startswith(PLACE)]
     where = f" – {notes[-1]}" if notes else "."

@@ -54,15 +54,13 @@ from sebulba.run.outputs import Outputs, open_outputs
 from sebulba.run.supervision import StuckError, start_daemon
 from sebulba.run.warm_start import with_exact_source
 from sebulba.storage.checkpoints.restore import CheckpointError
-from sebulba.storage.lock import MovedError, RunDirectoryError, RunLock, TakenOverError
+from sebulba.storage.lock import RunDirectoryError, RunLock
 from sebulba.storage.metrics.console import Console, Display
 from sebulba.storage.metrics.files import write_json
 from sebulba.storage.metrics.summary import write_summary
 from sebulba.storage.run_dir import (
-    CHECKPOINTS,
     NON_FINITE,
     directory_of_host,
-    recover_run_dir,
     resume_command,
 )
 
@@ -113,7 +111,7 @@ class EndedRun:
     """A run that has ended: saved, its files closed, its lock given back."""
 
     config: Config  # with the complete path of the run directory
-    path: pathlib.Path  # of the run directory, which may have been moved during the run
+    path: pathlib.Path  # the run directory
     run_end: RunEnd
     ring: Ring | None  # None: it failed before there was one
 
@@ -251,7 +249,7 @@ def _run(
     finally:
         threads_have_ended = not isinstance(run_end.failure, StuckError)
         if outputs is not None:
-            path = _find_run_dir(config, path, lock, outputs, run_end, console)
+            _verify_lock(lock, run_end)
             failure = outputs.close(run_end, threads_have_ended=threads_have_ended)
             run_end.failure = run_end.failure or failure or callbacks.finish(run_end)
         if ring is not None and threads_have_ended:
@@ -260,41 +258,24 @@ def _run(
     if isinstance(run_end.failure, NonFiniteError):
         _write_non_finite(run_end.failure, path, console)
     if ring is not None and outputs is not None:
-        _summarize(ring, path, console)
+        _summarize(ring, path, lock, console)
     return EndedRun(config=config, path=path, run_end=run_end, ring=ring)
 
 
-def _find_run_dir(
-    config: Config,
-    path: pathlib.Path,
-    lock: RunLock,
-    outputs: Outputs,
-    run_end: RunEnd,
-    console: Display,
-) -> pathlib.Path:
-    """Return where the run can be saved: its directory, also if that was moved or removed."""
+def _verify_lock(lock: RunLock, run_end: RunEnd) -> None:
+    """Let a run fail whose directory is gone or another run's."""
     try:
         lock.verify()
-    except TakenOverError as error:
+    except RunDirectoryError as error:
         run_end.failure = run_end.failure or error
-    except MovedError as error:
-        place = recover_run_dir(path, lock, config)
-        if run_end.failure is None:
-            console.message(str(error))
-        if place is not None:
-            with contextlib.suppress(OSError):
-                outputs.autosave.save_to(directory_of_host(place) / CHECKPOINTS)
-                return place
-    return path
 
 
-def _summarize(ring: Ring, path: pathlib.Path, console: Display) -> None:
+def _summarize(ring: Ring, path: pathlib.Path, lock: RunLock, console: Display) -> None:
     summary = summarize(ring, resume_command=resume_command(path))
     try:
-        if isinstance(ring.run_end.failure, TakenOverError):
-            raise PermissionError("it is another run's")
+        lock.raise_if_lost()
         write_summary(directory_of_host(path) / "summary.json", summary)
-    except OSError as error:
+    except (OSError, RunDirectoryError) as error:
         console.message(f"summary: not written: {error}")
     line = describe_summary(summary, path)
     is_interrupted = summary["status"] == "interrupted"

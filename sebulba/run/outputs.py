@@ -123,7 +123,7 @@ def open_outputs(
     fan_out = MetricsFanOut(
         _writers(config, path, on_message, resume_env_steps=env_steps),
         on_warning=on_message,
-        check=lock.check_owner,
+        check=lock.check,
     )
     return Outputs(
         fan_out=fan_out,

@@ -20,13 +20,14 @@ from collections.abc import Callable
 from sebulba.errors import ConfigError
 
 LOCK = "run.lock"
-_CONFIG = "config.yaml"
 
 _HEARTBEAT_S = 1.0
 # Many beats: the owner's machine may be slow, and its file system may cache time stamps.
 _WATCHED_BEATS = 20
 # Older knowledge is checked again before anything is written: the process may have been paused.
 _FRESH_S = 3.0
+# Far longer than another process puts the lock aside for; see `_remove`.
+_ASIDE_S = 0.1
 
 
 class RunDirectoryError(RuntimeError):
@@ -37,8 +38,8 @@ class TakenOverError(RunDirectoryError):
     """Another process writes to the run directory; nothing more may be saved there."""
 
 
-class MovedError(RunDirectoryError):
-    """The run directory was moved or removed."""
+class GoneError(RunDirectoryError):
+    """The run directory, or its lock, was moved or removed during the run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,21 +88,17 @@ class RunLock:
 
     def __init__(self, directory: pathlib.Path, owner: _Owner):
         """Begin to hold a lock that `take_lock` has created."""
-        self.directory = directory
+        self._path = directory / LOCK
         self._content = _content(owner)
         self._verified_at = _now()
         self._loss: RunDirectoryError | None = None
         self._mutex = threading.Lock()
         self._is_released = threading.Event()
         self._thread: threading.Thread | None = None
-        self._missing_since: float | None = None
-        self._is_of_run = False  # whether there is a config that must stay
         self._fd = os.open(self._path, os.O_RDONLY)
-        self._inode = directory.stat().st_ino
 
     def keep(self, start_thread: Callable[[Callable[[], None], str], threading.Thread]) -> None:
         """Start the thread that shows other machines that this process is alive."""
-        self._is_of_run = (self.directory / _CONFIG).exists()
         self._thread = start_thread(self._beat, "run lock")
 
     def check(self) -> None:
@@ -123,38 +120,10 @@ class RunLock:
         if self._loss is not None:
             raise self._loss
 
-    def check_owner(self) -> None:
-        """As `check`, for files that are open: these move with their directory."""
-        with contextlib.suppress(MovedError):
-            self.check()
-
     def verify(self) -> None:
         """As `check`, but look at the disk in any case."""
         self._verify()
         self.raise_if_lost()
-
-    def recover(self) -> bool:
-        """Follow a directory that was moved, or create a removed one; return whether it worked."""
-        with self._mutex, contextlib.suppress(OSError):
-            place = self.moved_to()
-            if place is None:
-                self.directory.mkdir(parents=True, exist_ok=True)
-                if not _create(self._path, self._content):
-                    return False
-                self._reopen()
-            self.directory = place or self.directory
-            self._inode = self.directory.stat().st_ino
-            self._loss, self._verified_at = None, _now()
-            return True
-        return False
-
-    def moved_to(self) -> pathlib.Path | None:
-        """Return where the directory is now; None: it was removed."""
-        with contextlib.suppress(OSError):
-            path = pathlib.Path(os.readlink(f"/proc/self/fd/{self._fd}"))
-            if path.name == LOCK and path.read_bytes() == self._content:
-                return path.parent
-        return None
 
     def release(self) -> None:
         """Give the directory back; may be called twice."""
@@ -167,10 +136,6 @@ class RunLock:
             if self._path.read_bytes() == self._content:
                 self._path.unlink()
         os.close(self._fd)
-
-    @property
-    def _path(self) -> pathlib.Path:
-        return self.directory / LOCK
 
     def _beat(self) -> None:
         while not self._is_released.wait(_HEARTBEAT_S):
@@ -185,51 +150,25 @@ class RunLock:
                 # By descriptor: the path may be another owner's by now.
                 with contextlib.suppress(OSError):
                     os.utime(self._fd)
-                content = self._path.read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
-                # Not at once: what removes the lock may be about to remove the directory.
-                self._missing_since = self._missing_since or _now()
-                if self._is_there() and _now() - self._missing_since < _HEARTBEAT_S:
-                    return
-                self._loss = self._restore()
+                content = self._read_twice()
             except OSError:
                 return  # The file system fails, which says nothing about the lock.
-            else:
-                if content != self._content:
-                    self._loss = _taken_over(self._path, content)
-            self._missing_since, self._verified_at = None, _now()
+            if content is None:
+                self._loss = GoneError(
+                    f"the run directory {self._path.parent} is gone: it, or its {LOCK}, was moved"
+                    " or removed during the run"
+                )
+            elif content != self._content:
+                self._loss = _taken_over(self._path, content)
+            self._verified_at = _now()
 
-    def _is_there(self) -> bool:
-        try:
-            has_config = not self._is_of_run or (self.directory / _CONFIG).exists()
-            return has_config and self.directory.stat().st_ino == self._inode
-        except OSError:
-            return False
-
-    def _restore(self) -> RunDirectoryError | None:
-        """Put a lock back that was removed by hand, or return why that is impossible."""
-        if not self._is_there():
-            place = self.moved_to()
-            how = "removed" if place is None else f"moved to {place}"
-            return MovedError(f"the run directory {self.directory} was {how} during the run")
-        if _now() - self._verified_at > _WATCHED_BEATS * _HEARTBEAT_S / 2:
-            # Another process may have come and gone meanwhile.
-            return TakenOverError(
-                f"the lock {self._path} was removed while this process was paused; another may have"
-                " written to the run directory, so nothing more is saved"
-            )
-        with contextlib.suppress(OSError):
-            _create(self._path, self._content)
-            content = self._path.read_bytes()
-            if content != self._content:
-                return _taken_over(self._path, content)
-            self._reopen()
+    def _read_twice(self) -> bytes | None:
+        """Return the lock's content; None: there is no lock, and not for a moment only."""
+        for _ in range(2):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                return self._path.read_bytes()
+            time.sleep(_ASIDE_S)
         return None
-
-    def _reopen(self) -> None:
-        fd = os.open(self._path, os.O_RDONLY)
-        os.dup2(fd, self._fd, inheritable=False)
-        os.close(fd)
 
 
 def take_lock(directory: pathlib.Path, *, on_message: Callable[[str], None]) -> RunLock:

@@ -123,28 +123,6 @@ def open_run_dir(
     return path, lock
 
 
-def recover_run_dir(path: pathlib.Path, lock: RunLock, config: Config) -> pathlib.Path | None:
-    """Find a directory that was moved during the run, or create a removed one again.
-
-    Returns:
-        The run's directory; None: nothing can be saved.
-    """
-    is_first = jax.process_index() == 0
-    is_removed = lock.moved_to() is None
-    if is_removed and is_first and (path / CONFIG).exists():
-        return None  # another run's
-    if not lock.recover():
-        return None
-    if not is_removed:
-        return lock.directory if is_first else lock.directory.parents[1]
-    try:
-        if is_first:
-            _write_start(path, dataclasses.replace(config, resume=None))
-    except OSError:
-        return None
-    return path
-
-
 def directory_of_host(path: pathlib.Path, number: int | None = None) -> pathlib.Path:
     """Return the directory of a host's own files; for the first host it is `path`.
 

@@ -167,13 +167,11 @@ def make_read_only(run, victim):
 
 
 def move(run, victim):
-    """Move the run directory; it comes back if the run did not follow it."""
+    """Move the run directory until the run has ended."""
     away = run.disk / "away"
 
     def settle():
-        if any(str(away) in line for line in run.starts[-1].last_lines()):
-            run.path = away
-        elif away.exists() and not run.steps():
+        if away.exists():
             shutil.rmtree(run.path, ignore_errors=True)
             away.rename(run.path)
 
@@ -324,8 +322,8 @@ KINDS = {
     "inodes-used-up": Kind(live(fill), (UNSAVED,), disk=INODES),
     "resumed-on-a-full-disk": Kind(resume_on_a_full_disk, (2, FAILED, UNSAVED), disk=DISK),
     "read-only": Kind(live(make_read_only), (UNSAVED,), disk=DISK),
-    "run-directory-moved": Kind(live(move), (FAILED, UNSAVED)),
-    "run-directory-removed": Kind(live(remove), (FAILED, UNSAVED), loses_files=True),
+    "run-directory-moved": Kind(live(move), (UNSAVED,)),
+    "run-directory-removed": Kind(live(remove), (UNSAVED,), loses_files=True),
     "checkpoints-removed": Kind(live(remove_checkpoints), (UNSAVED,), loses_files=True),
     "second-writer": Kind(second_writer, (2,), **ALONE),
     "file-size-limit": Kind(live(limit_file_size), (FAILED, UNSAVED), **SILENT),

@@ -104,16 +104,12 @@ class Checkpointer:
         self._check = check
         self.keep_also: Callable[[], int | None] = lambda: None  # a step
         self.last_saved = 0  # or resumed from; written by the thread that saves
-        self.use(pathlib.Path(directory))
+        self.directory = pathlib.Path(directory).resolve()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        _remove_temporary(self.directory)
         self._thread: threading.Thread | None = None
         # Set by the writing thread, read after it has ended.
         self._failure: SaveError | None = None
-
-    def use(self, directory: pathlib.Path) -> None:
-        """Save to this directory from now on; no save may be running."""
-        self.directory = directory.resolve()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        _remove_temporary(self.directory)
 
     def has(self, step: int) -> bool:
         """Return whether a step is on the disk."""
