@@ -2,14 +2,22 @@
 
 from collections.abc import Callable
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
-from sebulba.tools.plan.measuring import random_actions
 from sebulba.types import EnvStep, Networks, PyTree
+
+
+def random_actions(environment: Environment, count: int) -> list[np.ndarray]:
+    """Sample `count` batches of actions, `[B, ...]` each."""
+    space = gymnasium.vector.utils.batch_space(environment.spec.action_space, environment.num_envs)
+    space.seed(0)
+    dtype = environment.spec.action_space.dtype
+    return [np.asarray(space.sample(), dtype) for _ in range(count)]
 
 
 def step_alone(environment: Environment, num_rows: int) -> Callable[[], int]:

@@ -21,7 +21,6 @@ COMMANDS = {
     "configs": "list the configs that come with Sebulba, or copy one",
     "envs": "list environment suites and IDs",
     "check": "check that an agent and an environment work together",
-    "plan": "measure the components of a run and propose settings",
     "rerun": "repeat an update or a learner cycle of a run, to debug it",
     "launch": "run several hosts as processes on this machine",
 }

@@ -15,7 +15,7 @@ SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setup
 # Packages from the bottom up, those inside of others apart.
 LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
 CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "process"]
-DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch", "configs"]
+DOORS = ["train", "evaluate", "check", "plot", "report", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 

@@ -10,7 +10,7 @@ import sebulba
 
 ROOT = pathlib.Path(sebulba.__file__).parent
 # These speak to somebody who has typed flags.
-COMMAND_LINES = ("tools", "hosts", "config/flags.py", "config/loading.py", "launch.py", "plan.py")
+COMMAND_LINES = ("tools", "hosts", "config/flags.py", "config/loading.py", "launch.py")
 FILES = sorted(ROOT.rglob("*.py"))
 _LITERAL = re.compile(r"\{[a-z_]+[.(\[}!]")  # of an f-string that lacks its f
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from sebulba.config.loading import load_config
-from sebulba.tools.plan.measuring import for_measuring
 from tests.learning.test_learner import make_item, make_learner
 from tests.learning.test_progress import make_config
 from tests.rings import (
@@ -105,8 +104,8 @@ def test_gradients_cross_between_devices_in_their_type():
 )
 def test_an_update_sends_few_messages(name, expected):
     """Valid transitions and the buffer of gradients; PPO's moments of advantages are two more."""
-    config = load_config(name, ["--devices.learner", "[0, 1]"])
-    ring = make_ring(for_measuring(config))
+    config = load_config(name, ["--devices.learner", "[0, 1]", "--actor.threads-per-device", "1"])
+    ring = make_ring(config)
     program = jax.jit(update_step(ring.learner)).lower(ring.learner.state).compile().as_text()
     results = re.findall(r" = (.*) all-reduce\(", program)  # one array, or a tuple of arrays
     assert sum(result.count("[") for result in results) == expected
