@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.results_curve import Curves, draw
 from sebulba.config.loading import split_arguments
+from sebulba.curves import Run, read_run
 from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean
-from sebulba.tools.report.runs import Run, read_run
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs"
 _BY_HAND = pathlib.Path(__file__).with_name("results_by_hand.md")

@@ -17,7 +17,6 @@ COMMANDS = {
     "evaluate": "evaluate a trained policy, and record videos",
     "export": "export a trained policy that needs JAX and NumPy only",
     "plot": "plot learning curves of runs",
-    "report": "write an HTML report of runs",
     "configs": "list the configs that come with Sebulba, or copy one",
     "envs": "list environment suites and IDs",
     "check": "check that an agent and an environment work together",

@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-from sebulba.process import program, run_command
-from sebulba.tools.report.command import plot
+from sebulba.errors import ConfigError
+from sebulba.process import EXIT_CONFIG, program, run_command
 
 
 def main() -> None:
@@ -28,7 +28,15 @@ def main() -> None:
         help="file to write or overwrite: .png, .svg or .pdf",
     )
     arguments = parser.parse_args()
-    sys.exit(plot(arguments.run_dirs, arguments.output))
+    # Importing numpy takes time, so command line errors and --help come first.
+    from sebulba.curves import plot_runs
+
+    try:
+        plot_runs(arguments.run_dirs, arguments.output)
+    except (ConfigError, OSError) as error:
+        print(f"sebulba.plot: {error}", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    print(f"wrote {arguments.output}")
 
 
 if __name__ == "__main__":

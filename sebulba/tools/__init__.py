@@ -1,5 +1,4 @@
-"""The work of the commands check, evaluate, rerun, plot and report.
+"""The work of the commands check, evaluate, export, rerun and sweep.
 
-Each has the name of its command line at the top of `sebulba`; `report/` serves `plot` too. Imports
-every package up to `run`.
+Each has the name of its command line at the top of `sebulba`. Imports every package up to `run`.
 """

@@ -143,7 +143,7 @@ def test_train_help_mentions_seeds():
 
 
 @pytest.mark.slow
-def test_seeds_are_trained_plotted_and_reported(tmp_path):
+def test_seeds_are_trained_and_plotted(tmp_path):
     for name in ("impala_bandit", "r2d2_recall", "sac_bandit"):
         config = str(ROOT / "configs" / f"{name}.yaml")
         length = ("--run.total-env-steps", "3000", "--run.log-interval-env-steps", "500")
@@ -157,9 +157,7 @@ def test_seeds_are_trained_plotted_and_reported(tmp_path):
             assert json.loads((path / "summary.json").read_text())["status"] == "done"
             assert re.search(rf"^seed: {seed}$", (path / "config.yaml").read_text(), re.MULTILINE)
     directories = sorted(map(str, tmp_path.iterdir()))
-    for module, output in (("plot", "curves.svg"), ("report", "report.html")):
-        command = ("-m", f"sebulba.{module}", *directories, "-o", output)
-        result = run_python(*command, cwd=tmp_path, variables={"PYTHONPATH": str(ROOT)})
-        assert result.returncode == 0, result.stderr
-        assert (tmp_path / output).stat().st_size > 10_000
-    assert (tmp_path / "report.html").read_text().count("seeds 0, 1</h2>") == 3
+    command = ("-m", "sebulba.plot", *directories, "-o", "curves.svg")
+    result = run_python(*command, cwd=tmp_path, variables={"PYTHONPATH": str(ROOT)})
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "curves.svg").stat().st_size > 10_000

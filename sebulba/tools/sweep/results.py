@@ -1,6 +1,5 @@
 """The results of a sweep: a table of its settings, a plot, and `sweep.json`."""
 
-import importlib.util
 import sys
 from typing import Any
 
@@ -8,10 +7,10 @@ import numpy as np
 import rich.console
 import rich.table
 
+from sebulba.curves import plot_runs
+from sebulba.errors import ConfigError
 from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean
 from sebulba.storage.metrics.files import write_json
-from sebulba.tools.report.command import plot
-from sebulba.tools.report.numbers import count, number
 from sebulba.tools.sweep.points import Point, Sweep
 from sebulba.tools.sweep.running import is_done, say, summary_of
 
@@ -26,11 +25,13 @@ def report_sweep(sweep: Sweep) -> None:
     rows = summarize_sweep(sweep)
     write_json(sweep.directory / "sweep.json", rows)
     _show(sweep, rows)
-    if importlib.util.find_spec("matplotlib") is None:
-        say("sweep.png: not written, since it needs matplotlib: pip install 'sebulba[plot]'")
-        return
-    done = [str(point.directory) for point in sweep.points if is_done(point)]
-    plot(done, str(sweep.directory / "sweep.png"))
+    picture = sweep.directory / "sweep.png"
+    try:
+        plot_runs([point.directory for point in sweep.points if is_done(point)], picture)
+    except (ConfigError, OSError) as error:
+        say(f"{picture.name}: not written: {error}")
+    else:
+        print(f"wrote {picture}")
 
 
 def summarize_sweep(sweep: Sweep) -> list[dict[str, Any]]:
@@ -77,9 +78,9 @@ def _show(sweep: Sweep, rows: list[dict[str, Any]]) -> None:
         table.add_row(
             *row["settings"].values(),
             f"{row['done']} of {len(row['seeds'])}",
-            f"{number(row['iqm'])}{interval}",
-            f"{number(min(returns))}, {number(max(returns))}" if returns else number(None),
-            count(float(np.mean(row["env_steps"])) if row["env_steps"] else None),
+            f"{_number(row['iqm'])}{interval}",
+            f"{_number(min(returns))}, {_number(max(returns))}" if returns else _number(None),
+            _count(float(np.mean(row["env_steps"])) if row["env_steps"] else None),
         )
     # A pipe has no width, and rich would wrap at 80 columns.
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
@@ -87,4 +88,15 @@ def _show(sweep: Sweep, rows: list[dict[str, Any]]) -> None:
 
 
 def _interval(low: float, high: float) -> str:
-    return f" [{number(low)}, {number(high)}]"
+    return f" [{_number(low)}, {_number(high)}]"
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _number(value: float | None) -> str:
+    """Format a number with four significant digits, or all digits before the point."""
+    if value is None:
+        return "–"
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""`python -m sebulba.plot` and `python -m sebulba.report`."""
+"""`python -m sebulba.plot`."""
 
 import importlib.util
 import re
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.tools.report.directories import make_run
+from tests.run_directories import make_run
 
 
 def call(module, *arguments, monkeypatch):
@@ -33,24 +33,13 @@ def test_plot_writes_the_format_of_the_suffix(tmp_path, monkeypatch, capsys, suf
     assert capsys.readouterr().out == f"wrote {output}\n"
 
 
-def test_report_goes_into_the_directory_of_the_runs(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib")
-    for seed in (0, 1):
-        make_run(tmp_path / "runs" / f"seed-{seed}", seed=seed)
-    assert call("sebulba.report", tmp_path / "runs", monkeypatch=monkeypatch) == 0
-    output = tmp_path / "runs" / "report.html"
-    assert capsys.readouterr().out == f"wrote {output}\n"
-    assert "seeds 0, 1" in output.read_text()
-
-
-@pytest.mark.parametrize("module", ["sebulba.plot", "sebulba.report"])
-def test_a_directory_without_a_run_exits_2_with_its_name(tmp_path, monkeypatch, capsys, module):
+def test_a_directory_without_a_run_exits_2_with_its_name(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     path = make_run(tmp_path / "run")
     (path / "metrics.jsonl").unlink()
-    assert call(module, path, "-o", tmp_path / "x.svg", monkeypatch=monkeypatch) == 2
+    assert call("sebulba.plot", path, "-o", tmp_path / "x.svg", monkeypatch=monkeypatch) == 2
     assert capsys.readouterr().err == (
-        f"{module}: {path}: expected a run directory with a metrics.jsonl, got none\n"
+        f"sebulba.plot: {path}: expected a run directory with a metrics.jsonl, got none\n"
     )
 
 
@@ -60,8 +49,7 @@ def test_plot_of_an_unknown_format_exits_2(tmp_path, monkeypatch, capsys):
     assert "expected a file ending in .png, .svg, .pdf" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["sebulba.plot", "sebulba.report"])
-def test_without_matplotlib_the_install_command_is_printed(tmp_path, monkeypatch, capsys, module):
+def test_without_matplotlib_the_install_command_is_printed(tmp_path, monkeypatch, capsys):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -69,11 +57,11 @@ def test_without_matplotlib_the_install_command_is_printed(tmp_path, monkeypatch
         lambda name, *rest: None if name == "matplotlib" else find_spec(name, *rest),
     )
     path = make_run(tmp_path / "run")
-    assert call(module, path, "-o", tmp_path / "x.svg", monkeypatch=monkeypatch) == 2
+    assert call("sebulba.plot", path, "-o", tmp_path / "x.svg", monkeypatch=monkeypatch) == 2
     assert capsys.readouterr().err.endswith("pip install 'sebulba[plot]'\n")
 
 
-@pytest.mark.parametrize("module", ["sebulba.plot", "sebulba.report", "sebulba.envs"])
+@pytest.mark.parametrize("module", ["sebulba.plot", "sebulba.envs"])
 def test_help_imports_neither_jax_nor_matplotlib(module):
     command = [sys.executable, "-X", "importtime", "-m", module, "--help"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
