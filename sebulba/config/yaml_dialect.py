@@ -4,8 +4,8 @@ PyYAML implements YAML 1.1, which reads 1e-4 as a string, 010 as eight, 1:30 as 
 false and 2024-01-01 as a date. Here 1e-4 is a number and the others are strings. Underscores
 between digits stay allowed. Documents written by `dump` mean the same in both versions.
 
-A document is plain data of limited size. It has no tags, so no scalar can contradict its type, and
-no alias to itself, so its tree is finite. Every error is a `yaml.MarkedYAMLError`.
+A document is plain data. It has no tags, so no scalar can contradict its type, and no alias to
+itself, so its tree is finite. Every error is a `yaml.MarkedYAMLError`.
 """
 
 import dataclasses
@@ -15,11 +15,8 @@ from typing import Any
 import yaml
 
 MAX_BYTES = 256 * 1024
-# PyYAML composes some 60,000 nodes a second, and recurses for each level.
-_MAX_NODES = 10_000
-_MAX_DEPTH = 32
-_MAX_DIGITS = 100  # `int` refuses more than 4,300, and takes quadratic time
 _MAX_INLINE = 200  # characters
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 _PLAIN_SCALARS = {  # tag: its pattern, and the characters that a match begins with
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -35,39 +32,28 @@ _PLAIN_SCALARS = {  # tag: its pattern, and the characters that a match begins w
 
 
 class Loader(yaml.SafeLoader):
-    """Load plain data of limited size only, and reject duplicate keys."""
+    """Load plain data only, and reject duplicate keys."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012
 
     def __init__(self, text: str):
         super().__init__(text)
-        self._num_nodes = 0  # as if aliases were written out
-        self._depth = 0
-        self._sizes: dict[yaml.Node, int] = {}  # nodes below each complete collection, and itself
+        self._complete: set[yaml.Node] = set()
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        """Compose one node, within the limits of a document."""
+        """Compose one node; reject tags and aliases to what is not complete yet."""
         event = self.peek_event()
         mark = event.start_mark
         if getattr(event, "tag", None) not in (None, "!"):
             raise _error(f"tags are not supported, got {event.tag}; write the value alone", mark)
-        before = self._num_nodes
-        self._num_nodes += 1
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise _error(f"expected at most {_MAX_DEPTH} levels", mark)
         node = super().compose_node(parent, index)
         assert node is not None
-        self._depth -= 1
-        if isinstance(event, yaml.AliasEvent):
-            if node not in self._sizes:
-                raise _error(f"*{event.anchor}: the alias is part of what it stands for", mark)
-            self._num_nodes += self._sizes[node]
-        if self._num_nodes > _MAX_NODES:
-            raise _error(f"expected at most {_MAX_NODES:,} values", mark)
-        self._sizes.setdefault(node, self._num_nodes - before)
-        if isinstance(node, yaml.ScalarNode):
-            _check_scalar(node)
+        if isinstance(event, yaml.AliasEvent) and node not in self._complete:
+            raise _error(f"*{event.anchor}: the alias is part of what it stands for", mark)
+        self._complete.add(node)
+        # No path may contain them, and no file in UTF-8 a surrogate.
+        if isinstance(node, yaml.ScalarNode) and _NO_TEXT.search(node.value):
+            raise _error("expected no NUL and no surrogates in a string", node.start_mark)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
@@ -94,15 +80,6 @@ _Dumper.add_representer(
         "tag:yaml.org,2002:seq", items, flow_style=True
     ),
 )
-
-
-def _check_scalar(node: yaml.ScalarNode) -> None:
-    if node.tag.endswith(":int") and len(node.value) > _MAX_DIGITS:
-        problem = f"expected at most {_MAX_DIGITS} digits, got {len(node.value)}"
-        raise _error(problem, node.start_mark)
-    # No path may contain them, and no file in UTF-8 a surrogate.
-    if "\0" in node.value or any("\ud800" <= each <= "\udfff" for each in node.value):
-        raise _error("expected no NUL and no surrogates in a string", node.start_mark)
 
 
 def _error(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
@@ -138,8 +115,8 @@ def compose(text: str) -> yaml.Node | None:
         raise _error(f"unacceptable character #x{error.character:04x}", mark) from None
     try:
         return loader.get_single_node()
-    # PyYAML lets errors of `chr` and `int` through, of the escape "\UFFFFFFFF" for one.
-    except (ValueError, OverflowError) as error:
+    # PyYAML lets errors of `chr` through, of the escape "\UFFFFFFFF", and recurses for each level.
+    except (ValueError, OverflowError, RecursionError) as error:
         raise _error(f"not valid: {error}", loader.get_mark()) from error
 
 
@@ -149,7 +126,10 @@ def construct(node: yaml.Node) -> Any:
     Raises:
         yaml.MarkedYAMLError: there is no such value.
     """
-    return Loader("").construct_document(node)
+    try:
+        return Loader("").construct_document(node)
+    except ValueError as error:  # from `int`, with more than 4,300 digits
+        raise _error(f"not valid: {error}", node.start_mark) from error
 
 
 def parse(text: str) -> Any:
@@ -176,7 +156,7 @@ def inline(value: Any) -> str:
         text = yaml.dump(
             [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=float("inf")
         )
-    except yaml.representer.RepresenterError:
+    except (yaml.representer.RepresenterError, RecursionError):
         return repr(value)
     return text.strip()[1:-1]
 
