@@ -21,20 +21,6 @@ from sebulba.errors import ConfigError, did_you_mean
 
 __all__ = ["ConfigError", "load_config", "to_yaml"]
 
-_REMOVED = {
-    "learner.max_policy_lag": "it is learner.policy_lag now, which is exact and not a bound",
-    "agent.learning_rate_decay": "set agent.learning_rate: {schedule: linear, start: RATE, end: 0}",
-    "agent.torso": "it is agent.network now, and may also be module:Name",
-    "agent.clip_decay": "set agent.clip: {schedule: linear, start: CLIP, end: 0}",
-    **dict.fromkeys(
-        ("agent.epsilon_start", "agent.epsilon_end", "agent.epsilon_decay_env_steps"),
-        "set agent.epsilon: {schedule: linear, start: 1, end: 0.05, env_steps: 10_000}",
-    ),
-    "run.record_schedule": "a run with learner.policy_lag is repeatable without a record",
-    "run.replay_schedule": "a run with learner.policy_lag is repeatable without a record",
-}
-"""Keys of earlier versions, and what to set instead."""
-
 
 def load_config(
     name_or_path: str | os.PathLike[str] | None,
@@ -219,8 +205,6 @@ def _coerce(
 
 
 def _nearest_keys(key: str, annotations: dict[str, Any]) -> str:
-    if key in _REMOVED:
-        return f"; {_REMOVED[key]}"
     section, _, name = key.rpartition(".")
     elsewhere = [known for known in annotations if known.rpartition(".")[2] == name]
     if elsewhere:
