@@ -16,7 +16,7 @@ from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
 from sebulba.config.coercion import coerce, coerce_text
 from sebulba.config.file import SECTIONS, WORDS, Setting, read_config_file
 from sebulba.config.shipped import find_config
-from sebulba.config.validation import problems, value_of
+from sebulba.config.validation import problems
 from sebulba.errors import ConfigError, did_you_mean
 
 __all__ = ["ConfigError", "load_config", "to_yaml"]
@@ -67,17 +67,6 @@ def load_config(
 def to_yaml(config: Config) -> str:
     """Return `config` as YAML with every key; `load_config` reads it back as an equal `Config`."""
     return yaml_dialect.dump(dataclasses.asdict(config))
-
-
-def default_settings(agent_name: str) -> dict[str, Any]:
-    """Return the default of every dotted key of a config with this agent.
-
-    Raises:
-        ConfigError: there is no such agent, or it has settings without a default.
-    """
-    agent_class = agent_config_class(agent_name)
-    config = _build(agent_class, {}, source=agent_name)
-    return {key: value_of(config, key) for key in schema(agent_class)}
 
 
 def sections(agent_class: type) -> dict[str, type]:
