@@ -7,7 +7,7 @@ Pong has DQN's network, 64 environments per thread and 20 steps per cycle. All v
 checked to give the same trajectories. For comparison: the environment alone, the inference alone
 (stepped: a jitted act per vector step; fused: a jitted scan), their serial limit
 1 / (1/environment + 1/inference), and for fused cycles a jitted loop of both that stores no rows.
-The loops of `benchmarks.bookkeeping` run in one thread.
+The naive loop of `benchmarks.eager_cycle` runs in one thread.
 """
 
 import concurrent.futures
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from benchmarks import alone, harness
-from benchmarks.bookkeeping import BOOKKEEPING, LoopCycle
+from benchmarks.eager_cycle import EagerCycle
 from benchmarks.harness import Result, Series
 from benchmarks.policy_gradient import PolicyGradient, PolicyGradientConfig
 from sebulba.acting.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
@@ -42,7 +42,7 @@ class Workload:
     num_envs: int = 16  # per thread
     length: int = 100  # T
     num_cycles: int = 20
-    has_loops: bool = True  # also measure the loops of `benchmarks.bookkeeping`
+    has_eager: bool = True  # also measure `benchmarks.eager_cycle`
 
 
 def _pong(env: EnvConfig) -> Workload:
@@ -52,7 +52,7 @@ def _pong(env: EnvConfig) -> Workload:
         num_envs=64,
         length=20,
         num_cycles=2,
-        has_loops=False,
+        has_eager=False,
     )
 
 
@@ -100,8 +100,8 @@ class Bench:
             self.agent.init_networks(jax.random.key(0)), self.device
         )
         self.functions = StepFunctions(self.agent, device=self.device)
-        self.loops = BOOKKEEPING if workload.has_loops else ()
         self.cycles = ("stepped", "fused") if self.fusible else ("stepped",)
+        self.variants = ("eager", *self.cycles) if workload.has_eager else self.cycles
 
     def make_environment(self, seed: int) -> Environment:
         """Make a batch of environments."""
@@ -122,10 +122,8 @@ class Bench:
             device=self.device,
             tracker=EpisodeTracker(),
         )
-        if variant in BOOKKEEPING:
-            return LoopCycle(
-                agent, environment, bookkeeping=variant, trajectory_length=self.length
-            ), carry
+        if variant == "eager":
+            return EagerCycle(agent, environment, trajectory_length=self.length), carry
         shared = {
             "allocate": BufferAllocator(
                 agent, networks, carry, trajectory_length=self.length, device=self.device
@@ -174,7 +172,7 @@ def check_identical(bench: Bench) -> None:
         AssertionError: two variants differ.
     """
     expected: list[PyTree] | None = None
-    for variant in (*bench.loops, *bench.cycles):
+    for variant in bench.variants:
         environment = bench.make_environment(0)
         cycle, carry = bench.make_cycle(variant, environment, environment.reset())
         results = []
@@ -197,7 +195,7 @@ def measure(bench: Bench, *, threads: Sequence[int], repeats: int) -> Result:
     remaining = iter(own)
     work: dict[str, Callable[[], float]] = {}
     for number in threads:
-        for variant in (*(bench.loops if number == 1 else ()), *bench.cycles):
+        for variant in bench.variants if number == 1 else bench.cycles:
             mine = [next(remaining) for _ in range(number)] if variant == "fused" else environments
             acting = Acting(bench, variant, mine[:number])
             work[_name(variant, number)] = functools.partial(acting, workload.num_cycles)
@@ -252,10 +250,10 @@ def _name(variant: str, threads: int) -> str:
 
 def _ratios(rates: Mapping[str, Series], bench: Bench, threads: Sequence[int]) -> dict[str, Series]:
     ratios = {}
-    one = {variant: rates[_name(variant, 1)] for variant in (*bench.loops, *bench.cycles)}
-    if bench.loops:
-        for variant in ("jit", "donated", *bench.cycles):
-            ratios[f"{variant} / eager bookkeeping"] = one[variant].over(one["eager"])
+    one = {variant: rates[_name(variant, 1)] for variant in bench.variants}
+    if "eager" in one:
+        for variant in bench.cycles:
+            ratios[f"{variant} / eager"] = one[variant].over(one["eager"])
     if bench.fusible:
         ratios["fused / stepped"] = one["fused"].over(one["stepped"])
         ratios["fused / bare loop"] = one["fused"].over(rates[_BARE_LOOP])

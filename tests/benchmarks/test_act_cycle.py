@@ -6,7 +6,6 @@ import jax
 import pytest
 
 from benchmarks import act_cycle
-from benchmarks.bookkeeping import LoopCycle
 from benchmarks.policy_gradient import PolicyGradientConfig
 
 
@@ -58,7 +57,7 @@ def _with_another_key(cycle, carry):
 @pytest.mark.slow
 def test_measure_has_every_variant_and_its_limits():
     result = act_cycle.measure(make_bench("zero"), threads=[2], repeats=2)
-    variants = ("eager", "jit", "donated", "stepped", "fused")
+    variants = ("eager", "stepped", "fused")
     expected = {f"{variant}, 1 thread" for variant in variants}
     expected |= {"stepped, 2 threads", "fused, 2 threads"}
     assert expected <= set(result.rates)
@@ -66,16 +65,6 @@ def test_measure_has_every_variant_and_its_limits():
     assert all(len(series.values) == 2 for series in result.rates.values())
     assert {"fused, 1 thread / serial limit", "fused, 2 threads / 1"} <= set(result.ratios)
     assert set(result.microseconds) == {"a vector step of stepped beyond its serial limit"}
-
-
-@pytest.mark.parametrize(("bookkeeping", "deleted"), [("jit", False), ("donated", True)])
-def test_only_the_donated_variant_donates_its_statistics(bookkeeping, deleted):
-    bench = make_bench("zero")
-    environment = bench.make_environment(0)
-    _, carry = bench.make_cycle("jit", environment, environment.reset())
-    cycle = LoopCycle(bench.agent, environment, bookkeeping=bookkeeping, trajectory_length=2)
-    cycle(bench.networks, carry)
-    assert carry.statistics.episode_return.is_deleted() is deleted
 
 
 def test_the_agent_has_the_documented_number_of_parameters():

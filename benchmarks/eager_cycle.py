@@ -1,38 +1,25 @@
-"""Naive act cycles, for comparison: a Python loop around a jitted `act`.
+"""A naive act cycle, for comparison: a Python loop around a jitted `act`.
 
-Each env step uploads the row, calls the jitted act, and updates the episode statistics: with a jax
-call per operation (`eager`), with one jitted call (`jit`), or with one that donates the statistics
-(`donated`). Rows go to a list, which one jitted call stacks at the end.
+Each env step uploads the row, calls the jitted act, and updates the episode statistics with a JAX
+call per operation. Rows go to a list, which one jitted call stacks at the end.
 """
-
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.acting.act_cycle import ActCarry, CycleResult
-from sebulba.acting.episodes import EpisodeStatistics, update_statistics
+from sebulba.acting.episodes import update_statistics
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
 from sebulba.envs.data_checks import is_finite
 from sebulba.types import ActorState, EnvStep, Networks, Trajectory
 
-Bookkeeping = Literal["eager", "jit", "donated"]
-BOOKKEEPING: tuple[Bookkeeping, ...] = ("eager", "jit", "donated")
 
-
-class LoopCycle:
+class EagerCycle:
     """An act cycle as a Python loop, with the bookkeeping outside the jitted act."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        environment: Environment,
-        *,
-        bookkeeping: Bookkeeping,
-        trajectory_length: int,
-    ):
+    def __init__(self, agent: Agent, environment: Environment, *, trajectory_length: int):
         self._environment = environment
         self._trajectory_length = trajectory_length
 
@@ -40,11 +27,6 @@ class LoopCycle:
             return agent.act(networks, actor_state, env_step, greedy=False)
 
         self._act = jax.jit(act, donate_argnums=1)
-        self._update = {
-            "eager": _update,
-            "jit": jax.jit(_update),
-            "donated": jax.jit(_update, donate_argnums=0),
-        }[bookkeeping]
         self._stack = jax.jit(_stack)
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
@@ -54,21 +36,13 @@ class LoopCycle:
         for _ in range(self._trajectory_length):
             env_step = jax.tree.map(jnp.array, env_step)
             action, extras, actor_state = self._act(networks, actor_state, env_step)
-            statistics, kept = self._update(statistics, env_step)
-            rows.append((env_step, action, extras, kept))
+            statistics = update_statistics(statistics, env_step)
+            rows.append((env_step, action, extras, statistics))
             env_step = self._environment.step(np.asarray(action))
         result = self._stack(rows, env_step, actor_state)
         jax.block_until_ready(result)
         carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
         return carry, result
-
-
-def _update(
-    statistics: EpisodeStatistics, env_step: EnvStep
-) -> tuple[EpisodeStatistics, EpisodeStatistics]:
-    """Return the statistics twice: for the next step, and for the trajectory."""
-    statistics = update_statistics(statistics, env_step)
-    return statistics, statistics
 
 
 def _stack(rows: list, last: EnvStep, actor_state: ActorState) -> CycleResult:
