@@ -57,10 +57,7 @@ _CURVES = (
     ("wall_time_s", "episode_return_mean", "wall time with start-up [s]", "mean episode return"),
     ("env_steps", "steps_per_second", "env steps", "env steps per second"),
 )
-_CAPTION = (
-    "Thick line: mean over seeds. Band: minimum to maximum over seeds. Both end where a seed has no"
-    " more data. Thin line: one seed."
-)
+_CAPTION = "Thick line: mean over seeds. Band: minimum to maximum. Thin line: one seed."
 _NO_DATA = "no data yet"
 _PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.2  # inches
 _GROUP_HEIGHT = 0.6  # inches, two bars
