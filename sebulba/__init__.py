@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from sebulba.config.schema import Config
     from sebulba.errors import ConfigError
     from sebulba.evaluation.policy import load_policy
-    from sebulba.run.api import Result, TrainingError, TrainingInterrupted, train
+    from sebulba.run.result import Result, TrainingError, TrainingInterrupted
     from sebulba.storage.checkpoints.restore import CheckpointError
     from sebulba.tools.evaluate.function import EvaluationResult, evaluate
+    from sebulba.train import train
 
 __version__ = "0.2.0"
 __all__ = [
@@ -35,13 +36,13 @@ _HOMES = {
     "Config": "sebulba.config.schema",
     "ConfigError": "sebulba.errors",
     "EvaluationResult": "sebulba.tools.evaluate.function",
-    "Result": "sebulba.run.api",
-    "TrainingError": "sebulba.run.api",
-    "TrainingInterrupted": "sebulba.run.api",
+    "Result": "sebulba.run.result",
+    "TrainingError": "sebulba.run.result",
+    "TrainingInterrupted": "sebulba.run.result",
     "evaluate": "sebulba.tools.evaluate.function",
     "load_config": "sebulba.config.loading",
     "load_policy": "sebulba.evaluation.policy",
-    "train": "sebulba.run.api",
+    "train": "sebulba.train",
 }
 """The module of each name above."""
 

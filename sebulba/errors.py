@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 MAX_LISTED = 40
 PLACE = "This happened in"
 """How a note on an error begins that says which part of a run it happened in."""
+ALSO = "Also:"
+"""How a note on an error begins that tells of a later error."""
 _INSTALLED = {"site-packages", "dist-packages", "sebulba_agents"}
 """Folders of code that is not the user's."""
 

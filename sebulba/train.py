@@ -1,15 +1,131 @@
-"""The command `python -m sebulba.train`; its code is in `sebulba.tools.train`."""
+"""Train an agent: the command `python -m sebulba.train CONFIG`, and the function `sebulba.train`.
 
+Imports no jax before it trains, so that `--help` and errors of the command line come at once.
+"""
+
+import os
+import pathlib
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from sebulba.process import run_command
-from sebulba.tools.train import main
+from sebulba.config import Config, flags
+from sebulba.config.naming import default_run_dir
+from sebulba.errors import ConfigError
+from sebulba.hosts import seeds
+from sebulba.hosts.children import end_with_parent
+from sebulba.process import EXIT_CONFIG, EXIT_FAILED, leave, program, run_command
+from sebulba.storage.lock import refuse_if_in_use
+
+if TYPE_CHECKING:
+    from sebulba.run.callbacks import Callback
+    from sebulba.run.result import Result
+
+_PROG = program("train")
+_DESCRIPTION = """\
+Trains the agent of a config.
+
+--seeds 0..4   train with each of these seeds (or a list: 0,3,7), one run after another, each in its
+               own process and in RUN_DIR/seed-N"""
+
+
+def train(
+    config: Config | str | os.PathLike[str],
+    *,
+    agent: Any = None,
+    environment: Any = None,
+    callbacks: "Callback | Sequence[Callback]" = (),
+    verbose: bool = False,
+) -> "Result":
+    """Train, and return what was learned.
+
+    Writes the same run directory as the command line, and can be called again in the same process.
+    In the main thread, a stop signal ends the run, which is saved; a second one ends the process.
+    Other threads receive no signals. Afterwards the handlers are as before, and no thread is left.
+
+    Args:
+        config: from `sebulba.load_config`, or what it takes: a file, or the name of a config that
+            comes with Sebulba.
+        agent: instead of `agent.name`: a class or function `(settings, run_spec) -> Agent`, or an
+            `Agent`. Its settings are `config.agent` if that is of the agent's dataclass `Config`,
+            else the defaults of that.
+        environment: instead of `env.suite` and `env.id`: a subclass of `gymnasium.Env` or a
+            function that returns one, a JAX task, or an adapter's function.
+        callbacks: functions `(event, row) -> bool | None`, called in this thread with each row of
+            metrics and each evaluation. If one returns True, the run ends.
+        verbose: show progress on stderr, as the command line does. Otherwise nothing is printed,
+            and lines of text go to the logger `sebulba` as INFO.
+
+    Raises:
+        ConfigError: the config is wrong, or does not fit the devices, the environment or the agent.
+        CheckpointError: `resume` names a checkpoint that cannot be used.
+        TrainingError: the run failed later; it can be resumed.
+        TrainingInterrupted: a signal ended the run; a `KeyboardInterrupt`.
+        Exception: what a callback raised, or what kept the run from beginning.
+    """
+    from sebulba.config.loading import load_config
+    from sebulba.config.objects import with_agent, with_environment
+    from sebulba.config.validation import validate
+    from sebulba.run import training
+    from sebulba.run.callbacks import Callbacks
+    from sebulba.run.result import error_before_start, result_of
+    from sebulba.storage.checkpoints.restore import CheckpointError
+    from sebulba.storage.metrics.console import LogDisplay
+
+    config = config if isinstance(config, Config) else load_config(config)
+    config = config if agent is None else with_agent(config, agent)
+    config = config if environment is None else with_environment(config, environment)
+    validate(config)
+    if config.distributed.effective_mode != "off":
+        raise ConfigError(
+            f"distributed.mode: expected off, got {config.distributed.effective_mode}; on several"
+            f" hosts, start `{program('train')}` on each: a failed host has to end its process"
+        )
+    try:
+        finished = training.train(
+            config,
+            display=None if verbose else LogDisplay(),
+            callbacks=[callbacks] if callable(callbacks) else callbacks,
+        )
+    except (ConfigError, CheckpointError):
+        raise
+    except Exception as error:
+        raise error_before_start(error, config) from error
+    failure = finished.end.failure
+    callers = [each for each in finished.observers if isinstance(each, Callbacks)]
+    if failure is not None and any(each.failure is failure for each in callers):
+        raise failure
+    return result_of(finished)
+
+
+def main() -> None:
+    """Parse the command line, train, and exit with the run's exit code."""
+    end_with_parent()
+    try:
+        all_seeds, argv = seeds.take_seeds(sys.argv[1:])
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    if all_seeds is not None:
+        config = flags.parse([*argv, "--seed", str(max(all_seeds))], _PROG, _DESCRIPTION)
+        run_dir = config.run_dir or default_run_dir(config)
+        sys.exit(seeds.train_seeds(argv, all_seeds, run_dir=run_dir))
+    config = flags.parse(argv, _PROG, _DESCRIPTION)
+    try:
+        # On several hosts the lock may be that of this run's first host.
+        if config.run_dir is not None and config.distributed.effective_mode == "off":
+            directory = os.path.expandvars(config.run_dir)
+            refuse_if_in_use(pathlib.Path(directory).expanduser().absolute())
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    try:
+        from sebulba.run.training import train_to_exit_code
+    except (OSError, MemoryError) as error:  # too few open files are allowed, for example
+        print(f"sebulba: {type(error).__name__}: {error} – while importing", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+    leave(train_to_exit_code(config))
+
 
 if __name__ == "__main__":
     run_command(main)
-elif __name__ == "sebulba.train":
-    # An import of this file binds its name in the package to what `sys.modules` holds in the end.
-    # There, the name is that of a function.
-    import sebulba
-
-    sys.modules[__name__] = sebulba.train  # type: ignore[assignment]

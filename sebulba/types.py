@@ -114,29 +114,3 @@ class RunSpec:
     def batch_size_per_learner_device(self) -> int:
         """Environments of all trajectories of one learner cycle on one learner device."""
         return self.num_envs_per_learner_device * self.trajectories_per_cycle
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EpisodeRecord:
-    """A finished episode's raw statistics; it may span several trajectories."""
-
-    episode_return: float
-    episode_length: int  # env steps, without reset steps
-    reduced: dict[str, float] = dataclasses.field(default_factory=dict)  # by reducer
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class TrajectoryItem:
-    """One act cycle's results on the learner devices, as an actor pushes them onto the deque."""
-
-    initial_state: ActorState  # before row 0
-    final_state: ActorState  # after row T - 1
-    trajectory: Trajectory
-    actor_id: int  # on this host
-    sequence_number: int  # 0, 1, 2 … for each actor
-    policy_version: int  # learner cycles completed when the networks were published
-    env_steps: int  # valid transitions
-    episodes: tuple[EpisodeRecord, ...]
-    episodes_cut: int = 0  # episodes interrupted by recreating their environments
-    env_restarts: int = 0  # environment faults since the actor's previous trajectory
-    resume_point: PyTree = None  # the `ActCarry` at the start of the actor's next cycle

@@ -72,7 +72,7 @@ def run_of(tmp_path_factory):
     """
     # Not for every test: this imports all of the project.
     from sebulba.config import EvaluationConfig
-    from sebulba.run import lifecycle
+    from sebulba.run import training
     from tests.evaluation.runs import tiny_config
 
     directories = {}
@@ -87,7 +87,7 @@ def run_of(tmp_path_factory):
                 path,
                 evaluation=evaluation if is_evaluated else None,
             )
-            assert lifecycle.train(config) == 0
+            assert training.train_to_exit_code(config) == 0
             directories[name] = path
         return directories[name]
 

@@ -8,57 +8,83 @@ import contextlib
 import functools
 import signal
 import time
+import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from sebulba.acting import environment_factory
-from sebulba.acting.act_cycle import BufferAllocator, init_carry
+from sebulba.acting import environments as actor_environments
+from sebulba.acting.act_cycle import Buffer, act_row, init_carry
 from sebulba.acting.actor import Actor
-from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.episode_reducers import load_reducers as load_reducers
+from sebulba.acting.episodes import EpisodeTracker
 from sebulba.acting.episodes import finished_episodes as finished_episodes
+from sebulba.acting.episodes import load_reducers as load_reducers
 from sebulba.acting.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
-from sebulba.acting.trajectory_buffer import Buffer, append_choice
 from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.mapping import shard
-from sebulba.hosts.agreement import TrajectoryReport
-from sebulba.learning.all_reduce import AllReduce, AllReduceUse
+from sebulba.devices.roles import assign_devices
+from sebulba.hosts.agreement import Agreement
 from sebulba.learning.learner import Learner
 from sebulba.learning.loops import is_slow_in_a_loop as is_slow_in_a_loop
-from sebulba.learning.non_finite import NonFiniteError as NonFiniteError
+from sebulba.learning.progress import EpisodeWindow as EpisodeWindow
 from sebulba.learning.progress import Progress
-from sebulba.learning.replicas import ReplicaError as ReplicaError
 from sebulba.learning.update import STATE_SPECS, experience_of, loss_and_gradients
+from sebulba.learning.update import NonFiniteError as NonFiniteError
+from sebulba.pytree import pytree_dataclass
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.queues import Closed, NetworksDeque, TrajectoryDeque
 from sebulba.ring.queues import SequenceError as SequenceError
+from sebulba.ring.records import ActCarry, EpisodeStatistics, Item, Unroll, UnrollInfo
 from sebulba.ring.timing import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
-from sebulba.ring.watchdog import Watchdog
-from sebulba.run import autosave, modes
-from sebulba.run.assembly import assemble
-from sebulba.run.state import resume as resume_from
-from sebulba.run.supervision import start_daemon
+from sebulba.run import autosave, running, watchdog
+from sebulba.run import make as making
+from sebulba.run.all_reduce import AllReduceProbe, AllReduceUse
+from sebulba.run.replicas import ReplicaCheck
+from sebulba.run.replicas import ReplicaError as ReplicaError
+from sebulba.run.resume import resume as resume_from
+from sebulba.run.ring import Observer
+from sebulba.run.rows import MetricsRows
+from sebulba.run.running import run
+from sebulba.run.threads import start_daemon
+from sebulba.run.warm_start import InitialNetworks
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
-from sebulba.types import TrajectoryItem
+from sebulba.storage.metrics.writers import MetricsFanOut
+from sebulba.types import ActorState, Trajectory
 
 # Rings
 
 
 def make_ring(config, *, devices=None, on_warning=print):
     """Return the ring of a config, which has not run; `close` it in the end."""
-    return assemble(config, write_row=lambda row: None, devices=devices, on_warning=on_warning)
+    return making.make_ring(
+        config,
+        devices=None if devices is None else assign_devices(config.devices, devices),
+        begin_with=InitialNetworks(config),
+        on_warning=on_warning,
+    )
 
 
 def close(ring):
     """Close a ring's deques and environments; no thread may be in one of them."""
     ring.close()
-    ring.close_environments()
+    for actor in ring.actors:
+        actor.environments.close()
 
 
-def run_ring(ring, *, mode="threads", on_cycle=lambda infos: None):
+class _Cycles(Observer):
+    """Calls a function with the infos of each report."""
+
+    def __init__(self, call):
+        self._call = call
+
+    def on_cycle(self, report):
+        self._call(report.infos)
+
+
+def run_ring(ring, *, mode="threads", on_cycle=lambda infos: None, interval=None):
     """Run a ring to its end and close it; return its rows of metrics.
 
     Args:
@@ -67,13 +93,50 @@ def run_ring(ring, *, mode="threads", on_cycle=lambda infos: None):
         on_cycle: called after each learner cycle, in the learner's thread, with what is known of
             each of its trajectories: `actor_id`, `sequence_number`, `policy_version`, `env_steps`,
             `episodes`, `episodes_cut`, `env_restarts`.
+        interval: env steps between two rows of metrics; None: as the ring's config says.
     """
-    rows = []
+    observer, rows = rows_observer(ring, interval=interval)
     try:
-        _run(ring, rows, mode=mode, on_cycle=on_cycle)
+        run(
+            ring,
+            mode=mode,
+            observers=[observer, *_checks(ring), _Cycles(on_cycle)],
+            boundaries=[_interval(ring, interval)],
+        )
     finally:
         close(ring)
     return rows
+
+
+def rows_observer(ring, *, interval=None):
+    """Return what makes a ring's rows of metrics, and the list that receives them."""
+    rows = []
+    observer = MetricsRows(
+        ring,
+        interval_env_steps=_interval(ring, interval),
+        reducers=tuple(ring.progress._config.episode_reducers),
+        all_reduce=_probe(ring),
+        files=MetricsFanOut([], print),
+        listeners=[rows.append],
+    )
+    return observer, rows
+
+
+def _interval(ring, interval):
+    return interval or ring.progress._config.log_interval_env_steps
+
+
+def _probe(ring):
+    learner = ring.learner
+    return AllReduceProbe(
+        learner,
+        dtype=learner.device_update.gradients,
+        is_lock_step=ring.schedule.policy_lag == 0,
+    )
+
+
+def _checks(ring):
+    return [ReplicaCheck(ring.learner)]
 
 
 def run_config(config, directory=None, *, which=None, stop_at_cycle=None, warnings=None):
@@ -89,40 +152,49 @@ def run_config(config, directory=None, *, which=None, stop_at_cycle=None, warnin
     Returns:
         The ring, its rows of metrics, and what it was resumed from.
     """
-    rows = []
     ring = make_ring(config)
     resumed = None if which is None else resume(ring, directory, which)
+    observer, rows = rows_observer(ring)
+    if resumed is not None:
+        observer.restore(resumed.row)
+    probe = _probe(ring)
+    observer._all_reduce = AllReduceUse(probe, ring.progress)
+    observer._all_reduce_of_run = AllReduceUse(probe, ring.progress)
+    observers = [observer, *_checks(ring), probe]
     saving = None
     if directory is not None:
         saving = autosave.Autosave(
             ring,
             Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon),
+            rows=observer,
+            agreement=Agreement(ring.learner.learner_devices, end=ring.end, max_episodes=100),
             interval_s=config.checkpoint.interval_s,
+            has_fixed_resets=config.checkpoint.exact_reset_cycles is not None,
             on_warning=[].append if warnings is None else warnings.append,
         )
+        observers.append(saving)
 
-    def on_cycle(items):
-        if saving is not None:
-            saving.after_cycle(items)
+    def on_cycle(infos):
         if ring.learner.num_cycles == stop_at_cycle:
             while config.run.mode == "threads" and not _is_ahead(ring):
                 time.sleep(0.001)
             raise Closed
 
-    on_poll = {} if saving is None else {"on_poll": saving.poll}
+    observers.append(_Cycles(on_cycle))
     try:
         with contextlib.suppress(Closed):
-            _run(ring, rows, mode=config.run.mode, on_cycle=on_cycle, **on_poll)
+            run(
+                ring,
+                mode=config.run.mode,
+                observers=observers,
+                boundaries=[config.run.log_interval_env_steps],
+            )
     finally:
         if saving is not None:
-            saving.finish(threads_have_ended=True)
+            saving.close(ring.end)
         close(ring)
+    ring.all_reduce_of_run = observer.all_reduce
     return ring, rows, resumed
-
-
-def _run(ring, rows, *, mode, on_cycle, on_poll=lambda: None):
-    ring.progress._write_row = rows.append
-    modes.run(ring, mode=mode, after_cycle=on_cycle, on_poll=on_poll)
 
 
 def _is_ahead(ring):
@@ -137,12 +209,12 @@ def resume(ring, directory, which="latest"):
 
 def stop(ring):
     """Have a ring stop as a signal does."""
-    ring.run_end.signal = signal.SIGTERM
+    ring.end.signal = signal.SIGTERM
 
 
 def has_reached_goal(ring):
     """Return whether a ring has ended because of its goal."""
-    return ring.run_end.goal
+    return ring.end.goal
 
 
 def finish_episodes(ring, records):
@@ -163,7 +235,7 @@ def episode_window(ring):
 
 def all_reduce_of_run(ring):
     """Return what a ring's summary says of the all-reduces of its gradients."""
-    return ring.progress.all_reduce
+    return ring.all_reduce_of_run
 
 
 def num_taken(ring):
@@ -204,34 +276,56 @@ def act_cycle(agent, environment, networks, carry, *, fused, length, device, who
         The function `(networks, carry) -> (carry, result)`. The result has `trajectory`,
         `final_state`, `env_steps`, and `episodes`, which `finished_episodes` reads.
     """
-    common = {
-        "allocate": BufferAllocator(
-            agent, networks, carry, trajectory_length=length, device=device
-        ),
-        "clock": WallClock(),
-        "whole_episodes": whole_episodes,
-    }
-    if not fused:
-        functions = StepFunctions(agent, device=device)
-        return SteppedCycle(functions, environment, trajectory_length=length, **common)
-    traceable = environment.fused()
-    functions = FusedFunctions(agent, traceable.step, trajectory_length=length, device=device)
-    return FusedCycle(functions, traceable, **common)
+    common = {"clock": WallClock(), "whole_episodes": whole_episodes}
+    if fused:
+        traceable = environment.fused()
+        functions = FusedFunctions(agent, traceable.step, trajectory_length=length, device=device)
+        return _Cycle(FusedCycle(functions, traceable, **common))
+    functions = StepFunctions(agent, trajectory_length=length, device=device)
+    return _Cycle(SteppedCycle(functions, environment, **common))
+
+
+@pytree_dataclass
+class Acted:
+    """What an act cycle gave."""
+
+    trajectory: Trajectory
+    final_state: ActorState
+    env_steps: jax.Array
+    episodes: EpisodeStatistics
+    carry: ActCarry
+
+
+class _Cycle:
+    def __init__(self, cycle):
+        self.cycle = cycle
+
+    def __call__(self, networks, carry):
+        after, trajectory, tally = self.cycle(networks, carry)
+        acted = Acted(
+            trajectory=trajectory,
+            final_state=after.actor_state,
+            env_steps=tally.env_steps,
+            episodes=tally.episodes,
+            carry=None,
+        )
+        return after, acted
 
 
 def compilations(act_cycle):
     """Return how often each of the jitted functions that an act cycle has used was compiled."""
-    names = ["step", "finish"]
-    if isinstance(act_cycle, FusedCycle):
-        names = ["cycle"] if act_cycle._restart is None else ["act_episodes", "finish"]
-    return [getattr(act_cycle._functions, name)._cache_size() for name in names]
+    cycle, names = act_cycle.cycle, ["begin", "step", "finish"]
+    if isinstance(cycle, FusedCycle):
+        names = ["cycle"] if cycle._restart is None else ["act_episodes", "finish"]
+    return [getattr(cycle._functions, name)._cache_size() for name in names]
 
 
-def collect_buffers(act_cycle):
-    """Return a list that gets every buffer that an act cycle allocates from now on."""
-    buffers, allocate = [], act_cycle._allocate
-    act_cycle._allocate = lambda: buffers.append(allocate()) or buffers[-1]
-    return buffers
+def collect_donated(act_cycle):
+    """Return a list of what a stepped cycle begins with: its copy of the state, and its buffer."""
+    begun, functions = [], act_cycle.cycle._functions
+    begin = functions.begin
+    functions.begin = lambda *args: begun.append(begin(*args)) or begun[-1]
+    return begun
 
 
 def shared_programs(agent, *, length, device):
@@ -248,9 +342,17 @@ def append_to_rows(trajectory, num_rows, action, extras):
 
     As an act cycle writes them, in a jitted call.
     """
-    buffer = jax.jit(append_choice)(
-        Buffer(trajectory=trajectory, num_rows=jnp.int32(num_rows)), action, extras
-    )
+
+    class Agent:
+        def act(self, networks, actor_state, env_step, *, greedy):
+            return action, extras, actor_state
+
+    def append(trajectory, action, extras):
+        buffer = Buffer(trajectory=trajectory, num_rows=jnp.int32(num_rows))
+        row = jax.tree.map(lambda rows: rows[num_rows], trajectory.env_steps)
+        return act_row(Agent(), (), (), row, buffer)[2]
+
+    buffer = jax.jit(append)(trajectory, action, extras)
     return buffer.trajectory, buffer.num_rows
 
 
@@ -269,17 +371,17 @@ def follow_episodes(reducers, trajectory):
 def act(ring, actor_id=0):
     """Return the item of an actor's next act cycle, with the newest networks."""
     actor = ring.actors[actor_id]
-    return actor.run_cycle(ring.learner.networks_on(ring.actor_devices[actor_id]), 0)
+    return actor.act(ring.learner.networks_on(actor.device), 0)
 
 
 def are_fused(ring):
     """Return for each actor whether its act cycle is fused."""
-    return [isinstance(actor.act_cycle, FusedCycle) for actor in ring.actors]
+    return [isinstance(actor.environments.act_cycle, FusedCycle) for actor in ring.actors]
 
 
 def actor_devices(ring):
     """Return the device of each actor."""
-    return ring.actor_devices
+    return tuple(actor.device for actor in ring.actors)
 
 
 def actor_cycles(ring):
@@ -289,18 +391,18 @@ def actor_cycles(ring):
 
 def episodes_interrupted(ring):
     """Return the number of episodes that end because a resumed ring recreates environments."""
-    return sum(actor._boundary.num_interrupted for actor in ring.actors)
+    return sum(actor._boundary.num_interrupted for actor in ring.actors if actor._boundary)
 
 
 def wrap_act_cycle(ring, actor_id, wrap):
     """Replace an actor's act cycle by `wrap` of it."""
-    actor = ring.actors[actor_id]
-    actor.act_cycle = wrap(actor.act_cycle)
+    environments = ring.actors[actor_id].environments
+    environments.act_cycle = wrap(environments.act_cycle)
 
 
 def know_no_platform(monkeypatch):
     """Have actors find out by compiling whether any platform can step an environment."""
-    monkeypatch.setattr(environment_factory, "_PLATFORMS_OF_FUSED", ())
+    monkeypatch.setattr(actor_environments, "_PLATFORMS_OF_FUSED", ())
 
 
 # Items and deques
@@ -324,32 +426,45 @@ def placed_item(agent, learner_devices, state, trajectory, *, actor_id=0, sequen
     """
     state = agent.shard_actor_state(state, learner_devices)
     trajectory = learner_devices.split(trajectory, axis=1)
-    return _item(state, state, trajectory, actor_id, sequence_number, 0, 1)
+    placed_id = learner_devices.replicate(np.int32(actor_id))
+    return _item(state, state, trajectory, actor_id, sequence_number, 0, 1, placed_id)
 
 
 def _item(
-    initial_state, final_state, trajectory, actor_id, sequence_number, policy_version, env_steps
+    initial_state,
+    final_state,
+    trajectory,
+    actor_id,
+    sequence_number,
+    policy_version,
+    env_steps,
+    placed_id=None,
 ):
-    return TrajectoryItem(
-        initial_state=initial_state,
-        final_state=final_state,
-        trajectory=trajectory,
+    info = UnrollInfo(
         actor_id=actor_id,
         sequence_number=sequence_number,
         policy_version=policy_version,
         env_steps=env_steps,
+        num_episodes=0,
         episodes=(),
     )
+    unroll = Unroll(
+        initial_state=initial_state,
+        final_state=final_state,
+        trajectory=trajectory,
+        actor_id=placed_id,
+    )
+    return Item(unroll=unroll, info=info, carry=None)
 
 
 def trajectory_of(item):
     """Return the trajectory of an item, on the learner devices."""
-    return item.trajectory
+    return item.unroll.trajectory
 
 
 def info_of(item):
     """Return what is known of an item's trajectory; `run_ring` lists its attributes."""
-    return item
+    return item.info
 
 
 def trajectory_deque(num_actors, *, slots_per_actor=1):
@@ -364,11 +479,13 @@ def networks_deque(num_staged=1):
     return NetworksDeque(num_staged)
 
 
-def make_report(episodes, *, env_steps, policy_lag):
+def make_info(episodes, *, env_steps, policy_version=0):
     """Return what hosts tell each other of a trajectory in which these episodes finished."""
-    return TrajectoryReport(
+    return UnrollInfo(
+        actor_id=1,
+        sequence_number=4,
+        policy_version=policy_version,
         env_steps=env_steps,
-        policy_lag=policy_lag,
         num_episodes=len(episodes),
         episodes=tuple(episodes),
     )
@@ -397,9 +514,14 @@ def make_learner(agent, learner_devices, *, num_envs, seed, **settings):
     )
 
 
+def check_replicas(learner):
+    """Compare the networks of the learner's devices, as a ring's observer does."""
+    ReplicaCheck(learner).on_cycle(types.SimpleNamespace(num_cycles=learner.num_cycles))
+
+
 def update(learner, items):
     """Run a learner's next cycle; return its metrics, as `Learner` does."""
-    return learner.run_cycle(items)
+    return learner.update([item.unroll for item in items])
 
 
 def published(learner):
@@ -409,23 +531,23 @@ def published(learner):
 
 def publish(ring):
     """Give a ring's actors the learner's first networks, as `run` does before the first cycle."""
-    ring.learner.stage(ring.stagings)
+    ring.publish()
 
 
 def act_in_turn(ring):
     """Return the items of a ring's next learner cycle, acted in this thread."""
-    return modes.act_serially(ring)
+    return ring.act_in_turn()
 
 
 def learn(ring, items):
     """Run a ring's next learner cycle in this thread."""
-    modes.learn_serially(ring, items)
+    ring.learn(items)
 
 
 def update_step(learner):
     """Return one optimisation step, mapped over the learner devices: from the learner's state."""
     return shard(
-        learner.update.step,
+        learner.device_update.step,
         learner.learner_devices,
         in_specs=(STATE_SPECS,),
         out_specs=(STATE_SPECS, REPLICATED),
@@ -440,7 +562,7 @@ def mean_gradients(learner, dtype):
 
     def gradients(state):
         experience = experience_of(state)
-        return loss_and_gradients(learner.update.agent, state, experience, dtype=dtype)[2]
+        return loss_and_gradients(learner.device_update.agent, state, experience, dtype=dtype)[2]
 
     return shard(gradients, learner.learner_devices, in_specs=(STATE_SPECS,), out_specs=REPLICATED)
 
@@ -459,11 +581,17 @@ def measure_all_reduces(networks, *, num_devices=2, cycles=(1,), is_on_cpu=True,
         An object with `seconds` and `num_bytes` of one update.
     """
     devices = LearnerDevices(jax.devices()[:num_devices])
-    all_reduce = AllReduce(devices, LearnerConfig(**settings), WallClock())
-    all_reduce._is_on_cpu = is_on_cpu
+    config = LearnerConfig(**settings)
+    learner = types.SimpleNamespace(
+        learner_devices=devices,
+        clock=WallClock(),
+        state=types.SimpleNamespace(networks=devices.replicate(networks)),
+    )
+    probe = AllReduceProbe(learner, dtype=config.gradients, is_lock_step=config.policy_lag == 0)
+    probe._is_on_cpu = is_on_cpu
     for cycle in cycles:
-        all_reduce.measure(devices.replicate(networks), cycle)
-    return all_reduce
+        probe.on_cycle(types.SimpleNamespace(num_cycles=cycle))
+    return probe
 
 
 def num_measurements(all_reduce):
@@ -481,26 +609,27 @@ def all_reduce_columns(all_reduce, *, since=(0, 0), now, update_s=0.0, waited_s=
         update_s: seconds of updates between them.
         waited_s: seconds between them for which the learner waited for trajectories.
     """
-    use = AllReduceUse(all_reduce)
-    use.restart(num_cycles=since[0], num_updates=since[1])
+    progress = types.SimpleNamespace(cycles=since[0], updates=since[1])
+    use = AllReduceUse(all_reduce, progress)
     spent = all_reduce.clock.seconds
     for activity, seconds in ((UPDATE, update_s), (WAIT_FOR_TRAJECTORIES, waited_s)):
         spent[activity] = spent.get(activity, 0.0) + seconds
-    return use.columns(num_cycles=now[0], num_updates=now[1])
+    progress.cycles, progress.updates = now
+    return use.columns()
 
 
 # Runs that are disturbed, in this process
 
 
 _STEPS = {
-    "act": (Actor, "run_cycle"),
-    "update": (Learner, "run_cycle"),
-    "count": (Progress, "record"),
+    "act": (Actor, "act"),
+    "update": (Learner, "update"),
+    "count": (Progress, "count"),
     "put": (TrajectoryDeque, "put"),
     "get": (TrajectoryDeque, "get"),
     "publish": (NetworksDeque, "append"),
     "take": (NetworksDeque, "take"),
-    "copy": (autosave, "capture"),
+    "copy": (autosave, "state_of"),
 }
 
 
@@ -528,23 +657,23 @@ def before(step, call, *, setattr=setattr):
 
 def before_learning_from(call, *, setattr=setattr):
     """Have a function called with the trajectories of each learner cycle, before its updates."""
-    run_cycle = Learner.run_cycle
+    update = Learner.update
 
-    def after_call(self, items):
-        call([item.trajectory for item in items])
-        return run_cycle(self, items)
+    def after_call(self, unrolls):
+        call([unroll.trajectory for unroll in unrolls])
+        return update(self, unrolls)
 
-    setattr(Learner, "run_cycle", after_call)
+    setattr(Learner, "update", after_call)
 
 
 def set_stop_deadlines(monkeypatch, *, deadline_s=None, of_stuck_s=None):
     """Set how long a run that ends waits for its threads, and if one of them hangs; in seconds."""
     if deadline_s is not None:
-        monkeypatch.setattr(modes, "_STOP_DEADLINE_S", deadline_s)
+        monkeypatch.setattr(running, "_STOP_DEADLINE_S", deadline_s)
     if of_stuck_s is not None:
-        monkeypatch.setattr(modes, "_STOP_DEADLINE_OF_STUCK_S", of_stuck_s)
+        monkeypatch.setattr(running, "_STOP_DEADLINE_OF_HANGING_S", of_stuck_s)
 
 
 def set_watchdog_time(monkeypatch, now):
     """Have the watchdog of runs look at this clock: `() -> seconds`."""
-    monkeypatch.setattr(modes, "Watchdog", functools.partial(Watchdog, now=now))
+    monkeypatch.setattr(watchdog, "Watchdog", functools.partial(watchdog.Watchdog, now=now))

@@ -5,8 +5,9 @@ Two implementations give the same trajectories, and share the functions of this 
 - *fused* (`fused_cycle`): one jitted loop with the environment inside it;
 - *stepped* (`stepped_cycle`): one jitted call per step, for environments that only Python can step.
 
-Both donate the actor state and the trajectory buffer, and write its rows in place. Both can act
-complete episodes (`whole_episodes`).
+A cycle works on its own copy of the actor state and on a new trajectory buffer. The stepped cycle
+donates both from step to step; the fused one writes them in place inside one program. The carry
+that a cycle is given stays as it is. Both can act complete episodes (`whole_episodes`).
 """
 
 import dataclasses
@@ -18,55 +19,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.episodes import EpisodeStatistics
-from sebulba.acting.trajectory_buffer import (
-    Buffer,
-    append_choice,
-    append_env_step,
-    write_row,
-)
+from sebulba.acting.episodes import EpisodeTracker
 from sebulba.agent import Agent
 from sebulba.devices.memory_plan import stack_rows
-from sebulba.devices.xla_cpu import tree_after
+from sebulba.devices.xla_cpu import map_in_order, token_after, tree_after
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
 from sebulba.pytree import pytree_dataclass
+from sebulba.ring.records import ActCarry, EpisodeStatistics, Tally
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
-
-
-@pytree_dataclass
-class ActCarry:
-    """What one act cycle hands to the next."""
-
-    actor_state: ActorState  # before `env_step`; the only donated part
-    env_step: EnvStep  # [B], row 0 of the next cycle
-    statistics: EpisodeStatistics  # [B], up to the row before `env_step`
-    env_state: PyTree = None  # the complete environment state; None: it cannot be stored
-
-
-@pytree_dataclass
-class CycleResult:
-    """What an act cycle returns; none of it is donated or overwritten later."""
-
-    final_state: ActorState  # after row T - 1
-    trajectory: Trajectory
-    episodes: EpisodeStatistics  # [T, B], up to each of rows 0 … T - 1
-    env_steps: jax.Array  # [] int32, valid transitions
-    is_finite: jax.Array  # [] bool, of all observations and rewards
 
 
 class ActCycle(Protocol):
     """Runs act cycles of one actor."""
 
-    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        """Act `T` steps; donates `carry.actor_state`.
+    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
+        """Act `T` steps; return the carry of the next cycle, the trajectory and its tally.
+
+        All results are on the actor's device, ready, and never donated.
 
         Raises:
             EnvironmentFault: the environment failed or returned bad data. Its environments must be
                 recreated before the next cycle.
         """
         ...
+
+
+@pytree_dataclass
+class Buffer:
+    """A partly written trajectory, whose rows are written in place."""
+
+    trajectory: Trajectory
+    num_rows: jax.Array  # [] int32, written; also the token that orders the writes on a CPU
 
 
 def init_carry(
@@ -78,6 +62,7 @@ def init_carry(
     global_actor_id: int,
     device: jax.Device,
     tracker: EpisodeTracker,
+    env_state: PyTree = None,
 ) -> ActCarry:
     """Return the carry of an actor's first cycle, on the actor's device.
 
@@ -92,7 +77,25 @@ def init_carry(
     # Committed to the device, like the carry of later cycles: otherwise the second cycle would
     # compile again.
     actor_state, statistics = jit_on(device, init)(networks, jax.device_put(key, device))
-    return ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
+    return ActCarry(
+        actor_state=actor_state,
+        env_step=env_step,
+        statistics=statistics,
+        env_state=jax.device_put(env_state, device),
+    )
+
+
+def empty_buffer(
+    agent: Agent, networks: Networks, actor_state: ActorState, env_step: EnvStep, *, length: int
+) -> Buffer:
+    """Return a buffer for `length` transitions; call it within a jitted function."""
+    act = functools.partial(agent.act, greedy=False)
+    action, extras, _ = jax.eval_shape(act, networks, actor_state, env_step)
+    shapes = stack_rows(env_step, action, extras, length=length)
+    return Buffer(
+        trajectory=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
+        num_rows=jnp.int32(0),
+    )
 
 
 def act_row(
@@ -105,30 +108,45 @@ def act_row(
     greedy: bool = False,
 ) -> tuple[PyTree, ActorState, Buffer]:
     """Select actions from a row, and append the row with the actions to the buffer."""
-    buffer = append_env_step(buffer, env_step)
-    actor_state = tree_after(buffer.num_rows, actor_state)
+    trajectory, t = buffer.trajectory, buffer.num_rows
+    env_steps, t = map_in_order(write_row, t, trajectory.env_steps, env_step)
+    actor_state = tree_after(t, actor_state)
     action, extras, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
-    return action, actor_state, append_choice(buffer, action, extras)
+    t = token_after(jax.tree.leaves(action)[0], t)
+    rows = (trajectory.action, trajectory.extras)
+    (actions, every_extras), t = map_in_order(write_row, t, rows, (action, extras))
+    trajectory = Trajectory(env_steps=env_steps, action=actions, extras=every_extras)
+    return action, actor_state, Buffer(trajectory=trajectory, num_rows=t + 1)
+
+
+def write_row(rows: PyTree, row: PyTree, t: jax.Array | int) -> PyTree:
+    """Return `[R, B, ...]` rows with `row` `[B, ...]` as row `t`, written in place if donated.
+
+    Raises:
+        ValueError: the row has another shape, which `dynamic_update_index_in_dim` would accept.
+    """
+
+    def write(leaf: jax.Array, new: jax.Array) -> jax.Array:
+        if leaf.shape[1:] != jnp.shape(new):
+            raise ValueError(f"expected a row of shape {leaf.shape[1:]}, got {jnp.shape(new)}")
+        return jax.lax.dynamic_update_index_in_dim(leaf, new, t, axis=0)
+
+    return jax.tree.map(write, rows, row)
 
 
 def finish_rows(
-    buffer: Buffer,
-    actor_state: ActorState,
-    statistics: EpisodeStatistics,
-    last: EnvStep,
-    tracker: EpisodeTracker,
-) -> tuple[EpisodeStatistics, CycleResult]:
-    """Write row `T` and return the result of the cycle.
+    buffer: Buffer, statistics: EpisodeStatistics, last: EnvStep, tracker: EpisodeTracker
+) -> tuple[EpisodeStatistics, Trajectory, Tally]:
+    """Write row `T` and return the cycle's trajectory and tally.
 
     Args:
         buffer: holds rows 0 … `T - 1`.
-        actor_state: after row `T - 1`.
         statistics: `[B]`, up to the row before row 0.
         last: row `T`, `[B]`.
-        tracker: of episodes.
+        tracker: follows the episodes.
 
     Returns:
-        The statistics up to row `T - 1`, and the result.
+        The statistics up to row `T - 1`, the trajectory, and the tally.
     """
     trajectory = buffer.trajectory
     length = trajectory.env_steps.reward.shape[0] - 1
@@ -137,43 +155,12 @@ def finish_rows(
     # One scan per trajectory instead of an update in every step, which would add operations to the
     # loop that is the hot path.
     statistics, episodes = tracker.follow(statistics, trajectory)
-    return statistics, CycleResult(
-        # A copy, since the next cycle donates `actor_state` while the learner still reads this.
-        final_state=jax.tree.map(jnp.copy, actor_state),
-        trajectory=trajectory,
+    tally = Tally(
         episodes=episodes,
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
-        is_finite=is_finite(trajectory.env_steps),
+        is_finite=is_finite(env_steps),
     )
-
-
-class BufferAllocator:
-    """Allocates the trajectory buffers of act cycles on one device."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        networks: Networks,
-        carry: ActCarry,
-        *,
-        trajectory_length: int,
-        device: jax.Device,
-    ):
-        act = functools.partial(agent.act, greedy=False)
-        action, extras, _ = jax.eval_shape(act, networks, carry.actor_state, carry.env_step)
-        env_step = jax.eval_shape(lambda: carry.env_step)
-        shapes = stack_rows(env_step, action, extras, length=trajectory_length)
-
-        def allocate() -> Buffer:
-            trajectory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-            return Buffer(trajectory=trajectory, num_rows=jnp.int32(0))
-
-        self.empty = allocate  # within a jitted function
-        self._allocate = jax.jit(allocate, out_shardings=jax.sharding.SingleDeviceSharding(device))
-
-    def __call__(self) -> Buffer:
-        """Return an empty buffer: each cycle needs a new one, since the learner keeps the last."""
-        return self._allocate()
+    return statistics, trajectory, tally
 
 
 def jit_on(
@@ -204,12 +191,12 @@ def call_environment(name: str, call: Callable, *args: PyTree) -> Any:
         raise EnvironmentFault(f"{name} raised {type(error).__name__}: {error}") from error
 
 
-def check_finite(result: CycleResult) -> None:
+def check_finite(trajectory: Trajectory, tally: Tally) -> None:
     """Raise `EnvironmentDataError` unless all observations and rewards are finite."""
-    if result.is_finite:
+    if tally.is_finite:
         return
     # The flag was computed in the jitted cycle; finding the place copies the trajectory.
-    rows = jax.tree.map(np.asarray, result.trajectory.env_steps)
+    rows = jax.tree.map(np.asarray, trajectory.env_steps)
     fault = EnvironmentDataError(describe_non_finite(rows))
-    fault.env_steps = int(result.env_steps)
+    fault.env_steps = int(tally.env_steps)
     raise fault

@@ -1,43 +1,28 @@
-"""One actor: its environments, its state, and the loop that makes trajectories."""
+"""One actor: its environments, its carry, and the act cycles that make trajectories."""
 
-import dataclasses
-import itertools
+from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax.profiler import TraceAnnotation
 
-from sebulba.acting.act_cycle import ActCarry, CycleResult
-from sebulba.acting.env_reset import (
-    EnvResetPolicy,
-    LiveEnvironment,
-    StreamBoundary,
-    boundary_after,
-)
-from sebulba.acting.episodes import finished_episodes
+from sebulba.acting.environments import ActorEnvironments
+from sebulba.acting.episodes import StreamBoundary, end_episodes, finished_episodes
 from sebulba.agent import Agent
 from sebulba.agent_check import validate_sharded_state
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
-from sebulba.ring.schedule import Schedule
-from sebulba.ring.timing import (
-    COMPILE,
-    ENVIRONMENT,
-    TRANSFER,
-    WAIT_FOR_NETWORKS,
-    WAIT_FOR_QUEUE,
-    WallClock,
-)
-from sebulba.types import ActorState, Networks, TrajectoryItem
+from sebulba.ring.records import ActCarry, Item, Tally, Unroll, UnrollInfo
+from sebulba.ring.timing import COMPILE, ENVIRONMENT, TRANSFER, WallClock
+from sebulba.types import Networks, Trajectory
 
 
 class Actor:
     """Runs act cycles and places their trajectories on the learner devices.
 
-    Recreates its environments after a fault, up to the allowed number of restarts, and at fixed
-    cycles. A failed cycle is repeated; its env steps are discarded.
+    A cycle in which the environments fail is repeated in new ones, up to the allowed number of
+    restarts; its env steps are discarded.
     """
 
     def __init__(
@@ -45,190 +30,153 @@ class Actor:
         *,
         actor_id: int,
         agent: Agent,
-        live: LiveEnvironment,
-        reset_policy: EnvResetPolicy,
+        device: jax.Device,
+        environments: ActorEnvironments,
         carry: ActCarry,
         learner_devices: LearnerDevices,
         ledger: Ledger,
         clock: WallClock,
+        max_restarts: int = 0,
+        on_warning: Callable[[str], None] = print,
     ):
-        self.actor_id = actor_id
-        self.clock = clock
-        self.environment = live.environment
-        self.reset_policy = reset_policy
-        self.num_restarts = 0  # after faults, of this process
-        self._agent = agent
-        self.act_cycle = live.act_cycle
-        self._learner_devices = learner_devices
-        self._ledger = ledger
-        self._no_statistics = carry.statistics
-        self._has_transferred = False  # a trajectory, and so compiled what that needs
-        self._carry: ActCarry  # of the next cycle, which donates its actor state
-        self.resume_point: ActCarry  # a copy for checkpoints and repeated cycles, never donated
-        self.start_at(carry, num_cycles=0)
-
-    @property
-    def actor_state(self) -> ActorState:
-        """The actor state before the next cycle, which donates it."""
-        return self._carry.actor_state
-
-    def start_at(self, carry: ActCarry, *, num_cycles: int) -> None:
-        """Continue from the carry of an actor after `num_cycles` cycles."""
-        self.num_cycles = num_cycles
-        self._set_carry(carry)
-        self._boundary = StreamBoundary()  # not reported yet
-        self._restarts_of_cycle = 0
-        self._num_restarts_reported = self.num_restarts
-        # Whether row 0 of the next trajectory does not follow on the last one that was delivered.
-        self._is_stream_ended = self.reset_policy.is_due(num_cycles)
-        self._is_reset_due = self._is_stream_ended
-        self.initial_state = self._agent.shard_actor_state(
-            self.resume_point.actor_state, self._learner_devices
-        )
-
-    def end_stream(self, boundary: StreamBoundary) -> None:
-        """Have the environments recreated before the next cycle.
+        """Start at the first cycle.
 
         Args:
-            boundary: the stream's last episodes; the next trajectory reports them.
+            actor_id: number on this host.
+            agent: the algorithm.
+            device: acts.
+            environments: started.
+            carry: on the device.
+            learner_devices: receive the trajectories.
+            ledger: counts the env steps.
+            clock: the clock of the thread that calls `act`.
+            max_restarts: environment faults of the whole run after which the environments are
+                recreated; the next one is raised.
+            on_warning: takes a line of text, in the same thread.
         """
-        self._boundary = boundary
-        self._is_stream_ended = self._is_reset_due = True
+        self.actor_id = actor_id
+        self.device = device
+        self.environments = environments
+        self.clock = clock
+        self.num_restarts = 0  # after faults, of this process
+        self._agent = agent
+        self._learner_devices = learner_devices
+        self._ledger = ledger
+        self.max_restarts = max_restarts
+        self._on_warning = on_warning
+        self._no_statistics = carry.statistics
+        self._placed_id = learner_devices.replicate(np.int32(actor_id))
+        self._has_transferred = False  # a trajectory, and so compiled what that needs
+        self.start_at(carry, num_cycles=0)
 
-    def run_cycle(self, networks: Networks, policy_version: int) -> TrajectoryItem:
-        """Act one trajectory with networks on this actor's device.
+    def start_at(
+        self, carry: ActCarry, *, num_cycles: int, boundary: StreamBoundary | None = None
+    ) -> None:
+        """Continue from the carry of an actor after `num_cycles` cycles.
+
+        Args:
+            carry: on the actor's device.
+            num_cycles: cycles that the actor has completed.
+            boundary: the last episodes of a stream that ended here: the environments are recreated
+                before the next cycle, whose trajectory reports them. None: the stream continues.
+        """
+        self.carry = carry  # of the next cycle
+        self.num_cycles = num_cycles
+        self._boundary = boundary
+        # The carry's actor state on the learner devices.
+        self.placed_state = self._agent.shard_actor_state(carry.actor_state, self._learner_devices)
+
+    def act(self, networks: Networks, policy_version: int) -> Item:
+        """Act one trajectory with networks on this actor's device, and record it as in flight.
 
         Raises:
-            EnvironmentFault: the environment failed, and no restart is left.
+            EnvironmentFault: the environments failed, and no restart is left.
         """
-        result = self._act(networks)
-        # The Python code of `shard_actor_state` may hang.
-        self.clock.begin(TRANSFER if self._has_transferred else COMPILE)
-        self._has_transferred = True
-        env_steps = int(result.env_steps)
-        with TraceAnnotation(TRANSFER):
-            final_state = self._agent.shard_actor_state(result.final_state, self._learner_devices)
-            trajectory = self._learner_devices.split(result.trajectory, axis=1)
-        # Shapes never change, so checking the agent's sharding once is enough.
-        if self.num_cycles == 0:
-            validate_sharded_state(
-                self._learner_devices.share_of_host(final_state),
-                result.final_state,
-                self._learner_devices.devices,
-            )
-        self._ledger.collect(self.actor_id, env_steps)
-        self.resume_point = dataclasses.replace(self._carry, actor_state=result.final_state)
-        self._is_stream_ended = False
-        before, self._boundary = self._boundary, StreamBoundary()
-        if self.reset_policy.is_due(self.num_cycles + 1):
-            self.end_stream(boundary_after(self.resume_point))
-        item = TrajectoryItem(
-            initial_state=self.initial_state,
-            final_state=final_state,
-            trajectory=trajectory,
-            actor_id=self.actor_id,
-            sequence_number=self.num_cycles,
-            policy_version=policy_version,
-            env_steps=env_steps,
-            episodes=(
-                *before.finished,
-                *finished_episodes(result.episodes),
-                *self._boundary.finished,
-            ),
-            episodes_cut=before.num_interrupted + self._boundary.num_interrupted,
-            env_restarts=self.num_restarts - self._num_restarts_reported,
-            resume_point=self.resume_point,
-        )
-        self._boundary = StreamBoundary()
-        self._num_restarts_reported = self.num_restarts
-        self._restarts_of_cycle = 0
-        self.initial_state = final_state
-        self.num_cycles += 1
-        self.clock.lap(TRANSFER)
-        return item
-
-    def close(self) -> None:
-        """Release the environments; no cycle may be running."""
-        self.environment.close()
-
-    def _act(self, networks: Networks) -> CycleResult:
+        boundary, num_faults = self._boundary, 0
+        if boundary is None and self.environments.is_recreated_before(self.num_cycles):
+            boundary = end_episodes(self.carry.statistics, self.carry.env_step)
         while True:
             try:
-                if self._is_reset_due:
-                    self._recreate_environments()
+                carry = self.carry if boundary is None else self._recreate_environments(num_faults)
                 with TraceAnnotation("act cycle"):
-                    self._carry, result = self.act_cycle(networks, self._carry)
-                return result
+                    carry, trajectory, tally = self.environments.act_cycle(networks, carry)
+                break
             except EnvironmentFault as fault:
                 # The env steps of a failed cycle did happen; the ledger must balance.
                 self._ledger.collect(self.actor_id, fault.env_steps)
                 self._ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
-                if self.num_restarts >= self.reset_policy.max_restarts:
-                    if self.num_restarts:
-                        fault.add_note(
-                            f"All {self.num_restarts} restarts are used (actor.max_env_restarts)."
-                        )
-                    raise
-                self._restart_after(fault)
+                self._count_restart(fault)
+                num_faults += 1
+                # The stream ends after the last row that was delivered.
+                if boundary is None:
+                    boundary = end_episodes(self.carry.statistics, self.carry.env_step)
+        unroll = self._place(carry, trajectory)
+        info = self._describe(tally, policy_version, boundary or StreamBoundary(), num_faults)
+        self._ledger.collect(self.actor_id, info.env_steps)
+        self.carry, self.placed_state, self._boundary = carry, unroll.final_state, None
+        self.num_cycles += 1
+        self.clock.lap(TRANSFER)
+        return Item(unroll=unroll, info=info, carry=carry)
 
-    def _restart_after(self, fault: EnvironmentFault) -> None:
+    def _recreate_environments(self, num_faults: int) -> ActCarry:
+        """Return the carry of the next cycle in new environments."""
+        self.clock.begin(COMPILE)
+        env_step, env_state = self.environments.recreate(self.num_cycles, num_faults)
+        self.clock.lap(ENVIRONMENT)
+        return ActCarry(
+            actor_state=self.carry.actor_state,
+            env_step=env_step,
+            statistics=self._no_statistics,
+            env_state=env_state,
+        )
+
+    def _count_restart(self, fault: EnvironmentFault) -> None:
+        """Warn of a restart, or raise the fault if none is left."""
+        if self.num_restarts >= self.max_restarts:
+            if self.num_restarts:
+                fault.add_note(
+                    f"All {self.num_restarts} restarts are used (actor.max_env_restarts)."
+                )
+            raise fault
         self.num_restarts += 1
-        self._restarts_of_cycle += 1
-        self.reset_policy.on_warning(
+        self._on_warning(
             f"actor {self.actor_id}, cycle {self.num_cycles}: {type(fault).__name__}: {fault}."
             f" Discarding {fault.env_steps} env steps and recreating the environments (restart"
-            f" {self.num_restarts} of {self.reset_policy.max_restarts}, actor.max_env_restarts)"
+            f" {self.num_restarts} of {self.max_restarts}, actor.max_env_restarts)"
         )
-        # The stream ends after the last row that was delivered, and may have ended there already.
-        self.end_stream(
-            self._boundary if self._is_stream_ended else boundary_after(self.resume_point)
+
+    def _place(self, carry: ActCarry, trajectory: Trajectory) -> Unroll:
+        """Return the cycle's unroll on the learner devices."""
+        # The Python code of `shard_actor_state` may hang.
+        self.clock.begin(TRANSFER if self._has_transferred else COMPILE)
+        self._has_transferred = True
+        devices = self._learner_devices
+        with TraceAnnotation(TRANSFER):
+            final_state = self._agent.shard_actor_state(carry.actor_state, devices)
+            trajectory = devices.split(trajectory, axis=1)
+        # Shapes never change, so checking the agent's sharding once is enough.
+        if self.num_cycles == 0:
+            validate_sharded_state(
+                devices.share_of_host(final_state), carry.actor_state, devices.devices
+            )
+        return Unroll(
+            initial_state=self.placed_state,
+            final_state=final_state,
+            trajectory=trajectory,
+            actor_id=self._placed_id,
         )
-        self._set_carry(self.resume_point)
 
-    def _set_carry(self, carry: ActCarry) -> None:
-        # A copy, since the next cycle donates the state and `resume_point` must outlive it.
-        state = jax.tree.map(jnp.copy, carry.actor_state)
-        self._carry = dataclasses.replace(carry, actor_state=state)
-        self.resume_point = carry
-
-    def _recreate_environments(self) -> None:
-        self.clock.begin(COMPILE)
-        self.environment.close()
-        seed = self.reset_policy.environment_seed(self.num_cycles, self._restarts_of_cycle)
-        try:
-            live = self.reset_policy.recreate(seed)
-        except EnvironmentFault:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(
-                f"its constructor or reset raised {type(error).__name__}: {error}"
-            ) from error
-        self.environment, self.act_cycle = live.environment, live.act_cycle
-        self._carry = dataclasses.replace(
-            self._carry,
-            env_step=live.env_step,
-            env_state=live.env_state,
-            statistics=self._no_statistics,
+    def _describe(
+        self, tally: Tally, policy_version: int, boundary: StreamBoundary, num_faults: int
+    ) -> UnrollInfo:
+        episodes = (*boundary.finished, *finished_episodes(tally.episodes))
+        return UnrollInfo(
+            actor_id=self.actor_id,
+            sequence_number=self.num_cycles,
+            policy_version=policy_version,
+            env_steps=int(tally.env_steps),
+            num_episodes=len(episodes),
+            episodes=episodes,
+            episodes_cut=boundary.num_interrupted,
+            env_restarts=num_faults,
         )
-        self._is_reset_due = False
-        self.clock.lap(ENVIRONMENT)
-
-
-def run_actor(
-    actor: Actor, *, schedule: Schedule, staging: NetworksDeque, trajectories: TrajectoryDeque
-) -> None:
-    """Run act cycles until the deques are closed.
-
-    Raises:
-        Closed: the run is stopping.
-    """
-    actor.clock.restart()
-    for cycle in itertools.count(actor.num_cycles):
-        version, networks = staging.take(schedule.policy_version(actor.actor_id, cycle))
-        # A program that waits for its networks to arrive would block the programs of the device's
-        # other actors behind it.
-        jax.block_until_ready(networks)
-        actor.clock.lap(WAIT_FOR_NETWORKS)
-        item = actor.run_cycle(networks, version)
-        trajectories.put(item)
-        actor.clock.lap(WAIT_FOR_QUEUE)

@@ -1,29 +1,123 @@
-"""Episode statistics, computed inside the jitted act cycle and across trajectories."""
+"""Episode statistics and users' episode reducers, computed inside the jitted act cycle.
+
+Statistics belong to raw rewards and continue across trajectories.
+`run.episode_reducers: {name: "my_module:MyReducer"}` adds the mean of the reducer's results over
+the return window to the rows of metrics, as `episode/name`.
+"""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.pytree import pytree_dataclass
-from sebulba.types import Array, EnvStep, EpisodeRecord, PyTree
+from sebulba.config.plugins import load
+from sebulba.errors import ConfigError, calling
+from sebulba.ring.records import EpisodeRecord, EpisodeStatistics
+from sebulba.types import Array, EnvStep, PyTree, Trajectory
 
 
-@pytree_dataclass
-class EpisodeStatistics:
-    """Each environment's episode up to a row; `[T, B]` over a trajectory."""
+class EpisodeReducer(Protocol):
+    """Reduces an episode to one number; constructed without arguments, with pure methods."""
 
-    episode_return: jax.Array  # [B] float32, of raw rewards
-    episode_length: jax.Array  # [B] int32, env steps; reset steps do not count
-    is_over: jax.Array  # [B] bool, the episode ended with this row (before it: length 0)
-    # [B] float32 by the name of a reducer: its result, once the episode has ended
-    reduced: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
-    reducer_states: dict[str, PyTree] = dataclasses.field(default_factory=dict)
+    def init(self, num_envs: int) -> PyTree:
+        """Return the state before an episode's first row; all leaves are `[num_envs, ...]`."""
+        ...
 
-    def as_row(self) -> "EpisodeStatistics":
-        """Return the statistics without the states of reducers, for storage in a trajectory."""
-        return dataclasses.replace(self, reducer_states={})
+    def update(
+        self, state: PyTree, env_step: EnvStep, action: PyTree, extras: PyTree
+    ) -> tuple[PyTree, jax.Array]:
+        """Add a row.
+
+        Args:
+            state: from `init`, or from the episode's previous row.
+            env_step: `[B]`; its reward follows from the previous row's action.
+            action: `[B, ...]`, selected from this row; ignored where the row ends an episode.
+            extras: `[B, ...]`, of the agent.
+
+        Returns:
+            The state, and float32 `[B]`: the result, used where this row ends the episode.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeTracker:
+    """Computes episode statistics and the results of reducers."""
+
+    reducers: Mapping[str, EpisodeReducer] = dataclasses.field(default_factory=dict)
+
+    def init(self, num_envs: int) -> EpisodeStatistics:
+        """Return the statistics before the first row."""
+        return dataclasses.replace(
+            init_statistics(num_envs),
+            reduced={name: jnp.zeros(num_envs, jnp.float32) for name in self.reducers},
+            reducer_states={name: each.init(num_envs) for name, each in self.reducers.items()},
+        )
+
+    def update(
+        self, statistics: EpisodeStatistics, env_step: EnvStep, action: PyTree, extras: PyTree
+    ) -> EpisodeStatistics:
+        """Return the statistics up to the next row, `env_step` `[B]`."""
+        num_envs = env_step.reward.shape[0]
+        is_new = statistics.is_over
+        reduced, states = {}, {}
+        for name, reducer in self.reducers.items():
+            begun = where_env(is_new, reducer.init(num_envs), statistics.reducer_states[name])
+            states[name], reduced[name] = reducer.update(begun, env_step, action, extras)
+        return dataclasses.replace(
+            update_statistics(statistics, env_step), reduced=reduced, reducer_states=states
+        )
+
+    def follow(
+        self, statistics: EpisodeStatistics, trajectory: Trajectory
+    ) -> tuple[EpisodeStatistics, EpisodeStatistics]:
+        """Return the statistics up to row `T - 1`, and up to each of rows 0 … `T - 1`, `[T, B]`.
+
+        Args:
+            statistics: `[B]`, up to the row before the trajectory's first.
+            trajectory: of `T` steps.
+        """
+
+        def row(rows: PyTree, t: jax.Array) -> PyTree:
+            return jax.tree.map(
+                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, t, keepdims=False), rows
+            )
+
+        def update(
+            statistics: EpisodeStatistics, t: jax.Array
+        ) -> tuple[EpisodeStatistics, EpisodeStatistics]:
+            statistics = self.update(
+                statistics,
+                row(trajectory.env_steps, t),
+                row(trajectory.action, t),
+                row(trajectory.extras, t),
+            )
+            return statistics, statistics.as_row()
+
+        return jax.lax.scan(
+            update, statistics, jnp.arange(trajectory.env_steps.reward.shape[0] - 1)
+        )
+
+
+def load_reducers(references: Mapping[str, str]) -> EpisodeTracker:
+    """Return a tracker with the reducers of `run.episode_reducers`.
+
+    Raises:
+        ConfigError: a reference names no class, or one that raises or is no reducer.
+    """
+    reducers: dict[str, EpisodeReducer] = {}
+    for name, reference in references.items():
+        key = f"run.episode_reducers.{name}"
+        make = load(reference, key=key)
+        with calling(f"{key}: {reference}()"):
+            reducers[name] = make()
+        missing = [each for each in ("init", "update") if not hasattr(reducers[name], each)]
+        if missing:
+            raise ConfigError(f"{key}: {reference} has no method {' and no '.join(missing)}")
+    return EpisodeTracker(reducers)
 
 
 def init_statistics(num_envs: int) -> EpisodeStatistics:
@@ -77,22 +171,27 @@ def where_env(condition: Array, if_true: PyTree, otherwise: PyTree) -> PyTree:
     return jax.tree.map(choose, if_true, otherwise)
 
 
-def end_episodes(
-    statistics: EpisodeStatistics, env_step: EnvStep
-) -> tuple[tuple[EpisodeRecord, ...], int]:
-    """Return the last episodes of a stream that ends after a row.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamBoundary:
+    """The last episodes of a stream, which ended because its environments are recreated."""
+
+    finished: tuple[EpisodeRecord, ...] = ()  # with the stream's last row
+    num_interrupted: int = 0  # in no statistics
+
+
+def end_episodes(statistics: EpisodeStatistics, env_step: EnvStep) -> StreamBoundary:
+    """Return the boundary of a stream that ends after a row.
 
     Args:
         statistics: `[B]`, up to the row before `env_step`.
-        env_step: `[B]`, the last row.
-
-    Returns:
-        The episodes that ended with the last row, without results of reducers, which would need its
-        action; and the number of interrupted episodes, which no statistics include.
+        env_step: `[B]`, the last row. Its finished episodes have no results of reducers, which
+            would need its action.
     """
     statistics = dataclasses.replace(statistics.as_row(), reduced={})
     last = jax.tree.map(
         np.asarray, update_statistics(statistics, jax.tree.map(np.asarray, env_step))
     )
-    num_interrupted = int(np.sum(~last.is_over & (last.episode_length > 0)))
-    return finished_episodes(jax.tree.map(lambda leaf: leaf[None], last)), num_interrupted
+    return StreamBoundary(
+        finished=finished_episodes(jax.tree.map(lambda leaf: leaf[None], last)),
+        num_interrupted=int(np.sum(~last.is_over & (last.episode_length > 0))),
+    )

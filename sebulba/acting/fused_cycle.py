@@ -9,22 +9,21 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.acting.act_cycle import (
-    ActCarry,
-    BufferAllocator,
-    CycleResult,
     act_row,
     call_environment,
     check_finite,
+    empty_buffer,
     finish_rows,
     jit_on,
 )
-from sebulba.acting.episode_reducers import EpisodeTracker
+from sebulba.acting.episodes import EpisodeTracker
 from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
 from sebulba.agent import Agent
 from sebulba.envs.base import EnvironmentFault, FusedEnvironment, TraceableStep
 from sebulba.envs.data_checks import check_structure
+from sebulba.ring.records import ActCarry, Tally
 from sebulba.ring.timing import ACT, COMPILE, WallClock
-from sebulba.types import Networks
+from sebulba.types import Networks, Trajectory
 
 
 class FusedFunctions:
@@ -47,21 +46,27 @@ class FusedFunctions:
             check_structure(new, env_step)
             return actor_state, new, buffer, env_state
 
-        def finish(buffer, actor_state, statistics, env_step):
-            statistics, result = finish_rows(buffer, actor_state, statistics, env_step, tracker)
-            carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
-            return carry, result
-
-        def cycle(networks, actor_state, buffer, env_step, statistics, env_state):
-            def body(_, looped):
-                return step(networks, *looped)
-
-            actor_state, env_step, buffer, env_state = jax.lax.fori_loop(
-                0, trajectory_length, body, (actor_state, env_step, buffer, env_state)
+        def begin(networks, carry, env_state):
+            buffer = empty_buffer(
+                agent, networks, carry.actor_state, carry.env_step, length=trajectory_length
             )
-            return env_state, *finish(buffer, actor_state, statistics, env_step)
+            return carry.actor_state, carry.env_step, buffer, env_state
 
-        def act_episodes(networks, actor_state, buffer, env_step, env_state):
+        def finish(buffer, actor_state, statistics, env_step):
+            statistics, trajectory, tally = finish_rows(buffer, statistics, env_step, tracker)
+            carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
+            return carry, trajectory, tally
+
+        def cycle(networks, carry, env_state):
+            actor_state, env_step, buffer, env_state = jax.lax.fori_loop(
+                0,
+                trajectory_length,
+                lambda _, looped: step(networks, *looped),
+                begin(networks, carry, env_state),
+            )
+            return env_state, *finish(buffer, actor_state, carry.statistics, env_step)
+
+        def act_episodes(networks, carry, env_state):
             def is_running(looped):
                 _, env_step, buffer, _ = looped
                 return (buffer.num_rows == 0) | ~jnp.all(env_step.done)
@@ -73,16 +78,14 @@ class FusedFunctions:
                 return actor_state, row, buffer, env_state
 
             actor_state, env_step, buffer, env_state = jax.lax.while_loop(
-                is_running, body, (actor_state, env_step, buffer, env_state)
+                is_running, body, begin(networks, carry, env_state)
             )
             return env_state, actor_state, fill_after_end(buffer, env_step)
 
         self.device = device
         compiled = functools.partial(jit_on, device)
-        self.cycle: Callable = compiled(cycle, donate_argnames=("actor_state", "buffer"))
-        self.act_episodes: Callable = compiled(
-            act_episodes, donate_argnames=("actor_state", "buffer")
-        )
+        self.cycle: Callable = compiled(cycle)
+        self.act_episodes: Callable = compiled(act_episodes)
         self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
         self.cycle_within: Callable = cycle  # within another jitted function
 
@@ -114,79 +117,66 @@ class FusedCycle:
         functions: FusedFunctions,
         environment: FusedEnvironment,
         *,
-        allocate: BufferAllocator,
         clock: WallClock,
         whole_episodes: bool = False,
     ):
         if whole_episodes and environment.restart is None:
             raise ValueError("expected an environment with `restart` for whole episodes, got none")
+        self.whole_episodes = whole_episodes
         self._functions = functions
-        self._device = functions.device
         self._is_whole_state = environment.is_whole_state
         self._restart = environment.restart if whole_episodes else None
-        self._env_state = jax.device_put(environment.state, self._device)
-        self._allocate = allocate
+        self._env_state = jax.device_put(environment.state, functions.device)
         self._clock = clock
         self._next_activity = COMPILE
 
-    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        """Act `T` steps; donates `carry.actor_state`."""
+    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
+        """Act `T` steps; see `ActCycle`."""
         self._clock.begin(self._next_activity)
         self._next_activity = ACT
         if carry.env_state is not None:
             self._env_state = carry.env_state
         # Later rows are already on the device, and even then `device_put` is not free.
         if not isinstance(carry.env_step.reward, jax.Array):
-            env_step = jax.device_put(carry.env_step, self._device)
+            env_step = jax.device_put(carry.env_step, self._functions.device)
             carry = dataclasses.replace(carry, env_step=env_step)
+        # The environment's state is an argument of its own.
+        carry = dataclasses.replace(carry, env_state=None)
         act = self._act_steps if self._restart is None else self._act_whole_episodes
         try:
-            carry, result = jax.block_until_ready(act(networks, carry))
+            after, trajectory, tally = jax.block_until_ready(act(networks, carry))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             # Environments can only fail in a Python callback. XLA reports no number of steps, so
             # `env_steps` of the fault stays 0.
             if "Callback error" not in str(error):
                 raise
             raise EnvironmentFault(f"step raised {str(error).strip().splitlines()[-1]}") from error
-        check_finite(result)
+        check_finite(trajectory, tally)
         if self._is_whole_state:
-            carry = dataclasses.replace(carry, env_state=self._env_state)
+            after = dataclasses.replace(after, env_state=self._env_state)
         self._clock.lap(ACT)
-        return carry, result
+        return after, trajectory, tally
 
-    def act_within(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
+    def act_within(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
         """Act `T` steps within another jitted function; all of `carry` is on its devices."""
-        env_state, after, result = self._functions.cycle_within(
-            networks,
-            carry.actor_state,
-            self._allocate.empty(),
-            carry.env_step,
-            carry.statistics,
-            carry.env_state,
+        env_state, after, trajectory, tally = self._functions.cycle_within(
+            networks, carry, carry.env_state
         )
-        return dataclasses.replace(after, env_state=env_state), result
+        return dataclasses.replace(after, env_state=env_state), trajectory, tally
 
-    def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        self._env_state, carry, result = self._functions.cycle(
-            networks,
-            carry.actor_state,
-            self._allocate(),
-            carry.env_step,
-            carry.statistics,
-            self._env_state,
-        )
-        return carry, result
+    def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
+        self._env_state, *results = self._functions.cycle(networks, carry, self._env_state)
+        after, trajectory, tally = results
+        return after, trajectory, tally
 
     def _act_whole_episodes(
         self, networks: Networks, carry: ActCarry
-    ) -> tuple[ActCarry, CycleResult]:
+    ) -> tuple[ActCarry, Trajectory, Tally]:
         # Block: `restart` resets EnvPool's pool in place, so all its steps must have run.
         env_state, actor_state, buffer = jax.block_until_ready(
-            self._functions.act_episodes(
-                networks, carry.actor_state, self._allocate(), carry.env_step, self._env_state
-            )
+            self._functions.act_episodes(networks, carry, self._env_state)
         )
         assert self._restart is not None
         reset = call_environment("reset", self._restart, env_state)
-        self._env_state, env_step = jax.device_put(reset, self._device)  # row `T`
+        self._env_state, env_step = jax.device_put(reset, self._functions.device)  # row `T`
         return self._functions.finish(buffer, actor_state, carry.statistics, env_step)

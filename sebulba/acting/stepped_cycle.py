@@ -4,20 +4,19 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sebulba.acting.act_cycle import (
-    ActCarry,
-    BufferAllocator,
-    CycleResult,
+    Buffer,
     act_row,
     call_environment,
     check_finite,
+    empty_buffer,
     finish_rows,
     jit_on,
 )
-from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.trajectory_buffer import Buffer
+from sebulba.acting.episodes import EpisodeTracker
 from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
 from sebulba.agent import Agent
 from sebulba.envs.base import (
@@ -28,8 +27,9 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.data_checks import check_structure, describe_non_finite
+from sebulba.ring.records import ActCarry, Tally
 from sebulba.ring.timing import COMPILE, ENVIRONMENT, INFERENCE, WallClock
-from sebulba.types import EnvStep, Networks
+from sebulba.types import EnvStep, Networks, Trajectory
 
 
 class StepFunctions:
@@ -39,19 +39,28 @@ class StepFunctions:
         self,
         agent: Agent,
         *,
+        trajectory_length: int,
         device: jax.Device,
         tracker: EpisodeTracker | None = None,
         greedy: bool = False,
     ):
         tracker = tracker or EpisodeTracker()
 
+        def begin(networks, actor_state, env_step):
+            buffer = empty_buffer(agent, networks, actor_state, env_step, length=trajectory_length)
+            # The steps donate this copy: the carry's own is the unroll's initial state.
+            return jax.tree.map(jnp.copy, actor_state), buffer
+
         def step(networks, actor_state, buffer, env_step):
             return act_row(agent, networks, actor_state, env_step, buffer, greedy=greedy)
 
-        def finish(buffer, actor_state, statistics, env_step):
-            return finish_rows(buffer, actor_state, statistics, env_step, tracker)
+        def finish(buffer, statistics, env_step):
+            return finish_rows(buffer, statistics, env_step, tracker)
 
+        self.device = device
+        self.trajectory_length = trajectory_length
         compiled = functools.partial(jit_on, device)
+        self.begin: Callable = compiled(begin)
         self.step: Callable = compiled(step, donate_argnames=("actor_state", "buffer"))
         self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
         self.fill_after_end: Callable = compiled(fill_after_end, donate_argnames=("buffer",))
@@ -65,8 +74,6 @@ class SteppedCycle:
         functions: StepFunctions,
         environment: Environment,
         *,
-        allocate: BufferAllocator,
-        trajectory_length: int,
         clock: WallClock,
         whole_episodes: bool = False,
     ):
@@ -76,23 +83,20 @@ class SteppedCycle:
         self._functions = functions
         self._environment = environment
         self._restart = restart if whole_episodes else None
-        self._allocate = allocate
-        self._trajectory_length = trajectory_length
         self._clock = clock
         self._inference = COMPILE  # in the first cycle
         self._whole = environment if isinstance(environment, WholeState) else None
 
-    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        """Act `T` steps; donates `carry.actor_state`."""
+    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
+        """Act `T` steps; see `ActCycle`."""
         if self._whole is not None and carry.env_state is not None:
             self._whole.whole_state = carry.env_state
-        actor_state, env_step = carry.actor_state, carry.env_step
-        buffer = self._allocate()
-        num_steps = 0
+        length, env_step, num_steps = self._functions.trajectory_length, carry.env_step, 0
         inference, self._inference = self._inference, INFERENCE
-        last_row = self._trajectory_length - 1
+        self._clock.begin(inference)
+        actor_state, buffer = self._functions.begin(networks, carry.actor_state, env_step)
         try:
-            for row in range(1, self._trajectory_length + 1):
+            for row in range(1, length + 1):
                 self._clock.begin(inference)
                 action, actor_state, buffer = self._functions.step(
                     networks, actor_state, buffer, env_step
@@ -109,7 +113,7 @@ class SteppedCycle:
                 num_steps += 1
                 if self._restart is not None:
                     check_structure(env_step, carry.env_step)
-                    env_step = hold_final_row(before, env_step, is_last=row == last_row)
+                    env_step = hold_final_row(before, env_step, is_last=row == length - 1)
                     if env_step.done.all():
                         break
             check_structure(env_step, carry.env_step)
@@ -124,17 +128,18 @@ class SteppedCycle:
                 raise
             raise fault from error
         self._clock.begin(inference)
-        statistics, result = self._functions.finish(buffer, actor_state, carry.statistics, env_step)
-        jax.block_until_ready(result)
-        check_finite(result)
+        statistics, trajectory, tally = jax.block_until_ready(
+            self._functions.finish(buffer, carry.statistics, env_step)
+        )
+        check_finite(trajectory, tally)
         self._clock.lap(INFERENCE)
-        carry = ActCarry(
+        after = ActCarry(
             actor_state=actor_state,
             env_step=env_step,
             statistics=statistics,
             env_state=None if self._whole is None else self._whole.whole_state,
         )
-        return carry, result
+        return after, trajectory, tally
 
 
 def _find_fault(

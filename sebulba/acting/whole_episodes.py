@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.acting.act_cycle import Buffer, write_row
 from sebulba.acting.episodes import where_env
-from sebulba.acting.trajectory_buffer import Buffer, fill_rows, write_row
-from sebulba.types import EnvStep, Trajectory
+from sebulba.types import EnvStep, PyTree, Trajectory
 
 
 def hold_final_row(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) -> EnvStep:
@@ -40,13 +40,23 @@ def fill_after_end(buffer: Buffer, row: EnvStep) -> Buffer:
     """
     trajectory, t = buffer.trajectory, buffer.num_rows
     repeated = dataclasses.replace(row, reward=jnp.zeros_like(trajectory.env_steps.reward[0]))
-    env_steps = write_row(fill_rows(trajectory.env_steps, repeated, t), row, t)
+    env_steps = write_row(_fill_rows(trajectory.env_steps, repeated, t), row, t)
     # Repeat the last action and extras too: finite numbers, since 0 · NaN in a loss is NaN.
     chosen = (trajectory.action, trajectory.extras)
     last = jax.tree.map(
         lambda rows: jax.lax.dynamic_index_in_dim(rows, t - 1, keepdims=False), chosen
     )
-    action, extras = fill_rows(chosen, last, t)
+    action, extras = _fill_rows(chosen, last, t)
     num_rows = jnp.full_like(t, trajectory.env_steps.reward.shape[0] - 1)
     trajectory = Trajectory(env_steps=env_steps, action=action, extras=extras)
     return Buffer(trajectory=trajectory, num_rows=num_rows)
+
+
+def _fill_rows(rows: PyTree, row: PyTree, start: jax.Array) -> PyTree:
+    """Return `[R, B, ...]` rows with `row` `[B, ...]` in each row from `start` on."""
+
+    def fill(leaf: jax.Array, new: jax.Array) -> jax.Array:
+        is_filled = (jnp.arange(leaf.shape[0]) >= start).reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.where(is_filled, jnp.asarray(new)[None], leaf)
+
+    return jax.tree.map(fill, rows, row)

@@ -126,6 +126,8 @@ class RunConfig:
     in lock-step; auto: anakin where it is possible and does not slow down, else threads."""
     compile_timeout_s: float | None = 1800.0
     """Timeout for the first call of each program, which compiles it, in seconds; null: no limit."""
+    close_timeout_s: float = 10.0
+    """Timeout for closing the environments at the end of the run, in seconds."""
     stop_at_return: float | None = None
     """Mean return over return_window episodes at which the run ends early; null: never."""
     return_window: int = 100
@@ -133,7 +135,7 @@ class RunConfig:
     log_interval_env_steps: int = 10_000
     """Interval between rows of metrics, in env steps."""
     episode_reducers: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Custom per-episode metrics, {name: module:Name}; see sebulba.acting.episode_reducers."""
+    """Custom per-episode metrics, {name: module:Name}; see sebulba.acting.episodes."""
     wandb_project: str | None = None
     """Weights & Biases project to log metrics to (pip install 'sebulba[wandb]'); null: none."""
     profile: ProfileConfig | None = None

@@ -10,17 +10,17 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from sebulba.acting.act_cycle import ActCarry, BufferAllocator, init_carry
-from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.episodes import EpisodeStatistics
+from sebulba.acting.act_cycle import init_carry
+from sebulba.acting.episodes import EpisodeTracker
 from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.agent import Agent
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
+from sebulba.ring.records import ActCarry, EpisodeRecord, EpisodeStatistics
 from sebulba.ring.timing import WallClock
 from sebulba.toolkit.prng import environment_seed, stream
-from sebulba.types import EpisodeRecord, Networks
+from sebulba.types import Networks
 
 _SLICE_LENGTH = 16  # env steps per environment and call of `advance`; callers check time between
 _STREAM = "evaluation"
@@ -82,7 +82,9 @@ class Evaluator:
         self._env_timeout_s = env_timeout_s
         self._agent = agent
         self._device = device
-        self._functions = StepFunctions(agent, device=device, greedy=plan.greedy)
+        self._functions = StepFunctions(
+            agent, trajectory_length=_SLICE_LENGTH, device=device, greedy=plan.greedy
+        )
 
     def start(
         self,
@@ -123,18 +125,9 @@ class Evaluator:
             device=self._device,
             tracker=EpisodeTracker(),
         )
-        allocate = BufferAllocator(
-            self._agent, networks, carry, trajectory_length=_SLICE_LENGTH, device=self._device
-        )
         # Always stepped: every evaluation needs a new EnvPool pool, and since each pool is its own
         # custom call, a fused cycle would compile again for each.
-        cycle = SteppedCycle(
-            self._functions,
-            environment,
-            allocate=allocate,
-            trajectory_length=_SLICE_LENGTH,
-            clock=WallClock(),
-        )
+        cycle = SteppedCycle(self._functions, environment, clock=WallClock())
         return Evaluation(
             plan=self.plan, networks=networks, environment=environment, cycle=cycle, carry=carry
         )
@@ -178,8 +171,8 @@ class Evaluation:
 
     def advance(self) -> None:
         """Play one slice: `_SLICE_LENGTH` rows of every environment."""
-        self._carry, result = self._cycle(self._networks, self._carry)
-        self._record(jax.tree.map(np.asarray, result.episodes))
+        self._carry, _, tally = self._cycle(self._networks, self._carry)
+        self._record(jax.tree.map(np.asarray, tally.episodes))
         self._rows_left -= _SLICE_LENGTH
 
     def result(self) -> PlayedEpisodes:

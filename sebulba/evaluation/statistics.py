@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sebulba.types import EpisodeRecord
+from sebulba.ring.records import EpisodeRecord
 
 _RESAMPLES = 2_000
 _CONFIDENCE = 0.95

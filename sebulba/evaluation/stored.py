@@ -16,7 +16,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec
-from sebulba.devices.split import num_actor_devices
+from sebulba.devices.roles import num_actor_devices
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
 from sebulba.process import program

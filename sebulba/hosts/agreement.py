@@ -1,136 +1,153 @@
 """The decisions that all hosts make together after each learner cycle."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.ring.records import EpisodeRecord, UnrollInfo
 from sebulba.ring.run_end import RunEnd
-from sebulba.types import EpisodeRecord
 
 _HOST_AXIS = "host"
-_NUM_VOTES = 3
-_NUM_COUNTS = 4
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrajectoryReport:
-    """A learned trajectory, as hosts report it to each other."""
-
-    env_steps: int
-    policy_lag: int
-    num_episodes: int  # that finished in it
-    episodes: tuple[EpisodeRecord, ...]  # the last of these
+_COUNTS = (
+    "actor_id",
+    "sequence_number",
+    "policy_version",
+    "env_steps",
+    "num_episodes",
+    "episodes_cut",
+    "env_restarts",
+)
 
 
 class Agreement:
-    """Gathers the reports and votes of all hosts, in one small collective per learner cycle.
+    """Gathers the infos and votes of all hosts, in one small collective per learner cycle.
 
-    Every decision is a function of all reports and votes, and so equal on all hosts at the same
+    Every decision is a function of all infos and votes, and so equal on all hosts at the same
     cycle; a host that stopped or saved alone would leave the others in a collective for ever. The
     hosts stop when one votes to stop, and save when all vote to save. With its votes, each host
     tells its newest checkpoint. A single host gathers nothing: its supervisor stops it, and it may
     always save.
+
+    Attributes:
+        wants_checkpoint: this host's vote.
+        last_saved: learner cycle of this host's newest checkpoint.
+        allows_checkpoint: whether all hosts wanted a checkpoint at the latest gathering.
+        saved_by_all: the newest checkpoint of which every host has its part.
     """
 
     def __init__(
         self,
         learner_devices: LearnerDevices,
         *,
-        run_end: RunEnd,
+        end: RunEnd,
         max_episodes: int,
         reducers: Sequence[str] = (),
     ):
         """Start without any decision.
 
         Args:
-            learner_devices: of all hosts.
-            run_end: gives the signal that this host received, and is given the one agreed on.
-            max_episodes: the last episodes of a trajectory that are reported: the return window
+            learner_devices: those of all hosts.
+            end: gives the signal that this host received, and is given the one agreed on.
+            max_episodes: the last episodes of a trajectory that are gathered: the return window
                 holds no more.
             reducers: names of the custom per-episode metrics.
         """
+        self.wants_checkpoint = False
+        self.last_saved = 0
         self.allows_checkpoint = learner_devices.num_hosts == 1
-        self.run_end = run_end
-        self.wants_checkpoint: Callable[[], bool] = lambda: False
-        self.last_saved: Callable[[], int] = lambda: 0  # cycle of this host's newest checkpoint
-        self.saved_by_all: int | None = (
-            None  # the newest checkpoint of which every host has a share
-        )
+        self.saved_by_all: int | None = None
+        self._end = end
         self._max_episodes = max_episodes
         self._reducers = tuple(reducers)
         self._gather = None if learner_devices.num_hosts == 1 else _Gather(learner_devices)
 
-    def decide(self, reports: Sequence[TrajectoryReport]) -> list[TrajectoryReport]:
-        """Return the reports of all hosts for a learner cycle, in the order of the hosts.
+    def gather(self, infos: Sequence[UnrollInfo]) -> list[UnrollInfo]:
+        """Return the infos of all hosts for a learner cycle, in the order of the hosts.
 
-        Every host has the same number of trajectories.
+        Every host has the same number of unrolls.
         """
         if self._gather is None:
-            return list(reports)
-        packed = [
-            pack(report, max_episodes=self._max_episodes, reducers=self._reducers)
-            for report in reports
+            return list(infos)
+        kind = message_type(len(infos), self._max_episodes, self._reducers)
+        message = np.zeros((), kind)
+        message["signal"] = self._end.received or 0
+        message["wants_checkpoint"] = self.wants_checkpoint
+        message["last_saved"] = self.last_saved
+        write_infos(message["unrolls"], infos, self._reducers)
+        rows = self._gather(np.frombuffer(message.tobytes(), np.int32))
+        messages = np.frombuffer(rows.tobytes(), kind)  # [hosts]
+        self._end.signal = int(messages["signal"].max()) or None
+        self.allows_checkpoint = bool(messages["wants_checkpoint"].all())
+        self.saved_by_all = int(messages["last_saved"].min())
+        return [info for each in messages for info in read_infos(each["unrolls"], self._reducers)]
+
+
+def message_type(num_unrolls: int, max_episodes: int, reducers: Sequence[str]) -> np.dtype:
+    """Return the structure of a host's message, in words of 32 bits.
+
+    Its length is constant: a collective needs equal shapes on all hosts and compiles once.
+    """
+    episode = [
+        ("episode_return", np.float32),
+        ("episode_length", np.int32),
+        ("reduced", np.float32, (len(reducers),)),  # NaN: the episode does not have this one
+    ]
+    unroll = [
+        *((name, np.int32) for name in _COUNTS),
+        ("num_kept", np.int32),
+        ("episodes", episode, (max_episodes,)),
+    ]
+    return np.dtype(
+        [
+            ("signal", np.int32),
+            ("wants_checkpoint", np.int32),
+            ("last_saved", np.int32),
+            ("unrolls", unroll, (num_unrolls,)),
         ]
-        votes = np.array(
-            [self.run_end.received or 0, self.wants_checkpoint(), self.last_saved()], np.int32
-        )
-        rows = self._gather(np.concatenate([votes, *packed]))
-        self.run_end.signal = int(rows[:, 0].max()) or None
-        self.allows_checkpoint = bool(rows[:, 1].all())
-        self.saved_by_all = int(rows[:, 2].min())
-        every = rows[:, _NUM_VOTES:].reshape(
-            -1, _NUM_COUNTS + (2 + len(self._reducers)) * self._max_episodes
-        )
-        return [unpack(row, reducers=self._reducers) for row in every]
-
-
-def pack(
-    report: TrajectoryReport, *, max_episodes: int, reducers: Sequence[str] = ()
-) -> np.ndarray:
-    """Return a report as an int32 array of constant length."""
-    kept = report.episodes[-max_episodes:]
-    # Constant, since a collective needs equal shapes on all hosts and compiles once. NaN marks a
-    # metric that an episode does not have.
-    numbers = np.full((1 + len(reducers), max_episodes), np.nan, np.float32)
-    for i, record in enumerate(kept):
-        numbers[0, i] = record.episode_return
-        numbers[1:, i] = [record.reduced.get(name, np.nan) for name in reducers]
-    lengths = np.zeros(max_episodes, np.int32)
-    lengths[: len(kept)] = [record.episode_length for record in kept]
-    counts = [report.env_steps, report.policy_lag, report.num_episodes, len(kept)]
-    return np.concatenate([np.array(counts, np.int32), lengths, numbers.view(np.int32).ravel()])
-
-
-def unpack(row: np.ndarray, *, reducers: Sequence[str] = ()) -> TrajectoryReport:
-    """Return a packed report; episodes before the last `max_episodes` are lost."""
-    env_steps, policy_lag, num_episodes, num_kept = map(int, row[:_NUM_COUNTS])
-    lengths, *rest = np.split(row[_NUM_COUNTS:], 2 + len(reducers))
-    returns, *reduced = (numbers.view(np.float32) for numbers in rest)
-    return TrajectoryReport(
-        env_steps=env_steps,
-        policy_lag=policy_lag,
-        num_episodes=num_episodes,
-        episodes=tuple(
-            EpisodeRecord(
-                episode_return=float(returns[i]),
-                episode_length=int(lengths[i]),
-                reduced={
-                    name: float(numbers[i])
-                    for name, numbers in zip(reducers, reduced, strict=True)
-                    if not np.isnan(numbers[i])
-                },
-            )
-            for i in range(num_kept)
-        ),
     )
 
 
+def write_infos(unrolls: np.ndarray, infos: Sequence[UnrollInfo], reducers: Sequence[str]) -> None:
+    """Write infos into a message; episodes before the last `max_episodes` are left out."""
+    max_episodes = unrolls["episodes"].shape[1]
+    for into, info in zip(unrolls, infos, strict=True):
+        for name in _COUNTS:
+            into[name] = getattr(info, name)
+        kept = info.episodes[-max_episodes:]
+        into["num_kept"] = len(kept)
+        for number, record in enumerate(kept):
+            reduced = tuple(record.reduced.get(name, np.nan) for name in reducers)
+            into["episodes"][number] = (record.episode_return, record.episode_length, reduced)
+
+
+def read_infos(unrolls: np.ndarray, reducers: Sequence[str]) -> list[UnrollInfo]:
+    """Return the infos in a message."""
+
+    def record(stored: np.void) -> EpisodeRecord:
+        numbers = zip(reducers, stored["reduced"].tolist(), strict=True)
+        return EpisodeRecord(
+            episode_return=float(stored["episode_return"]),
+            episode_length=int(stored["episode_length"]),
+            reduced={name: number for name, number in numbers if not np.isnan(number)},
+        )
+
+    return [
+        UnrollInfo(
+            **{name: int(each[name]) for name in _COUNTS},
+            episodes=tuple(map(record, each["episodes"][: int(each["num_kept"])])),
+        )
+        for each in unrolls
+    ]
+
+
 class _Gather:
-    """Gathers an array of every host on all hosts, over the first learner device of each."""
+    """Gathers an array of every host on all hosts, over the first learner device of each.
+
+    JAX's own `process_allgather` takes all devices, actor devices too, and one collective a leaf.
+    """
 
     def __init__(self, learner_devices: LearnerDevices):
         firsts = learner_devices.mesh.devices[:: len(learner_devices.devices)]

@@ -1,8 +1,8 @@
-"""The learner: takes trajectories, runs optimisation steps, publishes networks."""
+"""The learner: its state on the learner devices, and the programs that update it."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,26 +14,18 @@ from sebulba.config import LearnerConfig
 from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.devices.xla_cpu import bound_programs_in_flight
-from sebulba.learning.all_reduce import AllReduce
 from sebulba.learning.loops import is_slow_in_a_loop
-from sebulba.learning.non_finite import NonFiniteCounts, NonFiniteError
-from sebulba.learning.progress import Progress
-from sebulba.learning.replicas import ReplicaCheck
-from sebulba.learning.update import STATE_SPECS, LearnerState, Share, Update, init_state
-from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
-from sebulba.ring.run_end import RunEnd
-from sebulba.ring.schedule import Schedule
-from sebulba.ring.timing import (
-    AGREEMENT,
-    CHECKPOINT,
-    COMPILE,
-    METRICS,
-    PUBLISH,
-    UPDATE,
-    WAIT_FOR_TRAJECTORIES,
-    WallClock,
+from sebulba.learning.update import (
+    STATE_SPECS,
+    LearnerState,
+    NonFiniteCounts,
+    NonFiniteError,
+    Update,
+    init_state,
 )
-from sebulba.types import Networks, TrajectoryItem
+from sebulba.ring.records import Unroll
+from sebulba.ring.timing import COMPILE, UPDATE, WallClock
+from sebulba.types import Networks
 
 _DEFAULTS = LearnerConfig()
 
@@ -58,14 +50,13 @@ class Learner:
             learner_devices: of all hosts.
             num_envs_per_device: environments of one trajectory on one device.
             key: consumed.
-            clock: of the thread that calls `run_cycle`.
-            config: the settings of the learner.
+            clock: the clock of the thread that calls `update`.
+            config: the learner's settings.
         """
         self.num_cycles = 0
         self.num_updates = 0
         self.num_non_finite_updates = 0  # discarded, including the one that ended the run
         self._in_a_row = 0  # consecutive ones, after the last discarded update
-        self.is_between_cycles = True  # False: `state` is of an unfinished cycle
         self.clock = clock
         self.state = init_state(agent, learner_devices, num_envs_per_device, key)
         # A copy: the first update donates the state, and actors would hold deleted arrays.
@@ -75,24 +66,21 @@ class Learner:
         self.published: Networks = self._publish(self.state.networks)
         self._agent = agent
         self.learner_devices = learner_devices
-        self._check_replicas = ReplicaCheck(learner_devices, config.mapping)
-        self.all_reduce = AllReduce(learner_devices, config, clock)
-        self._actor_ids: dict[int, jax.Array] = {}
         self._max_non_finite_updates = config.non_finite_limit
         # None: decided before the first cycle with several updates.
         self._is_one_program = None if config.cycle == "auto" else config.cycle == "one_program"
-        self.update = Update(
+        self.device_update = Update(
             agent=agent,
             max_non_finite_updates=config.non_finite_limit,
             gradients=config.gradients,
         )
-        self._mapping_name = config.mapping
+        self.mapping_name = config.mapping
         # By the number of updates, and whether trajectories are added.
         self._programs: dict[tuple[int, bool], mapping.Mapped] = {}
 
     @functools.partial(jax.profiler.annotate_function, name=UPDATE)  # in a trace of `run.profile`
-    def run_cycle(self, items: Sequence[TrajectoryItem]) -> list[Metrics]:
-        """Add trajectories, take this cycle's optimisation steps, and wait for them.
+    def update(self, unrolls: Sequence[Unroll]) -> list[Metrics]:
+        """Run a learner cycle: add unrolls, take its optimisation steps, and wait for them.
 
         `published` then holds the networks for the actors, which are never donated.
 
@@ -103,16 +91,14 @@ class Learner:
         Raises:
             AgentError: the agent returned no number of updates.
         """
-        self.is_between_cycles = False
-        shares = tuple(self._share(item) for item in items)
-        # Its Python code may hang.
+        # The agent's Python code may hang.
         self.clock.begin(UPDATE)
         num_updates = num_updates_of(self._agent, self.num_cycles)
-        calls = self._calls(num_updates, shares)
+        calls = self._calls(num_updates, tuple(unrolls))
         metrics: list[Metrics] = []
         for num_updates_of_call in calls:
-            program = self._program(num_updates_of_call, has_shares=not metrics)
-            results = program(self.state, () if metrics else shares)
+            program = self._program(num_updates_of_call, has_unrolls=not metrics)
+            results = program(self.state, () if metrics else tuple(unrolls))
             self.state, self.published, metrics_of_call = results
             metrics.append(metrics_of_call)
             bound_programs_in_flight(metrics)
@@ -122,51 +108,45 @@ class Learner:
         jax.block_until_ready(self.state.step)
         metrics = self._without_frozen(metrics, num_updates)
         self.num_cycles += 1
-        self.is_between_cycles = True
         self.clock.lap(UPDATE)
         return metrics if num_updates else []
 
-    def _calls(self, num_updates: int, shares: tuple[Share, ...]) -> list[int]:
+    def _calls(self, num_updates: int, unrolls: tuple[Unroll, ...]) -> list[int]:
         """Return the updates of each jitted call of a learner cycle."""
         if num_updates <= 1:
             return [num_updates]
         if self._is_one_program is None:
             self.clock.begin(COMPILE)
-            program = self._program(num_updates, has_shares=True)
+            program = self._program(num_updates, has_unrolls=True)
             self._is_one_program = not is_slow_in_a_loop(
-                program.jaxpr(self.state, shares), self.learner_devices.devices[0].platform
+                program.jaxpr(self.state, unrolls), self.learner_devices.devices[0].platform
             )
         return [num_updates] if self._is_one_program else [1] * num_updates
 
-    def _program(self, num_updates: int, *, has_shares: bool) -> mapping.Mapped:
+    def _program(self, num_updates: int, *, has_unrolls: bool) -> mapping.Mapped:
         """Return the jitted call of so many updates, whose activity it begins."""
-        key = (num_updates, has_shares)
+        key = (num_updates, has_unrolls)
         self.clock.begin(UPDATE if key in self._programs else COMPILE)
         if key not in self._programs:
             self._programs[key] = mapping.map_over_learner_devices(
-                functools.partial(self.update.cycle, num_updates=num_updates),
+                functools.partial(self.device_update.cycle, num_updates=num_updates),
                 self.learner_devices,
                 out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
                 donate_argnums=(0,),
-                mapping=self._mapping_name,
+                mapping=self.mapping_name,
             )
         return self._programs[key]
 
     def check(self) -> None:
-        """Check and measure after a cycle is recorded, so that a checkpoint can hold it.
+        """Raise if too many updates in a row were not finite; call it once the cycle is recorded.
 
         Raises:
-            ReplicaError: the learner devices hold different networks.
-            NonFiniteError: too many updates in a row were not finite. The state is the input of the
-                last of them.
+            NonFiniteError: the state is the input of the last of these updates.
         """
         if self._in_a_row >= self._max_non_finite_updates:
             raise NonFiniteError(
                 update=self.num_updates, cycle=self.num_cycles - 1, in_a_row=self._in_a_row
             )
-        self._check_replicas(self.state, self.num_cycles)
-        self.all_reduce.measure(self.state.networks, self.num_cycles)
-        self.clock.lap(METRICS)
 
     def _without_frozen(self, metrics: list[Metrics], num_updates: int) -> list[Metrics]:
         """Count updates and discarded ones; drop those that a frozen state ignored."""
@@ -224,57 +204,3 @@ class Learner:
     def networks_on(self, device: jax.Device) -> Networks:
         """Return the published networks on a device; they are never donated."""
         return fetch_replicated(self.published, device)
-
-    def stage(self, stagings: Mapping[jax.Device, NetworksDeque]) -> None:
-        """Append the published networks to the staging deque of every actor device."""
-        for device, staging in stagings.items():
-            staging.append(self.num_cycles, self.networks_on(device))
-        self.clock.lap(PUBLISH)
-
-    def _share(self, item: TrajectoryItem) -> Share:
-        if item.actor_id not in self._actor_ids:
-            self._actor_ids[item.actor_id] = self.learner_devices.replicate(np.int32(item.actor_id))
-        return Share(
-            initial_state=item.initial_state,
-            final_state=item.final_state,
-            trajectory=item.trajectory,
-            actor_id=self._actor_ids[item.actor_id],
-        )
-
-
-def run_learner(
-    learner: Learner,
-    *,
-    schedule: Schedule,
-    trajectories: TrajectoryDeque,
-    stagings: Mapping[jax.Device, NetworksDeque],
-    progress: Progress,
-    run_end: RunEnd,
-    after_cycle: Callable[[Sequence[TrajectoryItem]], None] = lambda items: None,
-) -> None:
-    """Run learner cycles until the run's goal is reached.
-
-    `after_cycle` is called with the trajectories of each cycle.
-
-    Raises:
-        Closed: the run is stopping.
-        NonFiniteError: too many updates in a row were not finite.
-        ReplicaError: the learner devices hold different networks.
-    """
-    learner.clock.restart()
-    learner.stage(stagings)
-    has_agreed = False
-    while not run_end.is_set:
-        turn = schedule.actors_to_take(learner.num_cycles)
-        items = [trajectories.get(actor_id) for actor_id in turn]
-        learner.clock.lap(WAIT_FOR_TRAJECTORIES)
-        metrics = learner.run_cycle(items)
-        learner.stage(stagings)
-        # `record` gathers from all hosts, and hangs if another host does. It compiles once.
-        learner.clock.begin(AGREEMENT if has_agreed else COMPILE)
-        progress.record(items, metrics, queue_depth=len(trajectories))
-        has_agreed = True
-        learner.clock.lap(METRICS)
-        after_cycle(items)
-        learner.clock.lap(CHECKPOINT)
-        learner.check()

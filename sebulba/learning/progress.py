@@ -1,211 +1,205 @@
-"""The progress of a run: counts, episode statistics, rows of metrics, and the goal."""
+"""What was learned, how fast, and whether the goal is reached."""
 
 import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from sebulba.agent import Metrics
 from sebulba.config import RunConfig
-from sebulba.hosts.agreement import Agreement, TrajectoryReport
-from sebulba.learning.all_reduce import AllReduce, AllReduceUse
-from sebulba.ring.ledger import Ledger
-from sebulba.ring.timing import Shares, TimeShares, WallClock
-from sebulba.storage.metrics.base import Row
-from sebulba.storage.metrics.episodes import EpisodeWindow
-from sebulba.storage.metrics.means import MetricMeans
-from sebulba.types import TrajectoryItem
+from sebulba.ring.records import EpisodeRecord, UnrollInfo
+from sebulba.ring.run_end import RunEnd
+from sebulba.ring.timing import TimeShares, WallClock
+
+
+class EpisodeWindow:
+    """The last `size` finished episodes of all actors. Only the learner's thread may use it."""
+
+    def __init__(self, size: int, minimum: int = 20):
+        """Start without episodes.
+
+        Args:
+            size: number of episodes in the window.
+            minimum: number of episodes, at most `size`, that a mean needs.
+        """
+        if size < 1:
+            raise ValueError(f"expected run.return_window of at least 1 episode, got {size}")
+        self._minimum = min(minimum, size)
+        self._records: collections.deque[EpisodeRecord] = collections.deque(maxlen=size)
+        self.num_episodes = 0  # finished, including those that have left the window
+        self.best_return_mean: float | None = None  # highest `return_mean` after any `add`
+
+    def add(self, records: Sequence[EpisodeRecord], *, num_finished: int | None = None) -> None:
+        """Add finished episodes, in the order in which they ended.
+
+        Args:
+            records: the episodes; older ones that do not fit into the window may be missing.
+            num_finished: number of episodes, including missing ones; None: none is missing.
+        """
+        self._records.extend(records)
+        self.num_episodes += len(records) if num_finished is None else num_finished
+        mean = self.return_mean
+        if mean is not None and (self.best_return_mean is None or mean > self.best_return_mean):
+            self.best_return_mean = mean
+
+    @property
+    def return_mean(self) -> float | None:
+        """The mean return over the window; None until `minimum` episodes have finished."""
+        return self._mean([record.episode_return for record in self._records])
+
+    @property
+    def length_mean(self) -> float | None:
+        """The mean length in env steps; None until `minimum` episodes have finished."""
+        return self._mean([record.episode_length for record in self._records])
+
+    def reduced_mean(self, name: str) -> float | None:
+        """Return the mean of a custom per-episode metric over the window.
+
+        None until `minimum` episodes have it; an interrupted episode does not.
+        """
+        return self._mean(
+            [record.reduced[name] for record in self._records if name in record.reduced]
+        )
+
+    @property
+    def last_return(self) -> float | None:
+        """The return of the episode that finished last; None without one."""
+        return self._records[-1].episode_return if self._records else None
+
+    def state(self) -> dict[str, Any]:
+        """Return the JSON values that a checkpoint stores."""
+        return {
+            "returns": [record.episode_return for record in self._records],
+            "lengths": [record.episode_length for record in self._records],
+            "reduced": [record.reduced for record in self._records],
+            "num_episodes": self.num_episodes,
+            "best_return_mean": self.best_return_mean,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a `state`; a smaller window keeps the newest episodes."""
+        self._records.clear()
+        stored = (state["returns"], state["lengths"], state["reduced"])
+        for episode_return, length, reduced in zip(*stored, strict=True):
+            self._records.append(
+                EpisodeRecord(episode_return=episode_return, episode_length=length, reduced=reduced)
+            )
+        self.num_episodes = state["num_episodes"]
+        self.best_return_mean = state["best_return_mean"]
+
+    def _mean(self, values: list[float]) -> float | None:
+        if len(values) < self._minimum:
+            return None
+        # Not a running sum, which drifts and never loses a NaN.
+        return sum(values) / len(values)
 
 
 class Progress:
-    """Counts what the learner has learned from, and writes rows of metrics.
+    """Counts what the learner has learned from, and ends the run at its goal.
 
-    Rates exclude start-up and compilation: they start after the first learner cycle at which every
-    actor has delivered a trajectory and an update has run.
+    The rate excludes start-up and compilation: it starts after the first learner cycle at which
+    every actor has delivered a trajectory and an update has run, and ends with the last cycle.
     """
 
     def __init__(
         self,
         *,
         config: RunConfig,
-        ledger: Ledger,
-        agreement: Agreement,
+        end: RunEnd,
         clocks: Mapping[str, Sequence[WallClock]],
-        all_reduce: AllReduce,
-        write_row: Callable[[Row], None],
-        num_non_finite_updates: Callable[[], int] = lambda: 0,
         now: Callable[[], float] = time.perf_counter,
     ):
-        self.env_steps = 0  # of all hosts, like episodes and policy lags
+        """Start now.
+
+        Args:
+            config: the run's goal and return window.
+            end: is given the goal.
+            clocks: the clocks of the threads by their kind, `actor` and `learner`.
+            now: seconds.
+        """
+        self.env_steps = 0  # of all hosts, like episodes
         self.updates = 0
+        self.cycles = 0
         self.env_restarts = 0  # of this host, like `episodes_cut`
         self.episodes_cut = 0
-        self.agreement = agreement
-        self._run_end = agreement.run_end
         self.startup_s: float | None = None  # of this process
         self.window = EpisodeWindow(config.return_window)
-        self.time_shares = TimeShares(clocks)
+        self.time_shares = TimeShares(clocks)  # without start-up
         self._config = config
-        self._ledger = ledger
-        self._row_shares = TimeShares(clocks)
-        self._all_reduce = AllReduceUse(all_reduce)
-        self._row_all_reduce = AllReduceUse(all_reduce)
-        self._write_row = write_row
-        self._num_non_finite_updates = num_non_finite_updates
+        self._end = end
         self._now = now
         self._started_at = now()
+        self.counted_at = self._started_at  # when the last learner cycle was counted, in seconds
         self._earlier_wall_time_s = 0.0
         self._pending_actors = set(range(len(clocks["actor"])))
         self._steady_since: tuple[int, float] | None = None
-        self._row_since: tuple[int, float] | None = None
-        self._metrics = MetricMeans()
-        self._lags: list[int] = []
-        self._cycles = 0
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether start-up and compilation are over."""
+        return self._steady_since is not None
 
     @property
     def steps_per_second(self) -> float | None:
-        """Env steps learned from per second, without start-up and compilation."""
-        return self._rate(self._steady_since)
+        """Env steps learned from per second until the last learner cycle, without start-up."""
+        if self._steady_since is None or self.env_steps == self._steady_since[0]:
+            return None
+        env_steps, at = self._steady_since
+        return (self.env_steps - env_steps) / (self.counted_at - at)
 
     @property
     def wall_time_s(self) -> float:
         """Seconds since this process set the run up, plus those of the runs that it resumes."""
         return self._earlier_wall_time_s + self._now() - self._started_at
 
-    @property
-    def all_reduce(self) -> dict[str, float]:
-        """Columns of the gradients' all-reduces, without start-up; empty with one device."""
-        return self._all_reduce.columns(num_cycles=self._cycles, num_updates=self.updates)
-
-    def record(
-        self, items: Sequence[TrajectoryItem], metrics: Sequence[Metrics], *, queue_depth: int
-    ) -> None:
-        """Record a learner cycle; write a row if one is due or the run is done.
-
-        Args:
-            items: the trajectories of the cycle.
-            metrics: of the updates, on the devices, with a leading axis of updates.
-            queue_depth: trajectories left in the deque.
-        """
-        rows_before = self.env_steps // self._config.log_interval_env_steps
-        for item in items:
-            self._ledger.move(item.actor_id, item.env_steps, "in_flight", "learned")
-            self._pending_actors.discard(item.actor_id)
-            self.env_restarts += item.env_restarts
-            self.episodes_cut += item.episodes_cut
-        for report in self.agreement.decide([self._report(item) for item in items]):
-            self.env_steps += report.env_steps
-            self.window.add(report.episodes, num_finished=report.num_episodes)
-            self._lags.append(report.policy_lag)
-        self._cycles += 1
-        self.updates += self._metrics.add(metrics)
+    def count(
+        self, own: Sequence[UnrollInfo], of_all_hosts: Sequence[UnrollInfo], *, num_updates: int
+    ) -> list[int]:
+        """Count a learner cycle; return the policy lag of each unroll of all hosts."""
+        for info in own:
+            self._pending_actors.discard(info.actor_id)
+            self.env_restarts += info.env_restarts
+            self.episodes_cut += info.episodes_cut
+        for info in of_all_hosts:
+            self.env_steps += info.env_steps
+            self.window.add(info.episodes, num_finished=info.num_episodes)
+        lags = [self.cycles - info.policy_version for info in of_all_hosts]
+        self.cycles += 1
+        self.updates += num_updates
+        self.counted_at = self._now()
         if self._steady_since is None and not self._pending_actors and self.updates:
-            self._start_rates()
+            self.startup_s = self.counted_at - self._started_at
+            self._steady_since = (self.env_steps, self.counted_at)
+            self.time_shares.restart()
         self._look_for_goal()
-        due = self.env_steps // self._config.log_interval_env_steps > rows_before
-        if due or self._run_end.goal:
-            self._write_row(self._row(queue_depth))
+        return lags
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, as JSON values."""
         return {
             "env_steps": self.env_steps,
             "updates": self.updates,
-            "cycles": self._cycles,
+            "cycles": self.cycles,
             "env_restarts": self.env_restarts,
             "episodes_cut": self.episodes_cut,
             "wall_time_s": self.wall_time_s,
             "window": self.window.state(),
-            "row": {"lags": self._lags.copy(), "metrics": self._metrics.state()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Resume from a `state`, including the unfinished row; rates start again."""
+        """Resume from a `state`; the rate starts again."""
         self.env_steps = state["env_steps"]
         self.updates = state["updates"]
-        self._cycles = state["cycles"]
+        self.cycles = state["cycles"]
         self.env_restarts = state["env_restarts"]
         self.episodes_cut = state["episodes_cut"]
         self._earlier_wall_time_s = state["wall_time_s"]
         self.window.restore(state["window"])
-        self._lags = list(state["row"]["lags"])
-        self._metrics.restore(state["row"]["metrics"])
-        for use in (self._all_reduce, self._row_all_reduce):
-            use.restart(num_cycles=self._cycles, num_updates=self.updates)
         self._look_for_goal()
 
     def _look_for_goal(self) -> None:
-        """Ends the run at its goal, which is the same on all hosts after the same cycle."""
+        """End the run at its goal, which is the same on all hosts after the same cycle."""
         goal = self._config.stop_at_return
         mean = self.window.return_mean
         solved = goal is not None and mean is not None and mean >= goal
         if solved or self.env_steps >= self._config.total_env_steps:
-            self._run_end.goal = True
-
-    def _report(self, item: TrajectoryItem) -> TrajectoryReport:
-        return TrajectoryReport(
-            env_steps=item.env_steps,
-            policy_lag=self._cycles - item.policy_version,
-            num_episodes=len(item.episodes),
-            episodes=item.episodes,
-        )
-
-    def _start_rates(self) -> None:
-        self.startup_s = self._now() - self._started_at
-        self._steady_since = self._row_since = (self.env_steps, self._now())
-        self.time_shares.restart()
-        self._all_reduce.restart(num_cycles=self._cycles, num_updates=self.updates)
-
-    def _rate(self, since: tuple[int, float] | None) -> float | None:
-        if since is None or self.env_steps == since[0]:
-            return None
-        env_steps, at = since
-        return (self.env_steps - env_steps) / (self._now() - at)
-
-    def _row(self, queue_depth: int) -> Row:
-        counts = {"num_cycles": self._cycles, "num_updates": self.updates}
-        all_reduce = self._row_all_reduce.columns(**counts)
-        row: Row = {
-            "env_steps": self.env_steps,
-            "updates": self.updates,
-            "non_finite_updates": self._num_non_finite_updates(),
-            "wall_time_s": self.wall_time_s,
-            "steps_per_second": self._rate(self._row_since),
-            "episode_return_mean": self.window.return_mean,
-            "episode_length_mean": self.window.length_mean,
-            "episode_return_last": self.window.last_return,
-            "episodes": self.window.num_episodes,
-            "episodes_cut": self.episodes_cut,
-            "env_restarts": self.env_restarts,
-            "policy_lag_mean": float(np.mean(self._lags)),
-            **_histogram(self._lags),
-            "queue_depth": queue_depth,
-            **{
-                f"episode/{name}": self.window.reduced_mean(name)
-                for name in self._config.episode_reducers
-            },
-            **self._metrics.take(),
-            **{f"all_reduce/{name}": value for name, value in all_reduce.items()},
-            **_flat(self._row_shares.shares()),
-        }
-        self._row_shares.restart()
-        self._row_all_reduce.restart(**counts)
-        self._lags = []
-        if self._row_since is not None:
-            self._row_since = (self.env_steps, self._now())
-        return row
-
-
-def _histogram(lags: Sequence[int]) -> dict[str, int]:
-    """Return the number of trajectories with each policy lag, in learner cycles."""
-    return {f"policy_lag/{lag}": count for lag, count in sorted(collections.Counter(lags).items())}
-
-
-def _flat(shares: Shares) -> dict[str, float]:
-    return {
-        f"time/{kind}/{activity}": share
-        for kind, activities in shares.items()
-        for activity, share in activities.items()
-    }
+            self._end.goal = True

@@ -1,6 +1,14 @@
-"""The update, written for one learner device and its blocks of the arguments."""
+"""The update, written for one learner device and its blocks of the arguments.
+
+An update whose loss or gradients are not finite is discarded. The learner devices decide that, from
+averaged gradients that are equal on all of them: asking the host would stall every update. The host
+looks once a learner cycle, so after `max_non_finite_updates` such updates in a row the devices
+freeze the state. It then still holds the inputs of the last of them, and a checkpoint of it can
+rerun that update.
+"""
 
 import dataclasses
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +16,39 @@ import optax
 
 from sebulba.agent import Agent, Metrics
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
-from sebulba.learning.all_reduce import mean_of_gradients
-from sebulba.learning.non_finite import count, init_counts, select
 from sebulba.pytree import pytree_dataclass
+from sebulba.ring.records import Unroll
 from sebulba.toolkit.prng import stream
-from sebulba.toolkit.reductions import learner_device_index
-from sebulba.types import ActorState, Array, Experience, Networks, PyTree, Trajectory
+from sebulba.toolkit.reductions import learner_device_index, mean_over_learner_devices
+from sebulba.types import Array, Experience, Networks, PyTree
+
+_Tree = TypeVar("_Tree", bound=PyTree)
+
+
+class NonFiniteError(FloatingPointError):
+    """The loss or gradients of too many updates in a row were not finite.
+
+    Attributes:
+        update: number of the last of these updates, from 0 over the whole run.
+        cycle: number of its learner cycle.
+    """
+
+    def __init__(self, *, update: int, cycle: int, in_a_row: int):
+        self.update = update
+        self.cycle = cycle
+        before = f", the last of {in_a_row} in a row," if in_a_row > 1 else ""
+        super().__init__(
+            f"the loss or the gradients of update {update} (learner cycle {cycle}){before} are not"
+            " finite; the update was discarded"
+        )
+
+
+@pytree_dataclass
+class NonFiniteCounts:
+    """Numbers of discarded updates."""
+
+    total: jax.Array  # [] int32
+    in_a_row: jax.Array  # [] int32, directly before the next update
 
 
 @pytree_dataclass
@@ -26,16 +61,6 @@ class LearnerState:
     step: Array  # [] int32, optimisation steps taken
     key: Array  # constant: the key of a step is folded from it
     non_finite: PyTree  # `NonFiniteCounts`, replicated
-
-
-@pytree_dataclass
-class Share:
-    """One learner device's share of a trajectory: some of its environments."""
-
-    initial_state: ActorState
-    final_state: ActorState
-    trajectory: Trajectory
-    actor_id: jax.Array  # [] int32, of this host
 
 
 STATE_SPECS = LearnerState(
@@ -57,20 +82,30 @@ class Update:
     gradients: str = "float32"  # dtype in which gradients cross between devices
 
     def cycle(
-        self, state: LearnerState, shares: tuple[Share, ...], *, num_updates: int
+        self, state: LearnerState, unrolls: tuple[Unroll, ...], *, num_updates: int
     ) -> tuple[LearnerState, Networks, Metrics]:
         """Add trajectories to the experience, and take optimisation steps.
 
         Args:
             state: before.
-            shares: of the cycle's trajectories; empty to continue a cycle.
+            unrolls: this device's shares of them; empty to continue a cycle.
             num_updates: optimisation steps.
 
         Returns:
             The state, the actors' networks, and the metrics `[num_updates]` of the steps.
         """
-        if shares:
-            state = _with_experience(state, self._updated_experience(state, shares))
+        if unrolls:
+            experience = experience_of(state)
+            for unroll in unrolls:
+                experience = self.agent.update_experience(
+                    state.networks,
+                    experience,
+                    unroll.initial_state,
+                    unroll.final_state,
+                    unroll.trajectory,
+                    unroll.actor_id,
+                )
+            state = dataclasses.replace(state, experience=_block(experience))
         metrics: Metrics = {}
         if num_updates == 1:
             state, metrics = self.step(state)
@@ -80,19 +115,6 @@ class Update:
                 lambda state, _: self.step(state), state, length=num_updates
             )
         return state, self.agent.actor_networks(state.networks), metrics
-
-    def _updated_experience(self, state: LearnerState, shares: tuple[Share, ...]) -> Experience:
-        experience = experience_of(state)
-        for share in shares:
-            experience = self.agent.update_experience(
-                state.networks,
-                experience,
-                share.initial_state,
-                share.final_state,
-                share.trajectory,
-                share.actor_id,
-            )
-        return experience
 
     def step(self, state: LearnerState) -> tuple[LearnerState, Metrics]:
         """Take an optimisation step; return the state and the metrics."""
@@ -104,10 +126,12 @@ class Update:
         # One test for all gradients: the norm is finite only if each of them is (an overflow of
         # the squares counts as not finite, too).
         is_finite = jnp.isfinite(value) & jnp.isfinite(metrics["grad_norm"])
-        is_applied, is_taken, counts = count(
-            state.non_finite, is_finite, self.max_non_finite_updates
-        )
-        networks, opt_state = select(
+        before_this = state.non_finite
+        is_alive = before_this.in_a_row < self.max_non_finite_updates  # False: the state is frozen
+        in_a_row = jnp.where(is_finite, 0, before_this.in_a_row + 1)
+        is_applied = is_alive & is_finite
+        is_taken = is_alive & (in_a_row < self.max_non_finite_updates)
+        networks, opt_state = _select(
             is_applied,
             self.agent.optimize(state.networks, state.opt_state, grads, experience),
             (state.networks, state.opt_state),
@@ -115,10 +139,13 @@ class Update:
         state = LearnerState(
             networks=networks,
             opt_state=opt_state,
-            experience=_block(select(is_applied, experience, before)),
+            experience=_block(_select(is_applied, experience, before)),
             step=state.step + is_taken.astype(jnp.int32),
             key=state.key,
-            non_finite=counts,
+            non_finite=NonFiniteCounts(
+                total=before_this.total + (is_alive & ~is_finite).astype(jnp.int32),
+                in_a_row=jnp.where(is_alive, in_a_row, before_this.in_a_row),
+            ),
         )
         return state, metrics
 
@@ -149,10 +176,6 @@ def _block(experience: Experience) -> Experience:
     return jax.tree.map(lambda x: x[None], experience)
 
 
-def _with_experience(state: LearnerState, experience: Experience) -> LearnerState:
-    return dataclasses.replace(state, experience=_block(experience))
-
-
 def init_state(
     agent: Agent, learner_devices: LearnerDevices, num_envs_per_device: int, key: jax.Array
 ) -> LearnerState:
@@ -169,10 +192,39 @@ def init_state(
             ),
             step=jnp.int32(0),
             key=stream(key, "updates"),
-            non_finite=init_counts(),
+            non_finite=NonFiniteCounts(total=jnp.int32(0), in_a_row=jnp.int32(0)),
         )
 
     # Jitted with shardings, each device allocates its own share: a large replay buffer is never
     # built on one device and copied.
     shardings = jax.tree.map(learner_devices.sharding, STATE_SPECS)
     return jax.jit(init, out_shardings=shardings)(learner_devices.replicate(key))
+
+
+def _select(use_new: jax.Array, new: _Tree, old: _Tree) -> _Tree:
+    """Return `new` if the scalar `use_new` is True, else `old`.
+
+    A leaf that is the same array in both, such as an unchanged replay buffer, costs nothing.
+    """
+    return jax.tree.map(lambda x, y: x if x is y else jax.lax.select(use_new, x, y), new, old)
+
+
+def mean_of_gradients(gradients: Networks, others: _Tree, *, dtype: str) -> tuple[Networks, _Tree]:
+    """Return the means of gradients and of other numbers over all learner devices.
+
+    Runs on each of them, in one all-reduce.
+
+    Args:
+        gradients: float arrays.
+        others: arrays of any number type, averaged as they are.
+        dtype: in which gradients cross between devices; their means have their own dtypes.
+    """
+    mean, others = mean_over_learner_devices((in_dtype(gradients, dtype), others))
+    return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), mean, gradients), others
+
+
+def in_dtype(gradients: Networks, dtype: str) -> PyTree:
+    """Return gradients as they cross between devices."""
+    if dtype == "float32":  # Those of a network in a smaller dtype stay as they are.
+        return gradients
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), gradients)

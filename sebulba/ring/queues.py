@@ -9,7 +9,8 @@ import threading
 from collections.abc import Sequence
 
 from sebulba.ring.ledger import Ledger
-from sebulba.types import Networks, TrajectoryItem
+from sebulba.ring.records import Item
+from sebulba.types import Networks
 
 # Every change notifies all waiters. Without a timeout, though, a missed notification would hang the
 # thread for ever; with one it costs half a second.
@@ -36,7 +37,7 @@ class TrajectoryDeque:
         self._slots_per_actor = slots_per_actor
         self._ledger = ledger
         self._changed = threading.Condition()
-        self._items: collections.deque[TrajectoryItem] = collections.deque()
+        self._items: collections.deque[Item] = collections.deque()
         self._num_queued = [0] * num_actors
         self._next_sequence_number = [0] * num_actors
         self._closed = False
@@ -48,24 +49,26 @@ class TrajectoryDeque:
         """Set the sequence number that each actor's next item must have."""
         self._next_sequence_number = list(next_sequence_numbers)
 
-    def put(self, item: TrajectoryItem) -> None:
+    def put(self, item: Item) -> None:
         """Append an item; wait while its actor has no free slot.
 
         Raises:
             Closed: the run is stopping; the item's env steps count as discarded.
         """
         with self._changed:
-            while self._num_queued[item.actor_id] >= self._slots_per_actor and not self._closed:
+            while (
+                self._num_queued[item.info.actor_id] >= self._slots_per_actor and not self._closed
+            ):
                 self._changed.wait(_MAX_WAIT_S)
             if self._closed:
-                self._ledger.move(item.actor_id, item.env_steps, "in_flight", "discarded")
+                self._ledger.move(item.info.actor_id, item.info.env_steps, "in_flight", "discarded")
                 raise Closed
             self._items.append(item)
-            self._num_queued[item.actor_id] += 1
-            self._ledger.move(item.actor_id, item.env_steps, "in_flight", "queued")
+            self._num_queued[item.info.actor_id] += 1
+            self._ledger.move(item.info.actor_id, item.info.env_steps, "in_flight", "queued")
             self._changed.notify_all()
 
-    def get(self, actor_id: int | None = None) -> TrajectoryItem:
+    def get(self, actor_id: int | None = None) -> Item:
         """Take the oldest item, of one actor if `actor_id` is given; wait until there is one.
 
         Raises:
@@ -78,9 +81,9 @@ class TrajectoryDeque:
             if item is None or self._closed:
                 raise Closed
             self._items.remove(item)
-            self._num_queued[item.actor_id] -= 1
+            self._num_queued[item.info.actor_id] -= 1
             self._check_sequence(item)
-            self._ledger.move(item.actor_id, item.env_steps, "queued", "in_flight")
+            self._ledger.move(item.info.actor_id, item.info.env_steps, "queued", "in_flight")
             self._changed.notify_all()
             return item
 
@@ -89,21 +92,22 @@ class TrajectoryDeque:
         with self._changed:
             self._closed = True
             for item in self._items:
-                self._ledger.move(item.actor_id, item.env_steps, "queued", "discarded")
+                self._ledger.move(item.info.actor_id, item.info.env_steps, "queued", "discarded")
             self._items.clear()
             self._changed.notify_all()
 
-    def _oldest(self, actor_id: int | None) -> TrajectoryItem | None:
-        wanted = (item for item in self._items if actor_id is None or item.actor_id == actor_id)
+    def _oldest(self, actor_id: int | None) -> Item | None:
+        wanted = (
+            item for item in self._items if actor_id is None or item.info.actor_id == actor_id
+        )
         return next(wanted, None)
 
-    def _check_sequence(self, item: TrajectoryItem) -> None:
-        expected = self._next_sequence_number[item.actor_id]
-        if item.sequence_number != expected:
-            raise SequenceError(
-                f"actor {item.actor_id}: expected trajectory {expected}, got {item.sequence_number}"
-            )
-        self._next_sequence_number[item.actor_id] += 1
+    def _check_sequence(self, item: Item) -> None:
+        actor_id, number = item.info.actor_id, item.info.sequence_number
+        expected = self._next_sequence_number[actor_id]
+        if number != expected:
+            raise SequenceError(f"actor {actor_id}: expected trajectory {expected}, got {number}")
+        self._next_sequence_number[actor_id] += 1
 
 
 class NetworksDeque:

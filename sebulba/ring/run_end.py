@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from sebulba.errors import ALSO, describe_error
 from sebulba.process import handled
 
 
@@ -14,7 +15,7 @@ class RunEnd:
 
     No field has two writers that disagree, so no lock is needed: the learner's thread or a callback
     of the user sets the goal, the signal handler or (on several hosts) the learner's thread the
-    signal, the supervisor the failure and what was not saved.
+    signal, the thread that called `run` the rest.
     """
 
     def __init__(self, *, hosts_agree: bool = False):
@@ -28,8 +29,9 @@ class RunEnd:
         self.goal = False  # enough env steps or the return to stop at
         self.signal: int | None = None  # that ends the run
         self.received: int | None = None  # the first signal that this process received
-        self.failure: BaseException | None = None
+        self.failure: BaseException | None = None  # the first
         self.unsaved: str | None = None  # why the last state is not on the disk
+        self.is_stuck = False  # some threads of the run have not ended, and never may
         self._hosts_agree = hosts_agree
 
     @property
@@ -55,6 +57,22 @@ class RunEnd:
         if self.unsaved is not None:
             return "unsaved"
         return "interrupted" if self.is_interrupted else "done"
+
+    def fail(self, error: BaseException) -> None:
+        """Record a failure: the first is the cause, later ones are notes on it."""
+        if self.failure is None:
+            self.failure = error
+        elif error is not self.failure:
+            self.failure.add_note(f"{ALSO} {describe_error(error)}.")
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Record what is raised within as a failure, and continue after it."""
+        try:
+            yield
+        # `BaseException`: code of the user may exit, and a `SystemExit` of a thread ends here too.
+        except BaseException as error:
+            self.fail(error)
 
     @contextmanager
     def listening(self) -> Iterator["RunEnd"]:

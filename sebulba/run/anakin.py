@@ -10,7 +10,6 @@ to the cycle before, and the actors and the learner run that cycle themselves, w
 to report it.
 """
 
-import dataclasses
 import functools
 import itertools
 import operator
@@ -23,20 +22,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from sebulba.acting.act_cycle import ActCarry
-from sebulba.acting.episodes import EpisodeStatistics, finished_episodes
+from sebulba.acting.episodes import finished_episodes
 from sebulba.acting.fused_cycle import FusedCycle
 from sebulba.agent_check import num_updates_of, validate_sharded_state
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED
 from sebulba.devices.mapping import is_jit_disabled, shard, specs_of
 from sebulba.devices.memory_plan import num_bytes
-from sebulba.errors import ConfigError
 from sebulba.learning.loops import is_slow_in_a_loop
-from sebulba.learning.update import STATE_SPECS, LearnerState, Share
+from sebulba.learning.update import STATE_SPECS, LearnerState
 from sebulba.pytree import pytree_dataclass
-from sebulba.ring.timing import CHECKPOINT, COMPILE, METRICS, UPDATE
-from sebulba.run.assembly import Ring
-from sebulba.types import PyTree, TrajectoryItem
+from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll, UnrollInfo
+from sebulba.ring.timing import COMPILE, METRICS, UPDATE
+from sebulba.run.ring import Observer, Ring, annotate_errors, where_learner
+from sebulba.types import PyTree
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
 _CALL_S = 0.25
@@ -45,41 +43,35 @@ _MAX_BYTES = 64 << 20  # of the results that a call hands to Python
 
 def reason_against(ring: Ring) -> str | None:
     """Return why acting and learning of a run cannot be one program; None: they can."""
-    config = ring.config
-    num_actors, per_cycle = len(ring.actors), config.learner.trajectories_per_cycle
+    per_cycle = ring.schedule.trajectories_per_cycle
+    cycles = [actor.environments.act_cycle for actor in ring.actors]
     has_jax_environments = all(
-        isinstance(actor.act_cycle, FusedCycle) and actor.resume_point.env_state is not None
-        for actor in ring.actors
+        isinstance(cycle, FusedCycle) and actor.carry.env_state is not None
+        for cycle, actor in zip(cycles, ring.actors, strict=True)
     )
+    has_whole_episodes = any(
+        isinstance(cycle, FusedCycle) and cycle.whole_episodes for cycle in cycles
+    )
+    may_restart = any(actor.max_restarts for actor in ring.actors)
     expectations = (
-        ("learner.policy_lag", 0, config.learner.policy_lag),
-        ("actor.rollout", "steps", config.actor.rollout),
-        ("actor.on_env_error", "fail", config.actor.on_env_error),
-        ("learner.mapping", "shard_map", config.learner.mapping),
+        ("learner.policy_lag", 0, ring.schedule.policy_lag),
+        ("actor.rollout", "steps", "episodes" if has_whole_episodes else "steps"),
+        ("actor.on_env_error", "fail", "restart" if may_restart else "fail"),
+        ("learner.mapping", "shard_map", ring.learner.mapping_name),
         ("distributed: number of hosts", 1, jax.process_count()),
         ("JAX_DISABLE_JIT", False, is_jit_disabled()),
         ("env: JAX environments in a fused act cycle", True, has_jax_environments),
-        ("learner.trajectories_per_cycle modulo the actors", 0, per_cycle % num_actors),
+        ("learner.trajectories_per_cycle modulo the actors", 0, per_cycle % len(ring.actors)),
         (
             "devices.learner: the same devices as devices.actor",
             True,
-            set(ring.actor_devices) == set(ring.learner.learner_devices.devices),
+            {actor.device for actor in ring.actors} == set(ring.learner.learner_devices.devices),
         ),
     )
     for what, expected, got in expectations:
         if got != expected:
             return f"{what}: expected {expected} with run.mode anakin, got {got}"
     return None
-
-
-def check_mode(ring: Ring) -> None:
-    """Check that acting and learning of the run can be one program, if `run.mode` is anakin.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    if ring.config.run.mode == "anakin" and (reason := reason_against(ring)) is not None:
-        raise ConfigError(f"{reason}. Or set run.mode auto")
 
 
 @pytree_dataclass
@@ -96,21 +88,28 @@ class _Recorded:
 class Anakin:
     """Runs learner cycles of a ring, including their act cycles, in calls of several cycles."""
 
-    def __init__(self, ring: Ring):
+    def __init__(self, ring: Ring, boundaries: Sequence[int] = ()):
         """Place the actors' arrays on the learner devices.
 
         Args:
             ring: a new or a restored one, without a `reason_against`.
+            boundaries: numbers of env steps at whose multiples a call ends.
         """
         self.ring = ring
+        self._boundaries = tuple(boundaries) or (ring.run_spec.total_env_steps,)
+        # The trajectories of an actor that a learner cycle takes.
+        self._trajectories_per_actor = ring.schedule.trajectories_per_cycle // len(ring.actors)
+        rows = ring.run_spec.num_envs * ring.run_spec.trajectory_length
+        # At most: transitions out of final observations do not count.
+        self._env_steps_per_cycle = rows * ring.schedule.trajectories_per_cycle
         self._learner_devices = ring.learner.learner_devices
         self._programs: dict[int, Callable[..., Any]] = {}  # by updates of a learner cycle
         self._max_cycles = 1  # of the next call; adapted to the time that calls take
         for actor in ring.actors:
             validate_sharded_state(
-                actor.initial_state, actor.resume_point.actor_state, self._learner_devices.devices
+                actor.placed_state, actor.carry.actor_state, self._learner_devices.devices
             )
-        self.take_from_actors()
+        self._take_from_actors()
 
     @property
     def is_slow(self) -> bool:
@@ -119,29 +118,40 @@ class Anakin:
         arguments = (self.ring.learner.state, self._carries, np.int32(num_cycles))
         # A replay agent takes no updates at first.
         jaxpr = jax.make_jaxpr(self._program(max(1, num_updates)))(*arguments)
-        return is_slow_in_a_loop(jaxpr, self.ring.actor_devices[0].platform)
+        return is_slow_in_a_loop(jaxpr, self._learner_devices.devices[0].platform)
 
-    def take_from_actors(self) -> None:
+    def run(self, observers: Sequence[Observer] = ()) -> None:
+        """Run learner cycles, several in each call, until the run's end is set.
+
+        Raises:
+            NonFiniteError: too many updates in a row were not finite.
+            EnvironmentFault: the environments returned data that are not finite.
+        """
+        ring = self.ring
+        while not ring.end.is_set:
+            with annotate_errors(lambda: where_learner(ring.learner)):
+                is_next_regular = self._run_call(observers)
+            if not is_next_regular:
+                self._give_to_actors()
+                ring.learn(ring.act_in_turn(), observers)
+                self._take_from_actors()
+
+    def _take_from_actors(self) -> None:
         """Begin at the points at which the ring's actors are."""
-        carries = tuple(actor.resume_point for actor in self.ring.actors)
+        carries = tuple(actor.carry for actor in self.ring.actors)
         self._shardings = jax.tree.map(self._sharding, carries)
         self._carries = jax.device_put(carries, self._shardings)
 
-    def give_to_actors(self) -> None:
+    def _give_to_actors(self) -> None:
         """Bring the ring's actors to the current point, so that they can act themselves."""
-        per_actor = self._trajectories_per_actor * self.ring.learner.num_cycles
         ring = self.ring
-        for actor, device, carry in zip(
-            ring.actors, ring.actor_devices, self._carries, strict=True
-        ):
-            actor.start_at(jax.device_put(carry, device), num_cycles=per_actor)
-        ring.trajectories.restore([per_actor] * len(ring.actors))
+        num_cycles = self._trajectories_per_actor * ring.learner.num_cycles
+        for actor, carry in zip(ring.actors, self._carries, strict=True):
+            actor.start_at(jax.device_put(carry, actor.device), num_cycles=num_cycles)
+        ring.trajectories.restore([num_cycles] * len(ring.actors))
 
-    def run_call(self, after_cycle: Callable[[Sequence[TrajectoryItem]], None]) -> bool:
+    def _run_call(self, observers: Sequence[Observer]) -> bool:
         """Run one call of learner cycles.
-
-        Args:
-            after_cycle: called with the trajectories of the last of these cycles, without arrays.
 
         Returns:
             Whether the next cycle can be part of a call; False: data or updates of it are not
@@ -158,64 +168,58 @@ class Anakin:
         recorded = jax.device_get(recorded)
         irregular = np.flatnonzero(~recorded.is_regular[:num_cycles])
         num_regular = int(irregular[0]) if irregular.size else num_cycles
-        items: list[TrajectoryItem] = []
+        ring.is_between_cycles = False
         num_done = 0
-        while num_done < num_regular and not ring.run_end.goal:
-            items = self._record(jax.tree.map(lambda x, i=num_done: x[i], recorded), num_done)
+        while num_done < num_regular and not ring.end.goal:
+            self._count(jax.tree.map(lambda x, i=num_done: x[i], recorded), num_done)
             num_done += 1
         learner.clock.lap(METRICS)
         if num_done == 0:
+            ring.is_between_cycles = True
             return False
         if num_done < num_cycles:
             state, carries, _ = program(*begin, np.int32(num_done))
         self._carries = carries
         learner.advance(state, num_cycles=num_done, num_updates=num_done * num_updates)
-        learner.stage(ring.stagings)
-        after_cycle(
-            [dataclasses.replace(item, resume_point=carries[item.actor_id]) for item in items]
-        )
-        learner.clock.lap(CHECKPOINT)
-        return num_done == num_cycles or ring.run_end.goal
+        ring.publish()
+        cycles_of_actor = self._trajectories_per_actor * learner.num_cycles
+        ring.points = [(carry, cycles_of_actor) for carry in carries]
+        ring.is_between_cycles = True
+        ring.tell(observers)
+        learner.check()
+        return num_done == num_cycles or ring.end.goal
 
-    def _record(self, recorded: _Recorded, offset: int) -> list[TrajectoryItem]:
-        """Record a learner cycle, `offset` cycles after the learner's, and return its items."""
+    def _count(self, recorded: _Recorded, offset: int) -> None:
+        """Count a learner cycle, which is `offset` cycles after the learner's."""
         ring, learner = self.ring, self.ring.learner
         cycle, num_actors = learner.num_cycles + offset, len(ring.actors)
-        items = []
-        not_kept: Any = None
-        for number, (env_steps, episodes) in enumerate(
+        infos = []
+        for number, (env_steps, rows) in enumerate(
             zip(recorded.env_steps, recorded.episodes, strict=True)
         ):
             round_, actor_id = divmod(number, num_actors)
-            ring.ledger.collect(actor_id, int(env_steps))
-            items.append(
-                TrajectoryItem(
-                    initial_state=not_kept,
-                    final_state=not_kept,
-                    trajectory=not_kept,
-                    actor_id=actor_id,
-                    sequence_number=cycle * self._trajectories_per_actor + round_,
-                    policy_version=cycle,
-                    env_steps=int(env_steps),
-                    episodes=finished_episodes(episodes),
-                )
+            episodes = finished_episodes(rows)
+            info = UnrollInfo(
+                actor_id=actor_id,
+                sequence_number=cycle * self._trajectories_per_actor + round_,
+                policy_version=cycle,
+                env_steps=int(env_steps),
+                num_episodes=len(episodes),
+                episodes=episodes,
             )
+            ring.ledger.collect(actor_id, info.env_steps)
+            infos.append(info)
         learner.num_non_finite_updates = int(recorded.num_discarded)
-        metrics = [recorded.metrics] if recorded.metrics else []
-        ring.progress.record(items, metrics, queue_depth=0)
-        return items
+        ring.count(infos, [recorded.metrics] if recorded.metrics else [])
 
     def _next_cycles(self) -> tuple[int, int]:
         """Return the learner cycles of the next call, and the updates of each of them.
 
         The call ends where something is due at a number of env steps.
         """
-        config, learner = self.ring.config, self.ring.learner
-        env_steps = self.ring.progress.env_steps
-        row = config.run.log_interval_env_steps
-        intervals = (row, config.evaluation.interval_env_steps or row)
-        left = min(interval - env_steps % interval for interval in intervals)
-        left = min(left, config.run.total_env_steps - env_steps)
+        learner, env_steps = self.ring.learner, self.ring.progress.env_steps
+        left = min(boundary - env_steps % boundary for boundary in self._boundaries)
+        left = min(left, self.ring.run_spec.total_env_steps - env_steps)
         num_cycles = min(self._max_cycles, -(-left // self._env_steps_per_cycle))
         updates = [
             num_updates_of(self.ring.agent, learner.num_cycles + i) for i in range(num_cycles)
@@ -229,20 +233,8 @@ class Anakin:
         elif seconds > _CALL_S:
             self._max_cycles = max(1, self._max_cycles // 2)
 
-    @property
-    def _trajectories_per_actor(self) -> int:
-        """The trajectories of an actor that a learner cycle takes."""
-        return self.ring.config.learner.trajectories_per_cycle // len(self.ring.actors)
-
-    @property
-    def _env_steps_per_cycle(self) -> int:
-        """The most env steps of a learner cycle."""
-        config = self.ring.config
-        rows = config.actor.num_envs * config.actor.trajectory_length
-        return rows * config.learner.trajectories_per_cycle
-
     def _sharding(self, leaf: Any) -> jax.sharding.NamedSharding:
-        is_per_env = leaf.ndim > 0 and leaf.shape[0] == self.ring.config.actor.num_envs
+        is_per_env = leaf.ndim > 0 and leaf.shape[0] == self.ring.run_spec.num_envs
         return self._learner_devices.sharding(PER_DEVICE if is_per_env else REPLICATED)
 
     def _program(self, num_updates: int) -> Callable[..., Any]:
@@ -257,10 +249,8 @@ class Anakin:
             return self._programs[num_updates]
         cycle = jax.jit(self._cycle_function(num_updates))
         shapes = jax.eval_shape(cycle, self.ring.learner.state, self._carries)[-1]
-        interval = self.ring.config.run.log_interval_env_steps
-        self._capacity = max(
-            1, min(-(-interval // self._env_steps_per_cycle), _MAX_BYTES // num_bytes(shapes))
-        )
+        longest = -(-min(self._boundaries) // self._env_steps_per_cycle)
+        self._capacity = max(1, min(longest, _MAX_BYTES // num_bytes(shapes)))
 
         def program(state: PyTree, carries: PyTree, num_cycles: jax.Array) -> PyTree:
             def body(i: jax.Array, looped: PyTree) -> PyTree:
@@ -283,16 +273,18 @@ class Anakin:
 
     def _cycle_function(self, num_updates: int) -> Callable[..., Any]:
         """Return the function of one learner cycle: all its act cycles, then its updates."""
-        ring, update = self.ring, self.ring.learner.update
+        ring, update = self.ring, self.ring.learner.device_update
         act_cycles = [
-            actor.act_cycle for actor in ring.actors if isinstance(actor.act_cycle, FusedCycle)
+            cycle
+            for cycle in (actor.environments.act_cycle for actor in ring.actors)
+            if isinstance(cycle, FusedCycle)
         ]
         split_envs: Any = PartitionSpec(None, *PER_DEVICE)
         replicated: Any = REPLICATED
-        shares = [
-            Share(
-                initial_state=specs_of(actor.initial_state),
-                final_state=specs_of(actor.initial_state),
+        specs = [
+            Unroll(
+                initial_state=specs_of(actor.placed_state),
+                final_state=specs_of(actor.placed_state),
                 trajectory=split_envs,
                 actor_id=replicated,
             )
@@ -301,33 +293,34 @@ class Anakin:
         learn = shard(
             functools.partial(update.cycle, num_updates=num_updates),
             self._learner_devices,
-            in_specs=(STATE_SPECS, tuple(shares)),
+            in_specs=(STATE_SPECS, tuple(specs)),
             out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
         )
 
         def cycle(state: LearnerState, carries: tuple[ActCarry, ...]) -> PyTree:
-            current, taken, results = list(carries), [], []
+            current, unrolls, tallies = list(carries), [], []
             networks = ring.agent.actor_networks(state.networks)
-            for number in range(len(shares)):
+            for number in range(len(specs)):
                 actor_id = number % len(act_cycles)
                 before = current[actor_id]
-                current[actor_id], result = act_cycles[actor_id].act_within(networks, before)
-                results.append(result)
-                taken.append(
-                    Share(
+                after, trajectory, tally = act_cycles[actor_id].act_within(networks, before)
+                current[actor_id] = after
+                tallies.append(tally)
+                unrolls.append(
+                    Unroll(
                         initial_state=before.actor_state,
-                        final_state=result.final_state,
-                        trajectory=result.trajectory,
+                        final_state=after.actor_state,
+                        trajectory=trajectory,
                         actor_id=jnp.int32(actor_id),
                     )
                 )
-            state, _, metrics = learn(state, tuple(taken))
+            state, _, metrics = learn(state, tuple(unrolls))
             is_alive = state.non_finite.in_a_row < update.max_non_finite_updates
             recorded = _Recorded(
-                env_steps=tuple(result.env_steps for result in results),
-                episodes=tuple(result.episodes for result in results),
+                env_steps=tuple(tally.env_steps for tally in tallies),
+                episodes=tuple(tally.episodes for tally in tallies),
                 is_regular=functools.reduce(
-                    operator.and_, [r.is_finite for r in results], is_alive
+                    operator.and_, [tally.is_finite for tally in tallies], is_alive
                 ),
                 num_discarded=state.non_finite.total,
                 metrics=metrics,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from sebulba.ring.run_end import RunEnd
+from sebulba.run.ring import Observer
 from sebulba.storage.metrics.base import Row
 
 Event = Literal["metrics", "evaluation"]
@@ -26,12 +27,19 @@ class Callback(Protocol):
         ...
 
 
-class Callbacks:
+class Callbacks(Observer):
     """Hands the rows from the learner's thread to functions in the supervisor's thread."""
 
-    def __init__(self, callbacks: Sequence[Callback]):
+    def __init__(self, callbacks: Sequence[Callback], end: RunEnd):
+        """Call nothing yet.
+
+        Args:
+            callbacks: the user's functions.
+            end: is given the goal if one of them asks for it.
+        """
         self.failure: BaseException | None = None  # that a callback raised
         self._callbacks = tuple(callbacks)
+        self._end = end
         self._waiting: collections.deque[tuple[Event, Row]] = collections.deque()
 
     def add(self, event: Event, row: Row) -> None:
@@ -39,8 +47,8 @@ class Callbacks:
         if self._callbacks:
             self._waiting.append((event, row))
 
-    def deliver(self, run_end: RunEnd) -> None:
-        """Call every callback with every row so far; end the run if one asks for it.
+    def on_poll(self) -> None:
+        """Call every callback with every row so far.
 
         Raises:
             BaseException: what a callback raised.
@@ -51,19 +59,12 @@ class Callbacks:
                 try:
                     # Each gets its own: writers and other callbacks have this one.
                     if callback(event, dict(row)):
-                        run_end.goal = True
+                        self._end.goal = True
                 except BaseException as error:
                     self.failure = error
                     raise
 
-    def finish(self, run_end: RunEnd) -> BaseException | None:
-        """Deliver the last rows after the run, unless a callback failed; return its failure."""
+    def close(self, end: RunEnd) -> None:
+        """Deliver the last rows, unless a callback failed."""
         if self.failure is None:
-            try:
-                self.deliver(run_end)
-            except BaseException as error:
-                return error
-        return None
-
-
-NO_CALLBACKS = Callbacks(())
+            self.on_poll()

@@ -6,12 +6,15 @@ from collections.abc import Callable
 import jax
 
 from sebulba.config import ProfileConfig
+from sebulba.ring.records import CycleReport
+from sebulba.ring.run_end import RunEnd
+from sebulba.run.ring import Observer
 
 PROFILE = "profile"
 """The directory of the trace in the run directory."""
 
 
-class Profiler:
+class Profiler(Observer):
     """Starts and stops JAX's profiler between two learner cycles, which covers all threads.
 
     The regions `act cycle`, `transfer` and `update` are named in the code that they cover.
@@ -22,37 +25,41 @@ class Profiler:
         config: ProfileConfig,
         directory: pathlib.Path,
         *,
-        num_cycles: Callable[[], int],
+        num_cycles: int,
         on_message: Callable[[str], None],
     ):
         """Prepare the trace, and start it if it begins with the next cycle.
 
         Args:
             config: the cycles to record.
-            directory: of the trace.
-            num_cycles: returns the number of completed learner cycles.
+            directory: receives the trace.
+            num_cycles: learner cycles that the run has completed.
             on_message: takes a line of text.
         """
         self._config = config
         self._directory = directory
-        self._num_cycles = num_cycles
         self._on_message = on_message
         self._is_running = False
-        self.after_cycle()
+        self._start_or_stop(num_cycles)
 
-    def after_cycle(self) -> None:
-        """Start or stop the trace if it is time, in the learner's thread."""
-        cycle = self._num_cycles()
+    def on_cycle(self, report: CycleReport) -> None:
+        """Start or stop the trace if it is time."""
+        self._start_or_stop(report.num_cycles)
+
+    def close(self, end: RunEnd) -> None:
+        """Write the trace if it is running."""
+        self._stop()
+
+    def _start_or_stop(self, cycle: int) -> None:
         if self._is_running and cycle >= self._config.from_cycle + self._config.cycles:
-            self.close()
+            self._stop()
         elif not self._is_running and cycle == self._config.from_cycle:
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # every Python call would distort the times
             jax.profiler.start_trace(self._directory, profiler_options=options)
             self._is_running = True
 
-    def close(self) -> None:
-        """Write the trace if it is running; may be called twice."""
+    def _stop(self) -> None:
         if not self._is_running:
             return
         self._is_running = False

@@ -69,6 +69,27 @@ class WarmStart:
         }
 
 
+class InitialNetworks:
+    """The networks that a new run begins with: new ones, or those of `init_from`."""
+
+    def __init__(self, config: Config):
+        """Read nothing yet; `config` is the new run's."""
+        self._config = config
+        self.warm_start: WarmStart | None = None  # what was taken of another run
+
+    def __call__(self, networks: Networks, learner_devices: LearnerDevices) -> Networks:
+        """Return the new networks with the leaves of the other run's that fit.
+
+        Raises:
+            ConfigError: there is no such checkpoint, it is damaged, or its networks do not fit.
+        """
+        # A run that is resumed gets the networks of its own checkpoint.
+        if self._config.init_from is None or self._config.resume is not None:
+            return networks
+        self.warm_start = read_warm_start(self._config, networks)
+        return self.warm_start.applied_to(networks, learner_devices)
+
+
 def with_exact_source(config: Config) -> Config:
     """Return the config with `init_from` as a directory in full and the number of a checkpoint.
 

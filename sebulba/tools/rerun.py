@@ -17,12 +17,12 @@ from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
-from sebulba.devices.split import plan_devices
+from sebulba.devices.roles import assign_devices
 from sebulba.errors import ConfigError
 from sebulba.learning.update import LearnerState, experience_of, loss_and_gradients
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, EXIT_NON_FINITE
-from sebulba.run.assembly import assemble
-from sebulba.run.lifecycle import use_compilation_cache
+from sebulba.run.make import made_ring
+from sebulba.run.training import use_compilation_cache
 from sebulba.storage.checkpoints.manifest import flatten, is_key
 from sebulba.storage.checkpoints.restore import CheckpointError, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE
@@ -60,7 +60,7 @@ def rerun(run_dir: pathlib.Path) -> int:
     except CheckpointError as error:
         print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
         return EXIT_CHECKPOINT
-    learner_devices = LearnerDevices(plan_devices(config.devices, jax.local_devices()).learner)
+    learner_devices = assign_devices(config.devices, jax.local_devices()).learner_devices
     findings = examine(agent, learner_devices, state, dtype=config.learner.gradients)
     _show(findings, failure)
     # Training judges an update by its loss and gradients alone, too.
@@ -131,16 +131,15 @@ def _read_failure(run_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def _restore(config: Config, run_dir: pathlib.Path, step: int) -> tuple[Agent, LearnerState]:
-    ring = assemble(config, write_row=lambda row: None)
-    ring.close_environments()
-    state = ring.learner.state
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )
-    for leaf in jax.tree.leaves(state):
-        leaf.delete()
-    arrays, _ = restore(run_dir / CHECKPOINTS, step, {"learner": like}, partial=True)
-    return ring.agent, arrays["learner"]
+    with made_ring(config) as ring:
+        state = ring.learner.state
+        like = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        )
+        for leaf in jax.tree.leaves(state):
+            leaf.delete()
+        arrays, _ = restore(run_dir / CHECKPOINTS, step, {"learner": like}, partial=True)
+        return ring.agent, arrays["learner"]
 
 
 def _show(findings: list[Finding], failure: dict[str, Any]) -> None:

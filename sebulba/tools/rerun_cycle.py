@@ -14,14 +14,15 @@ from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
-from sebulba.run.assembly import Ring, assemble
-from sebulba.run.lifecycle import use_compilation_cache
-from sebulba.run.modes import act_serially, learn_serially
-from sebulba.run.state import resume
+from sebulba.ring.records import Item
+from sebulba.run.make import made_ring
+from sebulba.run.resume import resume
+from sebulba.run.ring import Ring
+from sebulba.run.training import use_compilation_cache
+from sebulba.run.warm_start import InitialNetworks
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
-from sebulba.types import TrajectoryItem
 
 
 def rerun_to_cycle(
@@ -38,25 +39,22 @@ def rerun_to_cycle(
     try:
         config = _repeatable(load_config(str(run_dir / CONFIG)))
         use_compilation_cache()
-        ring = _ring_before(config, run_dir / CHECKPOINTS, cycle)
+        with made_ring(config, begin_with=InitialNetworks(config)) as ring:
+            _bring_before(ring, config, run_dir / CHECKPOINTS, cycle)
+            items = ring.act_in_turn()
+            show_batch(items, cycle)
+            if dump is not None:
+                arrays: Any = _arrays(items)
+                np.savez(dump, **arrays)
+                print(f"wrote {dump}")
+            if debug:
+                breakpoint()  # `items` is the batch; `ring.learn(items)` learns from it.
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         return EXIT_CONFIG
     except CheckpointError as error:
         print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
         return EXIT_CHECKPOINT
-    try:
-        items = act_serially(ring)
-        show_batch(items, cycle)
-        if dump is not None:
-            arrays: Any = _arrays(items)
-            np.savez(dump, **arrays)
-            print(f"wrote {dump}")
-        if debug:
-            breakpoint()  # `items` is the batch; `learn_serially(ring, items)` learns from it.
-    finally:
-        ring.close()
-        ring.close_environments()
     return EXIT_DONE
 
 
@@ -69,38 +67,34 @@ def _repeatable(config: Config) -> Config:
     return dataclasses.replace(config, run=dataclasses.replace(config.run, mode="serial"))
 
 
-def _ring_before(config: Config, checkpoints: pathlib.Path, cycle: int) -> Ring:
-    """Return a ring that has learned from all cycles before `cycle`."""
-    ring = assemble(config, write_row=lambda row: None)
-    are_stored = all(actor.resume_point.env_state is not None for actor in ring.actors)
+def _bring_before(ring: Ring, config: Config, checkpoints: pathlib.Path, cycle: int) -> None:
+    """Bring a new ring to the point at which it has learned from all cycles before `cycle`."""
+    are_stored = all(actor.carry.env_state is not None for actor in ring.actors)
     can_resume = are_stored or config.checkpoint.exact_reset_cycles is not None
     steps = [step for step in steps_in(checkpoints) if step <= cycle]
     if can_resume and steps:
         resumed = resume(ring, checkpoints, steps[-1])
-        if resumed.deal is not None:
-            ring.close_environments()
-            raise ConfigError(f"--to-cycle: expected a run on one host, got {resumed.deal}")
+        if resumed.remapping is not None:
+            raise ConfigError(f"--to-cycle: expected a run on one host, got {resumed.remapping}")
         print(resumed)
-    ring.learner.stage(ring.stagings)
+    ring.publish()
     while ring.learner.num_cycles < cycle:
-        if ring.run_end.goal:
-            ring.close_environments()
+        if ring.end.goal:
             raise ConfigError(
                 f"--to-cycle: expected at most {ring.learner.num_cycles}, after which the run"
                 f" reached its goal, got {cycle}"
             )
-        learn_serially(ring, act_serially(ring))
-    return ring
+        ring.learn(ring.act_in_turn())
 
 
-def show_batch(items: list[TrajectoryItem], cycle: int) -> None:
+def show_batch(items: list[Item], cycle: int) -> None:
     """Print the range of every leaf of a batch, and where its largest element is."""
     console = rich.console.Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     table = rich.table.Table(title=f"batch of learner cycle {cycle}")
     for column in ("actor", "version", "leaf", "minimum", "maximum", "NaN", "infinite", "largest"):
         table.add_column(column, justify="left" if column in ("leaf", "largest") else "right")
     for item in items:
-        for path, leaf in flatten(item.trajectory).items():
+        for path, leaf in flatten(item.unroll.trajectory).items():
             if not jax.numpy.issubdtype(leaf.dtype, np.number):
                 continue
             array = np.asarray(leaf).astype(np.float64)
@@ -108,8 +102,8 @@ def show_batch(items: list[TrajectoryItem], cycle: int) -> None:
             row, env, *_ = np.unravel_index(int(np.argmax(magnitude)), array.shape)
             is_finite = bool(np.isfinite(array).all())
             table.add_row(
-                str(item.actor_id),
-                str(item.policy_version),
+                str(item.info.actor_id),
+                str(item.info.policy_version),
                 path,
                 f"{np.nanmin(array):.4g}",
                 f"{np.nanmax(array):.4g}",
@@ -121,9 +115,11 @@ def show_batch(items: list[TrajectoryItem], cycle: int) -> None:
     console.print(table)
 
 
-def _arrays(items: list[TrajectoryItem]) -> dict[str, np.ndarray]:
+def _arrays(items: list[Item]) -> dict[str, np.ndarray]:
     return {
-        f"actor {item.actor_id}, trajectory {item.sequence_number}: {path}": np.asarray(leaf)
+        f"actor {item.info.actor_id}, trajectory {item.info.sequence_number}: {path}": np.asarray(
+            leaf
+        )
         for item in items
-        for path, leaf in flatten(item.trajectory).items()
+        for path, leaf in flatten(item.unroll.trajectory).items()
     }

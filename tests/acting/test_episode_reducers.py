@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from sebulba.errors import ConfigError
-from sebulba.hosts.agreement import pack, unpack
-from sebulba.run import lifecycle
-from sebulba.types import EpisodeRecord, Trajectory
+from sebulba.hosts.agreement import message_type, read_infos, write_infos
+from sebulba.ring.records import EpisodeRecord
+from sebulba.run import training
+from sebulba.types import Trajectory
 from tests.faults.runs import make_config
-from tests.rings import finished_episodes, follow_episodes, load_reducers, make_report
+from tests.rings import finished_episodes, follow_episodes, load_reducers, make_info
 from tests.streams import random_env_steps
 
 
@@ -77,7 +78,7 @@ def test_a_run_writes_the_means_of_its_reducers(tmp_path):
     """On Catch every episode has nine choices."""
     reducers = {"chosen": "tests.acting.test_episode_reducers:NumChosen"}
     config = make_config(tmp_path / "run", run={"episode_reducers": reducers})
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     rows = [
         json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
@@ -100,8 +101,10 @@ def test_hosts_report_reduced_episodes_to_each_other():
         EpisodeRecord(episode_return=1.0, episode_length=3, reduced={"a": 0.5, "b": 2.0}),
         EpisodeRecord(episode_return=2.0, episode_length=4, reduced={}),
     )
-    report = make_report(episodes, env_steps=7, policy_lag=0)
-    assert unpack(pack(report, max_episodes=4, reducers=("a", "b")), reducers=("a", "b")) == report
+    info = make_info(episodes, env_steps=7)
+    message = np.zeros((), message_type(1, 4, ("a", "b")))
+    write_infos(message["unrolls"], [info], ("a", "b"))
+    assert read_infos(message["unrolls"], ("a", "b")) == [info]
 
 
 def test_an_unknown_reducer_names_its_key():

@@ -12,7 +12,7 @@ import pytest
 import sebulba
 from sebulba.agent_check import validate_agent
 from sebulba.config.loading import load_config
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.types import Trajectory
 from sebulba_agents.config import ImpalaConfig, PQNConfig, RandomConfig
 from sebulba_agents.ddqn import DDQN
@@ -127,7 +127,7 @@ def test_no_agent_takes_an_illegal_action_in_a_run(name, tmp_path):
         "run_dir": str(tmp_path / "run"),
     }
     config = load_config(None, overrides)
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     text = (pathlib.Path(config.run_dir) / "metrics.jsonl").read_text()
     rows = [json.loads(line) for line in text.splitlines()]
     played = [row for row in rows if row["episode_return_mean"] is not None]

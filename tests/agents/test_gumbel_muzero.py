@@ -17,7 +17,7 @@ from sebulba.agent_check import validate_agent
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.toolkit import replay
 from sebulba.toolkit.unroll_targets import UnrollTargets
 from sebulba.types import EnvStep, Trajectory
@@ -377,7 +377,7 @@ def test_pong_starts_reanalyses_and_resumes(tmp_path):
 
     def train(*more):
         config = load_config("configs/gumbel_muzero_pong.yaml", [*flags, *more])
-        assert lifecycle.train(config) == 0
+        assert training.train_to_exit_code(config) == 0
         return json.loads((tmp_path / "run" / "summary.json").read_text())
 
     first = train("--run.total-env-steps", "120")

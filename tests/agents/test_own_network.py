@@ -16,7 +16,7 @@ from sebulba.config import DevicesConfig
 from sebulba.config.agents import agent_config_class, agent_factory
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.types import EnvironmentSpec
@@ -245,7 +245,7 @@ def best_return(page, run_dir, name, *arguments):
         ],
     )
     config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     return json.loads((run_dir / "summary.json").read_text())["best_episode_return_mean"]
 
 
@@ -268,7 +268,7 @@ def test_tuples_and_dicts_come_through_gymnasium_normalisation_and_learner(name,
         ],
     )
     config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["updates"] > 0
 

@@ -11,7 +11,7 @@ import pytest
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.types import Trajectory
 from sebulba_agents.config import SkillsConfig
 from sebulba_agents.skills import SkillsAgent
@@ -107,7 +107,7 @@ def test_skills_in_a_room_become_distinguishable(tmp_path):
     flags = ["--run-dir", str(tmp_path / "run"), "--seed", "1011"]
     config = load_config("configs/skills_room.yaml", [*flags, "--run.total-env-steps", "40_000"])
     config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     with (tmp_path / "run" / "metrics.csv").open() as file:
         accuracy = [float(row["discriminator_accuracy"]) for row in csv.DictReader(file)]
     assert accuracy[0] < 0.5 and accuracy[-1] > 0.7

@@ -20,7 +20,7 @@ from sebulba.devices.xla_flags import (
     set_xla_flags,
 )
 from sebulba.process import EXIT_FAILED
-from sebulba.run import lifecycle
+from sebulba.run import training
 from tests.conftest import HASTE
 from tests.evaluation.runs import tiny_config
 from tests.subprocesses import environment, run_python
@@ -134,7 +134,7 @@ def test_a_run_ends_before_its_start(monkeypatch, tmp_path, capsys):
         "_compute",
         lambda operands: jax.tree.map(lambda answer: answer + 1, right(operands)),
     )
-    assert lifecycle.train(tiny_config("impala", tmp_path / "run")) == EXIT_FAILED
+    assert training.train_to_exit_code(tiny_config("impala", tmp_path / "run")) == EXIT_FAILED
     error = capsys.readouterr().err
     assert "XLA computes wrong numbers" in error and "Traceback" not in error
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from sebulba.config import DevicesConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.toolkit.cores import core_class
 from sebulba.tools.check.suite import check
 from tests.docs.blocks import ROOT, blocks_of
@@ -48,7 +48,7 @@ def load(tmp_path, monkeypatch):
 
 
 def best_return(config):
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     summary = json.loads((pathlib.Path(config.run_dir) / "summary.json").read_text())
     return summary["best_episode_return_mean"]
 

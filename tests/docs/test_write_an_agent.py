@@ -9,7 +9,7 @@ import pytest
 
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.tools.check.suite import check
 from tests.docs.blocks import ROOT, blocks_of
 
@@ -30,7 +30,7 @@ def config(tmp_path, monkeypatch):
 
 def test_the_agent_of_the_page_learns_its_task(config):
     """A random policy has a mean return of about 22."""
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     summary = json.loads((pathlib.Path(config.run_dir) / "summary.json").read_text())
     assert summary["best_episode_return_mean"] >= 195
 

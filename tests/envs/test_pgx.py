@@ -12,7 +12,7 @@ from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
-from sebulba.run import lifecycle
+from sebulba.run import training
 
 pgx = pytest.importorskip("pgx")
 
@@ -124,7 +124,7 @@ def test_a_game_is_learned_without_an_illegal_action_in_a_million(tmp_path):
         "run_dir": str(tmp_path / "run"),
     }
     config = load_config(None, overrides)
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     environment = make_environment(config.env, num_envs=1024, seed=99)
     counts = play_legally(sebulba.load_policy(config.run_dir), environment, 1_300_000)
     print(counts)

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean, summarize
-from sebulba.types import EpisodeRecord
+from sebulba.ring.records import EpisodeRecord
 
 
 def records(*returns):

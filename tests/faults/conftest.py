@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from sebulba.run import lifecycle
+from sebulba.run import ending
 from tests.faults.runs import LONG_S
 from tests.rings import set_stop_deadlines
 
@@ -14,7 +14,7 @@ def blocked(monkeypatch):
     """Lets threads that hang in this process go on once the test is over."""
     release = threading.Event()
     ends = []
-    monkeypatch.setattr(lifecycle, "end_process", ends.append)
+    monkeypatch.setattr(ending, "end_process", ends.append)
     set_stop_deadlines(monkeypatch, deadline_s=0.2, of_stuck_s=0.2)
     before = set(threading.enumerate())
     yield release, ends

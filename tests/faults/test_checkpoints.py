@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.runs import last_line, make_config, summary_of
 from tests.run.resuming import rows_in
@@ -19,7 +19,7 @@ from tests.toys import ToyConfig
 def finished(tmp_path_factory):
     """A finished run."""
     path = tmp_path_factory.mktemp("finished") / "run"
-    assert lifecycle.train(make_config(path, run={"total_env_steps": 100})) == 0
+    assert training.train_to_exit_code(make_config(path, run={"total_env_steps": 100})) == 0
     return path
 
 
@@ -32,7 +32,7 @@ def run_dir(finished, tmp_path):
 def resume(run_dir):
     """Resumes in the same directory; returns the exit code."""
     config = make_config(run_dir, run={"total_env_steps": 200})
-    return lifecycle.train(dataclasses.replace(config, resume="latest"))
+    return training.train_to_exit_code(dataclasses.replace(config, resume="latest"))
 
 
 def data_files(run_dir):
@@ -101,7 +101,7 @@ def test_pickle_in_a_checkpoint_is_not_executed(run_dir, tmp_path, capsys):
 
 def test_checkpoint_of_other_networks_is_refused_with_a_table(run_dir, tmp_path, capsys):
     other = make_config(tmp_path / "other", actor={"num_envs": 2}, run={"total_env_steps": 100})
-    assert lifecycle.train(other) == 0
+    assert training.train_to_exit_code(other) == 0
     shutil.rmtree(run_dir / "checkpoints")
     shutil.copytree(tmp_path / "other/checkpoints", run_dir / "checkpoints")
     error = assert_refused(run_dir, capsys)
@@ -124,7 +124,7 @@ def test_row_20_the_newest_checkpoint_that_is_whole_is_recommended(run_dir, caps
     first = steps_in(run_dir / "checkpoints")[-1]
     for env_steps in (200, 300):
         config = make_config(run_dir, run={"total_env_steps": env_steps}, checkpoint={"keep": 9})
-        assert lifecycle.train(dataclasses.replace(config, resume="latest")) == 0
+        assert training.train_to_exit_code(dataclasses.replace(config, resume="latest")) == 0
     capsys.readouterr()
     _, second, third = steps_in(run_dir / "checkpoints")
     truncate(run_dir / f"checkpoints/{third}/arrays.npz")
@@ -135,7 +135,7 @@ def test_row_20_the_newest_checkpoint_that_is_whole_is_recommended(run_dir, caps
     assert f"The newest checkpoint that is whole is of cycle {first}; to resume" in last
     assert last.endswith(f"--run-dir {run_dir} --resume {first}")
     config = make_config(run_dir, run={"total_env_steps": 200})
-    assert lifecycle.train(dataclasses.replace(config, resume=str(first))) == 0
+    assert training.train_to_exit_code(dataclasses.replace(config, resume=str(first))) == 0
     for step in steps_in(run_dir / "checkpoints"):
         remove(run_dir / f"checkpoints/{step}/arrays.npz")
     assert resume(run_dir) == 4
@@ -156,5 +156,5 @@ def test_another_agent_in_the_same_directory_is_refused_before_any_checkpoint(ru
     config = dataclasses.replace(
         make_config(run_dir), agent=ToyConfig(learning_rate=0.5), resume="latest"
     )
-    assert lifecycle.train(config) == 2
+    assert training.train_to_exit_code(config) == 2
     assert "agent.learning_rate (there 0.1, now 0.5)" in last_line(capsys)

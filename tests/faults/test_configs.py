@@ -2,7 +2,7 @@
 
 import pytest
 
-from sebulba.run import lifecycle
+from sebulba.run import training
 from tests.faults.runs import last_line, make_config
 
 
@@ -19,7 +19,7 @@ from tests.faults.runs import last_line, make_config
 def test_config_that_cannot_be_run_ends_with_code_2_and_leaves_nothing(
     sections, messages, tmp_path, capsys
 ):
-    assert lifecycle.train(make_config(tmp_path / "run", **sections)) == 2
+    assert training.train_to_exit_code(make_config(tmp_path / "run", **sections)) == 2
     last = last_line(capsys)
     assert all(message in last for message in messages), last
     assert not (tmp_path / "run").exists()

@@ -18,7 +18,7 @@ from sebulba.config import (
 from sebulba.envs import make_environment
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout
 from sebulba.envs.gymnasium_workers import wait_for_answers
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.toolkit.prng import environment_seed
 from tests.run.resuming import rows_in
@@ -92,7 +92,7 @@ def summary_of(run_dir):
     ],
 )
 def test_fault_of_an_environment_ends_the_run_with_its_place(fault, message, tmp_path, capsys):
-    assert lifecycle.train(make_config(faulty(fault), tmp_path / "run")) == 3
+    assert training.train_to_exit_code(make_config(faulty(fault), tmp_path / "run")) == 3
     error = capsys.readouterr().err
     last = error.splitlines()[-1]
     assert message in last
@@ -119,7 +119,7 @@ def test_fault_of_an_environment_ends_the_run_with_its_place(fault, message, tmp
     ],
 )
 def test_environment_that_does_not_start_ends_the_run(fault, message, tmp_path, capsys):
-    assert lifecycle.train(make_config(faulty(fault), tmp_path / "run")) == 3
+    assert training.train_to_exit_code(make_config(faulty(fault), tmp_path / "run")) == 3
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -136,7 +136,7 @@ def test_environment_that_does_not_start_ends_the_run(fault, message, tmp_path, 
     ids=["nan", "step"],
 )
 def test_fault_inside_jit_ends_the_run_with_its_place(env, message, tmp_path, capsys):
-    assert lifecycle.train(make_config(env, tmp_path / "run")) == 3
+    assert training.train_to_exit_code(make_config(env, tmp_path / "run")) == 3
     last = capsys.readouterr().err.splitlines()[-1]
     assert message in last
     assert "This happened in actor" in last
@@ -147,7 +147,7 @@ def test_fault_inside_jit_ends_the_run_with_its_place(env, message, tmp_path, ca
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_restart_goes_on_with_other_episodes_and_counts_what_is_lost(mode, tmp_path, capsys):
     config = make_config(faulty("step", mode=mode), tmp_path, on_env_error="restart")
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     error = capsys.readouterr().err
     (warning,) = [line for line in error.splitlines() if "recreating" in line]
     assert "actor 1, cycle 4: EnvironmentFault: env 2: step raised ArithmeticError" in warning
@@ -169,7 +169,7 @@ def test_restarts_inside_jit_go_on(tmp_path):
     config = make_config(
         faulty_task("nan", chance=0.02), tmp_path, on_env_error="restart", max_env_restarts=1000
     )
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     summary = summary_of(tmp_path)
     assert summary["env_restarts"] > 0
     assert summary["env_steps"] >= 400
@@ -178,7 +178,7 @@ def test_restarts_inside_jit_go_on(tmp_path):
 def test_the_last_fault_of_the_budget_ends_the_run(tmp_path, capsys):
     env = faulty_task("nan", at_step=6)
     config = make_config(env, tmp_path, on_env_error="restart", max_env_restarts=2)
-    assert lifecycle.train(config) == 3
+    assert training.train_to_exit_code(config) == 3
     error = capsys.readouterr().err
     assert error.count("recreating the environments (restart 2 of 2") >= 1
     assert "restart 3" not in error

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.storage.checkpoints import checkpointer
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.runs import ENDLESS, last_line, make_config, summary_of
@@ -91,7 +91,7 @@ def test_row_2_a_last_state_that_is_not_on_disk_is_not_done(tmp_path, monkeypatc
 
     monkeypatch.setattr(FillingAgent, "before_cycle", staticmethod(before_cycle))
     config = make_config(run_dir, agent=AGENT, checkpoint={"interval_s": 0})
-    assert lifecycle.train(config) == 7
+    assert training.train_to_exit_code(config) == 7
     error = capsys.readouterr().err
     last = error.splitlines()[-1]
     assert last.startswith("sebulba: reached its goal, but the last state is not saved: ")
@@ -101,7 +101,7 @@ def test_row_2_a_last_state_that_is_not_on_disk_is_not_done(tmp_path, monkeypatc
     assert summary_of(run_dir)["status"] == "unsaved"
     assert error.count("training continues, and the next interval tries again") <= 1
     monkeypatch.undo()
-    assert lifecycle.train(dataclasses.replace(config, resume="latest")) == 0
+    assert training.train_to_exit_code(dataclasses.replace(config, resume="latest")) == 0
     assert summary_of(run_dir)["status"] == "done"
 
 
@@ -115,7 +115,7 @@ def test_row_2_the_last_save_counts_although_earlier_ones_failed(tmp_path, monke
 
     monkeypatch.setattr(FillingAgent, "before_cycle", staticmethod(before_cycle))
     config = make_config(tmp_path / "run", agent=AGENT, checkpoint={"interval_s": 0})
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     assert summary_of(tmp_path / "run")["status"] == "done"
 
 
@@ -128,7 +128,7 @@ def test_row_2_a_failure_keeps_its_code_and_says_that_its_state_is_not_saved(
             before("act", no_space, setattr=monkeypatch.setattr)
 
     monkeypatch.setattr(FillingAgent, "before_cycle", staticmethod(before_cycle))
-    assert lifecycle.train(make_config(tmp_path / "run", agent=AGENT)) == 3
+    assert training.train_to_exit_code(make_config(tmp_path / "run", agent=AGENT)) == 3
     last = last_line(capsys)
     assert "in actor 0, cycle " in last
     assert "The last state was not saved: the checkpoint of step " in last
@@ -144,14 +144,14 @@ def test_row_2_and_13_on_a_full_disk(mount, monkeypatch, capsys):
         run={"log_interval_env_steps": 20},
         checkpoint={"interval_s": 0},
     )
-    assert lifecycle.train(config) == 7
+    assert training.train_to_exit_code(config) == 7
     error = capsys.readouterr().err
     assert "No space left on device" in error.splitlines()[-1]
     assert error.count("TensorBoardWriter") == 1
     assert len(list(run_dir.glob("events.*"))) == 1
     (disk / "filler").unlink()
     monkeypatch.undo()
-    assert lifecycle.train(dataclasses.replace(config, resume="latest")) == 0
+    assert training.train_to_exit_code(dataclasses.replace(config, resume="latest")) == 0
 
 
 def test_row_13_tensorboard_continues_in_the_same_file_once_there_is_room(
@@ -168,7 +168,7 @@ def test_row_13_tensorboard_continues_in_the_same_file_once_there_is_room(
 
     monkeypatch.setattr(FillingAgent, "before_cycle", staticmethod(before_cycle))
     config = make_config(run_dir, agent=AGENT, run={"log_interval_env_steps": 20})
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     (path,) = run_dir.glob("events.*")
     assert read_events(path)[-1].step == rows_in(run_dir)[-1]["env_steps"]
     assert capsys.readouterr().err.count("TensorBoardWriter") <= 1
@@ -178,7 +178,7 @@ def test_row_13_tensorboard_continues_in_the_same_file_once_there_is_room(
 def test_row_15_a_disk_that_is_full_at_the_start_ends_with_2(options, mount, capsys):
     disk = mount(options)
     fill(disk) if options.startswith("size") else (disk / "other").touch()
-    assert lifecycle.train(make_config(disk / "run")) == 2
+    assert training.train_to_exit_code(make_config(disk / "run")) == 2
     assert "No space left on device" in last_line(capsys)
     assert not (disk / "run").exists()
 
@@ -187,7 +187,7 @@ def test_row_15_a_disk_that_is_full_at_the_start_ends_with_2(options, mount, cap
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 def test_row_15_few_inodes_at_the_start_end_with_a_documented_code(num_inodes, mount, capsys):
-    code = lifecycle.train(make_config(mount(f"nr_inodes={num_inodes}") / "run"))
+    code = training.train_to_exit_code(make_config(mount(f"nr_inodes={num_inodes}") / "run"))
     last = capsys.readouterr().err.splitlines()[-1]
     assert code in (2, 3, 7), last
     assert last.startswith("sebulba: ") and "No space left on device" in last

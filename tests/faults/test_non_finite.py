@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.tools.rerun import rerun
 from tests import rings
@@ -115,7 +115,7 @@ def stopped(tmp_path_factory):
     """A run whose update `NAN_AT` was the last straw, two updates a cycle."""
     path = tmp_path_factory.mktemp("stopped") / "run"
     config = make_config(path, agent=NAN_AGENT, updates_per_cycle=2)
-    return config, path, lifecycle.train(config)
+    return config, path, training.train_to_exit_code(config)
 
 
 def test_stop_ends_with_code_6_and_saves_the_state_before_the_update(stopped):
@@ -159,7 +159,7 @@ def test_rerun_of_a_run_that_did_not_end_so_is_a_usage_error(tmp_path, capsys):
 
 def test_last_words_name_the_update_the_rerun_and_the_resume_command(tmp_path, capsys):
     config = make_config(tmp_path / "a run", agent=NAN_AGENT)
-    assert lifecycle.train(config) == 6
+    assert training.train_to_exit_code(config) == 6
     last = last_line(capsys)
     assert f"NonFiniteError: the loss or the gradients of update {NAN_AT} (learner cycle" in last
     assert f"python -m sebulba.rerun '{tmp_path}/a run'." in last
@@ -168,7 +168,7 @@ def test_last_words_name_the_update_the_rerun_and_the_resume_command(tmp_path, c
 
 def test_skip_goes_on_and_counts_in_every_row(tmp_path):
     config = make_config(tmp_path, agent=NAN_AGENT, learner={"on_non_finite": "skip"})
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     assert summary_of(tmp_path)["non_finite_updates"] == 1
     counts = [row["non_finite_updates"] for row in rows_in(tmp_path)]
     assert counts[-1] == 1 and counts == sorted(counts)
@@ -180,5 +180,5 @@ def test_resumed_run_takes_the_update_again_with_the_next_trajectories(stopped, 
     config, path, _ = stopped
     shutil.copytree(path, tmp_path / "run")
     resumed = dataclasses.replace(config, run_dir=str(tmp_path / "run"), resume="latest")
-    assert lifecycle.train(resumed) == 6
+    assert training.train_to_exit_code(resumed) == 6
     assert summary_of(tmp_path / "run")["non_finite_updates"] == 2

@@ -8,7 +8,7 @@ import sys
 from sebulba.errors import ConfigError
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import COMPILE, ENVIRONMENT
-from sebulba.run import lifecycle
+from sebulba.run import training
 from tests.faults.runs import hang_at, last_line, make_config, summary_of
 from tests.rings import before
 from tests.subprocesses import DEADLINE_S, ROOT, environment, run_python
@@ -34,7 +34,7 @@ class EscapingAgent(ToyAgent):
 def test_a_config_error_in_mid_run_is_a_failure_that_keeps_everything(tmp_path, capsys):
     agent = f"{__name__}:LateConfigErrorAgent"
     config = make_config(tmp_path / "run", agent=agent, checkpoint={"interval_s": 0})
-    assert lifecycle.train(config) == 3
+    assert training.train_to_exit_code(config) == 3
     assert "ConfigError: agent.depth: expected at most 5" in last_line(capsys)
     assert summary_of(tmp_path / "run")["status"] == "failed"
     assert any((tmp_path / "run/checkpoints").iterdir())
@@ -43,13 +43,13 @@ def test_a_config_error_in_mid_run_is_a_failure_that_keeps_everything(tmp_path, 
 def test_a_directory_that_was_there_before_a_wrong_config_stays(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     config = make_config(tmp_path / "mine", env={"id": "Cach-v0"})
-    assert lifecycle.train(config) == 2
+    assert training.train_to_exit_code(config) == 2
     assert (tmp_path / "mine").is_dir()
 
 
 def test_an_error_s_text_reaches_the_terminal_escaped_and_in_one_line(tmp_path, capsys):
     agent = f"{__name__}:EscapingAgent"
-    assert lifecycle.train(make_config(tmp_path / "a\x1b[2Jb", agent=agent)) == 3
+    assert training.train_to_exit_code(make_config(tmp_path / "a\x1b[2Jb", agent=agent)) == 3
     error = capsys.readouterr().err
     assert "\x1b" not in error
     assert "ArithmeticError: red \\x1b[31m" in error.splitlines()[-1]
@@ -60,14 +60,14 @@ def test_a_run_directory_is_one_place_whatever_the_environment_does(tmp_path, mo
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.setenv("RUNS", "mine")
     before("update", lambda _: os.chdir(tmp_path / "elsewhere"), setattr=monkeypatch.setattr)
-    assert lifecycle.train(make_config("$RUNS/run")) == 0
+    assert training.train_to_exit_code(make_config("$RUNS/run")) == 0
     assert summary_of(tmp_path / "mine/run")["status"] == "done"
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_run_directory_may_begin_with_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert lifecycle.train(make_config("~/run")) == 0
+    assert training.train_to_exit_code(make_config("~/run")) == 0
     assert summary_of(tmp_path / "run")["status"] == "done"
 
 
@@ -107,7 +107,7 @@ def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
         return self.signal is not None
 
     monkeypatch.setattr(RunEnd, "interrupts", property(signal_once_it_compiles))
-    assert lifecycle.train(make_config(tmp_path)) == 143
+    assert training.train_to_exit_code(make_config(tmp_path)) == 143
     assert ends == [143]
     assert capsys.readouterr().err.splitlines()[-1] == (
         "sebulba: stopped by SIGTERM while compiling. Nothing was learned yet."
@@ -155,9 +155,9 @@ def test_stacks_that_cannot_be_written_do_not_hide_the_error(
 ):
     release, _ = blocked
     monkeypatch.setattr("faulthandler.dump_traceback", raise_broken_pipe)
-    monkeypatch.setattr("sebulba.ring.watchdog._GRACE_S", 0.0)
+    monkeypatch.setattr("sebulba.run.watchdog._GRACE_S", 0.0)
     hang_at(monkeypatch, "act", 1, release, ENVIRONMENT)
-    assert lifecycle.train(make_config(tmp_path, actor={"env_timeout_s": 0.2})) == 5
+    assert training.train_to_exit_code(make_config(tmp_path, actor={"env_timeout_s": 0.2})) == 5
     assert "WatchdogError" in last_line(capsys)
 
 

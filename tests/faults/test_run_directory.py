@@ -14,7 +14,7 @@ import pytest
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.storage import lock as locks
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.storage.lock import LOCK, RunLock, TakenOverError, take_lock
@@ -69,7 +69,7 @@ def meddler(monkeypatch):
 @pytest.fixture(scope="module")
 def finished_once(tmp_path_factory):
     path = tmp_path_factory.mktemp("finished") / "run"
-    assert lifecycle.train(make_config(path)) == 0
+    assert training.train_to_exit_code(make_config(path)) == 0
     return path
 
 
@@ -103,11 +103,11 @@ def test_row_3_a_second_process_is_refused_and_told_who_writes(finished, capsys)
     with holding(finished) as holder:
         assert holder.stdout.readline() == "held\n"
         for config in (resumed(finished, run={"total_env_steps": 800}), make_config(finished)):
-            assert lifecycle.train(config) == 2
+            assert training.train_to_exit_code(config) == 2
             line = last_line(capsys)
             assert f"in use by process {holder.pid} on host {socket.gethostname()}" in line
         holder.send_signal(signal.SIGSTOP)
-        assert lifecycle.train(make_config(finished)) == 2
+        assert training.train_to_exit_code(make_config(finished)) == 2
         assert steps_in(finished / "checkpoints") == steps
 
 
@@ -117,7 +117,7 @@ def test_row_3_the_lock_of_a_killed_process_hinders_nobody(finished, capsys):
         holder.kill()
         holder.wait()
     assert (finished / LOCK).exists()
-    assert lifecycle.train(resumed(finished, run={"total_env_steps": 800})) == 0
+    assert training.train_to_exit_code(resumed(finished, run={"total_env_steps": 800})) == 0
     assert f"process {holder.pid} on host {socket.gethostname()} is gone" in capsys.readouterr().err
     assert not list(finished.glob(f"{LOCK}*"))
 
@@ -198,7 +198,7 @@ def test_row_3_a_run_that_was_taken_over_while_paused_saves_nothing_more(
     monkeypatch.setattr(locks, "_FRESH_S", 0.0)
     agent = meddler(take_over)
     config = make_config(path, agent=agent, run={"total_env_steps": 400})
-    assert lifecycle.train(config) == 3
+    assert training.train_to_exit_code(config) == 3
     assert "host node7 has taken over" in last_line(capsys)
     assert steps_in(path / "checkpoints") == []
     assert (path / "summary.json").read_text() == "{}"
@@ -209,7 +209,7 @@ def test_row_3_a_run_that_was_taken_over_while_paused_saves_nothing_more(
 def test_row_3_the_heartbeat_ends_a_run_that_was_taken_over(tmp_path, meddler, capsys):
     path = tmp_path / "run"
     agent = meddler(lambda: write_lock(path))
-    assert lifecycle.train(make_config(path, agent=agent, run=ENDLESS)) == 3
+    assert training.train_to_exit_code(make_config(path, agent=agent, run=ENDLESS)) == 3
     assert "has taken over" in last_line(capsys)
     assert steps_in(path / "checkpoints") == []
 
@@ -232,14 +232,16 @@ def test_row_7_a_run_whose_directory_is_moved_ends_with_7(tmp_path, meddler, cap
         path.rename(moved)
 
     settings = {"agent": meddler(move), "checkpoint": {"interval_s": 0}}
-    assert lifecycle.train(make_config(path, **settings, run=ENDLESS)) == 7
+    assert training.train_to_exit_code(make_config(path, **settings, run=ENDLESS)) == 7
     last = last_line(capsys)
     assert f"the run directory {path} is gone" in last and "Nothing could be saved" in last
     assert not path.exists()
     assert not (moved / "summary.json").exists()
     meddler(lambda: None)
     (moved / LOCK).unlink()  # Its owner, this process, is still alive.
-    assert lifecycle.train(resumed(moved, **settings, run={"total_env_steps": 800})) == 0
+    assert (
+        training.train_to_exit_code(resumed(moved, **settings, run={"total_env_steps": 800})) == 0
+    )
 
 
 def _replace_by_a_file(path):
@@ -259,7 +261,7 @@ def _replace_by_a_file(path):
 def test_row_7_a_run_whose_directory_is_removed_ends_with_7(remove, tmp_path, meddler, capsys):
     path = tmp_path / "run"
     agent = meddler(lambda: remove(path))
-    assert lifecycle.train(make_config(path, agent=agent, run=ENDLESS)) == 7
+    assert training.train_to_exit_code(make_config(path, agent=agent, run=ENDLESS)) == 7
     assert f"the run directory {path} is gone" in last_line(capsys)
     assert not path.exists() or not list(path.glob("checkpoints/*"))
     assert not path.is_file() or path.read_text() == "mine"
@@ -271,7 +273,7 @@ def test_row_7_a_run_that_reaches_its_goal_in_a_moved_directory_ends_with_7(
     path = tmp_path / "run"
     agent = meddler(lambda: path.rename(tmp_path / "moved"))
     monkeypatch.setattr(RunLock, "_beat", lambda self: None)
-    assert lifecycle.train(make_config(path, agent=agent)) == 7
+    assert training.train_to_exit_code(make_config(path, agent=agent)) == 7
     assert "is gone" in last_line(capsys)
     assert not path.exists()
 
@@ -288,13 +290,13 @@ def test_row_8_bytes_that_are_no_text_are_dropped_on_resume(tail, tmp_path, caps
     path = tmp_path / "run"
     evaluation = {"interval_env_steps": 200, "episodes": 2, "parallel_envs": 2}
     settings = {"run": {"total_env_steps": 400}, "evaluation": evaluation}
-    assert lifecycle.train(make_config(path, **settings)) == 0
+    assert training.train_to_exit_code(make_config(path, **settings)) == 0
     names = ("metrics.jsonl", "metrics.csv", "evaluations.jsonl")
     for name in names:
         with open(path / name, "ab") as file:
             file.write(tail)
     settings["run"]["total_env_steps"] = 800
-    assert lifecycle.train(resumed(path, **settings)) == 0
+    assert training.train_to_exit_code(resumed(path, **settings)) == 0
     error = capsys.readouterr().err
     for name in names:
         assert error.count(f"{name}: dropped ") == 1
@@ -318,7 +320,7 @@ def test_row_21_a_run_that_learned_nothing_may_be_started_again(tmp_path, capsys
     failing = make_config(
         path, agent=f"{__name__}:FailingAgent", run={"log_interval_env_steps": 20}
     )
-    assert lifecycle.train(failing) == 3
+    assert training.train_to_exit_code(failing) == 3
     assert steps_in(path / "checkpoints") == []
     rows = rows_in(path)
     assert rows
@@ -329,16 +331,16 @@ def test_row_21_a_run_that_learned_nothing_may_be_started_again(tmp_path, capsys
         assert f"its files are now in {path}/earlier/{number}" in capsys.readouterr().out
     assert rows_in(path / "earlier/1") == rows
     assert not (path / "earlier/1/earlier").exists()
-    assert lifecycle.train(make_config(path)) == 0
+    assert training.train_to_exit_code(make_config(path)) == 0
     assert (path / "job.log").read_text() == "mine"
     assert rows_in(path)[0]["env_steps"] >= 100
-    assert lifecycle.train(make_config(path)) == 2
+    assert training.train_to_exit_code(make_config(path)) == 2
     assert "to resume its run" in last_line(capsys)
 
 
 def test_row_21_files_that_are_no_run_s_are_left_alone(tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("mine")
-    assert lifecycle.train(make_config(tmp_path)) == 2
+    assert training.train_to_exit_code(make_config(tmp_path)) == 2
     assert "expected a new or empty directory" in last_line(capsys)
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -359,7 +361,7 @@ def test_resuming_by_a_directory_without_a_run_ends_with_2(tmp_path, capsys):
 
 def test_resuming_with_another_config_names_the_keys_and_the_command(finished, capsys):
     config = dataclasses.replace(resumed(finished), seed=5)
-    assert lifecycle.train(config) == 2
+    assert training.train_to_exit_code(config) == 2
     last = last_line(capsys)
     assert "another seed (there 0, now 5);" in last
     assert last.endswith(f"python -m sebulba.train --run-dir {finished} --resume latest")

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from sebulba.agent_check import AgentError, num_updates_of
-from sebulba.ring import watchdog
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import ENVIRONMENT
-from sebulba.run import endings, lifecycle
+from sebulba.run import ending, training, watchdog
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults import hanging
 from tests.faults.runs import BREAKING, LONG_S, hang_at, last_line, make_config, summary_of
@@ -76,9 +75,9 @@ def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
 ):
     release, ends = blocked
     hang_at(monkeypatch, "act", 12, release, ENVIRONMENT)
-    monkeypatch.setattr("sebulba.ring.watchdog._GRACE_S", 0.0)
+    monkeypatch.setattr("sebulba.run.watchdog._GRACE_S", 0.0)
     config = make_config(tmp_path, actor={"env_timeout_s": 0.2}, checkpoint={"interval_s": 0})
-    assert lifecycle.train(config) == 5
+    assert training.train_to_exit_code(config) == 5
     assert ends == [5]
     assert "WatchdogError: actor " in last_line(capsys)
     summary = summary_of(tmp_path)
@@ -100,7 +99,7 @@ def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
 def test_5_an_agent_that_hangs_ends_the_run(agent, cycle, what, tmp_path, monkeypatch, capsys):
     """Watch the Python code of an agent wherever the run calls it."""
     ends = []
-    monkeypatch.setattr(lifecycle, "end_process", ends.append)
+    monkeypatch.setattr(ending, "end_process", ends.append)
     set_stop_deadlines(monkeypatch, of_stuck_s=0.2)
     set_watchdog_time(monkeypatch, hanging.now)
     monkeypatch.setattr(watchdog, "_LONGEST_GAP_S", math.inf)  # the clock leaps
@@ -109,7 +108,7 @@ def test_5_an_agent_that_hangs_ends_the_run(agent, cycle, what, tmp_path, monkey
     actor = {"cycle": cycle, "threads_per_device": 1}
     config = make_config(tmp_path, agent=agent, actor=actor)
     try:
-        assert lifecycle.train(config) == 5
+        assert training.train_to_exit_code(config) == 5
     finally:
         hanging.released.set()
         hanging.join()
@@ -134,7 +133,7 @@ def test_6_the_number_of_updates_is_checked_in_every_cycle(tmp_path, monkeypatch
     monkeypatch.setattr(
         ToyAgent, "num_updates_per_cycle", lambda self, cycle: 1 if cycle < 4 else -3
     )
-    assert lifecycle.train(make_config(tmp_path)) == 3
+    assert training.train_to_exit_code(make_config(tmp_path)) == 3
     last = last_line(capsys)
     expected = "num_updates_per_cycle(4): expected an int from 0 to 100,000, got -3 (int)"
     assert last.startswith(f"sebulba: AgentError: {expected} – This happened in the learner"), last
@@ -153,7 +152,7 @@ def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_
         return self.signal is not None
 
     monkeypatch.setattr(RunEnd, "interrupts", property(signal_once_it_learns))
-    assert lifecycle.train(make_config(tmp_path)) == 143
+    assert training.train_to_exit_code(make_config(tmp_path)) == 143
     assert ends == [143]
     last = last_line(capsys)
     # Actors may be compiling.
@@ -173,7 +172,7 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
             raise RuntimeError("the actor broke")
 
     before("act", fail_at_second, setattr=monkeypatch.setattr)
-    assert lifecycle.train(make_config(tmp_path, learner={"policy_lag": None})) == 3
+    assert training.train_to_exit_code(make_config(tmp_path, learner={"policy_lag": None})) == 3
     assert ends == [3]
     last = last_line(capsys)
     assert re.match(
@@ -188,6 +187,6 @@ def test_exit_of_a_thread_is_a_failure(tmp_path, monkeypatch, capsys):
         raise SystemExit(0)
 
     before("update", leave, setattr=monkeypatch.setattr)
-    assert lifecycle.train(make_config(tmp_path)) == 3
+    assert training.train_to_exit_code(make_config(tmp_path)) == 3
     assert "SystemExit" in last_line(capsys)
-    assert endings.exit_code_of(RunEnd()) == 0
+    assert ending.exit_code_of(RunEnd()) == 0

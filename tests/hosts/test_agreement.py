@@ -7,39 +7,51 @@ import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.hosts.agreement import Agreement, pack, unpack
+from sebulba.hosts.agreement import Agreement, message_type, read_infos, write_infos
+from sebulba.ring.records import EpisodeRecord
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import AGREEMENT, COMPILE
-from sebulba.types import EpisodeRecord
-from tests import rings
-from tests.rings import before, make_ring, run_ring, stop
+from tests.rings import before, make_info, make_ring, run_ring, stop
 from tests.run.runs import make_config
 
 
-def make_report(num_episodes=3):
-    episodes = tuple(
-        EpisodeRecord(episode_return=0.5 + number, episode_length=10 + number)
-        for number in range(num_episodes)
-    )
-    return rings.make_report(episodes, env_steps=17, policy_lag=2)
+def infos_of(*counts):
+    """Return infos of trajectories in which so many episodes finished."""
+    return [
+        make_info(
+            [
+                EpisodeRecord(episode_return=0.5 + number, episode_length=10 + number)
+                for number in range(count)
+            ],
+            env_steps=17,
+        )
+        for count in counts
+    ]
+
+
+def message_of(infos, *, max_episodes):
+    message = np.zeros((), message_type(len(infos), max_episodes, ()))
+    write_infos(message["unrolls"], infos, ())
+    return message
 
 
 @pytest.mark.parametrize("num_episodes", [0, 3, 5])
-def test_unpack_inverts_pack(num_episodes):
-    report = make_report(num_episodes)
-    assert unpack(pack(report, max_episodes=5)) == report
+def test_a_message_gives_the_infos_that_it_was_made_of(num_episodes):
+    infos = infos_of(num_episodes, 2)
+    assert read_infos(message_of(infos, max_episodes=5)["unrolls"], ()) == infos
 
 
-def test_a_packed_report_keeps_the_last_episodes_and_the_number_of_all_episodes():
-    report = make_report(num_episodes=4)
-    expected = dataclasses.replace(report, episodes=report.episodes[-2:])
-    assert unpack(pack(report, max_episodes=2)) == expected
+def test_a_message_keeps_the_last_episodes_and_the_number_of_all_episodes():
+    (info,) = infos_of(4)
+    expected = dataclasses.replace(info, episodes=info.episodes[-2:])
+    assert expected.num_episodes == 4
+    assert read_infos(message_of([info], max_episodes=2)["unrolls"], ()) == [expected]
 
 
-def test_packed_reports_have_constant_length():
-    sizes = {pack(make_report(number), max_episodes=4).shape for number in range(8)}
+def test_messages_have_constant_length_in_words():
+    sizes = {message_of(infos_of(number), max_episodes=4).nbytes for number in range(8)}
     assert len(sizes) == 1
-    assert pack(make_report(), max_episodes=4).dtype == np.int32
+    assert sizes.pop() % 4 == 0
 
 
 def test_the_watchdog_sees_the_learner_wait_for_other_hosts(monkeypatch, tmp_path):
@@ -58,10 +70,10 @@ def test_the_watchdog_sees_the_learner_wait_for_other_hosts(monkeypatch, tmp_pat
 
 
 def test_a_single_host_decides_nothing_and_may_always_save():
-    run_end = RunEnd()
-    agreement = Agreement(LearnerDevices(jax.devices()[:2]), run_end=run_end, max_episodes=5)
-    run_end.received = 15
-    reports = [make_report(1), make_report(2)]
-    assert agreement.decide(reports) == reports
-    assert run_end.signal is None
+    end = RunEnd()
+    agreement = Agreement(LearnerDevices(jax.devices()[:2]), end=end, max_episodes=5)
+    end.received = 15
+    infos = infos_of(1, 2)
+    assert agreement.gather(infos) == infos
+    assert end.signal is None
     assert agreement.allows_checkpoint

@@ -12,7 +12,7 @@ import signal
 import pytest
 
 from sebulba.config.loading import load_config
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.storage.checkpoints.restore import CheckpointError
 from tests.hosts.processes import (
     CONFIG,
@@ -138,7 +138,7 @@ def test_a_single_host_continues_a_run_of_two(config, finished, tmp_path, capsys
     before = summaries(finished)[0]
     goal = before["env_steps"] + 200
     flags = ["--run-dir", str(run_dir), "--resume", "latest", f"--run.total-env-steps={goal}"]
-    assert lifecycle.train(load_config(str(config), flags)) == 0
+    assert training.train_to_exit_code(load_config(str(config), flags)) == 0
     log = capsys.readouterr().err
     assert f"resumes at cycle {before['learner_cycles']} (restart" in log
     assert "hosts: 1 instead of 2: a learner cycle takes 20 transitions instead of 40" in log

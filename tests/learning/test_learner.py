@@ -9,7 +9,7 @@ import pytest
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError
 from tests import rings
-from tests.rings import ReplicaError, placed_item, published, trajectory_of, update
+from tests.rings import ReplicaError, check_replicas, placed_item, published, trajectory_of, update
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
 
 NUM_ENVS = 8
@@ -149,12 +149,12 @@ class DriftingAgent(ToyAgent):
 
 
 def test_learner_devices_whose_networks_differ_end_the_run():
-    run_cycles(num_cycles=1, num_devices=1, agent_class=DriftingAgent)[0].check()
+    check_replicas(run_cycles(num_cycles=1, num_devices=1, agent_class=DriftingAgent)[0])
     learner, _ = run_cycles(num_cycles=1, num_devices=2, agent_class=DriftingAgent)
     with pytest.raises(ReplicaError, match=r"networks\['weights'\]: expected the same values"):
-        learner.check()
+        check_replicas(learner)
 
 
 def test_learner_devices_with_the_same_networks_pass():
     learner, _ = run_cycles(num_cycles=1, num_devices=4)
-    learner.check()
+    check_replicas(learner)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
+from sebulba.ring.records import EpisodeRecord
 from sebulba.toolkit.schedules import Schedule
-from sebulba.types import EpisodeRecord
 from sebulba_agents.config import A2CConfig
 from tests.rings import close, finish_episodes, has_reached_goal, make_ring, run_config
 

@@ -12,7 +12,7 @@ import pytest
 from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
 from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
-from sebulba.run import lifecycle
+from sebulba.run import training
 from tests.extras import needs_search
 from tests.faults import runs as faulty_runs
 from tests.rings import make_ring, run_ring
@@ -123,7 +123,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
         config = dataclasses.replace(
             config, resume=resume, checkpoint=CheckpointConfig(interval_s=None)
         )
-        assert lifecycle.train(config) == 0
+        assert training.train_to_exit_code(config) == 0
         summary = json.loads((run_dir / "summary.json").read_text())
         rows = [json.loads(row) for row in (run_dir / "metrics.jsonl").read_text().splitlines()]
         return summary["networks_crc32"], [without_times(row) for row in rows]
@@ -143,7 +143,7 @@ def test_an_update_that_is_not_finite_ends_the_run_as_in_lock_step(tmp_path):
             actor={"threads_per_device": 1},
             run={"mode": mode, "log_interval_env_steps": 400},
         )
-        code = lifecycle.train(config)
+        code = training.train_to_exit_code(config)
         summary = faulty_runs.summary_of(tmp_path / mode)
         place = json.loads((tmp_path / mode / "non_finite.json").read_text())
         counts = [summary[key] for key in ("env_steps", "updates", "networks_crc32", "ledger")]
@@ -157,5 +157,5 @@ def test_an_update_that_is_not_finite_ends_the_run_as_in_lock_step(tmp_path):
 )
 def test_a_run_that_cannot_be_one_program_is_refused(tmp_path, flags, capfd):
     config = make_config("ppo_bandit", *flags, mode="anakin", run_dir=tmp_path / "run")
-    assert lifecycle.train(config) == EXIT_CONFIG
+    assert training.train_to_exit_code(config) == EXIT_CONFIG
     assert "with run.mode anakin, got" in capfd.readouterr().err

@@ -19,7 +19,7 @@ from sebulba.config import ActorConfig, EvaluationConfig, RunConfig
 from sebulba.config.objects import with_agent, with_environment
 from sebulba.envs import make_environment
 from sebulba.envs.jax_tasks import Catch
-from sebulba.run.api import TrainingError
+from sebulba.run.result import TrainingError
 from sebulba_agents.config import ImpalaConfig
 from tests.run.runs import make_config
 from tests.subprocesses import started

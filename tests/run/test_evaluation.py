@@ -12,8 +12,8 @@ from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.statistics import summarize
 from sebulba.evaluation.stored import load_stored_policy
 from sebulba.ring.run_end import RunEnd
-from sebulba.run import lifecycle
-from sebulba.run.evaluation import PeriodicEvaluation
+from sebulba.run import training
+from sebulba.run.periodic_evaluation import PeriodicEvaluation
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.storage.metrics.base import REQUIRED_KEYS
 from tests.evaluation.runs import tiny_config
@@ -49,7 +49,7 @@ def test_training_in_lock_step_is_bitwise_the_same_with_evaluation_and_without(r
 def test_videos_of_evaluations_are_in_the_run_directory_and_in_every_logger(tmp_path):
     evaluation = EvaluationConfig(interval_env_steps=1000, episodes=2, video="gif")
     path = tmp_path / "run"
-    assert lifecycle.train(tiny_config("impala", path, evaluation=evaluation)) == 0
+    assert training.train_to_exit_code(tiny_config("impala", path, evaluation=evaluation)) == 0
     (row,) = evaluations_of(path)
     assert (path / row["video"]).read_bytes().startswith(b"GIF89a")
     assert [each["evaluation/video"] for each in rows_in(path) if not is_of_training(each)] == [
@@ -88,7 +88,7 @@ def test_a_failing_evaluation_ends_the_run_if_asked_to(tmp_path, monkeypatch, ca
     evaluation = EvaluationConfig(interval_env_steps=60, stop_on_error=True)
     run = RunConfig(total_env_steps=200, mode="serial")
     config = tiny_config("never_ending", tmp_path / "run", evaluation=evaluation, run=run)
-    assert lifecycle.train(config) == 3
+    assert training.train_to_exit_code(config) == 3
     last = capsys.readouterr().err.splitlines()[-1]
     assert "no environment today" in last
     assert "in the evaluation of cycle" in last
@@ -104,7 +104,7 @@ def test_a_resumed_run_evaluates_from_where_it_goes_on(run_of, tmp_path):
         evaluation=EvaluationConfig(interval_env_steps=1000, episodes=2),
         resume="latest",
     )
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     steps = [row["env_steps"] for row in evaluations_of(path)]
     before = [row["env_steps"] for row in evaluations_of(run_of("impala evaluated"))]
     assert steps[:-1] == before
@@ -144,16 +144,16 @@ def make_plan(*, seed=0):
 
 
 def stopped():
-    run_end = RunEnd()
-    run_end.signal = signal.SIGTERM
-    return run_end
+    end = RunEnd()
+    end.signal = signal.SIGTERM
+    return end
 
 
 def make_evaluation(ring, *, now=lambda: 0.0, **changes):
     settings = {
         "interval_env_steps": 100,
         "stop_on_error": True,
-        "writer": ListWriter(),
+        "file": ListWriter(),
         "on_message": [].append,
         "now": now,
     }
@@ -162,42 +162,46 @@ def make_evaluation(ring, *, now=lambda: 0.0, **changes):
     )
 
 
-def test_a_poll_plays_no_longer_than_its_slice(ring):
+def fall_due(evaluation, ring, monkeypatch):
+    monkeypatch.setattr(ring.progress, "env_steps", 1000)
+    evaluation.on_cycle(None)
+
+
+def test_a_poll_plays_no_longer_than_its_slice(ring, monkeypatch):
     # A clock on which everything takes a second: each poll plays as little as there is.
     ticks = iter(range(10_000))
     writer = ListWriter()
-    evaluation = make_evaluation(ring, now=lambda: next(ticks), writer=writer)
-    evaluation.finish(stopped())
+    evaluation = make_evaluation(ring, now=lambda: next(ticks), file=writer)
+    fall_due(evaluation, ring, monkeypatch)
     polls = 0
     while not writer.rows:
-        evaluation.poll()
+        evaluation.on_poll()
         polls += 1
     assert polls > 1
     assert writer.rows[0]["episodes"] == 4
-    evaluation.close()
+    evaluation.close(stopped())
 
 
-def test_an_evaluation_gives_up_when_the_run_is_to_stop(ring):
+def test_an_evaluation_gives_up_when_the_run_is_to_stop(ring, monkeypatch):
     writer, ticks = ListWriter(), iter(range(10_000))
-    evaluation = make_evaluation(ring, now=lambda: next(ticks), writer=writer)
-    evaluation.after_cycle(())
-    evaluation.finish(stopped())
+    evaluation = make_evaluation(ring, now=lambda: next(ticks), file=writer)
+    fall_due(evaluation, ring, monkeypatch)
+    evaluation.close(stopped())
     assert writer.rows == []
-    evaluation.close()
 
 
 def test_networks_that_fall_due_meanwhile_wait_and_the_newest_alone_is_taken(ring, monkeypatch):
     writer = ListWriter()
-    evaluation = make_evaluation(ring, writer=writer)
+    evaluation = make_evaluation(ring, file=writer)
     for env_steps in (90, 110, 190, 250, 330):
         monkeypatch.setattr(ring.progress, "env_steps", env_steps)
-        evaluation.after_cycle(())
+        evaluation.on_cycle(None)
     while not writer.rows:
-        evaluation.poll()
+        evaluation.on_poll()
     for _ in range(10):
-        evaluation.poll()
+        evaluation.on_poll()
     assert [row["env_steps"] for row in writer.rows] == [330]
-    evaluation.close()
+    evaluation.close(stopped())
 
 
 def test_a_failing_evaluation_is_told_once_until_one_succeeds(ring, monkeypatch):
@@ -208,11 +212,11 @@ def test_a_failing_evaluation_is_told_once_until_one_succeeds(ring, monkeypatch)
         with monkeypatch.context() as patch:
             if fails:
                 patch.setattr(Evaluator, "start", failing)
-            evaluation.after_cycle(())
-            evaluation.poll()
+            evaluation.on_cycle(None)
+            evaluation.on_poll()
     assert [message.partition(":")[0] for message in messages] == [
         "evaluation at 110 env steps failed",
         "evaluation at 310 env steps",
         "evaluation at 410 env steps failed",
     ]
-    evaluation.close()
+    evaluation.close(stopped())

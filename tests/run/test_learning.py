@@ -7,7 +7,7 @@ import pytest
 
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
-from sebulba.run import lifecycle
+from sebulba.run import training
 from tests.extras import needs_search
 
 
@@ -15,7 +15,7 @@ def best_return(tmp_path, name, arguments=()):
     """Trains a config of the project to its end; returns the best mean return."""
     config = load_config(f"configs/{name}.yaml", ["--run-dir", str(tmp_path / "run"), *arguments])
     config = dataclasses.replace(config, devices=DevicesConfig(actor=(0,), learner=(0,)))
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     return json.loads((tmp_path / "run" / "summary.json").read_text())["best_episode_return_mean"]
 
 

@@ -6,7 +6,7 @@ import threading
 
 from sebulba.config import EnvConfig, LearnerConfig
 from sebulba.config.loading import load_config
-from sebulba.run import lifecycle
+from sebulba.run import training
 from tests.rings import make_ring, run_ring, set_time
 from tests.run.runs import make_config
 from tests.toys import ToyAgent, ToyConfig
@@ -24,7 +24,7 @@ class FailingAgent(ToyAgent):
 def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):
     # The actors take turns: a run may end before another actor has compiled, and has no rate then.
     config = make_config(tmp_path / "run", learner=LearnerConfig(policy_lag=1))
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     path = tmp_path / "run"
     assert load_config(str(path / "config.yaml")) == config
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -55,14 +55,14 @@ def test_steps_per_second_count_from_when_every_actor_has_been_learned_from(tmp_
 
 def test_a_directory_with_something_in_it_is_left_alone(tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("precious")
-    assert lifecycle.train(make_config(tmp_path)) == 2
+    assert training.train_to_exit_code(make_config(tmp_path)) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     assert "run_dir: expected a new or empty directory" in capsys.readouterr().err
 
 
 def test_a_failure_ends_with_code_3_its_traceback_its_place_and_the_results(tmp_path, capsys):
     agent = ToyConfig(name=f"{__name__}:FailingAgent")
-    assert lifecycle.train(make_config(tmp_path, agent=agent)) == 3
+    assert training.train_to_exit_code(make_config(tmp_path, agent=agent)) == 3
     error = capsys.readouterr().err
     assert "in loss" in error and 'ArithmeticError("no such loss")' in error
     last = error.splitlines()[-1]
@@ -73,6 +73,6 @@ def test_a_failure_ends_with_code_3_its_traceback_its_place_and_the_results(tmp_
 
 def test_an_environment_that_is_not_there_ends_with_code_2(tmp_path, capsys):
     config = make_config(tmp_path / "run", env=EnvConfig(suite="envpool", id="Pongg-v5"))
-    assert lifecycle.train(config) == 2
+    assert training.train_to_exit_code(config) == 2
     assert "Pong-v5" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists(), "the same command runs once the id is right"

@@ -6,7 +6,7 @@ import pytest
 from sebulba.config import ProfileConfig, RunConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
-from sebulba.run import lifecycle
+from sebulba.run import training
 from tests.evaluation.runs import tiny_config
 
 
@@ -16,7 +16,7 @@ def test_a_trace_of_the_requested_cycles_names_its_regions(run_of, tmp_path):
         log_interval_env_steps=100,
         profile=ProfileConfig(from_cycle=2, cycles=3),
     )
-    assert lifecycle.train(tiny_config("impala", tmp_path / "run", run=run)) == 0
+    assert training.train_to_exit_code(tiny_config("impala", tmp_path / "run", run=run)) == 0
     (trace,) = (tmp_path / "run" / "profile").rglob("*.trace.json.gz")
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     names = [event.get("name") for event in events]

@@ -19,7 +19,7 @@ from sebulba.config import (
     RunConfig,
 )
 from sebulba.config.loading import load_config
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.toolkit.schedules import Schedule
@@ -259,11 +259,11 @@ def test_the_last_copy_waits_for_the_save_before_it(tmp_path, monkeypatch):
 
 def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatch, capsys):
     """An actor dies, then the learner: the rows after its last checkpoint are written again."""
-    assert lifecycle.train(make_config(run_dir=tmp_path / "whole")) == 0
+    assert training.train_to_exit_code(make_config(run_dir=tmp_path / "whole")) == 0
     expected = rows_in(tmp_path / "whole")
     config = make_config(run_dir=tmp_path / "run")
     fail_at(monkeypatch, "act", 12)
-    assert lifecycle.train(config) == 3
+    assert training.train_to_exit_code(config) == 3
     last = capsys.readouterr().err.splitlines()[-1]
     assert "broke at call 12" in last
     (step,) = steps_in(tmp_path / "run/checkpoints")
@@ -271,11 +271,11 @@ def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatc
     command = json.loads((tmp_path / "run/summary.json").read_text())["resume_command"]
     assert last.endswith(command)
     fail_at(monkeypatch, "count", 15)
-    assert lifecycle.train(resuming(config)) == 3
+    assert training.train_to_exit_code(resuming(config)) == 3
     assert f"resumes at cycle {step} (exact: environments are restored)" in capsys.readouterr().err
     assert steps_in(tmp_path / "run/checkpoints") == [step], "of a broken learner there is none"
     monkeypatch.undo()
-    assert lifecycle.train(resuming(config)) == 0
+    assert training.train_to_exit_code(resuming(config)) == 0
     assert comparable(rows_in(tmp_path / "run")) == comparable(expected)
     table = (tmp_path / "run/metrics.csv").read_text().splitlines()
     assert [int(line.split(",")[0]) for line in table[1:]] == [row["env_steps"] for row in expected]
@@ -298,35 +298,35 @@ def fail_at(monkeypatch, step, call):
 
 def test_finished_run_resumes_to_its_end_and_further_with_more_env_steps(tmp_path):
     config = make_config(run_dir=tmp_path)
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     rows = rows_in(tmp_path)
-    assert lifecycle.train(resuming(config)) == 0
+    assert training.train_to_exit_code(resuming(config)) == 0
     assert rows_in(tmp_path) == rows
     longer = dataclasses.replace(config.run, total_env_steps=900)
-    assert lifecycle.train(resuming(config, run=longer)) == 0
+    assert training.train_to_exit_code(resuming(config, run=longer)) == 0
     assert rows_in(tmp_path)[: len(rows)] == rows
     assert rows_in(tmp_path)[-1]["env_steps"] >= 900
 
 
 def test_existing_run_without_resume_ends_with_code_2_and_the_command(tmp_path, capsys):
     config = make_config(run_dir=tmp_path / "a run", env_steps=50)
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     capsys.readouterr()
-    assert lifecycle.train(config) == 2
+    assert training.train_to_exit_code(config) == 2
     path = tmp_path / "a run"
     command = f"python -m sebulba.train '{path}/config.yaml' --run-dir '{path}' --resume latest"
     assert capsys.readouterr().err.splitlines()[-1].endswith(command)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     arguments = shlex.split(command)[3:]
-    assert lifecycle.train(load_config(arguments[0], arguments[1:])) == 0
+    assert training.train_to_exit_code(load_config(arguments[0], arguments[1:])) == 0
 
 
 def test_resume_with_another_config_ends_with_code_2_and_the_keys(tmp_path, capsys):
     config = make_config(run_dir=tmp_path, env_steps=50)
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     other = resuming(config, seed=4, agent=ToyConfig(learning_rate=0.5))
-    assert lifecycle.train(other) == 2
+    assert training.train_to_exit_code(other) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert "agent.learning_rate (there 0.1, now 0.5)" in last
     assert "seed (there 0, now 4)" in last
@@ -335,13 +335,13 @@ def test_resume_with_another_config_ends_with_code_2_and_the_keys(tmp_path, caps
 
 def test_resume_where_there_is_nothing_ends_with_a_code_and_leaves_nothing(tmp_path, capsys):
     config = make_config(run_dir=tmp_path / "none", env_steps=50)
-    assert lifecycle.train(resuming(config)) == 2
+    assert training.train_to_exit_code(resuming(config)) == 2
     assert "which has no config.yaml" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     shutil.rmtree(tmp_path / "none/checkpoints")
     rows = rows_in(tmp_path / "none")
-    assert lifecycle.train(resuming(config)) == 4
+    assert training.train_to_exit_code(resuming(config)) == 4
     assert "has: none" in capsys.readouterr().err.splitlines()[-1]
     assert rows_in(tmp_path / "none") == rows
 
@@ -349,13 +349,13 @@ def test_resume_where_there_is_nothing_ends_with_a_code_and_leaves_nothing(tmp_p
 @pytest.mark.slow
 def test_checkpoint_of_other_networks_ends_with_code_4_and_the_table(tmp_path, capsys):
     config = make_config(RECALL, IMPALA, run_dir=tmp_path, env_steps=50)
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     path = tmp_path / "config.yaml"
     path.write_text(path.read_text().replace("lstm_size: 8", "lstm_size: 6"))
     wider = resuming(config, agent=dataclasses.replace(IMPALA, lstm_size=6))
-    assert lifecycle.train(resuming(config)) == 2
+    assert training.train_to_exit_code(resuming(config)) == 2
     assert "agent.lstm_size (there 6, now 8)" in capsys.readouterr().err
-    assert lifecycle.train(wider) == 4
+    assert training.train_to_exit_code(wider) == 4
     error = capsys.readouterr().err
     assert re.search(r"learner\.networks\S*kernel\s+float32\[\S*\]\s+float32\[\S*\]", error)
     assert "Traceback" not in error
@@ -371,7 +371,7 @@ def test_save_that_fails_costs_one_warning_and_no_training(tmp_path, monkeypatch
 
     monkeypatch.setattr(Checkpointer, "save", fail)
     config = make_config(run_dir=tmp_path, interval_s=0, mode="serial")
-    assert lifecycle.train(config) == 7
+    assert training.train_to_exit_code(config) == 7
     assert len(calls) > 3, "it is tried again"
     *before, last = capsys.readouterr().err.splitlines()
     assert "\n".join(before).count("the disk is full") == 1
@@ -384,10 +384,13 @@ def test_later_checkpoints_are_gone_once_a_run_resumes_from_an_older_one(
     tmp_path, saves_that_are_waited_for
 ):
     config = make_config(run_dir=tmp_path, interval_s=0, mode="serial")
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     steps = steps_in(tmp_path / "checkpoints")
     assert len(steps) >= 3
     stop = dataclasses.replace(config.run, total_env_steps=1)
-    assert lifecycle.train(dataclasses.replace(config, run=stop, resume=str(steps[0]))) == 0
+    assert (
+        training.train_to_exit_code(dataclasses.replace(config, run=stop, resume=str(steps[0])))
+        == 0
+    )
     assert steps_in(tmp_path / "checkpoints") == steps[:1]
     assert all(row["env_steps"] <= 600 for row in rows_in(tmp_path))

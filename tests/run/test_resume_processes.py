@@ -11,7 +11,7 @@ import chex
 import pytest
 
 from sebulba.config.loading import load_config
-from sebulba.run.lifecycle import train
+from sebulba.run.training import train_to_exit_code as train
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.rings import close, make_ring, resume
 from tests.run.resuming import comparable, rows_in, training

@@ -17,7 +17,7 @@ from sebulba.config import (
 )
 from sebulba.config.validation import validate
 from sebulba.errors import ConfigError
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba_agents.config import ImpalaConfig
 from tests.rings import (
@@ -112,10 +112,11 @@ def test_every_renewal_begins_other_episodes():
 def test_episodes_over_a_renewal_are_cut_or_finished_but_never_both():
     """Every episode of the actor's rows is in the statistics once, or counted as cut."""
     ring = make_ring(make_config(GYMNASIUM, every=2))
-    items = [act(ring) for _ in range(40)]
+    *items, last = [act(ring) for _ in range(41)]  # the last reports how the stream before it ended
     close(ring)
-    finished = sum(len(info_of(item).episodes) for item in items)
-    cut = sum(info_of(item).episodes_cut for item in items)
+    finished = sum(len(info_of(item).episodes) for item in [*items, last])
+    finished -= int(np.asarray(trajectory_of(last).env_steps.done[:-1]).sum())
+    cut = sum(info_of(item).episodes_cut for item in [*items, last])
     ends = starts = 0
     for item in items:
         rows = trajectory_of(item).env_steps
@@ -131,7 +132,7 @@ def test_episodes_over_a_renewal_are_cut_or_finished_but_never_both():
 
 def test_checkpoint_of_a_finished_run_is_its_end_and_resumes_at_restart(tmp_path, capsys):
     config = make_config(GYMNASIUM, every=4, mode="serial", run_dir=str(tmp_path))
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     ring = make_ring(config)
     resumed = resume(ring, tmp_path / "checkpoints", "latest")
     assert resumed.level == "restart"
@@ -141,7 +142,9 @@ def test_checkpoint_of_a_finished_run_is_its_end_and_resumes_at_restart(tmp_path
     cut = ring.progress.episodes_cut
     longer = dataclasses.replace(config.run, total_env_steps=500)
     close(ring)
-    assert lifecycle.train(dataclasses.replace(config, run=longer, resume="latest")) == 0
+    assert (
+        training.train_to_exit_code(dataclasses.replace(config, run=longer, resume="latest")) == 0
+    )
     assert rows_in(tmp_path)[-1]["episodes_cut"] >= cut + under_way
     assert "(restart: environments are recreated" in capsys.readouterr().err
 
@@ -204,7 +207,10 @@ def test_renewals_that_cannot_be_kept_are_refused():
 def test_renewals_may_not_change_when_a_run_is_resumed(tmp_path, capsys):
     config = make_config(GYMNASIUM, mode="serial", run_dir=str(tmp_path))
     short = dataclasses.replace(config.run, total_env_steps=1)
-    assert lifecycle.train(dataclasses.replace(config, run=short)) == 0
+    assert training.train_to_exit_code(dataclasses.replace(config, run=short)) == 0
     other = dataclasses.replace(config.checkpoint, exact_reset_cycles=5)
-    assert lifecycle.train(dataclasses.replace(config, checkpoint=other, resume="latest")) == 2
+    assert (
+        training.train_to_exit_code(dataclasses.replace(config, checkpoint=other, resume="latest"))
+        == 2
+    )
     assert "checkpoint.exact_reset_cycles (there 3, now 5)" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from sebulba.config import RunConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.run.warm_start import read_warm_start, with_exact_source
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import restore_fitting, steps_in
@@ -82,7 +82,7 @@ def test_a_run_records_its_source_and_resumes_without_it(run_of, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(run_of("impala"), source)
     config = config_from(f"{source}@latest", tmp_path)
-    assert lifecycle.train(config) == 0
+    assert training.train_to_exit_code(config) == 0
     path, step = tmp_path / "run", steps_in(source / "checkpoints")[-1]
     assert load_config(str(path / "config.yaml")).init_from == f"{source}@{step}"
     record = json.loads((path / "run.json").read_text())["init_from"]
@@ -91,7 +91,9 @@ def test_a_run_records_its_source_and_resumes_without_it(run_of, tmp_path):
     assert record["not_copied"] == []
     shutil.rmtree(source)
     longer = RunConfig(total_env_steps=300, log_interval_env_steps=100)
-    assert lifecycle.train(dataclasses.replace(config, resume="latest", run=longer)) == 0
+    assert (
+        training.train_to_exit_code(dataclasses.replace(config, resume="latest", run=longer)) == 0
+    )
 
 
 @pytest.mark.parametrize(

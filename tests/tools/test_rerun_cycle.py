@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
-from sebulba.run import lifecycle
+from sebulba.run import training
 from sebulba.tools.rerun_cycle import rerun_to_cycle
 from tests.faults.runs import make_config
 from tests.rings import before_learning_from
@@ -44,7 +44,7 @@ def run_dir(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         before_learning_from(remember, setattr=patch.setattr)
-        assert lifecycle.train(config) == 0
+        assert training.train_to_exit_code(config) == 0
     return path, batches
 
 

@@ -85,14 +85,16 @@ class Checkpointer:
         directory: str | os.PathLike[str],
         *,
         keep: int,
+        keep_also: Callable[[], int | None] = lambda: None,
         start_thread: StartThread | None = None,
         check: Callable[[], None] = lambda: None,
     ):
         """Create the directory and remove what killed saves have left in it.
 
         Args:
-            directory: of this host's checkpoints.
+            directory: receives this host's checkpoints.
             keep: number of recent checkpoints to keep.
+            keep_also: returns another step to keep; None: no other.
             start_thread: starts the thread that writes a checkpoint; None: `save` writes it.
             check: called in that thread before it changes the directory; raises
                 `RunDirectoryError` if it may not.
@@ -102,7 +104,7 @@ class Checkpointer:
         self._keep = keep
         self._start_thread = start_thread
         self._check = check
-        self.keep_also: Callable[[], int | None] = lambda: None  # a step
+        self._keep_also = keep_also
         self.last_saved = 0  # or resumed from; written by the thread that saves
         self.directory = pathlib.Path(directory).resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -222,7 +224,7 @@ class Checkpointer:
         # A removal that fails is tried again after the next save.
         with contextlib.suppress(OSError):
             steps = steps_in(self.directory)
-            for step in set(steps[: -self._keep]) - {best_step(self.directory), self.keep_also()}:
+            for step in set(steps[: -self._keep]) - {best_step(self.directory), self._keep_also()}:
                 _remove(self.directory / str(step))
 
 

@@ -16,7 +16,7 @@ import rich.text
 from sebulba.config import Config
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
-from sebulba.run.lifecycle import use_compilation_cache
+from sebulba.run.training import use_compilation_cache
 from sebulba.tools.check.result import Status
 from sebulba.tools.check.suite import Report, check
 

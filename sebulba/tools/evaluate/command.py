@@ -27,7 +27,7 @@ from sebulba.process import (
     EXIT_SIGNAL_BASE,
 )
 from sebulba.ring.run_end import RunEnd
-from sebulba.run.lifecycle import use_compilation_cache
+from sebulba.run.training import use_compilation_cache
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.files import write_json

@@ -11,7 +11,7 @@ from sebulba.evaluation.policy import Policy
 from sebulba.evaluation.protocol import describe_protocol
 from sebulba.evaluation.statistics import Statistics, summarize
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy
-from sebulba.run.lifecycle import use_compilation_cache
+from sebulba.run.training import use_compilation_cache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

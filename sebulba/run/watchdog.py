@@ -1,10 +1,11 @@
-"""Detects a thread that hangs in an environment, the agent, a compilation or a collective.
+"""Detect a thread that hangs in an environment, the agent, a compilation or a collective.
 
 Threads `begin` such calls on their `WallClock`. They do not begin waits for a deque, which end with
 the run.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,16 +20,14 @@ from sebulba.ring.timing import (
     UPDATE,
     WallClock,
 )
+from sebulba.run.ring import Observer, Ring, where_actor, where_learner
+from sebulba.run.threads import WatchdogError
 
 # Some adapters enforce the same limit; their error names the worker, so they get to raise first.
 _GRACE_S = 1.0
 # Checks are usually 0.2 s apart. After a gap this long the process has probably been stopped
 # (Ctrl-Z, SIGSTOP, a frozen container); if not, a hang is noticed later by the length of the gap.
 _LONGEST_GAP_S = 5.0
-
-
-class WatchdogError(RuntimeError):
-    """A thread exceeded the limit of its activity."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,12 +44,12 @@ class Watched:
     """A thread that the watchdog checks."""
 
     name: str
-    place: Callable[[], str]  # where it is now
+    where: Callable[[], str]  # it is now
     clock: WallClock
     limits: Mapping[str, Limit]  # by activity
 
 
-class Watchdog:
+class Watchdog(Observer):
     """Compares the current activity of every thread with its limit; has no thread of its own."""
 
     def __init__(
@@ -62,7 +61,7 @@ class Watchdog:
         self._last_check = now()
         self._stops: list[tuple[float, float]] = []  # the end and the seconds of each stop
 
-    def check(self) -> None:
+    def on_poll(self) -> None:
         """Check every thread; returns at once. Time of a stopped process is not counted.
 
         Raises:
@@ -88,7 +87,7 @@ class Watchdog:
                     f"{thread.name}: {activity} still running after {seconds:.1f} s; the limit is"
                     f" {limit.seconds:g} s ({limit.config_key}){and_wait}"
                 )
-                error.add_note(f"{PLACE} {thread.place()}.")
+                error.add_note(f"{PLACE} {thread.where()}.")
                 raise error
 
 
@@ -127,3 +126,23 @@ def _limits(
         return {}
     limit = Limit(seconds=seconds, config_key=config_key, wait_s=wait_s)
     return dict.fromkeys(activities, limit)
+
+
+def watchdog_of(ring: Ring, timeouts: Timeouts) -> Watchdog:
+    """Return the watchdog of a ring's learner and actors."""
+    learner = Watched(
+        name="the learner",
+        clock=ring.learner.clock,
+        where=functools.partial(where_learner, ring.learner),
+        limits=timeouts.of_learner(),
+    )
+    actors = [
+        Watched(
+            name=f"actor {actor.actor_id}",
+            clock=actor.clock,
+            where=functools.partial(where_actor, actor),
+            limits=timeouts.of_actor(ring.learner.clock.longest_update),
+        )
+        for actor in ring.actors
+    ]
+    return Watchdog([learner, *actors])

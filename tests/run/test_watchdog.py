@@ -12,7 +12,8 @@ from sebulba.ring.timing import (
     WAIT_FOR_QUEUE,
     WallClock,
 )
-from sebulba.ring.watchdog import Timeouts, Watchdog, WatchdogError, Watched
+from sebulba.run.threads import WatchdogError
+from sebulba.run.watchdog import Timeouts, Watchdog, Watched
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def time_now(monkeypatch):
 
 
 def watch(clock, limits):
-    watched = Watched(name="actor 1", place=lambda: "actor 1, cycle 7", clock=clock, limits=limits)
+    watched = Watched(name="actor 1", where=lambda: "actor 1, cycle 7", clock=clock, limits=limits)
     return Watchdog([watched], now=lambda: timing.time.perf_counter())
 
 
@@ -36,7 +37,7 @@ def of_actor(timeouts, longest_update=lambda: 0.0):
 def check_each_second_until(watchdog, time_now, seconds):
     while time_now.seconds < seconds:
         time_now.seconds = min(time_now.seconds + 1.0, seconds)
-        watchdog.check()
+        watchdog.on_poll()
 
 
 @pytest.mark.parametrize("activity", [ACT, ENVIRONMENT])
@@ -48,7 +49,7 @@ def test_watchdog_names_the_thread_the_activity_the_time_and_the_key(time_now, a
     check_each_second_until(watchdog, time_now, 160.9)
     time_now.seconds = 162.0
     with pytest.raises(WatchdogError) as error:
-        watchdog.check()
+        watchdog.on_poll()
     assert str(error.value) == (
         f"actor 1: {activity} still running after 62.0 s; the limit is 60 s (actor.env_timeout_s)"
     )
@@ -67,14 +68,14 @@ def test_a_fused_act_cycle_may_also_wait_for_an_update_on_its_device(time_now):
     with pytest.raises(
         WatchdogError, match=r"the limit is 10 s \(actor\.env_timeout_s\) and 40.0 s"
     ):
-        watchdog.check()
+        watchdog.on_poll()
     learner.lap(WAIT_FOR_QUEUE)
     actor.lap(ACT)
     actor.begin(ENVIRONMENT)  # on the host, so it waits for nothing
     check_each_second_until(watchdog, time_now, 62.0)
     time_now.seconds = 63.0
     with pytest.raises(WatchdogError, match=r"after 11\.5 s; the limit is 10 s"):
-        watchdog.check()
+        watchdog.on_poll()
 
 
 @pytest.mark.parametrize("how", ["waits", "compiles", "steps", "has no limit"])
@@ -90,7 +91,7 @@ def test_watchdog_leaves_a_thread_alone_that(time_now, how):
         elif how == "steps":
             clock.lap(ENVIRONMENT)
             clock.begin(ENVIRONMENT)
-        watchdog.check()
+        watchdog.on_poll()
 
 
 @pytest.mark.parametrize("activity", [UPDATE, AGREEMENT])
@@ -102,7 +103,7 @@ def test_watchdog_applies_the_learners_limit_to_collectives(time_now, activity):
     time_now.seconds = 7.0
     expected = rf"{activity} still running after 7\.0 s; .* \(learner\.update_timeout_s\)"
     with pytest.raises(WatchdogError, match=expected):
-        watchdog.check()
+        watchdog.on_poll()
     assert Timeouts().of_learner() == of_actor(Timeouts()) == {}
 
 
@@ -114,7 +115,7 @@ def test_5_watchdog_limits_compilation(time_now, limits):
     check_each_second_until(watchdog, time_now, 100.0)
     time_now.seconds = 102.0
     with pytest.raises(WatchdogError, match=r"the limit is 100 s \(run\.compile_timeout_s\)"):
-        watchdog.check()
+        watchdog.on_poll()
 
 
 def test_watchdog_does_not_count_the_time_of_a_stopped_process(time_now):
@@ -126,16 +127,16 @@ def test_watchdog_does_not_count_the_time_of_a_stopped_process(time_now):
     check_each_second_until(watchdog, time_now, 10_060.0)
     time_now.seconds = 10_063.0
     with pytest.raises(WatchdogError, match=r"still running after 62\.0 s"):
-        watchdog.check()
+        watchdog.on_poll()
 
 
 def test_watchdog_counts_all_time_of_a_call_that_began_after_a_stop(time_now):
     clock = WallClock()
     watchdog = watch(clock, of_actor(Timeouts(env_s=5.0)))
     time_now.seconds = 1_000.0
-    watchdog.check()
+    watchdog.on_poll()
     clock.begin(ENVIRONMENT)
     check_each_second_until(watchdog, time_now, 1_006.0)
     time_now.seconds = 1_007.0
     with pytest.raises(WatchdogError, match=r"still running after 7\.0 s"):
-        watchdog.check()
+        watchdog.on_poll()

@@ -1,20 +1,31 @@
-"""Evaluates published networks during training, without touching anything that trains."""
+"""Evaluate published networks during training, without touching anything that trains."""
 
 import collections
+import contextlib
 import dataclasses
+import pathlib
 import time
 from collections.abc import Callable, Sequence
 
+from sebulba.config import EnvConfig
+from sebulba.envs import make_environment
+from sebulba.envs.base import Environment
 from sebulba.errors import PLACE
 from sebulba.evaluation.episodes import Evaluation, Evaluator
 from sebulba.evaluation.protocol import describe_protocol
+from sebulba.evaluation.recording import Recording
+from sebulba.evaluation.rendering import check_rendering
 from sebulba.evaluation.statistics import summarize
+from sebulba.evaluation.video import check_format, write_video
+from sebulba.ring.records import CycleReport
 from sebulba.ring.run_end import RunEnd
-from sebulba.run.assembly import Ring
-from sebulba.run.evaluation_outputs import EvaluationVideos
-from sebulba.storage.metrics.base import MetricsWriter, Row
-from sebulba.types import Networks, TrajectoryItem
+from sebulba.run.ring import Observer, Ring
+from sebulba.storage.metrics.base import REQUIRED_KEYS, VIDEO, MetricsWriter, Row
+from sebulba.types import Networks
 
+_OWN_KEYS = ("env_steps", "updates", "wall_time_s")
+_MAX_FRAMES = 1_000  # the thread that polls encodes the video, and watches nothing meanwhile
+_FPS = 25
 _SLICE_S = 0.5  # between two slices the supervisor watches the other threads
 
 
@@ -28,14 +39,12 @@ class _Candidate:
     updates: int
 
 
-class PeriodicEvaluation:
-    """Evaluates at intervals, in the supervisor's thread.
+class PeriodicEvaluation(Observer):
+    """Evaluates at intervals, in the thread that polls, half a second at a time.
 
-    The learner's thread calls `after_cycle`, which keeps a reference to the networks when an
-    evaluation is due. Whoever calls `poll` (half a second at a time) and `finish` plays the
-    episodes. While one evaluation runs, only the newest pending networks are kept. After a failed
-    evaluation training continues, and the next networks are tried; a repeated failure is reported
-    only after a successful evaluation.
+    While one evaluation runs, only the newest pending networks are kept. After a failed evaluation
+    training continues, and the next networks are tried; a repeated failure is reported only after a
+    successful evaluation.
     """
 
     def __init__(
@@ -45,9 +54,11 @@ class PeriodicEvaluation:
         *,
         interval_env_steps: int,
         stop_on_error: bool,
-        writer: MetricsWriter,
+        file: MetricsWriter,
+        listeners: Sequence[Callable[[Row], None]] = (),
+        log_row: Callable[[Row], None] = lambda row: None,
         on_message: Callable[[str], None],
-        videos: EvaluationVideos | None = None,
+        videos: "EvaluationVideos | None" = None,
         now: Callable[[], float] = time.perf_counter,
     ):
         """Start at the ring's current cycle.
@@ -56,8 +67,10 @@ class PeriodicEvaluation:
             ring: a new or restored one.
             evaluator: on the device of the ring's first actor.
             interval_env_steps: env steps learned from between two evaluations.
-            stop_on_error: whether `poll` and `finish` raise the error of a failed evaluation.
-            writer: takes a row for each evaluation, in the supervisor's thread; `close` closes it.
+            stop_on_error: whether the error of a failed evaluation ends the run.
+            file: takes a row for each evaluation; `close` closes it.
+            listeners: take the same rows.
+            log_row: takes their numbers as a row of metrics.
             on_message: takes a line of text about each evaluation.
             videos: writes a video of each evaluation; None: none is recorded.
             now: seconds.
@@ -67,7 +80,9 @@ class PeriodicEvaluation:
         self._evaluator = evaluator
         self._interval_env_steps = interval_env_steps
         self._stop_on_error = stop_on_error
-        self._writer = writer
+        self._file = file
+        self._listeners = tuple(listeners)
+        self._log_row = log_row
         self._on_message = on_message
         self._now = now
         self._intervals = ring.progress.env_steps // interval_env_steps
@@ -79,15 +94,14 @@ class PeriodicEvaluation:
         self._last_cycle: int | None = None  # that was evaluated, or is being evaluated
         self._has_warned = False
 
-    def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
+    def on_cycle(self, report: CycleReport) -> None:
         """Keep the networks of the completed learner cycle if an evaluation is due."""
-        del items
         intervals = self._ring.progress.env_steps // self._interval_env_steps
         if intervals > self._intervals:
             self._intervals = intervals
             self._due.append(self._newest())
 
-    def poll(self) -> None:
+    def on_poll(self) -> None:
         """Play for half a second if there are networks to evaluate.
 
         Raises:
@@ -119,31 +133,34 @@ class PeriodicEvaluation:
                 )
             self._has_warned = True
 
-    def finish(self, run_end: RunEnd) -> None:
-        """Complete the current evaluation and evaluate the last networks, after training.
+    def close(self, end: RunEnd) -> None:
+        """After training, complete the current evaluation and evaluate the last networks.
 
-        A signal drops what is left.
+        A signal or a failure drops what is left.
 
         Raises:
-            Exception: as `poll`.
+            Exception: as `on_poll`.
         """
-        self._due.clear()
-        while self._candidate is not None and not run_end.is_interrupted:
-            self.poll()
-        if self._last_cycle != self._ring.learner.num_cycles:
-            self._due.append(self._newest())
-        while (self._candidate is not None or self._due) and not run_end.is_interrupted:
-            self.poll()
 
-    def close(self) -> None:
-        """Drop the current evaluation and close the file; may be called twice."""
-        self._end()
-        self._writer.close()
+        def may_continue() -> bool:
+            return end.failure is None and not end.is_interrupted
+
+        try:
+            self._due.clear()
+            while self._candidate is not None and may_continue():
+                self.on_poll()
+            if may_continue() and self._last_cycle != self._ring.learner.num_cycles:
+                self._due.append(self._newest())
+            while (self._candidate is not None or self._due) and may_continue():
+                self.on_poll()
+        finally:
+            self._end()
+            self._file.close()
 
     def _newest(self) -> _Candidate:
         learner, progress = self._ring.learner, self._ring.progress
         return _Candidate(
-            networks=learner.networks_on(self._ring.actor_devices[0]),
+            networks=learner.networks_on(self._ring.actors[0].device),
             learner_cycle=learner.num_cycles,
             env_steps=progress.env_steps,
             updates=learner.num_updates,
@@ -179,7 +196,10 @@ class PeriodicEvaluation:
         }
         if self._videos is not None:
             row["video"] = self._videos.save(evaluation.environment, candidate.env_steps)
-        self._writer.write(row)
+        self._file.write(row)
+        self._log_row(as_metrics(row))
+        for listener in self._listeners:
+            listener(row)
         self._on_message(describe_row(row))
 
     def _end(self) -> None:
@@ -202,3 +222,57 @@ def describe_row(row: Row) -> str:
         f" {row['return_iqm']:,.2f} [{row['return_iqm_low']:,.2f}, {row['return_iqm_high']:,.2f}],"
         f" of {row['episodes']} episodes{unfinished}"
     )
+
+
+def as_metrics(row: Row) -> Row:
+    """Return a row of evaluation as a row of metrics: its numbers as `evaluation/NAME`.
+
+    The keys that every row of metrics has are None, except counts and time.
+    """
+    numbers = {
+        f"evaluation/{key}": value
+        for key, value in row.items()
+        if key not in _OWN_KEYS and (isinstance(value, float | int) or value is None)
+    }
+    video = {VIDEO: row["video"]} if "video" in row else {}
+    own = {key: row[key] for key in _OWN_KEYS}
+    return dict.fromkeys(REQUIRED_KEYS) | own | numbers | video
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationVideos:
+    """Files of the first episode of each evaluation, in the run directory."""
+
+    run_dir: pathlib.Path
+    format: str  # gif or mp4
+
+    def check(self, env: EnvConfig) -> None:
+        """Render a frame, so that a video that is impossible ends the run before it begins.
+
+        Args:
+            env: the environment of evaluations, with rendering enabled.
+
+        Raises:
+            ConfigError: the environment cannot be rendered, or a package is missing.
+        """
+        check_format(f"video.{self.format}")
+        check_rendering(env)
+        environment = make_environment(env, num_envs=1, seed=0)
+        with contextlib.closing(environment):
+            self.wrap(environment).reset()
+
+    def wrap(self, environment: Environment) -> Environment:
+        """Return the environment that records."""
+        return Recording(environment, episodes=1, max_frames=_MAX_FRAMES)
+
+    def save(self, environment: Environment, env_steps: int) -> str:
+        """Write the video of a recording, and return its name in the run directory.
+
+        Raises:
+            OSError: the file could not be written.
+        """
+        assert isinstance(environment, Recording)
+        name = f"videos/{env_steps}.{self.format}"
+        (self.run_dir / name).parent.mkdir(exist_ok=True)
+        write_video(self.run_dir / name, environment.frames(), fps=_FPS)
+        return name

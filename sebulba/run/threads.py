@@ -1,31 +1,31 @@
-"""Threads that start, are watched and end together: the only module that creates threads.
+"""Threads that start and end together: the only module that creates threads.
 
-The first exception of any of them is raised in the thread that waits, with its own traceback and a
-note that says where it happened.
+The first exception of any of them is raised in the thread that waits, with its own traceback.
 """
 
-import dataclasses
 import faulthandler
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
-from sebulba.errors import PLACE
 from sebulba.ring.queues import Closed
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.timing import COMPILE, WallClock
-from sebulba.ring.watchdog import Watchdog, WatchdogError
 
 _POLL_S = 0.2
 
 
-class StuckError(RuntimeError):
-    """A thread did not end in time; its `__context__` is why the run was stopped.
+class WatchdogError(RuntimeError):
+    """A thread exceeded the limit of its activity; an observer raises it from `on_poll`."""
 
-    The process has to end by `sebulba.run.endings.end_process`.
+
+class StuckError(RuntimeError):
+    """A thread did not end in time.
+
+    The process has to end by `sebulba.run.ending.end_process`.
 
     Attributes:
         is_compiling: all that is left are compilations, which nothing can interrupt.
@@ -36,16 +36,6 @@ class StuckError(RuntimeError):
         super().__init__(message)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Task:
-    """What a thread does, and its current place for messages."""
-
-    name: str
-    target: Callable[[], None]
-    place: Callable[[], str]
-    clock: WallClock
-
-
 def start_daemon(target: Callable[[], None], name: str) -> threading.Thread:
     """Start and return a thread that does not keep the process alive."""
     thread = threading.Thread(target=target, name=name, daemon=True)
@@ -53,8 +43,8 @@ def start_daemon(target: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-class Supervisor:
-    """Starts threads, and collects how they ended."""
+class Threads:
+    """Starts threads, waits for one of them, and ends them all."""
 
     def __init__(self) -> None:
         # Not a `SimpleQueue`: in CPython 3.11 its `get(timeout)` never returns if a signal handler
@@ -63,40 +53,32 @@ class Supervisor:
         self._threads: dict[threading.Thread, WallClock] = {}
         self._has_dumped = False
 
-    def start(self, task: Task) -> None:
-        """Start a daemon thread for the task."""
+    def start(self, name: str, target: Callable[[], None], clock: WallClock) -> None:
+        """Start a daemon thread, whose activity the clock shows."""
 
         def guarded() -> None:
             error: BaseException | None = None
             try:
-                with noting(task.place):
-                    task.target()
+                target()
             except Closed:
                 pass
             except BaseException as caught:
                 error = caught
             finally:
-                self._ends.put((task.name, error))
+                self._ends.put((name, error))
 
-        self._threads[start_daemon(guarded, task.name)] = task.clock
+        self._threads[start_daemon(guarded, name)] = clock
 
-    def wait_for(
-        self,
-        name: str,
-        run_end: RunEnd,
-        on_poll: Callable[[], None],
-        watchdog: Watchdog,
-    ) -> None:
-        """Wait until the named thread has ended or `run_end` interrupts; poll meanwhile.
+    def wait(self, name: str, end: RunEnd, on_poll: Callable[[], None]) -> None:
+        """Wait until the named thread has ended or `end` interrupts; poll meanwhile.
 
         Raises:
             WatchdogError: a thread exceeded its limit; the stacks of all threads go to stderr.
-            BaseException: the exception that ended any of the threads.
+            BaseException: the exception that ended any of the threads, or that `on_poll` raised.
         """
-        while not run_end.interrupts:
-            on_poll()
+        while not end.interrupts:
             try:
-                watchdog.check()
+                on_poll()
             except WatchdogError:
                 self._dump_stacks()
                 raise
@@ -110,38 +92,42 @@ class Supervisor:
                 return
 
     def join(
-        self, deadline_s: float, *, awaits_compilation: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Wait for all threads; the deques must be closed.
+        self,
+        deadline_s: float,
+        *,
+        may_compile: Callable[[float], bool] = lambda seconds: False,
+    ) -> StuckError | None:
+        """Wait for all threads; the deques must be closed. Return an error if some do not end.
 
         A thread in an activity that took longer before, such as the update of a large network, is
         not stuck until it has taken twice that time.
 
         Args:
             deadline_s: the time that the threads have, also after such an activity.
-            awaits_compilation: whether they have it after a compilation, too; asked several times a
-                second.
-
-        Raises:
-            StuckError: some did not end in time; the stacks of all threads go to stderr.
+            may_compile: whether a thread may continue a compilation that has taken these seconds;
+                asked several times a second.
         """
         deadline = time.perf_counter() + deadline_s
         for thread, clock in self._threads.items():
             while thread.is_alive():
                 now = time.perf_counter()
-                if now < _usual_end(clock) or (_is_compiling(clock) and awaits_compilation()):
+                activity, since = clock.current or (None, now)
+                is_waited_for = now < _usual_end(clock)
+                if activity == COMPILE:
+                    is_waited_for = may_compile(now - since)
+                if is_waited_for:
                     deadline = max(deadline, now + deadline_s)
                 elif now >= deadline:
                     break
                 thread.join(_POLL_S)
         stuck = [thread for thread in self._threads if thread.is_alive()]
         if not stuck:
-            return
+            return None
         names = " and ".join(thread.name for thread in stuck)
-        if all(_is_compiling(self._threads[thread]) for thread in stuck):
-            raise StuckError(f"{names} still compiling after {deadline_s:g} s", is_compiling=True)
+        if all((self._threads[thread].current or [None])[0] == COMPILE for thread in stuck):
+            return StuckError(f"{names} still compiling after {deadline_s:g} s", is_compiling=True)
         self._dump_stacks()
-        raise StuckError(f"{names} did not end within {deadline_s:g} s")
+        return StuckError(f"{names} did not end within {deadline_s:g} s")
 
     def _dump_stacks(self) -> None:
         if not self._has_dumped:
@@ -151,25 +137,9 @@ class Supervisor:
         self._has_dumped = True
 
 
-def _is_compiling(clock: WallClock) -> bool:
-    current = clock.current
-    return current is not None and current[0] == COMPILE
-
-
 def _usual_end(clock: WallClock) -> float:
     """Return when the current activity has taken twice as long as ever before."""
-    current = clock.current
-    if current is None or current[0] == COMPILE:
+    if clock.current is None:
         return 0.0
-    activity, since = current
+    activity, since = clock.current
     return since + 2 * clock.longest.get(activity, 0.0)
-
-
-@contextmanager
-def noting(place: Callable[[], str]) -> Iterator[None]:
-    """Add a note that says where it happened to an exception that passes through."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"{PLACE} {place()}.")
-        raise

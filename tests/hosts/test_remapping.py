@@ -1,4 +1,4 @@
-"""What hosts take of the shares that another number of hosts saved."""
+"""What hosts take of the parts that another number of hosts saved."""
 
 import dataclasses
 
@@ -7,33 +7,35 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.run.dealing import Deal, join_boundaries, sum_accounts
+from sebulba.hosts.remapping import HostRemapping
+from sebulba.ring.records import ActCarry
 from sebulba.storage.shares import complete_steps
 from sebulba.toolkit.exploration import ScheduledExploration
 from sebulba.toolkit.schedules import Schedule
 from tests.toys import toy_run_spec
 
 
-def deals(num_stored, num_hosts):
+def remappings(num_stored, num_hosts):
     return [
-        Deal(num_stored=num_stored, host=host, num_hosts=num_hosts) for host in range(num_hosts)
+        HostRemapping(num_stored=num_stored, host=host, num_hosts=num_hosts)
+        for host in range(num_hosts)
     ]
 
 
 @pytest.mark.parametrize("num_stored", range(1, 6))
 @pytest.mark.parametrize("num_hosts", range(1, 6))
 def test_every_account_is_continued_once_and_every_host_has_a_source(num_stored, num_hosts):
-    dealt = deals(num_stored, num_hosts)
-    assert sorted(host for deal in dealt for host in deal.accounts) == list(range(num_stored))
-    sources = [deal.source for deal in dealt]
+    every = remappings(num_stored, num_hosts)
+    assert sorted(host for each in every for host in each.accounts) == list(range(num_stored))
+    sources = [each.source for each in every]
     assert set(sources) == set(range(min(num_stored, num_hosts)))
     counts = np.bincount(sources)
     assert counts.max() - counts.min() <= 1
 
 
 def test_the_same_hosts_keep_what_they_have():
-    for host, deal in enumerate(deals(3, 3)):
-        assert (deal.source, deal.accounts, deal.is_new) == (host, [host], False)
+    for host, each in enumerate(remappings(3, 3)):
+        assert (each.source, each.accounts, each.is_needed) == (host, [host], False)
 
 
 def meta(learned, interrupted):
@@ -49,20 +51,38 @@ def meta(learned, interrupted):
     }
 
 
+class StatelessAgent:
+    """Has nothing that a schedule advances."""
+
+
+def restored(metas):
+    """Return the meta that a host restores which continues the accounts of some hosts."""
+    remapping = HostRemapping(num_stored=len(metas), host=0, num_hosts=1)
+    carry = ActCarry(actor_state=(), env_step=None, statistics=None)
+    source = meta(99, 9) | {"learner": {"num_cycles": 3}}
+    source["actors"] |= {"num_cycles": [5, 6]}
+    arrays = {"learner": "as it is", "actors": [{}, {}]}
+    arrays, result = remapping.applied_to(
+        arrays, source, metas, agent=StatelessAgent(), carries=[carry, carry]
+    )
+    assert arrays == {"learner": "as it is", "actors": [{"actor_state": ()}] * 2}
+    return result
+
+
 def test_accounts_and_boundaries_are_summed():
-    metas = [meta(10, 2), meta(20, 5)]
-    assert sum_accounts(metas, 2) == {
-        "learned": [30, 32],
-        "counts": {"env_restarts": 2, "episodes_cut": 7},
-    }
-    boundaries = join_boundaries(metas, 2)
-    assert [each.num_interrupted for each in boundaries] == [7, 9]
-    assert [record.episode_length for record in boundaries[0].finished] == [10, 20]
+    result = restored([meta(10, 2), meta(20, 5)])
+    assert result["ledger"] == {"learned": [30, 32]}
+    assert result["progress"] == {"env_restarts": 2, "episodes_cut": 7, "env_steps": 99}
+    assert result["actors"]["num_cycles"] == [5, 6]
+    boundaries = result["actors"]["boundaries"]
+    assert [each["num_interrupted"] for each in boundaries] == [7, 9]
+    assert [record["episode_length"] for record in boundaries[0]["finished"]] == [10, 20]
 
 
 def test_a_host_without_an_account_starts_from_nothing():
-    assert sum_accounts([], 2)["learned"] == [0, 0]
-    assert [each.finished for each in join_boundaries([], 2)] == [(), ()]
+    result = restored([])
+    assert result["ledger"]["learned"] == [0, 0]
+    assert [each["finished"] for each in result["actors"]["boundaries"]] == [[], []]
 
 
 def test_a_checkpoint_is_complete_with_the_shares_of_its_own_hosts():

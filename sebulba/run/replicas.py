@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 
-from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
-from sebulba.devices.mapping import Mapping, map_over_learner_devices
-from sebulba.learning.update import LearnerState
+from sebulba.devices.learner_devices import REPLICATED
+from sebulba.devices.mapping import map_over_learner_devices
+from sebulba.learning.learner import Learner
+from sebulba.ring.records import CycleReport
+from sebulba.run.ring import Observer
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.types import PyTree
 
@@ -16,14 +18,14 @@ class ReplicaError(RuntimeError):
     """Learner devices hold different networks or optimizer states."""
 
 
-class ReplicaCheck:
+class ReplicaCheck(Observer):
     """Compares checksums of the replicated state over the learner devices of all hosts.
 
     `Agent.optimize` must return the same on every device. If it does not, each device follows
-    networks of its own, of which only the first's are published and saved, and nothing else shows.
+    networks of its own, of which only the first's are published and saved, with no other symptom.
     """
 
-    def __init__(self, learner_devices: LearnerDevices, mapping: Mapping):
+    def __init__(self, learner: Learner):
         def spreads(networks: PyTree, opt_state: PyTree) -> tuple[jax.Array]:
             leaves = jax.tree.leaves((networks, opt_state))
             sums = jnp.stack([_checksum(leaf) for leaf in leaves])
@@ -33,17 +35,22 @@ class ReplicaCheck:
             return (highest != lowest,)
 
         self._differ = map_over_learner_devices(
-            spreads, learner_devices, out_specs=(REPLICATED,), mapping=mapping
+            spreads,
+            learner.learner_devices,
+            out_specs=(REPLICATED,),
+            mapping=learner.mapping_name,
         )
-        self._is_needed = len(learner_devices) > 1
+        self._learner = learner
+        self._is_needed = len(learner.learner_devices) > 1
         self._next_cycle = 0
 
-    def __call__(self, state: LearnerState, num_cycles: int) -> None:
+    def on_cycle(self, report: CycleReport) -> None:
         """Check the state after this learner cycle, if it is the first or the last was long ago.
 
         Raises:
             ReplicaError: the checksums of a leaf differ.
         """
+        num_cycles, state = report.num_cycles, self._learner.state
         if not self._is_needed or num_cycles < self._next_cycle:
             return
         self._next_cycle = num_cycles + _CYCLES_BETWEEN_CHECKS

@@ -22,19 +22,15 @@ class MetricMeans:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
-    def add(self, metrics: Sequence[Mapping[str, jax.Array]]) -> int:
+    def add(self, metrics: Sequence[Mapping[str, jax.Array]]) -> None:
         """Add the metrics of updates, in order; they are on the host or on a device.
 
         Args:
             metrics: of one or of several updates each, `[]` or `[n]`.
-
-        Returns:
-            The number of updates.
         """
         self._pending.extend(metrics)
         if len(self._pending) >= _MAX_PENDING:
             self._fetch()
-        return sum(next(iter(each.values())).size for each in metrics)
 
     def take(self) -> dict[str, float]:
         """Return the means and reset them."""

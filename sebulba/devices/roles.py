@@ -11,15 +11,44 @@ from sebulba.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DevicePlan:
-    """The devices of this host by role; a device may have both roles."""
+class Roles:
+    """Who acts and who learns on this host; a device may have both roles."""
 
     actor: tuple[jax.Device, ...]
     learner: tuple[jax.Device, ...]
+    learner_devices: LearnerDevices  # those of all hosts
 
 
-def plan_devices(config: DevicesConfig, devices: Sequence[jax.Device]) -> DevicePlan:
+def assign_devices(config: DevicesConfig, devices: Sequence[jax.Device] | None = None) -> Roles:
     """Return the devices of each role.
+
+    Args:
+        config: names positions, the same on every host.
+        devices: this host's, which is then the only host; None: all devices of all hosts.
+
+    Raises:
+        ConfigError: a position does not exist, or a role names one twice, on any host.
+    """
+    if devices is not None:
+        actor, learner = pick_devices(config, devices)
+        return Roles(actor=actor, learner=learner, learner_devices=LearnerDevices(learner))
+    hosts = [
+        pick_devices(config, jax.local_devices(process_index=host))
+        for host in range(jax.process_count())
+    ]
+    actor, learner = hosts[jax.process_index()]
+    of_all_hosts = [of_host for _, of_host in hosts]
+    return Roles(
+        actor=actor,
+        learner=learner,
+        learner_devices=LearnerDevices(learner, of_all_hosts=of_all_hosts),
+    )
+
+
+def pick_devices(
+    config: DevicesConfig, devices: Sequence[jax.Device]
+) -> tuple[tuple[jax.Device, ...], tuple[jax.Device, ...]]:
+    """Return the actor devices and the learner devices among those of one host.
 
     Default: one device has both roles; of several, the first acts and the others learn.
 
@@ -29,13 +58,13 @@ def plan_devices(config: DevicesConfig, devices: Sequence[jax.Device]) -> Device
     learner = config.learner
     if config.actor == "cpu":
         learner = tuple(range(len(devices))) if learner is None else learner
-        return DevicePlan(actor=(_processor(),), learner=_pick("devices.learner", learner, devices))
+        return (_processor(),), _pick("devices.learner", learner, devices)
     actor = (0,) if config.actor is None else config.actor
     if learner is None:
         learner = tuple(range(1, len(devices))) if len(devices) > 1 else (0,)
-    return DevicePlan(
-        actor=_pick("devices.actor", actor, devices),
-        learner=_pick("devices.learner", learner, devices),
+    return (
+        _pick("devices.actor", actor, devices),
+        _pick("devices.learner", learner, devices),
     )
 
 
@@ -67,16 +96,3 @@ def _pick(
     if len(set(positions)) < len(positions):
         raise ConfigError(f"{name}: expected each device once, got {list(positions)}")
     return tuple(devices[position] for position in positions)
-
-
-def plan_learner_devices(config: DevicesConfig) -> LearnerDevices:
-    """Return the learner devices of all hosts; the config names the same positions on each.
-
-    Raises:
-        ConfigError: `plan_devices` fails for a host.
-    """
-    hosts = [
-        plan_devices(config, jax.local_devices(process_index=host)).learner
-        for host in range(jax.process_count())
-    ]
-    return LearnerDevices(hosts[jax.process_index()], of_all_hosts=hosts)

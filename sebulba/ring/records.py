@@ -1,0 +1,111 @@
+"""What goes round the ring. Read this file first, after `sebulba.types`.
+
+An act cycle turns an `ActCarry` into the next one, a trajectory, and a `Tally` of what happened in
+it. The actor places the trajectory and the actor states at its two ends on the learner devices: an
+`Unroll`. With the numbers about it, `UnrollInfo`, and the carry, it goes onto the deque as an
+`Item`. After each learner cycle, observers are given a `CycleReport`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+
+from sebulba.agent import Metrics
+from sebulba.pytree import pytree_dataclass
+from sebulba.types import ActorState, EnvStep, PyTree, Trajectory
+
+
+@pytree_dataclass
+class EpisodeStatistics:
+    """Each environment's episode up to a row; `[T, B]` over a trajectory."""
+
+    episode_return: jax.Array  # [B] float32, of raw rewards
+    episode_length: jax.Array  # [B] int32, env steps; reset steps do not count
+    is_over: jax.Array  # [B] bool, the episode ended with this row (before it: length 0)
+    # [B] float32 by the name of a reducer: its result, once the episode has ended
+    reduced: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+    reducer_states: dict[str, PyTree] = dataclasses.field(default_factory=dict)
+
+    def as_row(self) -> "EpisodeStatistics":
+        """Return the statistics without the states of reducers, for storage in a trajectory."""
+        return dataclasses.replace(self, reducer_states={})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpisodeRecord:
+    """A finished episode's raw statistics; it may span several trajectories."""
+
+    episode_return: float
+    episode_length: int  # env steps, without reset steps
+    reduced: dict[str, float] = dataclasses.field(default_factory=dict)  # by reducer
+
+
+@pytree_dataclass
+class ActCarry:
+    """What one act cycle hands to the next; never donated.
+
+    So one object is the start of a cycle, of its repetition after a fault, and of the cycle after a
+    checkpoint.
+    """
+
+    actor_state: ActorState  # before `env_step`
+    env_step: EnvStep  # [B], row 0 of the next cycle
+    statistics: EpisodeStatistics  # [B], up to the row before `env_step`
+    env_state: PyTree = None  # the complete environment state; None: it cannot be stored
+
+
+@pytree_dataclass
+class Tally:
+    """What happened in an act cycle, counted inside jit."""
+
+    episodes: EpisodeStatistics  # [T, B], up to each of rows 0 … T - 1
+    env_steps: jax.Array  # [] int32, valid transitions
+    is_finite: jax.Array  # [] bool, of all observations and rewards
+
+
+@pytree_dataclass
+class Unroll:
+    """A trajectory and the actor states at its ends, on the learner devices.
+
+    Inside the update, it is one learner device's share: some of the environments.
+    """
+
+    initial_state: ActorState  # before row 0
+    final_state: ActorState  # after row T - 1
+    trajectory: Trajectory
+    actor_id: jax.Array  # [] int32, on this host
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnrollInfo:
+    """The numbers about an unroll; hosts and observers exchange nothing else about it."""
+
+    actor_id: int  # on its host
+    sequence_number: int  # 0, 1, 2 … for each actor
+    policy_version: int  # learner cycles completed when the networks were published
+    env_steps: int  # valid transitions
+    num_episodes: int  # that finished in it
+    episodes: tuple[EpisodeRecord, ...]  # the last of these
+    episodes_cut: int = 0  # episodes interrupted by recreating their environments
+    env_restarts: int = 0  # environment faults during its act cycle
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Item:
+    """An unroll on the deque of trajectories."""
+
+    unroll: Unroll
+    info: UnrollInfo
+    carry: ActCarry  # where its actor continues
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class CycleReport:
+    """What observers are given after a learner cycle, or after several that ran in one program."""
+
+    num_cycles: int  # of the run so far
+    infos: Sequence[UnrollInfo]  # the unrolls that were learned from, of all hosts
+    policy_lags: Sequence[int]  # of these unrolls, in learner cycles
+    metrics: Sequence[Metrics]  # of the updates, on the devices; leading axis: updates
+    queue_depth: int  # trajectories left in the deque

@@ -1,0 +1,361 @@
+"""The one end of a run: what is closed and saved, its summary, its exit code and its last line."""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import pathlib
+import shlex
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from sebulba.config import Config
+from sebulba.devices.known_answers import MiscompiledError
+from sebulba.envs.base import EnvironmentTimeout
+from sebulba.errors import ALSO, PLACE, ConfigError, describe_error, escaped
+from sebulba.hosts import connection as hosts
+from sebulba.hosts.joining import newest_whole_step
+from sebulba.hosts.rendezvous import JoinError
+from sebulba.learning.update import NonFiniteError
+from sebulba.process import (
+    EXIT_CHECKPOINT,
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_NON_FINITE,
+    EXIT_NOT_JOINED,
+    EXIT_SIGNAL_BASE,
+    EXIT_STUCK,
+    EXIT_UNSAVED,
+    end_at_once,
+    program,
+)
+from sebulba.ring.run_end import RunEnd
+from sebulba.ring.timing import describe_bottleneck
+from sebulba.run.ring import Observer, Ring
+from sebulba.run.rows import MetricsRows
+from sebulba.run.threads import StuckError, WatchdogError, start_daemon
+from sebulba.storage.checkpoints.manifest import crc32_of, flatten
+from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
+from sebulba.storage.lock import GoneError, RunDirectoryError
+from sebulba.storage.metrics.console import Display
+from sebulba.storage.metrics.files import write_json
+from sebulba.storage.metrics.summary import write_summary
+from sebulba.storage.run_dir import CHECKPOINTS, NON_FINITE, directory_of_host, resume_command
+from sebulba.storage.shares import complete_steps, hosts_in, saved_by
+
+_CODES_BEFORE_START: tuple[tuple[type[BaseException], int], ...] = (
+    (ConfigError, EXIT_CONFIG),
+    (CheckpointError, EXIT_CHECKPOINT),
+    (JoinError, EXIT_NOT_JOINED),
+)
+"""Exit codes of what is raised before the first learner cycle, by the type of the error."""
+_CODES: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], int], ...] = (
+    (GoneError, EXIT_UNSAVED),
+    (NonFiniteError, EXIT_NON_FINITE),
+    ((StuckError, WatchdogError, EnvironmentTimeout), EXIT_STUCK),
+)
+"""Exit codes of failures by the type of the error; of all others `EXIT_FAILED`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Finished:
+    """A run that has ended: saved, its files closed."""
+
+    config: Config  # with the complete path of the run directory
+    path: pathlib.Path  # the run directory
+    end: RunEnd
+    ring: Ring
+    observers: Sequence[Observer]  # closed
+    summary: dict[str, Any]  # the contents of `summary.json`
+
+
+def finish(
+    ring: Ring,
+    observers: Sequence[Observer],
+    config: Config,
+    path: pathlib.Path,
+    display: Display,
+) -> Finished:
+    """Close all observers and environments, and write the summary; never raises.
+
+    The first failure of the run is its cause; later ones are notes on it.
+    """
+    end = ring.end
+    for observer in reversed(observers):
+        with end.collecting():
+            observer.close(end)
+    if not end.is_stuck:
+        _close_environments(ring, config.run.close_timeout_s, display)
+    rows = next(each for each in observers if isinstance(each, MetricsRows))
+    summary = summarize(ring, path, all_reduce=rows.all_reduce)
+    with end.collecting():
+        display.close()
+        if isinstance(end.failure, NonFiniteError):
+            _write_non_finite(end.failure, path, display)
+        if isinstance(end.failure, RunDirectoryError):
+            display.message(f"summary: not written: {end.failure}")
+        else:
+            _write_summary(summary, path, display)
+        line = describe_summary(summary, path)
+        is_interrupted = summary["status"] == "interrupted"
+        display.message(f"{line}. {describe_checkpoint(path)}" if is_interrupted else line)
+    return Finished(
+        config=config, path=path, end=end, ring=ring, observers=observers, summary=summary
+    )
+
+
+def _close_environments(ring: Ring, timeout_s: float, display: Display) -> None:
+    """Close every actor's environments, for a limited time: their code may raise, hang or exit.
+
+    A run that has reached its goal stays done, with a warning; on a failure, it is a note.
+    """
+    problems: dict[str, str] = {}
+
+    def close(actor_id: int) -> None:
+        try:
+            ring.actors[actor_id].environments.close()
+            problems.pop(f"actor {actor_id}")
+        except BaseException as error:
+            problems[f"actor {actor_id}"] = describe_error(error)
+
+    threads = []
+    for actor in ring.actors:
+        name = f"actor {actor.actor_id}"
+        problems[name] = f"still running after {timeout_s:g} s (run.close_timeout_s)"
+        threads.append(start_daemon(lambda i=actor.actor_id: close(i), f"close of {name}"))  # type: ignore[misc]
+    deadline = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    ring.end.is_stuck = ring.end.is_stuck or any(thread.is_alive() for thread in threads)
+    for name, problem in dict(problems).items():
+        text = f"close of the environments of {name}: {problem}"
+        if ring.end.failure is None:
+            display.message(f"warning: {text}")
+        else:
+            ring.end.failure.add_note(f"{ALSO} {text}.")
+
+
+def _write_summary(summary: dict[str, Any], path: pathlib.Path, display: Display) -> None:
+    try:
+        write_summary(directory_of_host(path) / "summary.json", summary)
+    except OSError as error:
+        display.message(f"summary: not written: {error}")
+
+
+def _write_non_finite(error: NonFiniteError, path: pathlib.Path, display: Display) -> None:
+    """Write which checkpoint holds the state that the update saw: the one taken after its cycle."""
+    where = {"update": error.update, "learner_cycle": error.cycle, "checkpoint": error.cycle + 1}
+    try:
+        write_json(path / NON_FINITE, where)
+    except OSError as failure:
+        display.message(f"{NON_FINITE}: not written: {failure}")
+
+
+def exit_code_of(end: RunEnd) -> int:
+    """Return the exit code of a run that has ended by a failure, a signal or its goal."""
+    failure = end.failure
+    if failure is None and end.unsaved is not None:
+        return EXIT_UNSAVED
+    if end.is_interrupted and (failure is None or isinstance(failure, StuckError)):
+        return EXIT_SIGNAL_BASE + (end.signal or end.received or 0)
+    if failure is None:
+        return EXIT_DONE
+    return next((code for types, code in _CODES if isinstance(failure, types)), EXIT_FAILED)
+
+
+def report(finished: Finished) -> int:
+    """Print how a run has ended unless it is done, and return its exit code.
+
+    Ends the process instead of returning if threads of the run have not ended, or if others of
+    several hosts may still run: the ordinary end of a process would wait for them.
+    """
+    end, path = finished.end, finished.path
+    failure, code = end.failure, exit_code_of(end)
+    if code > EXIT_SIGNAL_BASE and isinstance(failure, StuckError) and failure.is_compiling:
+        print_error(describe_interrupted_compilation(end, path))
+    elif failure is not None:
+        if not isinstance(failure, RunDirectoryError):
+            print_error("".join(traceback.format_exception(failure)))
+        print_error(describe_failure(failure, path, unsaved=end.unsaved))
+    elif end.unsaved is not None:
+        print_error(describe_unsaved(end, path))
+    if end.is_stuck or (failure is not None and hosts.are_several()):
+        end_process(code)
+    return code
+
+
+def report_before_start(error: Exception, path: pathlib.Path) -> int:
+    """Print why a run could not begin, and return the exit code."""
+    code = next(
+        (code for kind, code in _CODES_BEFORE_START if isinstance(error, kind)), EXIT_FAILED
+    )
+    if isinstance(error, CheckpointError):
+        print_error(f"{error}\n{describe_unusable_checkpoint(error, path)}")
+    elif isinstance(error, JoinError):
+        print_error(f"sebulba: {error}. Start all hosts again, within that time.")
+    elif isinstance(error, (ConfigError, MiscompiledError)):
+        print_error(f"sebulba: {error}")
+    else:
+        print_error("".join(traceback.format_exception(error)))
+        print_error(describe_failure(error, path))
+    return code
+
+
+def print_error(text: str) -> None:
+    """Print a text to stderr, whose control characters are escaped."""
+    # Nobody may be reading: `2>&-`, or a terminal that is gone.
+    with contextlib.suppress(OSError, ValueError):
+        print(escaped(text).rstrip(), file=sys.stderr)
+
+
+def describe_interrupted_compilation(end: RunEnd, path: pathlib.Path) -> str:
+    """Return the last line of a run that a signal stopped while it compiled."""
+    number = end.signal or end.received or 0
+    has_checkpoint = steps_in(directory_of_host(path) / CHECKPOINTS)
+    saved = describe_checkpoint(path) if has_checkpoint else "Nothing was learned yet."
+    return f"sebulba: stopped by {signal.Signals(number).name} while compiling. {saved}"
+
+
+def describe_unsaved(end: RunEnd, path: pathlib.Path) -> str:
+    """Return the last line on stderr of a run that did not fail, but whose end is not saved."""
+    number = end.signal or end.received
+    how = f"stopped by {signal.Signals(number).name}" if number else "reached its goal"
+    return (
+        f"sebulba: {how}, but the last state is not saved: {escaped(end.unsaved or '')}."
+        f" Results so far: {path}. {describe_checkpoint(path)}"
+    )
+
+
+def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> str:
+    """Return the last line on stderr of a run that cannot resume from the chosen checkpoint."""
+    parts = [f"sebulba: CheckpointError: {escaped(str(error)).splitlines()[0]}"]
+    parts.append(f"Results so far: {path}.")
+    if error.fits:
+        whole = newest_whole_step(path / CHECKPOINTS)
+        parts.append(
+            f"No checkpoint is whole{_on_every_host()}; start again with another run_dir."
+            if whole is None
+            else f"The newest checkpoint that is whole is of cycle {whole}; to resume from it:"
+            f" {resume_command(path, whole)}"
+        )
+    return " ".join(parts)
+
+
+def describe_failure(
+    error: BaseException, path: pathlib.Path, *, unsaved: str | None = None
+) -> str:
+    """Return the last line on stderr of a run that failed: what, where, and what is saved."""
+    if isinstance(error, GoneError):
+        return (
+            f"sebulba: {escaped(str(error))}. Nothing could be saved. If the directory was moved,"
+            " resume its run with the new --run-dir and --resume latest."
+        )
+    # JAX adds notes too.
+    notes = getattr(error, "__notes__", ())
+    places = [note for note in notes if note.startswith(PLACE)]
+    where = f" – {places[-1]}" if places else "."
+    parts = [f"sebulba: {escaped(describe_error(error))}{where}"]
+    parts += [escaped(note) for note in notes if note.startswith(ALSO)]
+    if unsaved is not None:
+        parts.append(f"The last state was not saved: {escaped(unsaved)}.")
+    if isinstance(error, NonFiniteError):
+        rerun = f"{program('rerun')} {shlex.quote(str(path))}"
+        parts.append(f"To repeat that update alone: {rerun}.")
+    return " ".join([*parts, f"Results so far: {path}.", describe_checkpoint(path)])
+
+
+def describe_lost_hosts(path: pathlib.Path) -> str:
+    """Return the last line on stderr of a host that has lost contact with the others."""
+    return (
+        f"sebulba: host {jax.process_index()} of {jax.process_count()} lost contact with a peer:"
+        " it is dead, hung or unreachable; check the other hosts' logs."
+        f" Results so far: {path}. {describe_checkpoint(path)}"
+    )
+
+
+def describe_checkpoint(path: pathlib.Path) -> str:
+    """Return which checkpoint is the last one, and the command that resumes from it."""
+    # On a shared file system this host sees what the others have saved.
+    directory = path / CHECKPOINTS
+    steps = complete_steps(saved_by(directory, hosts_in(directory)))
+    if not steps:
+        return f"There is no checkpoint{_on_every_host()}."
+    last = max(steps)
+    return f"The last checkpoint is of cycle {last}; to resume from it: {resume_command(path)}"
+
+
+def _on_every_host() -> str:
+    return " on every host" if jax.process_count() > 1 else ""
+
+
+def summarize(ring: Ring, path: pathlib.Path, *, all_reduce: dict[str, float]) -> dict[str, Any]:
+    """Return the contents of `summary.json`."""
+    progress = ring.progress
+    return {
+        "status": ring.end.status,
+        "env_steps": progress.env_steps,
+        "updates": progress.updates,
+        "non_finite_updates": ring.learner.num_non_finite_updates,
+        "learner_cycles": ring.learner.num_cycles,
+        "wall_time_s": progress.wall_time_s,
+        "startup_s": progress.startup_s,
+        "steps_per_second": progress.steps_per_second,
+        "steps_per_second_counts": "env steps learned from, start-up and compilation excluded",
+        "episodes": progress.window.num_episodes,
+        "episodes_cut": progress.episodes_cut,
+        "env_restarts": progress.env_restarts,
+        "best_episode_return_mean": progress.window.best_return_mean,
+        "final_episode_return_mean": progress.window.return_mean,
+        "episode_return_last": progress.window.last_return,
+        "time_shares": progress.time_shares.shares(),
+        "all_reduce": all_reduce or None,
+        "bound_by": describe_bottleneck(
+            progress.time_shares.shares(), all_reduce=all_reduce.get("share", 0.0)
+        ),
+        "ledger": ring.ledger.balance(),
+        "networks_crc32": networks_crc32(ring),
+        "resume_command": resume_command(path),
+    }
+
+
+def networks_crc32(ring: Ring) -> str | None:
+    """Return the CRC32 of all leaves of the learner's networks; None within a learner cycle."""
+    if not ring.is_between_cycles:
+        return None
+    leaves = flatten(ring.learner.state.networks).values()
+    return crc32_of(b"".join(np.asarray(leaf).tobytes() for leaf in leaves))
+
+
+def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:
+    """Return the run's last line on the console."""
+
+    def number(value: float | None, digits: int = 0) -> str:
+        return "unknown" if value is None else f"{value:,.{digits}f}"
+
+    return (
+        f"{summary['status']}: {summary['env_steps']:,} env steps,"
+        f" {summary['updates']:,} updates in {summary['wall_time_s']:.1f} s;"
+        f" {number(summary['steps_per_second'])} env steps/s (start-up and compilation,"
+        f" {number(summary['startup_s'], 1)} s, excluded);"
+        f" return {number(summary['final_episode_return_mean'], 1)},"
+        f" best {number(summary['best_episode_return_mean'], 1)};"
+        f" networks {summary['networks_crc32'] or 'unknown'}; {path}"
+    )
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process without waiting for threads that cannot be joined.
+
+    Interpreter shutdown would destroy state that these threads still use, and crash. Worker
+    processes of environments are killed: one that hangs would outlive the run.
+    """
+    for child in multiprocessing.active_children():
+        child.kill()
+    end_at_once(code)

@@ -1,0 +1,247 @@
+"""Make a ring from a config, from the top: devices, environments, agent, memory, learner, actors.
+
+Nothing runs yet. Of the core, only this file reads the whole config.
+"""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+
+import jax
+
+from sebulba.acting.act_cycle import init_carry
+from sebulba.acting.actor import Actor
+from sebulba.acting.environments import ActorEnvironments
+from sebulba.acting.episodes import load_reducers
+from sebulba.acting.fused_cycle import FusedFunctions, SharedFunctions
+from sebulba.acting.stepped_cycle import StepFunctions
+from sebulba.agent import Agent
+from sebulba.agent_check import validate_agent, validate_learning
+from sebulba.config import Config
+from sebulba.config.agents import agent_factory
+from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
+from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.devices.mapping import is_jit_disabled
+from sebulba.devices.memory_plan import check_memory, plan_memory
+from sebulba.devices.roles import Roles, assign_devices
+from sebulba.errors import ConfigError
+from sebulba.learning.learner import Learner
+from sebulba.learning.progress import Progress
+from sebulba.ring.ledger import Ledger
+from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
+from sebulba.ring.run_end import RunEnd
+from sebulba.ring.schedule import Schedule
+from sebulba.ring.timing import WallClock
+from sebulba.run.ring import Gather, Ring, alone
+from sebulba.toolkit.prng import stream
+from sebulba.types import Networks, RunSpec
+from sebulba_agents import AGENTS
+
+
+def _print_warning(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def made_ring(config: Config, **options: object) -> Iterator[Ring]:
+    """Make a ring, and close its deques and environments at the end; see `make_ring`."""
+    ring = make_ring(config, **options)  # type: ignore[arg-type]
+    try:
+        yield ring
+    finally:
+        ring.close()
+        for actor in ring.actors:
+            actor.environments.close()
+
+
+def make_ring(
+    config: Config,
+    *,
+    devices: Roles | None = None,
+    end: RunEnd | None = None,
+    gather: Gather = alone,
+    begin_with: Callable[[Networks, LearnerDevices], Networks] | None = None,
+    on_warning: Callable[[str], None] = _print_warning,
+) -> Ring:
+    """Make environments, agent, learner, actors and deques.
+
+    Args:
+        config: the run's settings.
+        devices: who acts and who learns; None: as the config says, on this host alone.
+        end: why the run ends; None: a new one.
+        gather: takes the infos of this host's unrolls, and returns those of all hosts.
+        begin_with: takes the new networks, on the learner devices, and returns those to begin with.
+        on_warning: takes one line of text, also in the actors' threads; default: stderr.
+
+    Raises:
+        ConfigError: the config does not fit the devices, the environment or the agent.
+        AgentError: the agent breaks the protocol.
+        EnvironmentFault: the environment cannot be made or reset.
+    """
+    devices = devices or assign_devices(config.devices, jax.local_devices())
+    learner_devices = devices.learner_devices
+    end = end or RunEnd()
+    _check_devices(config, devices)
+    actor_devices = [
+        device for device in devices.actor for _ in range(config.actor.threads_per_device)
+    ]
+    first_actor_id = jax.process_index() * len(actor_devices)
+    with contextlib.ExitStack() as made:  # closes the environments if a later step fails
+        environments = []
+        for actor_id in range(len(actor_devices)):
+            environments.append(
+                ActorEnvironments(
+                    config.env,
+                    config.actor,
+                    run_seed=config.seed,
+                    global_actor_id=first_actor_id + actor_id,
+                    recreate_every=config.checkpoint.exact_reset_cycles,
+                )
+            )
+            made.callback(environments[-1].close)
+
+        run_spec = make_run_spec(
+            config,
+            environments[0].spec,
+            len(actor_devices),
+            len(devices.learner),
+            num_hosts=learner_devices.num_hosts,
+        )
+        agent = make_agent(config, run_spec)
+        slots_per_actor = queue_slots_per_actor(config.learner, len(actor_devices))
+        memory_plan = plan_memory(
+            agent,
+            run_spec,
+            num_actor_devices=len(devices.actor),
+            queue_slots_per_actor=slots_per_actor,
+            policy_lag=config.learner.policy_lag,
+        )
+        check_memory(memory_plan, actor_devices=devices.actor, learner_devices=devices.learner)
+
+        learner = make_learner(config, agent, run_spec, learner_devices)
+        if begin_with is not None:
+            networks = begin_with(learner.state.networks, learner_devices)
+            if networks is not learner.state.networks:
+                learner.start_from(networks)
+
+        ledger = Ledger(len(actor_devices))
+        tracker = load_reducers(config.run.episode_reducers)
+        length = config.actor.trajectory_length
+        # The actors of a device share their compiled steps and act cycles.
+        step_functions = {
+            device: StepFunctions(agent, trajectory_length=length, device=device, tracker=tracker)
+            for device in set(actor_devices)
+        }
+        fused = functools.partial(FusedFunctions, agent, trajectory_length=length, tracker=tracker)
+        fused_functions = {
+            device: SharedFunctions(functools.partial(fused, device=device))
+            for device in set(actor_devices)
+        }
+        warn_once = functools.cache(on_warning)  # not once for each actor
+        may_restart = config.actor.on_env_error == "restart"
+        actors = []
+        for actor_id, device in enumerate(actor_devices):
+            clock, global_actor_id = WallClock(), first_actor_id + actor_id
+            env_step, env_state = environments[actor_id].start(
+                run_spec,
+                step_functions[device],
+                fused_functions[device],
+                clock=clock,
+                on_warning=warn_once,
+            )
+            carry = init_carry(
+                agent,
+                learner.networks_on(device),
+                env_step,
+                key=stream(jax.random.key(config.seed), "actor", global_actor_id),
+                global_actor_id=global_actor_id,
+                device=device,
+                tracker=tracker,
+                env_state=env_state,
+            )
+            actors.append(
+                Actor(
+                    actor_id=actor_id,
+                    agent=agent,
+                    device=device,
+                    environments=environments[actor_id],
+                    carry=carry,
+                    learner_devices=learner_devices,
+                    ledger=ledger,
+                    clock=clock,
+                    max_restarts=config.actor.max_env_restarts if may_restart else 0,
+                    on_warning=on_warning,
+                )
+            )
+
+        schedule = Schedule(
+            num_actors=len(actors),
+            trajectories_per_cycle=config.learner.trajectories_per_cycle,
+            policy_lag=config.learner.policy_lag,
+        )
+        ring = Ring(
+            agent=agent,
+            run_spec=run_spec,
+            actors=actors,
+            learner=learner,
+            schedule=schedule,
+            trajectories=TrajectoryDeque(
+                num_actors=len(actors), slots_per_actor=slots_per_actor, ledger=ledger
+            ),
+            stagings={device: NetworksDeque(schedule.num_staged) for device in actor_devices},
+            ledger=ledger,
+            progress=Progress(
+                config=config.run,
+                end=end,
+                clocks={"actor": [actor.clock for actor in actors], "learner": [learner.clock]},
+            ),
+            end=end,
+            memory_plan=memory_plan,
+            gather=gather,
+        )
+        made.pop_all()
+        return ring
+
+
+def make_agent(config: Config, run_spec: RunSpec) -> Agent:
+    """Make the config's agent, and validate it against the environment.
+
+    Raises:
+        AgentError: the agent breaks the protocol.
+    """
+    agent = agent_factory(config.agent.name)(config.agent, run_spec)
+    validate_agent(agent, run_spec)
+    # Tracing twice takes time, and ours are tested. Without jit, a loss may look at its numbers,
+    # which a traced one does not have.
+    if config.agent.name not in AGENTS and not is_jit_disabled():
+        validate_learning(agent, run_spec)
+    return agent
+
+
+def make_learner(
+    config: Config, agent: Agent, run_spec: RunSpec, learner_devices: LearnerDevices
+) -> Learner:
+    """Make the learner with new networks."""
+    return Learner(
+        agent=agent,
+        learner_devices=learner_devices,
+        num_envs_per_device=run_spec.num_envs_per_learner_device,
+        key=stream(jax.random.key(config.seed), "learner"),
+        clock=WallClock(),
+        config=config.learner,
+    )
+
+
+def _check_devices(config: Config, devices: Roles) -> None:
+    if config.actor.num_envs % len(devices.learner):
+        raise ConfigError(
+            f"actor.num_envs: expected a multiple of the {len(devices.learner)} learner devices"
+            f" (devices.learner), got {config.actor.num_envs}"
+        )
+    num_hosts = devices.learner_devices.num_hosts
+    if num_hosts > 1 and config.learner.mapping != "shard_map":
+        raise ConfigError(
+            f"learner.mapping: expected shard_map on {num_hosts} hosts, got"
+            f" {config.learner.mapping}"
+        )

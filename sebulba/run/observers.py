@@ -1,0 +1,223 @@
+"""The observers of a run, in their order: who looks at each learner cycle, and writes what."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+
+from sebulba.config import Config
+from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
+from sebulba.evaluation.rendering import with_rendering
+from sebulba.hosts import connection as hosts
+from sebulba.hosts.agreement import Agreement
+from sebulba.ring.run_end import RunEnd
+from sebulba.run.all_reduce import AllReduceProbe
+from sebulba.run.autosave import Autosave
+from sebulba.run.callbacks import Callback, Callbacks
+from sebulba.run.periodic_evaluation import EvaluationVideos, PeriodicEvaluation
+from sebulba.run.profile import PROFILE, Profiler
+from sebulba.run.replicas import ReplicaCheck
+from sebulba.run.resume import Resumed
+from sebulba.run.ring import Observer, Ring
+from sebulba.run.rows import MetricsRows
+from sebulba.run.threads import start_daemon
+from sebulba.run.watchdog import Timeouts, watchdog_of
+from sebulba.storage.checkpoints.checkpointer import Checkpointer
+from sebulba.storage.lock import RunLock
+from sebulba.storage.metrics.base import MetricsWriter, Row
+from sebulba.storage.metrics.console import Display
+from sebulba.storage.metrics.csv import CsvWriter
+from sebulba.storage.metrics.jsonl import JsonlWriter
+from sebulba.storage.metrics.tensorboard import TensorBoardWriter
+from sebulba.storage.metrics.wandb import WandbWriter
+from sebulba.storage.metrics.writers import MetricsFanOut
+from sebulba.storage.run_dir import CHECKPOINTS, EVALUATIONS, directory_of_host, flat_config
+
+
+class LockWatch(Observer):
+    """Ends the run once its directory is gone or another run's."""
+
+    def __init__(self, lock: RunLock):
+        self._lock = lock
+
+    def on_poll(self) -> None:
+        """Raise what the lock's own thread has found.
+
+        Raises:
+            RunDirectoryError: nothing can be saved any more.
+        """
+        self._lock.raise_if_lost()
+
+    def close(self, end: RunEnd) -> None:
+        """Look once more, before the run is saved.
+
+        Raises:
+            RunDirectoryError: nothing can be saved.
+        """
+        self._lock.verify()
+
+
+def make_observers(
+    ring: Ring,
+    config: Config,
+    *,
+    path: pathlib.Path,
+    lock: RunLock,
+    agreement: Agreement,
+    display: Display,
+    callbacks: Sequence[Callback],
+    resumed: Resumed | None,
+) -> list[Observer]:
+    """Open the run's files, and return its observers in their order.
+
+    `on_cycle` and `on_poll` are called in this order, `close` in the reverse order: the run is
+    saved before its last networks are evaluated, and files are closed after that.
+
+    Args:
+        ring: a new or a restored one.
+        config: the run's settings.
+        path: the run directory.
+        lock: that of this host's part of it.
+        agreement: the decisions of all hosts.
+        display: takes rows and lines of text.
+        callbacks: the user's functions.
+        resumed: where a resumed run continues; its checkpoint's unfinished row is continued.
+    """
+    own, is_first = directory_of_host(path), hosts.is_first()
+    env_steps = None if resumed is None else resumed.env_steps
+    callers = Callbacks(callbacks, ring.end)
+    all_reduce = AllReduceProbe(
+        ring.learner,
+        dtype=config.learner.gradients,
+        is_lock_step=config.learner.policy_lag == 0,
+    )
+    files = MetricsFanOut(
+        _writers(config, path, display, resume_env_steps=env_steps) if is_first else [],
+        on_warning=display.message,
+        check=lock.check,
+    )
+    for queue in files.queues:
+        start_daemon(queue.run, f"writer {queue.name}")
+    listeners: list[Callable[[Row], None]] = [functools.partial(callers.add, "metrics")]
+    if is_first:
+        listeners.append(display.update)
+    rows = MetricsRows(
+        ring,
+        interval_env_steps=config.run.log_interval_env_steps,
+        reducers=tuple(config.run.episode_reducers),
+        all_reduce=all_reduce,
+        files=files,
+        listeners=[
+            lambda row: callers.add("metrics", row),
+            *([display.update] if is_first else []),
+        ],
+    )
+    checkpointer = Checkpointer(
+        own / CHECKPOINTS,
+        keep=config.checkpoint.keep,
+        # A host may die in a save that the others complete: all keep the one before.
+        keep_also=lambda: agreement.saved_by_all,
+        start_thread=start_daemon,
+        check=lock.verify,
+    )
+    if resumed is not None:
+        rows.restore(resumed.row)
+        checkpointer.discard_after(resumed.num_cycles)
+
+    observers: list[Observer] = [callers, rows]
+    if config.evaluation.interval_env_steps is not None and is_first:
+        observers.append(
+            _periodic_evaluation(
+                ring, config, path, files, callers, display, resume_env_steps=env_steps
+            )
+        )
+    observers += [ReplicaCheck(ring.learner), all_reduce]
+    if config.run.profile is not None:
+        observers.append(
+            Profiler(
+                config.run.profile,
+                own / PROFILE,
+                num_cycles=ring.learner.num_cycles,
+                on_message=display.message,
+            )
+        )
+    observers.append(
+        Autosave(
+            ring,
+            checkpointer,
+            rows=rows,
+            agreement=agreement,
+            interval_s=config.checkpoint.interval_s,
+            has_fixed_resets=config.checkpoint.exact_reset_cycles is not None,
+            on_warning=display.message,
+        )
+    )
+    observers.append(LockWatch(lock))
+    if config.run.mode != "serial":  # A debugger may hold that one anywhere.
+        timeouts = Timeouts(
+            env_s=config.actor.env_timeout_s,
+            update_s=config.learner.update_timeout_s,
+            compile_s=config.run.compile_timeout_s,
+        )
+        observers.append(watchdog_of(ring, timeouts))
+    return observers
+
+
+def _writers(
+    config: Config, path: pathlib.Path, display: Display, *, resume_env_steps: int | None
+) -> list[MetricsWriter]:
+    writers: list[MetricsWriter] = [
+        writer(path / name, resume_env_steps=resume_env_steps, on_warning=display.message)
+        for writer, name in ((JsonlWriter, "metrics.jsonl"), (CsvWriter, "metrics.csv"))
+    ]
+    writers.append(
+        TensorBoardWriter(
+            path, resume_env_steps=resume_env_steps, hyper_parameters=flat_config(config)
+        )
+    )
+    if config.run.wandb_project is not None:
+        project, settings = config.run.wandb_project, dataclasses.asdict(config)
+        writers.append(WandbWriter(path, project=project, name=path.name, config=settings))
+    return writers
+
+
+def _periodic_evaluation(
+    ring: Ring,
+    config: Config,
+    path: pathlib.Path,
+    files: MetricsFanOut,
+    callers: Callbacks,
+    display: Display,
+    *,
+    resume_env_steps: int | None,
+) -> PeriodicEvaluation:
+    settings = config.evaluation
+    assert settings.interval_env_steps is not None
+    videos, env = None, config.env
+    if settings.video is not None:
+        videos, env = EvaluationVideos(run_dir=path, format=settings.video), with_rendering(env)
+        videos.check(env)
+    plan = EvaluationPlan(
+        env=env,
+        episodes=settings.episodes,
+        num_envs=settings.parallel_envs,
+        max_episode_steps=settings.max_episode_steps,
+        greedy=settings.greedy,
+        seed=config.seed,
+    )
+    evaluator = Evaluator(
+        ring.agent, plan, device=ring.actors[0].device, env_timeout_s=config.actor.env_timeout_s
+    )
+    return PeriodicEvaluation(
+        ring,
+        evaluator,
+        interval_env_steps=settings.interval_env_steps,
+        stop_on_error=settings.stop_on_error,
+        file=JsonlWriter(
+            path / EVALUATIONS, resume_env_steps=resume_env_steps, on_warning=display.message
+        ),
+        listeners=[functools.partial(callers.add, "evaluation")],
+        log_row=files.put,
+        on_message=display.message,
+        videos=videos,
+    )

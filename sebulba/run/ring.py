@@ -1,0 +1,225 @@
+"""The ring: act, take, learn, tell.
+
+One learner cycle is written once, in `Ring.learn`. Threads, one thread and one program
+(`sebulba.run.running`) differ only in who calls it.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+
+from sebulba.acting.actor import Actor
+from sebulba.agent import Agent, Metrics
+from sebulba.devices.memory_plan import MemoryPlan
+from sebulba.errors import PLACE
+from sebulba.learning.learner import Learner
+from sebulba.learning.progress import Progress
+from sebulba.ring.ledger import Ledger
+from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
+from sebulba.ring.records import ActCarry, CycleReport, Item, UnrollInfo
+from sebulba.ring.run_end import RunEnd
+from sebulba.ring.schedule import Schedule
+from sebulba.ring.timing import (
+    AGREEMENT,
+    COMPILE,
+    METRICS,
+    PUBLISH,
+    WAIT_FOR_NETWORKS,
+    WAIT_FOR_TRAJECTORIES,
+)
+from sebulba.types import RunSpec
+
+
+class Observer:
+    """Looks at a run without touching it; these methods do nothing."""
+
+    def on_cycle(self, report: CycleReport) -> None:
+        """Look at a learner cycle that has ended, in the learner's thread.
+
+        The ring is between two cycles, and stays there until this returns: copy, and never wait for
+        a disk or another thread. An exception ends the run as a failure of the learner.
+        """
+
+    def on_poll(self) -> None:
+        """Work outside the learner's thread.
+
+        Called about five times a second in the thread that called `run`. An exception ends the run.
+        """
+
+    def close(self, end: RunEnd) -> None:
+        """Finish, in the thread that called `run`, after all threads have ended.
+
+        If `end.is_stuck` they have not, and this must not touch the ring.
+        """
+
+
+Gather = Callable[[Sequence[UnrollInfo]], Sequence[UnrollInfo]]
+"""Takes the infos of this host's unrolls of a learner cycle; returns those of all hosts."""
+
+
+def alone(infos: Sequence[UnrollInfo]) -> Sequence[UnrollInfo]:
+    """Gather the infos of the only host."""
+    return infos
+
+
+class Ring:
+    """Actors, learner, and the two deques between them."""
+
+    def __init__(
+        self,
+        *,
+        agent: Agent,
+        run_spec: RunSpec,
+        actors: Sequence[Actor],
+        learner: Learner,
+        schedule: Schedule,
+        trajectories: TrajectoryDeque,
+        stagings: Mapping[jax.Device, NetworksDeque],
+        ledger: Ledger,
+        progress: Progress,
+        end: RunEnd,
+        memory_plan: MemoryPlan,
+        gather: Gather = alone,
+    ):
+        self.agent = agent
+        self.run_spec = run_spec
+        self.actors = tuple(actors)
+        self.learner = learner
+        self.schedule = schedule
+        self.trajectories = trajectories
+        self.stagings = stagings
+        self.ledger = ledger
+        self.progress = progress
+        self.end = end
+        self.memory_plan = memory_plan
+        self.is_between_cycles = True  # False: the learner's state and the points do not agree
+        # Each actor's carry after its last trajectory that was learned from, and its cycles until
+        # then: the point that a checkpoint holds.
+        self.points: list[tuple[ActCarry, int]] = []
+        self.restart_points()
+        self._gather = gather
+        self._has_gathered = False
+        self._untold: list[tuple[Sequence[UnrollInfo], list[int], Sequence[Metrics]]] = []
+
+    def restart_points(self) -> None:
+        """Take the actors' present carries as the points that were learned from."""
+        self.points = [(actor.carry, actor.num_cycles) for actor in self.actors]
+
+    def act(self, actor_id: int) -> Item:
+        """Act an actor's next trajectory, once its networks are staged; in the actor's thread.
+
+        Raises:
+            Closed: the run is stopping.
+            EnvironmentFault: the environments failed, and no restart is left.
+        """
+        actor = self.actors[actor_id]
+        with annotate_errors(lambda: where_actor(actor)):
+            wanted = self.schedule.policy_version(actor_id, actor.num_cycles)
+            version, networks = self.stagings[actor.device].take(wanted)
+            # A program that waits for its networks to arrive would block the programs of the
+            # device's other actors behind it.
+            jax.block_until_ready(networks)
+            actor.clock.lap(WAIT_FOR_NETWORKS)
+            return actor.act(networks, version)
+
+    def take(self) -> list[Item]:
+        """Take the trajectories of the next learner cycle, waiting for them.
+
+        Raises:
+            Closed: the run is stopping.
+        """
+        with annotate_errors(lambda: where_learner(self.learner)):
+            turn = self.schedule.actors_to_take(self.learner.num_cycles)
+            items = [self.trajectories.get(actor_id) for actor_id in turn]
+            self.learner.clock.lap(WAIT_FOR_TRAJECTORIES)
+            return items
+
+    def act_in_turn(self) -> list[Item]:
+        """Act the trajectories of the next learner cycle in this thread, in actor order."""
+        items = []
+        for actor_id in self.schedule.actors_in_turn(self.learner.num_cycles):
+            self.actors[actor_id].clock.restart()
+            self.trajectories.put(self.act(actor_id))
+            items.append(self.trajectories.get(actor_id))
+        self.learner.clock.restart()
+        return items
+
+    def learn(self, items: Sequence[Item], observers: Sequence[Observer] = ()) -> None:
+        """Run one learner cycle; in the learner's thread.
+
+        Raises:
+            NonFiniteError: too many updates in a row were not finite.
+            Exception: the agent, a collective or an observer failed.
+        """
+        with annotate_errors(lambda: where_learner(self.learner)):
+            self.is_between_cycles = False
+            metrics = self.learner.update([item.unroll for item in items])
+            self.publish()
+            self.count([item.info for item in items], metrics)
+            for item in items:
+                self.points[item.info.actor_id] = (item.carry, item.info.sequence_number + 1)
+            self.is_between_cycles = True
+            self.tell(observers)
+            # After the observers, so that a checkpoint can hold the frozen state.
+            self.learner.check()
+
+    def publish(self) -> None:
+        """Append the newest networks to the staging deque of every actor device."""
+        for device, staging in self.stagings.items():
+            staging.append(self.learner.num_cycles, self.learner.networks_on(device))
+        self.learner.clock.lap(PUBLISH)
+
+    def count(self, infos: Sequence[UnrollInfo], metrics: Sequence[Metrics]) -> None:
+        """Record a learner cycle: what was learned from, and whether the goal is reached."""
+        clock = self.learner.clock
+        # Gathering hangs if another host does. It compiles once.
+        clock.begin(AGREEMENT if self._has_gathered else COMPILE)
+        of_all_hosts = self._gather(infos)
+        self._has_gathered = True
+        num_updates = sum(next(iter(each.values())).shape[0] for each in metrics)
+        lags = self.progress.count(infos, of_all_hosts, num_updates=num_updates)
+        for info in infos:
+            self.ledger.move(info.actor_id, info.env_steps, "in_flight", "learned")
+        self._untold.append((of_all_hosts, lags, metrics))
+        clock.lap(METRICS)
+
+    def tell(self, observers: Sequence[Observer]) -> None:
+        """Report all that was counted since the last report to the observers."""
+        untold, self._untold = self._untold, []
+        report = CycleReport(
+            num_cycles=self.learner.num_cycles,
+            infos=[info for infos, _, _ in untold for info in infos],
+            policy_lags=[lag for _, lags, _ in untold for lag in lags],
+            metrics=[each for _, _, metrics in untold for each in metrics],
+            queue_depth=len(self.trajectories),
+        )
+        for observer in observers:
+            observer.on_cycle(report)
+        self.learner.clock.lap(METRICS)
+
+    def close(self) -> None:
+        """Close both deques, so that every thread ends."""
+        self.trajectories.close()
+        for staging in self.stagings.values():
+            staging.close()
+
+
+def where_actor(actor: Actor) -> str:
+    """Return where an actor is, for messages."""
+    return f"actor {actor.actor_id}, cycle {actor.num_cycles}"
+
+
+def where_learner(learner: Learner) -> str:
+    """Return where the learner is, for messages."""
+    return f"the learner, cycle {learner.num_cycles}"
+
+
+@contextlib.contextmanager
+def annotate_errors(where: Callable[[], str]) -> Iterator[None]:
+    """Add a note that says where it happened to an exception that passes through."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"{PLACE} {where()}.")
+        raise

@@ -1,0 +1,136 @@
+"""The three ways to run a ring: with threads, in this thread, or as one program.
+
+With threads, the one that calls `run` supervises the others. The actors and the learner are daemon
+threads. The first exception of any of them closes the deques, which ends all others.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Literal
+
+from sebulba.errors import ALSO, ConfigError
+from sebulba.ring.timing import WAIT_FOR_QUEUE
+from sebulba.run.anakin import Anakin, reason_against
+from sebulba.run.ring import Observer, Ring
+from sebulba.run.threads import Threads, WatchdogError
+
+# A stop takes 10 s at most, of which saving and closing files need the rest, unless an update takes
+# longer.
+_STOP_DEADLINE_S = 7.0
+_STOP_DEADLINE_OF_HANGING_S = 1.0
+
+
+def check_mode(ring: Ring, mode: str) -> None:
+    """Check that the ring can run in a mode.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if mode == "anakin" and (reason := reason_against(ring)) is not None:
+        raise ConfigError(f"{reason}. Or set run.mode auto")
+
+
+def run(
+    ring: Ring,
+    *,
+    mode: Literal["threads", "serial", "anakin", "auto"],
+    observers: Sequence[Observer] = (),
+    boundaries: Sequence[int] = (),
+    compile_timeout_s: float | None = None,
+) -> None:
+    """Run the ring until its `end` is set, and end every thread of it.
+
+    Args:
+        ring: a new or a restored one.
+        mode: `run.mode`; `serial` runs everything in this thread.
+        observers: are told of every learner cycle, and polled; the caller closes them.
+        boundaries: numbers of env steps at whose multiples a program of several learner cycles
+            ends, because an observer wants to see the state there.
+        compile_timeout_s: at its goal, the run waits so long for an actor that compiles; None: as
+            long as it takes.
+
+    Raises:
+        Exception: the first of any thread, with a note that says where it happened.
+        WatchdogError: a thread exceeded its limit.
+        StuckError: a thread did not end in time.
+    """
+    try:
+        ring.learner.clock.restart()
+        ring.publish()
+        if mode == "serial":
+            while not ring.end.is_set:
+                ring.learn(ring.act_in_turn(), observers)
+                poll(observers)
+        else:
+            _run_threads(ring, _anakin(ring, mode, boundaries), observers, compile_timeout_s)
+    finally:
+        ring.close()
+        ring.ledger.discard_in_flight()
+
+
+def poll(observers: Sequence[Observer]) -> None:
+    """Let every observer work outside the learner's thread."""
+    for observer in observers:
+        observer.on_poll()
+
+
+def _run_threads(
+    ring: Ring,
+    anakin: Anakin | None,
+    observers: Sequence[Observer],
+    compile_timeout_s: float | None,
+) -> None:
+    """Run the ring to its end with a thread for the learner and one for each actor."""
+    threads = Threads()
+
+    def may_compile(seconds: float) -> bool:
+        """Whether an actor may continue: the run has reached its goal and is to be saved."""
+        is_in_time = compile_timeout_s is None or seconds <= compile_timeout_s
+        return ring.end.goal and not ring.end.is_interrupted and is_in_time
+
+    failure: BaseException | None = None
+    try:
+        if anakin is not None:
+            threads.start("learner", lambda: anakin.run(observers), ring.learner.clock)
+        else:
+            threads.start("learner", lambda: _learn(ring, observers), ring.learner.clock)
+            for actor in ring.actors:
+                act = functools.partial(_act, ring, actor.actor_id)
+                threads.start(f"actor {actor.actor_id}", act, actor.clock)
+        threads.wait("learner", ring.end, lambda: poll(observers))
+    except BaseException as error:
+        failure = error
+    ring.close()
+    is_hanging = isinstance(failure, WatchdogError)
+    deadline_s = _STOP_DEADLINE_OF_HANGING_S if is_hanging else _STOP_DEADLINE_S
+    stuck = threads.join(deadline_s, may_compile=may_compile)
+    if stuck is not None:
+        ring.end.is_stuck = True
+        if failure is not None:
+            failure.add_note(f"{ALSO} {stuck}.")
+    failure = failure or stuck
+    if failure is not None:
+        raise failure
+
+
+def _act(ring: Ring, actor_id: int) -> None:
+    """Act trajectories until the deques are closed."""
+    clock = ring.actors[actor_id].clock
+    clock.restart()
+    while True:
+        ring.trajectories.put(ring.act(actor_id))
+        clock.lap(WAIT_FOR_QUEUE)
+
+
+def _learn(ring: Ring, observers: Sequence[Observer]) -> None:
+    """Run learner cycles until the run's end is set."""
+    while not ring.end.is_set:
+        ring.learn(ring.take(), observers)
+
+
+def _anakin(ring: Ring, mode: str, boundaries: Sequence[int]) -> Anakin | None:
+    """Return the program of acting and learning; None: the run has threads for them."""
+    if mode == "threads" or (mode == "auto" and reason_against(ring) is not None):
+        return None
+    anakin = Anakin(ring, boundaries)
+    return None if mode == "auto" and anakin.is_slow else anakin

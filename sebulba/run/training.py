@@ -1,0 +1,238 @@
+"""A training run from its config to its end."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from sebulba.config import Config
+from sebulba.config.naming import default_run_dir
+from sebulba.devices.known_answers import check_compiler
+from sebulba.devices.roles import assign_devices
+from sebulba.devices.xla_cpu import keep_freed_memory
+from sebulba.devices.xla_flags import describe_xla_flags
+from sebulba.errors import ConfigError
+from sebulba.evaluation.rendering import load_opengl
+from sebulba.evaluation.stored import parse_which
+from sebulba.hosts import connection as hosts
+from sebulba.hosts.agreement import Agreement
+from sebulba.hosts.joining import check_networks, open_run_dir_together, resume_together
+from sebulba.process import (
+    EXIT_CHECKPOINT,
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_SIGNAL_BASE,
+    EXIT_UNSAVED,
+)
+from sebulba.ring.run_end import RunEnd
+from sebulba.run.callbacks import Callback
+from sebulba.run.ending import (
+    Finished,
+    describe_lost_hosts,
+    end_process,
+    finish,
+    networks_crc32,
+    print_error,
+    report,
+    report_before_start,
+)
+from sebulba.run.make import make_ring
+from sebulba.run.observers import make_observers
+from sebulba.run.resume import Resumed, resume
+from sebulba.run.ring import Ring
+from sebulba.run.running import check_mode, run
+from sebulba.run.threads import start_daemon
+from sebulba.run.warm_start import InitialNetworks, with_exact_source
+from sebulba.storage.lock import RunLock
+from sebulba.storage.metrics.console import Console, Display
+from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
+
+
+def train_to_exit_code(config: Config) -> int:
+    """Train, print how the run ended, and return the process's exit code.
+
+    If threads do not end, this ends the process instead of returning, and so does a failure on some
+    of several hosts: the ordinary end of a process would wait for the other hosts.
+    """
+    try:
+        hosts.connect(config.distributed)
+        finished = train(config)
+    except Exception as error:
+        run_dir = with_absolute_run_dir(config).run_dir
+        code = report_before_start(error, pathlib.Path(run_dir or ""))
+    else:
+        code = report(finished)
+    if hosts.are_several():
+        is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
+        # Most bad starts are found on all hosts.
+        may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
+        if is_failure and not (may_be_shared and hosts.all_end()):
+            end_process(code)
+        hosts.disconnect()
+    return code
+
+
+def train(
+    config: Config, *, display: Display | None = None, callbacks: Sequence[Callback] = ()
+) -> Finished:
+    """Train to the goal, a signal or a failure, which the result's `end` holds.
+
+    Stop signals are received in the main thread only.
+
+    Args:
+        config: the run's settings.
+        display: takes rows and lines of text; None: a console on stderr.
+        callbacks: called in this thread with rows of metrics and evaluations.
+
+    Raises:
+        ConfigError: before the first act cycle: the config does not fit devices, agent or
+            environment. Later such errors are failures of the run like any other.
+        CheckpointError: before the first act cycle: the run cannot be resumed.
+        Exception: the ring could not be made.
+    """
+    prepare_process(config)
+    with (
+        RunEnd(hosts_agree=hosts.are_several()).listening() as end,
+        _open_run_dir(config, display) as (config, path, lock, display),
+    ):
+        devices = assign_devices(config.devices)
+        agreement = Agreement(
+            devices.learner_devices,
+            end=end,
+            max_episodes=config.run.return_window,
+            reducers=tuple(config.run.episode_reducers),
+        )
+        initial_networks = InitialNetworks(config)
+        ring = make_ring(
+            config,
+            devices=devices,
+            end=end,
+            gather=agreement.gather,
+            begin_with=initial_networks,
+            on_warning=display.message,
+        )
+        with _closed_on_error(ring):
+            check_mode(ring, config.run.mode)
+            display.message(f"memory: {ring.memory_plan.describe()}")
+            if (warm_start := initial_networks.warm_start) is not None:
+                display.message(str(warm_start))
+                if hosts.is_first():
+                    record_in_run_json(path, "init_from", warm_start.to_json())
+            resumed = _resume(ring, config, path, display)
+            observers = make_observers(
+                ring,
+                config,
+                path=path,
+                lock=lock,
+                agreement=agreement,
+                display=display,
+                callbacks=callbacks,
+                resumed=resumed,
+            )
+            check_networks(networks_crc32(ring))
+        boundaries = [config.run.log_interval_env_steps, config.evaluation.interval_env_steps]
+        with end.collecting():  # the first failure is the cause
+            run(
+                ring,
+                mode=config.run.mode,
+                observers=observers,
+                boundaries=[each for each in boundaries if each is not None],
+                compile_timeout_s=config.run.compile_timeout_s,
+            )
+        return finish(ring, observers, config, path, display)
+
+
+def prepare_process(config: Config) -> None:
+    """Set process-wide options; call it before JAX starts its threads.
+
+    Raises:
+        MiscompiledError: XLA computes wrong numbers on this machine.
+    """
+    use_compilation_cache()
+    if config.run.keep_memory:
+        keep_freed_memory()
+    check_compiler()
+    if config.evaluation.video is not None:
+        load_opengl()  # EnvPool looks for OpenGL only when it is imported.
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs between runs, unless the user has chosen a directory."""
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        cache = pathlib.Path.home() / ".cache" / "sebulba" / "jax"
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def with_absolute_run_dir(config: Config) -> Config:
+    """Return the config with its run directory in full: environments may change directories."""
+    name = os.path.expandvars(config.run_dir or default_run_dir(config))
+    return dataclasses.replace(config, run_dir=str(pathlib.Path(name).expanduser().absolute()))
+
+
+@contextlib.contextmanager
+def _open_run_dir(
+    config: Config, display: Display | None
+) -> Iterator[tuple[Config, pathlib.Path, RunLock, Display]]:
+    """Open and lock the run directory; remove a new one if a ConfigError leaves it empty-handed.
+
+    Yields:
+        The config as it is written there, the directory, the lock of this host's part of it, and
+        the display.
+    """
+    config = with_exact_source(with_absolute_run_dir(config))
+    assert config.run_dir is not None
+    is_new = not pathlib.Path(config.run_dir).exists()
+    on_message = print_error if display is None else display.message
+    path, lock = open_run_dir_together(config, on_message=on_message)
+    lock.keep(start_daemon)
+    hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
+    display = display or Console(config.run.total_env_steps)
+    display.message(f"{config.agent.name} on {config.env.suite} {config.env.id}, into {path}")
+    if flags := describe_xla_flags():
+        display.message(f"compiler: {flags}")
+    try:
+        yield config, path, lock, display
+    except ConfigError:
+        # Only what this process made, and nothing was learned yet.
+        if is_new and hosts.is_first():
+            shutil.rmtree(path)
+        raise
+    finally:
+        lock.release()
+        display.close()
+
+
+@contextlib.contextmanager
+def _closed_on_error(ring: Ring) -> Iterator[None]:
+    """Close the ring's environments if the run does not begin."""
+    try:
+        yield
+    except BaseException:
+        ring.close()
+        for actor in ring.actors:
+            with contextlib.suppress(Exception):
+                actor.environments.close()
+        raise
+
+
+def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) -> Resumed | None:
+    """Bring the ring to the checkpoint of `resume`, if the run resumes.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used; no file has been changed.
+    """
+    if config.resume is None:
+        return None
+    directory = path / CHECKPOINTS
+    resumed = resume_together(
+        functools.partial(resume, ring, directory), directory, parse_which(config.resume)
+    )
+    display.message(str(resumed))
+    return resumed
