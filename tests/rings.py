@@ -70,8 +70,7 @@ def make_ring(config, *, devices=None, on_warning=print):
 def close(ring):
     """Close a ring's deques and environments; no thread may be in one of them."""
     ring.close()
-    for actor in ring.actors:
-        actor.environments.close()
+    ring.close_environments()
 
 
 class _Cycles(Observer):

@@ -51,8 +51,7 @@ def made_ring(config: Config, **options: object) -> Iterator[Ring]:
         yield ring
     finally:
         ring.close()
-        for actor in ring.actors:
-            actor.environments.close()
+        ring.close_environments()
 
 
 def make_ring(

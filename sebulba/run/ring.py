@@ -204,6 +204,11 @@ class Ring:
         for staging in self.stagings.values():
             staging.close()
 
+    def close_environments(self) -> None:
+        """Release the environments; no actor may be running."""
+        for actor in self.actors:
+            actor.environments.close()
+
 
 def where_actor(actor: Actor) -> str:
     """Return where an actor is, for messages."""

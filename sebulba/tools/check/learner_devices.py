@@ -198,7 +198,7 @@ class _Updates:
         items = [item.placed(subject, learners) for item in recording.trajectories]
         self._cycles = [items[i : i + per_cycle] for i in range(0, len(items), per_cycle)]
         for cycle in self._cycles[:-1]:
-            self._learner.run_cycle(cycle)
+            self._learner.update(cycle)
         self.sizes = np.zeros(0)  # sum of absolute gradients in each leaf, in the latest update
         self.names = [
             leaf_name("gradient", path)
@@ -235,7 +235,7 @@ class _Updates:
         """Return the projected gradients of updates, `[num_updates, leaves · directions]`."""
         projections = []
         for _ in range(num_updates):
-            self._learner.run_cycle(self._cycles[-1])
+            self._learner.update(self._cycles[-1])
             rng = np.random.default_rng(0)
             leaves = jax.tree.leaves(as_numpy(self._grads))
             self.sizes = np.array([np.abs(leaf).sum(dtype=np.float64) for leaf in leaves])

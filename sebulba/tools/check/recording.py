@@ -9,11 +9,13 @@ import numpy as np
 
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.learning.update import LearnerState
-from sebulba.run.modes import run
+from sebulba.ring.records import CycleReport, Unroll, UnrollInfo
+from sebulba.run.ring import Observer
+from sebulba.run.running import run
 from sebulba.tools.check.capture import CapturedExperience, UpdateArguments, from_data
 from sebulba.tools.check.result import as_numpy, leaf_name
 from sebulba.tools.check.subject import Subject, env_axes
-from sebulba.types import ActorState, Networks, PyTree, Trajectory, TrajectoryItem
+from sebulba.types import ActorState, Networks, PyTree, Trajectory
 
 _MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
 _LEARNING_CYCLES = 3
@@ -38,18 +40,14 @@ class RecordedTrajectory:
         """Name the actor and its act cycle, for messages."""
         return f"actor {self.actor_id}, act cycle {self.cycle}"
 
-    def placed(self, subject: Subject, devices: LearnerDevices) -> TrajectoryItem:
+    def placed(self, subject: Subject, devices: LearnerDevices) -> Unroll:
         """Return the trajectory as a learner on these devices receives it."""
         agent, like = subject.agent, subject.start_states[0]
-        return TrajectoryItem(
+        return Unroll(
             initial_state=agent.shard_actor_state(from_data(self.initial_state, like), devices),
             final_state=agent.shard_actor_state(from_data(self.final_state, like), devices),
             trajectory=devices.split(self.trajectory, axis=1),
-            actor_id=self.actor_id,
-            sequence_number=self.cycle,
-            policy_version=0,
-            env_steps=0,
-            episodes=(),
+            actor_id=devices.replicate(np.int32(self.actor_id)),
         )
 
 
@@ -75,27 +73,26 @@ def first_learning_cycle(subject: Subject) -> int | None:
 
 def record(subject: Subject) -> Recording:
     """Run until the agent has learned for some cycles and every actor has acted twice."""
-    recorder = _Recorder(subject)
     ring, spec = subject.ring, subject.run_spec
     first = first_learning_cycle(subject) or 0
     turns = -(-2 * spec.num_actors // spec.trajectories_per_cycle)
     num_cycles = max(first + _LEARNING_CYCLES, turns + 1)
 
-    def after_cycle(items: Sequence[TrajectoryItem]) -> None:
-        recorder.after_cycle(items)
-        ring.run_end.goal = ring.learner.num_cycles >= num_cycles
-
+    recorder = _Recorder(subject, num_cycles)
     jax.monitoring.register_event_duration_secs_listener(recorder.on_event)
     try:
-        run(ring, mode="serial", after_cycle=after_cycle)
+        run(ring, mode="serial", observers=[recorder])
     finally:
         jax.monitoring.unregister_event_duration_listener(recorder.on_event)
     return recorder.finish()
 
 
-class _Recorder:
-    def __init__(self, subject: Subject):
+class _Recorder(Observer):
+    """Records learner cycles, and ends the run after some of them."""
+
+    def __init__(self, subject: Subject, num_cycles: int):
         self._subject = subject
+        self._num_cycles = num_cycles
         self._axes = env_axes(subject.agent, subject.run_spec)
         self._trajectories: list[RecordedTrajectory] = []
         self._networks = [self._published()]
@@ -111,57 +108,53 @@ class _Recorder:
         if event == _COMPILED:
             self._compiled.append(str(kwargs.get("fun_name", "a function")))
 
-    def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
-        learner = self._subject.ring.learner
-        self._note_compilations(items)
+    def on_cycle(self, report: CycleReport) -> None:
+        ring, learner = self._subject.ring, self._subject.ring.learner
+        ring.end.goal = report.num_cycles >= self._num_cycles
+        self._note_compilations(report.infos)
         kept = _first_kept_leaf("learner state", self._state)
         self._kept_leaf = self._kept_leaf or kept
         self._state = _donated(learner.state)
         if learner.num_cycles <= _MAX_RECORDED_CYCLES:
-            self._keep(items, learner.state.experience)
+            self._keep(report.infos, learner.state.experience)
             self._networks.append(self._published())
         # Discard what the check itself has compiled.
         self._compiled.clear()
 
-    def _note_compilations(self, items: Sequence[TrajectoryItem]) -> None:
+    def _note_compilations(self, infos: Sequence[UnrollInfo]) -> None:
         """Record compilations of a cycle in which every function had been called before."""
         learner = self._subject.ring.learner
         num_updates = self._subject.agent.num_updates_per_cycle(learner.num_cycles - 1)
         # Each actor has its own act cycle, and each number of updates its own program.
-        called = {f"actor {item.actor_id}" for item in items} | {f"{num_updates} updates"}
+        called = {f"actor {info.actor_id}" for info in infos} | {f"{num_updates} updates"}
         if called <= self._seen:
             self._late += self._compiled
         self._seen |= called
 
-    def _keep(self, items: Sequence[TrajectoryItem], experience: CapturedExperience) -> None:
+    def _keep(self, infos: Sequence[UnrollInfo], experience: CapturedExperience) -> None:
         arguments = as_numpy(experience.arguments)
-        for number, item in enumerate(items):
+        for number, info in enumerate(infos):
             joined = _joined(jax.tree.map(lambda x, n=number: x[:, n], arguments), self._axes)
             self._trajectories.append(
                 RecordedTrajectory(
                     actor_id=int(joined.actor_id),
-                    cycle=self._num_cycles_of[item.actor_id],
+                    cycle=self._num_cycles_of[info.actor_id],
                     initial_state=joined.initial_state,
                     final_state=joined.final_state,
                     trajectory=joined.trajectory,
-                    networks=self._networks[item.policy_version],
+                    networks=self._networks[info.policy_version],
                 )
             )
-            self._num_cycles_of[item.actor_id] += 1
+            self._num_cycles_of[info.actor_id] += 1
 
     def finish(self) -> Recording:
-        ring = self._subject.ring
-        learner, kept_leaf = ring.learner, self._kept_leaf
-        for actor, device in zip(ring.actors, ring.actor_devices, strict=True):
-            state = actor.actor_state
-            actor.run_cycle(learner.networks_on(device), 0)
-            kept_leaf = kept_leaf or _first_kept_leaf(f"state of actor {actor.actor_id}", state)
+        learner = self._subject.ring.learner
         return Recording(
             trajectories=tuple(self._trajectories),
             num_cycles=learner.num_cycles,
             num_updates=learner.num_updates,
             late_compilations=tuple(self._late),
-            kept_leaf=kept_leaf,
+            kept_leaf=self._kept_leaf,
             networks=as_numpy(learner.state.networks),
         )
 

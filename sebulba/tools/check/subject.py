@@ -12,11 +12,13 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory_plan import MemoryPlan, plan_memory
+from sebulba.devices.roles import assign_devices
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.learning.learner import Learner
 from sebulba.ring.timing import WallClock
-from sebulba.run.assembly import Ring, assemble
+from sebulba.run.make import make_ring
+from sebulba.run.ring import Ring
 from sebulba.tools.check.capture import CaptureConfig, CapturingAgent
 from sebulba.tools.check.probe import ProbeEnvironment, probe_config
 from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
@@ -131,8 +133,10 @@ def assemble_subject(config: Config) -> Subject:
         run_spec=built[0].run_spec,
         agent=built[0].captured,
         ring=ring,
-        probes=tuple(cast(ProbeEnvironment, environment) for environment in ring.environments),
-        start_states=tuple(actor.resume_point.actor_state for actor in ring.actors),
+        probes=tuple(
+            cast(ProbeEnvironment, actor.environments.environment) for actor in ring.actors
+        ),
+        start_states=tuple(actor.carry.actor_state for actor in ring.actors),
         memory_plan=_memory_plan(run, built[0], num_actor_devices=len(ring.stagings)),
     )
 
@@ -158,12 +162,12 @@ def _with_threads(config: Config) -> Config:
 
 def _assemble(config: Config, built: list[CapturingAgent]) -> tuple[Config, Ring]:
     captured = CaptureConfig(captured=config.agent, built=built)
-    devices = None
+    local = jax.local_devices()
     if config.devices.actor is None and config.devices.learner is None:
         # Virtual CPU devices serve the comparison of updates alone, not the ring.
-        devices = _real_devices()
-    ring = assemble(
-        dataclasses.replace(config, agent=captured), write_row=lambda row: None, devices=devices
+        local = _real_devices()
+    ring = make_ring(
+        dataclasses.replace(config, agent=captured), devices=assign_devices(config.devices, local)
     )
     return config, ring
 
