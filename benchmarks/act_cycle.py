@@ -22,14 +22,14 @@ from benchmarks import alone, harness
 from benchmarks.eager_cycle import EagerCycle
 from benchmarks.harness import Result, Series
 from benchmarks.policy_gradient import PolicyGradient, PolicyGradientConfig
-from sebulba.acting.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
 from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.fused_cycle import FusedCycle, FusedFunctions
-from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
-from sebulba.ring.timing import WallClock
+from sebulba.ring.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
+from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec
 
 

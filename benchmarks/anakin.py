@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Timed
-from sebulba.acting.fused_cycle import FusedCycle
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
+from sebulba.ring.fused_cycle import FusedCycle
 from sebulba_agents.config import PPOConfig
 
 _LENGTH = 128

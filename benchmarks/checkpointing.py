@@ -17,10 +17,10 @@ from benchmarks import harness, rings
 from benchmarks.harness import Result, Series, Timed
 from sebulba.config import Config
 from sebulba.config.loading import load_config
+from sebulba.ring.state import LearnedPoints, capture
 from sebulba.run.assembly import Ring
 from sebulba.run.autosave import Autosave
 from sebulba.run.modes import run
-from sebulba.run.state import LearnedPoints, capture
 from sebulba.run.supervision import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import harness, learner, rings
 from benchmarks.harness import Result, Timed
-from sebulba.devices.xla_cpu import keep_freed_memory
+from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.toolkit.torsos import DeepTorso, DQNTorso
 from sebulba.types import PyTree
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.acting.act_cycle import ActCarry, CycleResult
-from sebulba.acting.episodes import update_statistics
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
 from sebulba.envs.data_checks import is_finite
+from sebulba.ring.act_cycle import ActCarry, CycleResult
+from sebulba.ring.episodes import update_statistics
 from sebulba.types import ActorState, EnvStep, Networks, Trajectory
 
 

@@ -14,7 +14,7 @@ from unittest import mock
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Series
 from sebulba.config import Config
-from sebulba.ring.timing import WallClock
+from sebulba.ring.clocks import WallClock
 from sebulba.run import assembly
 
 _READINGS = 100_000

@@ -20,8 +20,8 @@ from benchmarks.harness import Result, Timed
 from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.agent import Agent
 from sebulba.config import Config
-from sebulba.learning.learner import run_learner
-from sebulba.ring.queues import Closed
+from sebulba.ring.deques import Closed
+from sebulba.ring.learner import run_learner
 from sebulba.run.assembly import Ring
 from sebulba.types import PyTree, Trajectory
 

@@ -13,7 +13,7 @@ from sebulba.agent import Agent
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
-from sebulba.devices.xla_cpu import keep_freed_memory
+from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.run.assembly import Ring, assemble
 from sebulba.run.modes import run
 from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem

@@ -25,13 +25,13 @@ import mctx
 
 from benchmarks import harness
 from benchmarks.harness import Result
-from sebulba.acting.act_cycle import BufferAllocator, init_carry
 from sebulba.acting.episode_reducers import EpisodeTracker
-from sebulba.acting.fused_cycle import FusedCycle, FusedFunctions
 from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
-from sebulba.ring.timing import WallClock
+from sebulba.ring.act_cycle import BufferAllocator, init_carry
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
 from sebulba.types import PyTree, RunSpec
 from sebulba_agents.gumbel_muzero import GumbelMuZero
 from sebulba_agents.planning import for_mctx

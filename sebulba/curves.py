@@ -37,7 +37,7 @@ _MAX_SEEDS_LISTED = 8
 # With more groups than colours, the line style changes.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#8C6D31")
 _LINE_STYLES = ("solid", "dashed", "dotted", "dashdot")
-# The activities of sebulba.ring.timing: work is coloured, waiting is grey.
+# The activities of sebulba.ring.clocks: work is coloured, waiting is grey.
 _ACTIVITY_COLOURS = {
     "act": "#0072B2",
     "environment": "#56B4E9",

@@ -14,41 +14,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.acting import environments as actor_environments
-from sebulba.acting.act_cycle import Buffer, act_row, init_carry
-from sebulba.acting.actor import Actor
-from sebulba.acting.episodes import EpisodeTracker
-from sebulba.acting.episodes import finished_episodes as finished_episodes
-from sebulba.acting.episodes import load_reducers as load_reducers
-from sebulba.acting.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
-from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.mapping import shard
 from sebulba.devices.roles import assign_devices
+from sebulba.devices.xla_workarounds import is_slow_in_a_loop as is_slow_in_a_loop
 from sebulba.hosts.agreement import Agreement
-from sebulba.learning.learner import Learner
-from sebulba.learning.loops import is_slow_in_a_loop as is_slow_in_a_loop
-from sebulba.learning.progress import EpisodeWindow as EpisodeWindow
-from sebulba.learning.progress import Progress
-from sebulba.learning.update import STATE_SPECS, experience_of, loss_and_gradients
-from sebulba.learning.update import NonFiniteError as NonFiniteError
 from sebulba.pytree import pytree_dataclass
+from sebulba.ring import environments as actor_environments
+from sebulba.ring import make as making
+from sebulba.ring import running
+from sebulba.ring.act_cycle import Buffer, act_row, init_carry
+from sebulba.ring.actor import Actor
+from sebulba.ring.clocks import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
+from sebulba.ring.deques import Closed, NetworksDeque, TrajectoryDeque
+from sebulba.ring.deques import SequenceError as SequenceError
+from sebulba.ring.episodes import EpisodeTracker
+from sebulba.ring.episodes import finished_episodes as finished_episodes
+from sebulba.ring.episodes import load_reducers as load_reducers
+from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
+from sebulba.ring.learner import Learner
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.queues import Closed, NetworksDeque, TrajectoryDeque
-from sebulba.ring.queues import SequenceError as SequenceError
+from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
+from sebulba.ring.progress import Progress
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Item, Unroll, UnrollInfo
-from sebulba.ring.timing import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
-from sebulba.run import autosave, running, watchdog
-from sebulba.run import make as making
+from sebulba.ring.ring import Observer
+from sebulba.ring.running import run
+from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
+from sebulba.ring.threads import start_daemon
+from sebulba.ring.update import STATE_SPECS, experience_of, loss_and_gradients
+from sebulba.ring.update import NonFiniteError as NonFiniteError
+from sebulba.run import autosave, watchdog
 from sebulba.run.all_reduce import AllReduceProbe, AllReduceUse
 from sebulba.run.replicas import ReplicaCheck
 from sebulba.run.replicas import ReplicaError as ReplicaError
 from sebulba.run.resume import resume as resume_from
-from sebulba.run.ring import Observer
 from sebulba.run.rows import MetricsRows
-from sebulba.run.running import run
-from sebulba.run.threads import start_daemon
 from sebulba.run.warm_start import InitialNetworks
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.metrics.writers import MetricsFanOut

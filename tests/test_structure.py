@@ -17,6 +17,7 @@ LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
 CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "process"]
 DOORS = ["train", "evaluate", "check", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
+OBSERVING = ["storage", "hosts", "evaluation", "run", "tools"]
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
@@ -113,16 +114,27 @@ def test_agents_import_the_contract_and_the_toolkit_alone(path):
     assert rooms <= {f"sebulba.{name}" for name in [*CONTRACT, "toolkit"]} | {"sebulba_agents"}
 
 
-def test_acting_and_learning_do_not_know_each_other():
-    for package, other in (("acting", "learning"), ("learning", "acting")):
-        for path in (ROOT / "sebulba" / package).glob("*.py"):
-            rooms = {room_of(name) for name in own_modules(imports_of(path))}
-            assert f"sebulba.{other}" not in rooms, path
+def test_the_ring_knows_nothing_of_the_rooms_that_observe_it():
+    for path in (ROOT / "sebulba" / "ring").glob("*.py"):
+        rooms = {room_of(name) for name in own_modules(imports_of(path))}
+        assert rooms.isdisjoint(f"sebulba.{name}" for name in OBSERVING), path
 
 
-def test_only_the_supervision_creates_threads():
+def test_the_files_of_the_ring_are_read_in_the_order_of_their_imports():
+    """The order stands in `sebulba/ring/__init__.py`."""
+    docstring = ast.get_docstring(ast.parse(PATHS["sebulba.ring"].read_text()))
+    order = re.findall(r"^    (\w+) {2,}\S", docstring, re.MULTILINE)
+    files = {path.stem for path in (ROOT / "sebulba" / "ring").glob("*.py")} - {"__init__"}
+    assert set(order) == files
+    for number, name in enumerate(order):
+        own = {each for each in own_modules(imports_of(PATHS[f"sebulba.ring.{name}"]))}
+        below = {f"sebulba.ring.{each}" for each in order[:number]}
+        assert {each for each in own if room_of(each) == "sebulba.ring"} <= below, name
+
+
+def test_one_file_creates_threads():
     creators = [path.name for path in SOURCES if "Thread(" in path.read_text()]
-    assert creators == ["supervision.py"]
+    assert creators == ["threads.py"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids)

@@ -135,7 +135,7 @@ class RunConfig:
     log_interval_env_steps: int = 10_000
     """Interval between rows of metrics, in env steps."""
     episode_reducers: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Custom per-episode metrics, {name: module:Name}; see sebulba.acting.episodes."""
+    """Custom per-episode metrics, {name: module:Name}; see sebulba.ring.episodes."""
     wandb_project: str | None = None
     """Weights & Biases project to log metrics to (pip install 'sebulba[wandb]'); null: none."""
     profile: ProfileConfig | None = None

@@ -10,15 +10,15 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from sebulba.acting.act_cycle import init_carry
-from sebulba.acting.episodes import EpisodeTracker
-from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.agent import Agent
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
+from sebulba.ring.act_cycle import init_carry
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeRecord, EpisodeStatistics
-from sebulba.ring.timing import WallClock
+from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.toolkit.prng import environment_seed, stream
 from sebulba.types import Networks
 

@@ -1,6 +1,40 @@
-"""What connects actors and learner: two deques, the schedule, the ledger and the clocks.
+"""The Sebulba architecture: actors, a learner, and the two deques between them.
 
-Begin with `queues.py`: the deque of trajectories and the staging deques of networks. `schedule.py`
-decides which trajectory comes next and how old its networks may be, `ledger.py` counts every env
-step, `timing.py` and `watchdog.py` measure the threads. Imports the contract and `storage`.
+      env.step              one actor thread for each actor, on its actor device
+         │ EnvStep [B]      ┌──────────────────────────────────────────────────┐
+         └────────────────▶ │ act cycle: T steps ─▶ ActCarry, Trajectory, Tally │
+                            │ actor: places them ─▶ Item(Unroll, UnrollInfo)   │
+                            └───────┬──────────────────────────────────▲───────┘
+      trajectory deque, bounded     │ put                         take │  staging deque of the
+      per actor; nothing is lost    ▼                                  │  actor device, versioned
+                            ┌──────────────────────────────────────────┴───────┐
+      one learner thread    │ take ─▶ update on the learner devices ─▶ publish │
+                            │ count ─▶ tell the observers a CycleReport        │
+                            └──────────────────────────────────────────────────┘
+
+Read the files in this order; a file imports only files above it, and nothing of the rooms that
+observe the ring (run directories, checkpoints, consoles, hosts, evaluation):
+
+    records         what goes round
+    schedule        which trajectory comes next, and how old its networks are
+    ledger          double-entry accounts of every env step
+    clocks          where the time went
+    run_end         why a run ends
+    deques          trajectories to the learner, networks to the actors
+    episodes        episode statistics and users' reducers, inside jit
+    act_cycle       one act cycle: what fused and stepped share
+    whole_episodes  one episode for each environment
+    stepped_cycle   one jitted call for each step
+    fused_cycle     one jitted loop with the environment inside it
+    environments    an actor's environments and the act cycle over them: made, reset, recreated
+    actor           acts, repeats after a fault, places the unroll on the learner devices
+    update          one optimisation step on one device, discarded if it is not finite
+    learner         maps the update over the learner devices
+    progress        what was learned, how fast, and whether the goal is reached
+    ring            act, take, learn, tell
+    make            a ring from a config, from the top
+    threads         the only place that creates threads
+    anakin          acting and learning as one program
+    running         the three ways to run a ring
+    state           a ring between two cycles as arrays and a dict, and back
 """

@@ -8,13 +8,13 @@ import jax
 
 from sebulba.devices.learner_devices import REPLICATED
 from sebulba.devices.mapping import map_over_learner_devices
-from sebulba.devices.memory_plan import num_bytes
-from sebulba.learning.learner import Learner
-from sebulba.learning.progress import Progress
-from sebulba.learning.update import in_dtype, mean_of_gradients
+from sebulba.devices.memory import num_bytes
+from sebulba.ring.clocks import AGREEMENT, COMPILE, UPDATE, WAIT_FOR_TRAJECTORIES
+from sebulba.ring.learner import Learner
+from sebulba.ring.progress import Progress
 from sebulba.ring.records import CycleReport
-from sebulba.ring.timing import AGREEMENT, COMPILE, UPDATE, WAIT_FOR_TRAJECTORIES
-from sebulba.run.ring import Observer
+from sebulba.ring.ring import Observer
+from sebulba.ring.update import in_dtype, mean_of_gradients
 from sebulba.types import Networks
 
 _CYCLES_BETWEEN_PROBES = 100

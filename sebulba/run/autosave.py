@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sebulba.hosts.agreement import Agreement
+from sebulba.ring.clocks import CHECKPOINT, METRICS
 from sebulba.ring.records import CycleReport
+from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import CHECKPOINT, METRICS
-from sebulba.run.ring import Observer, Ring
+from sebulba.ring.state import are_between_streams, state_of
 from sebulba.run.rows import MetricsRows
-from sebulba.run.state import are_between_streams, state_of
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError, Snapshot, snapshot
 from sebulba.storage.lock import RunDirectoryError
 

@@ -4,8 +4,8 @@ import collections
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from sebulba.ring.ring import Observer
 from sebulba.ring.run_end import RunEnd
-from sebulba.run.ring import Observer
 from sebulba.storage.metrics.base import Row
 
 Event = Literal["metrics", "evaluation"]

@@ -22,7 +22,6 @@ from sebulba.errors import ALSO, PLACE, ConfigError, describe_error, escaped
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import newest_whole_step
 from sebulba.hosts.rendezvous import JoinError
-from sebulba.learning.update import NonFiniteError
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -36,11 +35,12 @@ from sebulba.process import (
     end_at_once,
     program,
 )
+from sebulba.ring.clocks import describe_bottleneck
+from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import describe_bottleneck
-from sebulba.run.ring import Observer, Ring
+from sebulba.ring.threads import StuckError, WatchdogError, start_daemon
+from sebulba.ring.update import NonFiniteError
 from sebulba.run.rows import MetricsRows
-from sebulba.run.threads import StuckError, WatchdogError, start_daemon
 from sebulba.storage.checkpoints.manifest import crc32_of, flatten
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import GoneError, RunDirectoryError

@@ -10,7 +10,9 @@ from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.rendering import with_rendering
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.agreement import Agreement
+from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
+from sebulba.ring.threads import start_daemon
 from sebulba.run.all_reduce import AllReduceProbe
 from sebulba.run.autosave import Autosave
 from sebulba.run.callbacks import Callback, Callbacks
@@ -18,9 +20,7 @@ from sebulba.run.periodic_evaluation import EvaluationVideos, PeriodicEvaluation
 from sebulba.run.profile import PROFILE, Profiler
 from sebulba.run.replicas import ReplicaCheck
 from sebulba.run.resume import Resumed
-from sebulba.run.ring import Observer, Ring
 from sebulba.run.rows import MetricsRows
-from sebulba.run.threads import start_daemon
 from sebulba.run.watchdog import Timeouts, watchdog_of
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.lock import RunLock

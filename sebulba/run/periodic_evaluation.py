@@ -18,8 +18,8 @@ from sebulba.evaluation.rendering import check_rendering
 from sebulba.evaluation.statistics import summarize
 from sebulba.evaluation.video import check_format, write_video
 from sebulba.ring.records import CycleReport
+from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
-from sebulba.run.ring import Observer, Ring
 from sebulba.storage.metrics.base import REQUIRED_KEYS, VIDEO, MetricsWriter, Row
 from sebulba.types import Networks
 

@@ -7,8 +7,8 @@ import jax
 
 from sebulba.config import ProfileConfig
 from sebulba.ring.records import CycleReport
+from sebulba.ring.ring import Observer
 from sebulba.ring.run_end import RunEnd
-from sebulba.run.ring import Observer
 
 PROFILE = "profile"
 """The directory of the trace in the run directory."""

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 
 from sebulba.devices.learner_devices import REPLICATED
 from sebulba.devices.mapping import map_over_learner_devices
-from sebulba.learning.learner import Learner
+from sebulba.ring.learner import Learner
 from sebulba.ring.records import CycleReport
-from sebulba.run.ring import Observer
+from sebulba.ring.ring import Observer
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.types import PyTree
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import jax
 
 from sebulba.hosts.remapping import HostRemapping
-from sebulba.run.ring import Ring
-from sebulba.run.state import are_between_streams, restore, shapes_of
+from sebulba.ring.ring import Ring
+from sebulba.ring.state import are_between_streams, restore, shapes_of
 from sebulba.storage.checkpoints import restore as checkpoints
 from sebulba.storage.checkpoints.restore import Which, find_step, read_meta
 from sebulba.storage.shares import num_hosts_of, share_of

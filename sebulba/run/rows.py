@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from sebulba.learning.progress import Progress
+from sebulba.ring.clocks import Shares, TimeShares
+from sebulba.ring.progress import Progress
 from sebulba.ring.records import CycleReport
+from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import Shares, TimeShares
 from sebulba.run.all_reduce import AllReduceProbe, AllReduceUse
 from sebulba.run.means import MetricMeans
-from sebulba.run.ring import Observer, Ring
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.writers import MetricsFanOut
 

@@ -14,8 +14,8 @@ from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
 from sebulba.devices.known_answers import check_compiler
 from sebulba.devices.roles import assign_devices
-from sebulba.devices.xla_cpu import keep_freed_memory
 from sebulba.devices.xla_flags import describe_xla_flags
+from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.errors import ConfigError
 from sebulba.evaluation.rendering import load_opengl
 from sebulba.evaluation.stored import parse_which
@@ -30,7 +30,11 @@ from sebulba.process import (
     EXIT_SIGNAL_BASE,
     EXIT_UNSAVED,
 )
+from sebulba.ring.make import make_ring
+from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
+from sebulba.ring.running import check_mode, run
+from sebulba.ring.threads import start_daemon
 from sebulba.run.callbacks import Callback
 from sebulba.run.ending import (
     Finished,
@@ -42,12 +46,8 @@ from sebulba.run.ending import (
     report,
     report_before_start,
 )
-from sebulba.run.make import make_ring
 from sebulba.run.observers import make_observers
 from sebulba.run.resume import Resumed, resume
-from sebulba.run.ring import Ring
-from sebulba.run.running import check_mode, run
-from sebulba.run.threads import start_daemon
 from sebulba.run.warm_start import InitialNetworks, with_exact_source
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display

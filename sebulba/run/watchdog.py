@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from sebulba.errors import PLACE
-from sebulba.ring.timing import (
+from sebulba.ring.clocks import (
     ACT,
     AGREEMENT,
     COMPILE,
@@ -20,8 +20,8 @@ from sebulba.ring.timing import (
     UPDATE,
     WallClock,
 )
-from sebulba.run.ring import Observer, Ring, where_actor, where_learner
-from sebulba.run.threads import WatchdogError
+from sebulba.ring.ring import Observer, Ring, where_actor, where_learner
+from sebulba.ring.threads import WatchdogError
 
 # Some adapters enforce the same limit; their error names the worker, so they get to raise first.
 _GRACE_S = 1.0

@@ -19,9 +19,9 @@ from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.roles import assign_devices
 from sebulba.errors import ConfigError
-from sebulba.learning.update import LearnerState, experience_of, loss_and_gradients
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, EXIT_NON_FINITE
-from sebulba.run.make import made_ring
+from sebulba.ring.make import made_ring
+from sebulba.ring.update import LearnerState, experience_of, loss_and_gradients
 from sebulba.run.training import use_compilation_cache
 from sebulba.storage.checkpoints.manifest import flatten, is_key
 from sebulba.storage.checkpoints.restore import CheckpointError, restore

@@ -14,10 +14,10 @@ from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
+from sebulba.ring.make import made_ring
 from sebulba.ring.records import Item
-from sebulba.run.make import made_ring
+from sebulba.ring.ring import Ring
 from sebulba.run.resume import resume
-from sebulba.run.ring import Ring
 from sebulba.run.training import use_compilation_cache
 from sebulba.run.warm_start import InitialNetworks
 from sebulba.storage.checkpoints.manifest import flatten

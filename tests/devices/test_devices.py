@@ -7,40 +7,37 @@ import pytest
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
-from sebulba.devices.split import plan_devices
+from sebulba.devices.roles import pick_devices
 from sebulba.errors import ConfigError
 
 
-def positions(plan, devices):
-    return [devices.index(device) for device in plan.actor], [
-        devices.index(device) for device in plan.learner
-    ]
+def positions(roles, devices):
+    return tuple([devices.index(device) for device in role] for role in roles)
 
 
 def test_the_only_device_has_both_roles():
     devices = jax.devices()[:1]
-    assert positions(plan_devices(DevicesConfig(), devices), devices) == ([0], [0])
+    assert positions(pick_devices(DevicesConfig(), devices), devices) == ([0], [0])
 
 
 def test_the_first_of_several_devices_acts_and_the_others_learn():
     devices = jax.devices()[:4]
-    assert positions(plan_devices(DevicesConfig(), devices), devices) == ([0], [1, 2, 3])
+    assert positions(pick_devices(DevicesConfig(), devices), devices) == ([0], [1, 2, 3])
 
 
 def test_the_config_can_assign_any_roles():
     devices = jax.devices()[:4]
     config = DevicesConfig(actor=(0, 1, 2), learner=(2, 3))
-    assert positions(plan_devices(config, devices), devices) == ([0, 1, 2], [2, 3])
+    assert positions(pick_devices(config, devices), devices) == ([0, 1, 2], [2, 3])
 
 
 def test_the_processor_can_act_for_all_accelerators():
     accelerators = [object(), object()]
     config = load_config("impala_cartpole", ["--devices.actor", "cpu"]).devices
     assert config == DevicesConfig(actor="cpu")
-    plan = plan_devices(config, accelerators)
-    assert plan.actor == (jax.devices("cpu")[0],) and plan.learner == tuple(accelerators)
-    plan = plan_devices(DevicesConfig(actor="cpu", learner=(1,)), accelerators)
-    assert plan.learner == (accelerators[1],)
+    assert pick_devices(config, accelerators) == ((jax.devices("cpu")[0],), tuple(accelerators))
+    _, learner = pick_devices(DevicesConfig(actor="cpu", learner=(1,)), accelerators)
+    assert learner == (accelerators[1],)
 
 
 def test_a_processor_that_jax_has_no_device_for_is_an_error(monkeypatch):
@@ -49,7 +46,7 @@ def test_a_processor_that_jax_has_no_device_for_is_an_error(monkeypatch):
 
     monkeypatch.setattr(jax, "local_devices", local_devices)
     with pytest.raises(ConfigError, match=r"devices.actor: .*JAX_PLATFORMS=cuda,cpu"):
-        plan_devices(DevicesConfig(actor="cpu"), [object()])
+        pick_devices(DevicesConfig(actor="cpu"), [object()])
 
 
 @pytest.mark.parametrize(
@@ -62,7 +59,7 @@ def test_a_processor_that_jax_has_no_device_for_is_an_error(monkeypatch):
 )
 def test_missing_and_repeated_devices_are_named(config, message):
     with pytest.raises(ConfigError, match=message):
-        plan_devices(config, jax.devices()[:4])
+        pick_devices(config, jax.devices()[:4])
 
 
 def test_split_gives_each_device_its_environments():

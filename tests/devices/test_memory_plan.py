@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig
-from sebulba.devices import memory_plan
-from sebulba.devices.memory_plan import check_memory, num_bytes, plan_memory, trajectory_shapes
+from sebulba.devices import memory as memory_plan
+from sebulba.devices.memory import check_memory, num_bytes, plan_memory, trajectory_shapes
 from sebulba.errors import ConfigError
 from tests.rings import make_ring
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec, toy_trajectory

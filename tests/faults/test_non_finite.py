@@ -18,7 +18,7 @@ from tests import rings
 from tests.faults import breaking
 from tests.faults.breaking import NAN_AT, NanAgent
 from tests.faults.runs import BREAKING, last_line, make_config, summary_of
-from tests.learning.test_learner import NUM_ENVS, make_item
+from tests.ring.test_learner import NUM_ENVS, make_item
 from tests.rings import NonFiniteError, close, make_ring, published, resume, update, update_step
 from tests.run.resuming import rows_in
 from tests.toys import ToyConfig, toy_run_spec

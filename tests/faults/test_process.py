@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from sebulba.errors import ConfigError
+from sebulba.ring.clocks import COMPILE, ENVIRONMENT
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import COMPILE, ENVIRONMENT
 from sebulba.run import training
 from tests.faults.runs import hang_at, last_line, make_config, summary_of
 from tests.rings import before

@@ -9,10 +9,10 @@ import types
 
 import pytest
 
+from sebulba.ring import threads
+from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import COMPILE, UPDATE, WallClock
-from sebulba.run import threads
-from sebulba.run.threads import Threads
+from sebulba.ring.threads import Threads
 from sebulba.run.training import train_to_exit_code
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.hanging import SLOW_UPDATE_S

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sebulba.agent_check import AgentError, num_updates_of
+from sebulba.ring.clocks import ENVIRONMENT
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import ENVIRONMENT
 from sebulba.run import ending, training, watchdog
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults import hanging

@@ -6,7 +6,7 @@ import numpy as np
 
 from sebulba.config import DevicesConfig
 from sebulba.config.schema import DistributedConfig
-from sebulba.devices.split import plan_learner_devices
+from sebulba.devices.roles import assign_devices
 from sebulba.hosts import connection as hosts
 from tests.hosts.test_learner_over_hosts import NUM_HOSTS, learn
 from tests.rings import published
@@ -20,7 +20,7 @@ hosts.connect(
         process_id=int(process_id),
     )
 )
-learner, metrics = learn(plan_learner_devices(DevicesConfig(learner=(0, 1))), host=int(process_id))
+learner, metrics = learn(assign_devices(DevicesConfig(learner=(0, 1))).learner_devices, host=int(process_id))
 experience = learner.state_of_host.experience
 np.savez(
     out,

@@ -8,9 +8,9 @@ import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.hosts.agreement import Agreement, message_type, read_infos, write_infos
+from sebulba.ring.clocks import AGREEMENT, COMPILE
 from sebulba.ring.records import EpisodeRecord
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import AGREEMENT, COMPILE
 from tests.rings import before, make_info, make_ring, run_ring, stop
 from tests.run.runs import make_config
 

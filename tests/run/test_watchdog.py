@@ -2,8 +2,8 @@
 
 import pytest
 
-from sebulba.ring import timing
-from sebulba.ring.timing import (
+from sebulba.ring import clocks as timing
+from sebulba.ring.clocks import (
     ACT,
     AGREEMENT,
     COMPILE,
@@ -12,7 +12,7 @@ from sebulba.ring.timing import (
     WAIT_FOR_QUEUE,
     WallClock,
 )
-from sebulba.run.threads import WatchdogError
+from sebulba.ring.threads import WatchdogError
 from sebulba.run.watchdog import Timeouts, Watchdog, Watched
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from sebulba.agent import Agent
 from sebulba.config.agents import agent_factory
-from sebulba.devices.memory_plan import trajectory_shapes
+from sebulba.devices.memory import trajectory_shapes
 from sebulba.pytree import pytree_dataclass
 from sebulba.tools.check.result import without_key
 from sebulba.types import ActorState, Experience, Networks, PyTree, RunSpec, Trajectory

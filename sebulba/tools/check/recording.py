@@ -8,10 +8,10 @@ import jax.monitoring
 import numpy as np
 
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.learning.update import LearnerState
 from sebulba.ring.records import CycleReport, Unroll, UnrollInfo
-from sebulba.run.ring import Observer
-from sebulba.run.running import run
+from sebulba.ring.ring import Observer
+from sebulba.ring.running import run
+from sebulba.ring.update import LearnerState
 from sebulba.tools.check.capture import CapturedExperience, UpdateArguments, from_data
 from sebulba.tools.check.result import as_numpy, leaf_name
 from sebulba.tools.check.subject import Subject, env_axes

@@ -11,14 +11,14 @@ from sebulba.config import Config, LearnerConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.devices.memory_plan import MemoryPlan, plan_memory
+from sebulba.devices.memory import MemoryPlan, plan_memory
 from sebulba.devices.roles import assign_devices
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
-from sebulba.learning.learner import Learner
-from sebulba.ring.timing import WallClock
-from sebulba.run.make import make_ring
-from sebulba.run.ring import Ring
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.learner import Learner
+from sebulba.ring.make import make_ring
+from sebulba.ring.ring import Ring
 from sebulba.tools.check.capture import CaptureConfig, CapturingAgent
 from sebulba.tools.check.probe import ProbeEnvironment, probe_config
 from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec

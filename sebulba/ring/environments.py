@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from sebulba.acting.act_cycle import ActCycle
-from sebulba.acting.fused_cycle import FusedCycle, SharedFunctions
-from sebulba.acting.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.agent_check import env_step_shapes
 from sebulba.config import ActorConfig, EnvConfig
 from sebulba.envs import make_environment
@@ -22,7 +19,10 @@ from sebulba.envs.base import (
 )
 from sebulba.envs.data_checks import check_structure
 from sebulba.errors import PLACE, ConfigError
-from sebulba.ring.timing import WallClock
+from sebulba.ring.act_cycle import ActCycle
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.fused_cycle import FusedCycle, SharedFunctions
+from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.toolkit.prng import environment_seed
 from sebulba.toolkit.spaces import action_shape, zeros
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree, RunSpec

@@ -11,7 +11,7 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
-from tests.acting.test_act_cycle import NUM_ENVS, Cycles
+from tests.ring.test_act_cycle import NUM_ENVS, Cycles
 from tests.rings import compilations, finished_episodes, make_ring
 
 LENGTH = 40

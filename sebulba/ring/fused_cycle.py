@@ -8,7 +8,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from sebulba.acting.act_cycle import (
+from sebulba.agent import Agent
+from sebulba.envs.base import EnvironmentFault, FusedEnvironment, TraceableStep
+from sebulba.envs.data_checks import check_structure
+from sebulba.ring.act_cycle import (
     act_row,
     call_environment,
     check_finite,
@@ -16,13 +19,10 @@ from sebulba.acting.act_cycle import (
     finish_rows,
     jit_on,
 )
-from sebulba.acting.episodes import EpisodeTracker
-from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
-from sebulba.agent import Agent
-from sebulba.envs.base import EnvironmentFault, FusedEnvironment, TraceableStep
-from sebulba.envs.data_checks import check_structure
+from sebulba.ring.clocks import ACT, COMPILE, WallClock
+from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Tally
-from sebulba.ring.timing import ACT, COMPILE, WallClock
+from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
 from sebulba.types import Networks, Trajectory
 
 

@@ -14,7 +14,7 @@ from sebulba.config.loading import load_config
 from sebulba.toolkit.convolutions import convolve
 from tests import rings
 from tests.extras import needs_search
-from tests.learning.test_learner import make_item, make_learner
+from tests.ring.test_learner import make_item, make_learner
 from tests.rings import act_in_turn, close, is_slow_in_a_loop, learn, publish, published, update
 from tests.toys import ToyAgent
 

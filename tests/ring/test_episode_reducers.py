@@ -76,7 +76,7 @@ def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():
 
 def test_a_run_writes_the_means_of_its_reducers(tmp_path):
     """On Catch every episode has nine choices."""
-    reducers = {"chosen": "tests.acting.test_episode_reducers:NumChosen"}
+    reducers = {"chosen": "tests.ring.test_episode_reducers:NumChosen"}
     config = make_config(tmp_path / "run", run={"episode_reducers": reducers})
     assert training.train_to_exit_code(config) == 0
     rows = [
@@ -109,7 +109,7 @@ def test_hosts_report_reduced_episodes_to_each_other():
 
 def test_an_unknown_reducer_names_its_key():
     with pytest.raises(ConfigError, match=r"run\.episode_reducers\.error"):
-        load_reducers({"error": "tests.acting.test_episode_reducers:Nothing"})
+        load_reducers({"error": "tests.ring.test_episode_reducers:Nothing"})
 
 
 class NeedsSize:

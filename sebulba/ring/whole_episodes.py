@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.acting.act_cycle import Buffer, write_row
-from sebulba.acting.episodes import where_env
+from sebulba.ring.act_cycle import Buffer, write_row
+from sebulba.ring.episodes import where_env
 from sebulba.types import EnvStep, PyTree, Trajectory
 
 

@@ -7,17 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.acting.act_cycle import (
-    Buffer,
-    act_row,
-    call_environment,
-    check_finite,
-    empty_buffer,
-    finish_rows,
-    jit_on,
-)
-from sebulba.acting.episodes import EpisodeTracker
-from sebulba.acting.whole_episodes import fill_after_end, hold_final_row
 from sebulba.agent import Agent
 from sebulba.envs.base import (
     Environment,
@@ -27,8 +16,19 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.data_checks import check_structure, describe_non_finite
+from sebulba.ring.act_cycle import (
+    Buffer,
+    act_row,
+    call_environment,
+    check_finite,
+    empty_buffer,
+    finish_rows,
+    jit_on,
+)
+from sebulba.ring.clocks import COMPILE, ENVIRONMENT, INFERENCE, WallClock
+from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Tally
-from sebulba.ring.timing import COMPILE, ENVIRONMENT, INFERENCE, WallClock
+from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
 from sebulba.types import EnvStep, Networks, Trajectory
 
 

@@ -1,7 +1,7 @@
 """The ring: act, take, learn, tell.
 
 One learner cycle is written once, in `Ring.learn`. Threads, one thread and one program
-(`sebulba.run.running`) differ only in who calls it.
+(`sebulba.ring.running`) differ only in who calls it.
 """
 
 import contextlib
@@ -9,18 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from sebulba.acting.actor import Actor
 from sebulba.agent import Agent, Metrics
-from sebulba.devices.memory_plan import MemoryPlan
+from sebulba.devices.memory import MemoryPlan
 from sebulba.errors import PLACE
-from sebulba.learning.learner import Learner
-from sebulba.learning.progress import Progress
-from sebulba.ring.ledger import Ledger
-from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
-from sebulba.ring.records import ActCarry, CycleReport, Item, UnrollInfo
-from sebulba.ring.run_end import RunEnd
-from sebulba.ring.schedule import Schedule
-from sebulba.ring.timing import (
+from sebulba.ring.actor import Actor
+from sebulba.ring.clocks import (
     AGREEMENT,
     COMPILE,
     METRICS,
@@ -28,6 +21,13 @@ from sebulba.ring.timing import (
     WAIT_FOR_NETWORKS,
     WAIT_FOR_TRAJECTORIES,
 )
+from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
+from sebulba.ring.learner import Learner
+from sebulba.ring.ledger import Ledger
+from sebulba.ring.progress import Progress
+from sebulba.ring.records import ActCarry, CycleReport, Item, UnrollInfo
+from sebulba.ring.run_end import RunEnd
+from sebulba.ring.schedule import Schedule
 from sebulba.types import RunSpec
 
 

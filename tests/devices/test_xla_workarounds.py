@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from sebulba.devices.xla_cpu import map_in_order, tree_after
+from sebulba.devices.xla_workarounds import map_in_order, tree_after
 from tests.subprocesses import run_python
 
 PROGRAM = """
 import resource, sys
 import numpy as np
-from sebulba.devices.xla_cpu import keep_freed_memory
+from sebulba.devices.xla_workarounds import keep_freed_memory
 
 if sys.argv[1] == "kept":
     assert keep_freed_memory()

@@ -6,15 +6,15 @@ import jax
 import numpy as np
 from jax.profiler import TraceAnnotation
 
-from sebulba.acting.environments import ActorEnvironments
-from sebulba.acting.episodes import StreamBoundary, end_episodes, finished_episodes
 from sebulba.agent import Agent
 from sebulba.agent_check import validate_sharded_state
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
+from sebulba.ring.clocks import COMPILE, ENVIRONMENT, TRANSFER, WallClock
+from sebulba.ring.environments import ActorEnvironments
+from sebulba.ring.episodes import StreamBoundary, end_episodes, finished_episodes
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.records import ActCarry, Item, Tally, Unroll, UnrollInfo
-from sebulba.ring.timing import COMPILE, ENVIRONMENT, TRANSFER, WallClock
 from sebulba.types import Networks, Trajectory
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sebulba.config.loading import load_config
-from tests.learning.test_learner import make_item, make_learner
-from tests.learning.test_progress import make_config
+from tests.ring.test_learner import make_item, make_learner
+from tests.ring.test_progress import make_config
 from tests.rings import (
     all_reduce_columns,
     all_reduce_of_run,

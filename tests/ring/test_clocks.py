@@ -2,8 +2,8 @@
 
 import pytest
 
-from sebulba.ring import timing
-from sebulba.ring.timing import TimeShares, WallClock, describe_bottleneck
+from sebulba.ring import clocks as timing
+from sebulba.ring.clocks import TimeShares, WallClock, describe_bottleneck
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from sebulba.ring.queues import Closed
+from sebulba.ring.clocks import COMPILE, WallClock
+from sebulba.ring.deques import Closed
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import COMPILE, WallClock
 
 _POLL_S = 0.2
 

@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.acting.episodes import EpisodeTracker
 from sebulba.agent import Agent
-from sebulba.devices.memory_plan import stack_rows
-from sebulba.devices.xla_cpu import map_in_order, token_after, tree_after
+from sebulba.devices.memory import stack_rows
+from sebulba.devices.xla_workarounds import map_in_order, token_after, tree_after
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
 from sebulba.pytree import pytree_dataclass
+from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Tally
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 

@@ -22,18 +22,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from sebulba.acting.episodes import finished_episodes
-from sebulba.acting.fused_cycle import FusedCycle
 from sebulba.agent_check import num_updates_of, validate_sharded_state
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED
 from sebulba.devices.mapping import is_jit_disabled, shard, specs_of
-from sebulba.devices.memory_plan import num_bytes
-from sebulba.learning.loops import is_slow_in_a_loop
-from sebulba.learning.update import STATE_SPECS, LearnerState
+from sebulba.devices.memory import num_bytes
+from sebulba.devices.xla_workarounds import is_slow_in_a_loop
 from sebulba.pytree import pytree_dataclass
+from sebulba.ring.clocks import COMPILE, METRICS, UPDATE
+from sebulba.ring.episodes import finished_episodes
+from sebulba.ring.fused_cycle import FusedCycle
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll, UnrollInfo
-from sebulba.ring.timing import COMPILE, METRICS, UPDATE
-from sebulba.run.ring import Observer, Ring, annotate_errors, where_learner
+from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
+from sebulba.ring.update import STATE_SPECS, LearnerState
 from sebulba.types import PyTree
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sebulba.errors import ALSO, ConfigError
-from sebulba.ring.timing import WAIT_FOR_QUEUE
-from sebulba.run.anakin import Anakin, reason_against
-from sebulba.run.ring import Observer, Ring
-from sebulba.run.threads import Threads, WatchdogError
+from sebulba.ring.anakin import Anakin, reason_against
+from sebulba.ring.clocks import WAIT_FOR_QUEUE
+from sebulba.ring.ring import Observer, Ring
+from sebulba.ring.threads import Threads, WatchdogError
 
 # A stop takes 10 s at most, of which saving and closing files need the rest, unless an update takes
 # longer.

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 
-from sebulba.acting.episodes import StreamBoundary, end_episodes
+from sebulba.ring.episodes import StreamBoundary, end_episodes
 from sebulba.ring.records import ActCarry, EpisodeRecord
-from sebulba.run.ring import Ring
+from sebulba.ring.ring import Ring
 from sebulba.types import Networks, PyTree
 
 

@@ -10,12 +10,6 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from sebulba.acting.act_cycle import init_carry
-from sebulba.acting.actor import Actor
-from sebulba.acting.environments import ActorEnvironments
-from sebulba.acting.episodes import load_reducers
-from sebulba.acting.fused_cycle import FusedFunctions, SharedFunctions
-from sebulba.acting.stepped_cycle import StepFunctions
 from sebulba.agent import Agent
 from sebulba.agent_check import validate_agent, validate_learning
 from sebulba.config import Config
@@ -23,17 +17,23 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.mapping import is_jit_disabled
-from sebulba.devices.memory_plan import check_memory, plan_memory
+from sebulba.devices.memory import check_memory, plan_memory
 from sebulba.devices.roles import Roles, assign_devices
 from sebulba.errors import ConfigError
-from sebulba.learning.learner import Learner
-from sebulba.learning.progress import Progress
+from sebulba.ring.act_cycle import init_carry
+from sebulba.ring.actor import Actor
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
+from sebulba.ring.environments import ActorEnvironments
+from sebulba.ring.episodes import load_reducers
+from sebulba.ring.fused_cycle import FusedFunctions, SharedFunctions
+from sebulba.ring.learner import Learner
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.queues import NetworksDeque, TrajectoryDeque
+from sebulba.ring.progress import Progress
+from sebulba.ring.ring import Gather, Ring, alone
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
-from sebulba.ring.timing import WallClock
-from sebulba.run.ring import Gather, Ring, alone
+from sebulba.ring.stepped_cycle import StepFunctions
 from sebulba.toolkit.prng import stream
 from sebulba.types import Networks, RunSpec
 from sebulba_agents import AGENTS

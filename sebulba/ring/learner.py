@@ -13,9 +13,10 @@ from sebulba.agent_check import num_updates_of
 from sebulba.config import LearnerConfig
 from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
-from sebulba.devices.xla_cpu import bound_programs_in_flight
-from sebulba.learning.loops import is_slow_in_a_loop
-from sebulba.learning.update import (
+from sebulba.devices.xla_workarounds import bound_programs_in_flight, is_slow_in_a_loop
+from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
+from sebulba.ring.records import Unroll
+from sebulba.ring.update import (
     STATE_SPECS,
     LearnerState,
     NonFiniteCounts,
@@ -23,8 +24,6 @@ from sebulba.learning.update import (
     Update,
     init_state,
 )
-from sebulba.ring.records import Unroll
-from sebulba.ring.timing import COMPILE, UPDATE, WallClock
 from sebulba.types import Networks
 
 _DEFAULTS = LearnerConfig()

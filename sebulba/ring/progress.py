@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sebulba.config import RunConfig
+from sebulba.ring.clocks import TimeShares, WallClock
 from sebulba.ring.records import EpisodeRecord, UnrollInfo
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.timing import TimeShares, WallClock
 
 
 class EpisodeWindow:
