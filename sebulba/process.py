@@ -3,6 +3,8 @@
 Imports no jax.
 """
 
+import functools
+import multiprocessing.process
 import os
 import select
 import signal
@@ -57,8 +59,11 @@ def program(name: str) -> str:
     return f"{caller} {name}" if caller else f"python -m sebulba.{name}"
 
 
-def run_command(main: Callable[[], None]) -> None:
+def run_command(main: Callable[[], None], *, interrupted: str = "interrupted") -> None:
     """Run the `main` of a command line.
+
+    A stop signal that `main` does not handle itself ends the process with one line that says
+    `interrupted`, and as a shell reports the signal.
 
     If nobody reads the output any more, as after `| head -1`, the process ends without a traceback:
     with the exit code of `main`, or as a shell reports the signal SIGPIPE.
@@ -66,7 +71,8 @@ def run_command(main: Callable[[], None]) -> None:
     open_standard_streams()
     try:
         try:
-            main()
+            with handled(functools.partial(_interrupt, interrupted)):
+                main()
         finally:
             sys.stdout.flush()
     except BrokenPipeError as error:
@@ -78,6 +84,12 @@ def run_command(main: Callable[[], None]) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         code = error.__context__.code if isinstance(error.__context__, SystemExit) else None
         sys.exit(code or EXIT_SIGNAL_BASE + signal.SIGPIPE)
+
+
+def _interrupt(text: str, number: int, frame: Any) -> NoReturn:
+    with suppress(OSError, ValueError):  # Nobody may be reading.
+        print(f"sebulba: {text}", file=sys.stderr)
+    end_at_once(EXIT_SIGNAL_BASE + number)
 
 
 def _is_unread(stream: int) -> bool:
@@ -92,6 +104,9 @@ def leave(code: int) -> NoReturn:
     The interpreter would join them for as long as they run: with no inodes left on the disk, those
     of a checkpoint library kept a process for more than five minutes.
     """
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):  # All is done: nothing is interrupted.
+            signal.signal(number, lambda number, frame: end_at_once(code))
     deadline = time.monotonic() + _LIBRARIES_DEADLINE_S
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
@@ -99,6 +114,15 @@ def leave(code: int) -> NoReturn:
             if thread.is_alive():
                 end_at_once(code)
     sys.exit(code)
+
+
+def kill_group(process: multiprocessing.process.BaseProcess) -> None:
+    """Kill a process, and those of its process group if it leads one."""
+    assert process.pid is not None
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
 
 
 def end_at_once(code: int) -> NoReturn:

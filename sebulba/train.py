@@ -128,4 +128,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(main, interrupted="interrupted before the start")

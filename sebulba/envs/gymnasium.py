@@ -178,7 +178,7 @@ def _vector_options(options: dict[str, Any], wrappers: Sequence[Wrapper]) -> dic
     defaults = {
         "sync": {"copy": False},
         # A fork would copy the held locks of JAX's threads, and deadlock.
-        "async": {"copy": False, "context": "spawn"},
+        "async": {"copy": False, "context": "spawn", "worker": gymnasium_workers.run_worker},
         "vector_entry_point": {},
     }[mode]
     if wrappers and mode == "vector_entry_point":

@@ -5,6 +5,7 @@ The worker processes import this module, so it must not import jax.
 
 import dataclasses
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +15,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import _async_worker
 
 from sebulba.envs.wrappers import Wrapper
+from sebulba.process import kill_group
 
 _EXIT_WAIT_S = 1.0  # the exit code of a dead worker may arrive after its pipe has broken
 _LONGEST_WAIT_S = 1.0  # at most this much of a stop counts towards the timeout
@@ -121,10 +124,20 @@ def describe_unresponsive(vector_env: AsyncVectorEnv) -> str:
     return f"env {', '.join(map(str, envs))}"
 
 
+def run_worker(*args: Any) -> None:
+    """Run Gymnasium's worker in a process group of its own.
+
+    So it can be killed together with the processes that its environment has started, such as game
+    engines, and Ctrl-C in a terminal does not reach it.
+    """
+    os.setpgid(0, 0)
+    _async_worker(*args)
+
+
 def kill(vector_env: AsyncVectorEnv) -> None:
     """Kill all workers at once; Gymnasium's `close` would wait for the answer of a dead one."""
     for process in vector_env.processes:
-        process.kill()
+        kill_group(process)
     for process in vector_env.processes:
         process.join()
     for pipe in vector_env.parent_pipes:

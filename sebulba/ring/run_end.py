@@ -2,12 +2,15 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from sebulba.errors import ALSO, describe_error
 from sebulba.process import handled
+
+_SECOND_REQUEST_AFTER_S = 1.0
 
 
 class RunEnd:
@@ -33,6 +36,7 @@ class RunEnd:
         self.unsaved: str | None = None  # why the last state is not on the disk
         self.is_stuck = False  # some threads of the run have not ended, and never may
         self._hosts_agree = hosts_agree
+        self._received_at = 0.0  # on the monotonic clock
 
     @property
     def is_set(self) -> bool:
@@ -76,7 +80,7 @@ class RunEnd:
 
     @contextmanager
     def listening(self) -> Iterator["RunEnd"]:
-        """Receive stop signals; a second one ends the process at once.
+        """Receive stop signals; a second one, a second later or more, ends the process at once.
 
         Outside of the main thread Python installs no handlers, and nothing is received.
         """
@@ -87,12 +91,16 @@ class RunEnd:
             yield self
 
     def _receive(self, number: int, frame: Any) -> None:
+        now = time.monotonic()
         if self.received is not None:
-            # A dying parent or terminal may send SIGHUP several times, and nobody meant to hurry.
+            # One request may arrive twice: GNU `timeout` signals the process and then its group.
+            if now < self._received_at + _SECOND_REQUEST_AFTER_S:
+                return
+            # A dying parent or terminal may send SIGHUP several times: that is no second request.
             if number == signal.SIGHUP:
                 return
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        self.received = number
+        self.received, self._received_at = number, now
         if not self._hosts_agree:
             self.signal = number

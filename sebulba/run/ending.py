@@ -33,6 +33,7 @@ from sebulba.process import (
     EXIT_STUCK,
     EXIT_UNSAVED,
     end_at_once,
+    kill_group,
     program,
 )
 from sebulba.ring.clocks import describe_bottleneck
@@ -357,5 +358,5 @@ def end_process(code: int) -> NoReturn:
     processes of environments are killed: one that hangs would outlive the run.
     """
     for child in multiprocessing.active_children():
-        child.kill()
+        kill_group(child)
     end_at_once(code)

@@ -140,17 +140,25 @@ def test_run_that_is_killed_while_it_saves_resumes_bitwise(
 
 TWO_SIGNALS = """
 import os, signal, sys
-from sebulba.ring.run_end import RunEnd
+from sebulba.ring import run_end
 
-with RunEnd().listening() as run_end:
+run_end._SECOND_REQUEST_AFTER_S = float(sys.argv[1])
+with run_end.RunEnd().listening() as end:
     os.kill(os.getpid(), signal.SIGTERM)
-    print(run_end.signal, flush=True)
+    print(end.signal, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     print("still here", flush=True)
 """
 
 
 def test_second_signal_ends_the_process_at_once():
-    process = run_python("-c", TWO_SIGNALS)
+    process = run_python("-c", TWO_SIGNALS, "0.0")
     assert process.returncode == -SIGTERM
     assert process.stdout == f"{SIGTERM}\n"
+
+
+def test_a_signal_that_comes_twice_is_one_request():
+    """GNU `timeout` signals a process, and then its group."""
+    process = run_python("-c", TWO_SIGNALS, "3600.0")
+    assert process.returncode == 0
+    assert process.stdout == f"{SIGTERM}\nstill here\n"

@@ -1,0 +1,109 @@
+"""The one end of a run: how it failed × how the environments' `close` behaves × mode."""
+
+import itertools
+import signal
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from sebulba.ring.run_end import RunEnd
+from sebulba.run import ending, training
+from tests.faults.runs import LONG_S, make_config, summary_of
+
+released = threading.Event()
+
+
+class Closing(gymnasium.Env):
+    """Raises, hangs or exits when it is closed; fails in a step if asked to."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, *, close: str, fail_at: int = 0):
+        self._close = close
+        self._steps_left = fail_at
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            raise RuntimeError("the simulator lost its mind")
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+    def close(self):
+        if self._close == "raise":
+            raise OSError("the window is gone")
+        if self._close == "hang":
+            released.wait(LONG_S)
+        if self._close == "exit":
+            raise SystemExit(0)
+
+
+gymnasium.register("Closing-v0", entry_point=Closing, disable_env_checker=True)
+
+PROBLEMS = {
+    "return": None,
+    "raise": "OSError: the window is gone",
+    "hang": "still running after 0.2 s (run.close_timeout_s)",
+    "exit": "SystemExit: 0",
+}
+ENDS = {"goal": 0, "failure": 3, "signal": 128 + signal.SIGTERM}
+MODES = ("threads", "serial")
+
+
+@pytest.fixture(autouse=True)
+def hanging_threads_end():
+    released.clear()
+    yield
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("close of"):
+            thread.join(LONG_S)
+
+
+@pytest.mark.parametrize(("end", "close", "mode"), list(itertools.product(ENDS, PROBLEMS, MODES)))
+def test_a_run_ends_as_its_cause_says_whatever_close_does(
+    end, close, mode, tmp_path, monkeypatch, capsys
+):
+    ends = []
+    monkeypatch.setattr(ending, "end_process", ends.append)
+    if end == "signal":
+        count = itertools.count()
+        monkeypatch.setattr(RunEnd, "is_set", property(lambda self: _signalled(self, count)))
+    options = {"close": close, "fail_at": 22 if end == "failure" else 0}
+    config = make_config(
+        tmp_path,
+        env={"suite": "gymnasium", "id": f"{__name__}:Closing-v0", "options": options},
+        run={"mode": mode, "close_timeout_s": 0.2},
+    )
+    began = time.monotonic()
+    assert training.train_to_exit_code(config) == ENDS[end]
+    assert time.monotonic() - began < LONG_S
+    assert ends == ([ENDS[end]] if close == "hang" else [])
+    error = capsys.readouterr().err
+    summary = summary_of(tmp_path)
+    words = {"goal": "done", "failure": "failed", "signal": "interrupted"}
+    assert summary["status"] == words[end]
+    problem = PROBLEMS[close]
+    warning = "close of the environments of actor 0"
+    assert (warning in error) == (problem is not None)
+    if problem is not None:
+        assert problem in error
+    if end == "failure":
+        last = error.splitlines()[-1]
+        assert "the simulator lost its mind" in last
+        assert "This happened in actor" in last
+        assert (problem is None) or f"Also: {warning}" in last
+
+
+def _signalled(end, count):
+    """Whether the run has ended; a signal arrives at the third look."""
+    if next(count) == 2:
+        end.signal = end.received = signal.SIGTERM
+    return end.goal or end.signal is not None or end.failure is not None
