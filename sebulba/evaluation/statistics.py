@@ -1,18 +1,22 @@
-"""Statistics of evaluation episodes."""
+"""Statistics of evaluation episodes, and of seeds. Imports no jax."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sebulba.ring.records import EpisodeRecord
+if TYPE_CHECKING:
+    from sebulba.ring.records import EpisodeRecord
 
+MIN_VALUES = 3
+"""Seeds that an interval needs: the interval of two values would be the values themselves."""
 _RESAMPLES = 2_000
 _CONFIDENCE = 0.95
 
 Statistics = dict[str, float | int | None]
 
 
-def summarize(records: Sequence[EpisodeRecord], *, seed: int) -> Statistics:
+def summarize(records: "Sequence[EpisodeRecord]", *, seed: int) -> Statistics:
     """Return the statistics of finished episodes; None where there are too few.
 
     The interval covers the randomness of episodes only: it tells how precisely this policy's return
@@ -55,13 +59,31 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     return np.sort(values, axis=-1)[..., kept].mean(axis=-1)
 
 
-def bootstrap_interval(values: np.ndarray, *, seed: int) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of the interquartile mean of `[n]` values.
+def mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean over the last axis of `[..., n]` values."""
+    return values.mean(axis=-1)
+
+
+def bootstrap_interval(
+    values: np.ndarray,
+    *,
+    seed: int,
+    statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean,
+) -> tuple[Any, Any]:
+    """Return the 95 % percentile bootstrap interval of a statistic over the last axis.
 
     The method of Agarwal et al. 2021 (arXiv 2108.13264, section 4.1).
+
+    Args:
+        values: `[..., n]`; all share the same resamples.
+        seed: the seed of the resamples.
+        statistic: maps `[..., n]` values to `[...]`.
+
+    Returns:
+        Lower and upper bounds, `[...]`.
     """
-    rng = np.random.default_rng(seed)
-    resampled = rng.choice(values, size=(_RESAMPLES, len(values)))
+    num_values = values.shape[-1]
+    chosen = np.random.default_rng(seed).integers(num_values, size=(_RESAMPLES, num_values))
     tail = 50 * (1 - _CONFIDENCE)
-    low, high = np.percentile(interquartile_mean(resampled), [tail, 100 - tail])
-    return float(low), float(high)
+    low, high = np.percentile(statistic(values[..., chosen]), [tail, 100 - tail], axis=-1)
+    return low, high

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean, summarize
+from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean, mean, summarize
 from sebulba.ring.records import EpisodeRecord
 
 
@@ -46,6 +46,19 @@ def test_bootstrap_interval_depends_only_on_values_and_seed():
     values = np.random.default_rng(0).normal(size=20)
     assert bootstrap_interval(values, seed=1) == bootstrap_interval(values, seed=1)
     assert bootstrap_interval(values, seed=1) != bootstrap_interval(values, seed=2)
+
+
+def test_bootstrap_intervals_of_a_matrix_are_those_of_its_rows():
+    values = np.random.default_rng(0).normal(size=(4, 5))
+    rows = [bootstrap_interval(row, seed=1) for row in values]
+    np.testing.assert_allclose(np.transpose(bootstrap_interval(values, seed=1)), rows)
+
+
+def test_bootstrap_interval_of_the_mean_has_the_width_of_the_normal_approximation():
+    values = np.random.default_rng(0).normal(size=400)
+    low, high = bootstrap_interval(values, seed=1, statistic=mean)
+    assert low < values.mean() < high
+    assert high - low == pytest.approx(2 * 1.96 / np.sqrt(400), rel=0.15)
 
 
 def test_summary_has_the_hand_computed_statistics():
