@@ -1,87 +1,35 @@
-"""The curves of runs: read run directories, combine seeds, draw a figure. Imports no jax.
+"""The curves of runs: read run directories, group runs, combine their seeds. Imports no jax.
 
-A run may have ended, be running or have been killed. Matplotlib is imported by the functions that
-draw, since it is an extra and takes half a second.
+A run may have ended, be running or have been killed.
 """
 
 import collections
 import dataclasses
-import importlib.util
+import itertools
 import json
 import math
 import pathlib
-import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sebulba.config.file import read_config_file
 from sebulba.config.yaml_dialect import inline
-from sebulba.errors import ConfigError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from sebulba.errors import ConfigError, did_you_mean
+from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean, mean
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
-FORMATS = (".png", ".svg", ".pdf")
 
 _POLICY_LAG = "policy_lag/"
 _NO_SUMMARY = "running, or killed before it wrote a summary"
 _IGNORED_KEYS = ("seed", "run_dir", "resume")
-_MAX_SEEDS_LISTED = 8
+_POLICY_COLUMNS = ("episode", "evaluation/")  # columns that begin so describe the policy
+_MAX_POINTS = 200  # of a line; each has a bootstrap of its own
 
-# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), distinct for colour-blind readers.
-# With more groups than colours, the line style changes.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#8C6D31")
-_LINE_STYLES = ("solid", "dashed", "dotted", "dashdot")
-# The activities of sebulba.ring.clocks: work is coloured, waiting is grey.
-_ACTIVITY_COLOURS = {
-    "act": "#0072B2",
-    "environment": "#56B4E9",
-    "inference": "#004C78",
-    "update": "#D55E00",
-    "transfer": "#E69F00",
-    "publish": "#F0C987",
-    "metrics": "#009E73",
-    "checkpoint": "#CC79A7",
-    "wait for networks": "#999999",
-    "wait for queue": "#C4C4C4",
-    "wait for trajectories": "#DDDDDD",
-}
-_OTHER_COLOUR = "#8C6D31"
-_CURVES = (
-    ("env_steps", "episode_return_mean", "env steps", "mean episode return"),
-    ("wall_time_s", "episode_return_mean", "wall time with start-up [s]", "mean episode return"),
-    ("env_steps", "steps_per_second", "env steps", "env steps per second"),
-)
-_CAPTION = "Thick line: mean over seeds. Band: minimum to maximum. Thin line: one seed."
-_NO_DATA = "no data yet"
-_PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.2  # inches
-_GROUP_HEIGHT = 0.6  # inches, two bars
-_MIN_SHARE = 0.005  # less is not visible, and left out of the legend
-_LABEL_WIDTH, _LEGEND_WIDTH = 22, 48  # characters
-_LAG_WIDTH = 0.8  # learner cycles, all groups' bars together
-
-
-def plot_runs(run_dirs: Sequence[str | pathlib.Path], output: str | pathlib.Path) -> None:
-    """Read runs and draw them to a file.
-
-    Args:
-        run_dirs: run directories, or directories of several.
-        output: the file to write or overwrite, with a suffix of `FORMATS`.
-
-    Raises:
-        ConfigError: matplotlib is not installed, the suffix is another, or as `read_runs`.
-        OSError: the file cannot be written.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("matplotlib is not installed: pip install 'sebulba[plot]'")
-    if pathlib.Path(output).suffix not in FORMATS:
-        raise ConfigError(f"-o: expected a file ending in {', '.join(FORMATS)}, got {output}")
-    save(draw(group_runs(read_runs(run_dirs))), output)
+Curve = tuple[np.ndarray, np.ndarray]
+"""`x` and `y` of a run's points, `[N]` each; `x` does not descend."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,58 +178,44 @@ def _number(value: Any) -> float:
 class Group:
     """The runs of one config, with one or more seeds."""
 
-    label: str
+    algorithm: str  # the agent, and the settings that groups of one environment differ in
+    environment: str  # suite and ID
     runs: tuple[Run, ...]
-
-    @property
-    def environment(self) -> str:
-        """The environment's suite and ID."""
-        config = self.runs[0].config
-        return f"{config.get('env.suite')} {config.get('env.id')}"
-
-    @property
-    def seeds(self) -> str:
-        """The seeds of the runs, or their number if there are many."""
-        if len(self.runs) == 1:
-            return f"seed {self.runs[0].config.get('seed')}"
-        if len(self.runs) > _MAX_SEEDS_LISTED:
-            return f"{len(self.runs)} seeds"
-        return f"seeds {', '.join(str(run.config.get('seed')) for run in self.runs)}"
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs whose configs differ only in seed and run directory, in order of appearance.
 
-    A label has the agent and the environment (only the one that differs, if one does), then every
-    key that differs between groups of the same agent and environment.
+    Groups of different environments are the same algorithm if they have the same agent and if
+    neither shares its environment with another group of that agent. Otherwise, the keys that such
+    neighbours differ in are part of the algorithm's name.
     """
     by_config: dict[str, list[Run]] = {}
     for run in runs:
         by_config.setdefault(repr(sorted(_experiment(run).items())), []).append(run)
-    groups = list(by_config.values())
-    return [Group(label=_label(group[0], groups), runs=tuple(group)) for group in groups]
+    differing: dict[str, dict[str, None]] = {}  # by agent; a dict keeps the order of the keys
+    for one, other in itertools.combinations([group[0] for group in by_config.values()], 2):
+        if (_agent(one), _environment(one)) == (_agent(other), _environment(other)):
+            left, right = _experiment(one), _experiment(other)
+            keys = [key for key in left | right if left.get(key) != right.get(key)]
+            differing.setdefault(_agent(one), {}).update(dict.fromkeys(keys))
+    groups = []
+    for first, *others in by_config.values():
+        words = [_agent(first)]
+        words += [f"{key}={inline(first.config.get(key))}" for key in differing.get(words[0], ())]
+        runs_of_group = (first, *others)
+        groups.append(
+            Group(algorithm=" ".join(words), environment=_environment(first), runs=runs_of_group)
+        )
+    return groups
 
 
-def _label(run: Run, groups: list[list[Run]]) -> str:
-    firsts = [group[0] for group in groups]
-    differing_names = [key for key in ("agent.name", "env.id") if _differs(key, firsts)]
-    parts = [str(run.config.get(key)) for key in differing_names or ["agent.name", "env.id"]]
-    alike = [each for each in firsts if _names(each) == _names(run)]
-    keys = dict.fromkeys(key for each in alike for key in _experiment(each))
-    parts += [
-        f"{key}={inline(run.config.get(key))}"
-        for key in keys
-        if key not in ("agent.name", "env.id") and _differs(key, alike)
-    ]
-    return " ".join(parts)
+def _agent(run: Run) -> str:
+    return str(run.config.get("agent.name"))
 
 
-def _names(run: Run) -> tuple[Any, Any]:
-    return run.config.get("agent.name"), run.config.get("env.id")
-
-
-def _differs(key: str, runs: Sequence[Run]) -> bool:
-    return any(run.config.get(key) != runs[0].config.get(key) for run in runs)
+def _environment(run: Run) -> str:
+    return f"{run.config.get('env.suite')} {run.config.get('env.id')}"
 
 
 def _experiment(run: Run) -> dict[str, Any]:
@@ -293,35 +227,70 @@ def _experiment(run: Run) -> dict[str, Any]:
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Band:
-    """Mean and range over curves, at every `x` at which one of them has a point."""
+def check_columns(runs: Sequence[Run], columns: Sequence[str]) -> None:
+    """Check that the metrics of a run have each column; runs without rows say nothing.
 
-    x: np.ndarray  # [N]
-    mean: np.ndarray  # [N]
-    low: np.ndarray  # [N]
-    high: np.ndarray  # [N]
+    Raises:
+        ConfigError: no run has the column.
+    """
+    known = dict.fromkeys(key for run in runs for row in run.rows for key in row)
+    for column in columns:
+        if known and column not in known:
+            hint = did_you_mean(column, known)
+            raise ConfigError(f"expected a column of {METRICS}, got {column}{hint}")
 
 
-def curve(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return two columns of a run's metrics, `[N]` each, without the rows that lack either."""
+def curve(run: Run, x: str, y: str) -> Curve:
+    """Return two columns of a run's metrics without the rows that lack either.
+
+    Raises:
+        ConfigError: `x` descends, so that `y` is no function of it.
+    """
     xs, ys = np.array(run.column(x)), np.array(run.column(y))
     measured = np.isfinite(xs) & np.isfinite(ys)
-    return xs[measured], ys[measured]
+    xs, ys = xs[measured], ys[measured]
+    if np.any(np.diff(xs) < 0):
+        raise ConfigError(f"{run.path}: expected an x-axis whose values never fall, got {x}")
+    return xs, ys
 
 
-def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
-    """Return mean, minimum and maximum of curves, interpolated linearly between their points.
+def extended_curves(runs: Sequence[Run], x: str, y: str) -> list[Curve]:
+    """Return the curves of runs that have points; one that has ended holds its value to the end.
 
-    They cover only the `x` that every curve covers; the mean would jump where a curve ends.
+    A run that is done, say since it reached `run.stop_at_return`, keeps its policy, so what
+    describes the policy stays as it is until the longest run ends. Speed or loss end with the run.
+    """
+    curves = [(run, *curve(run, x, y)) for run in runs]
+    end = max((xs[-1] for _, xs, _ in curves if len(xs)), default=0.0)
+    keeps = y.startswith(_POLICY_COLUMNS)
+    return [
+        (np.append(xs, end), np.append(ys, ys[-1])) if keeps and run.status == "done" else (xs, ys)
+        for run, xs, ys in curves
+        if len(xs)
+    ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Band:
+    """A line through the curves of several seeds, and its 95 % bootstrap interval."""
+
+    x: np.ndarray  # [N]
+    line: np.ndarray  # [N]
+    interval: tuple[np.ndarray, np.ndarray] | None  # [N] each; None: too few seeds
+
+
+def band(curves: Sequence[Curve], *, use_mean: bool = False) -> Band | None:
+    """Return the interquartile mean of curves, interpolated linearly between their points.
+
+    It covers only the `x` that every curve covers; the line would jump where a curve ends.
 
     Args:
-        curves: `x` and `y` of each curve, `[N_i]`; `x` ascending.
+        curves: those of several seeds; each has points.
+        use_mean: take the mean instead.
 
     Returns:
-        None if less than two curves have points, or if they have no `x` in common.
+        None if there are less than two curves, or if they have no `x` in common.
     """
-    curves = [(xs, ys) for xs, ys in curves if len(xs)]
     if len(curves) < 2:
         return None
     first, last = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
@@ -329,175 +298,69 @@ def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
     points = points[(points >= first) & (points <= last)]
     if not len(points):
         return None
-    values = np.stack([np.interp(points, xs, ys) for xs, ys in curves])  # [curves, N]
-    return Band(x=points, mean=values.mean(0), low=values.min(0), high=values.max(0))
-
-
-def draw(groups: Sequence[Group]) -> "Figure":
-    """Draw the groups: a row of curves for each environment, then time, policy lag and legend.
-
-    The returns are the logged means over the last `run.return_window` episodes. With several seeds,
-    a thick line is their mean, a band their range, and a thin line one seed. Uses matplotlib's
-    objects, without pyplot's global state or a display.
-    """
-    from matplotlib.figure import Figure
-
-    environments = list(dict.fromkeys(group.environment for group in groups))
-    heights = [_PANEL_HEIGHT] * len(environments)
-    heights += [max(_PANEL_HEIGHT, 1.0 + _GROUP_HEIGHT * len(groups))]
-    figure = Figure(figsize=(3 * _PANEL_WIDTH, sum(heights) + 0.3), layout="constrained")
-    panels = figure.subplots(len(heights), 3, squeeze=False, height_ratios=heights)
-    styles = {
-        group.label: {
-            "color": _COLOURS[number % len(_COLOURS)],
-            "linestyle": _LINE_STYLES[number // len(_COLOURS) % len(_LINE_STYLES)],
-        }
-        for number, group in enumerate(groups)
-    }
-    for row, environment in zip(panels, environments, strict=False):
-        here = [group for group in groups if group.environment == environment]
-        for axes, (x, y, x_label, y_label) in zip(row, _CURVES, strict=True):
-            for group in here:
-                curves = [curve(run, x, y) for run in group.runs]
-                _draw_curves(axes, curves, styles[group.label])
-            if not axes.lines:
-                axes.text(0.5, 0.5, _NO_DATA, ha="center", va="center", transform=axes.transAxes)
-                # The ticks of empty axes are meaningless.
-                axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
-            _label_axes(axes, title=environment, x_label=x_label, y_label=y_label)
-        row[2].set_ylim(bottom=0)
-    _draw_time_shares(panels[-1][0], groups)
-    _draw_lags(panels[-1][1], groups, styles)
-    legend = panels[-1][2]
-    for group in groups:
-        label = textwrap.fill(f"{group.label} ({group.seeds})", _LEGEND_WIDTH)
-        legend.plot([], [], linewidth=2, label=label, **styles[group.label])
-    legend.set_axis_off()
-    legend.legend(loc="upper left", frameon=False, fontsize=9)
-    if any(len(group.runs) > 1 for group in groups):
-        figure.supxlabel(_CAPTION, fontsize=9)
-    return figure
-
-
-def save(figure: "Figure", path: str | pathlib.Path) -> None:
-    """Write the figure in the format of the path's suffix; equal figures give the same SVG.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    import matplotlib
-
-    is_svg = pathlib.Path(path).suffix == ".svg"
-    # Without date and random ids.
-    with matplotlib.rc_context({"svg.hashsalt": "sebulba"}):
-        figure.savefig(path, dpi=120, metadata={"Date": None} if is_svg else None)
-
-
-def _draw_curves(
-    axes: "Axes", curves: Sequence[tuple[np.ndarray, np.ndarray]], style: dict[str, Any]
-) -> None:
-    spread = band(curves)
-    if spread is not None:
-        axes.fill_between(
-            spread.x, spread.low, spread.high, color=style["color"], alpha=0.2, linewidth=0
-        )
-        axes.plot(spread.x, spread.mean, linewidth=2, **style)
-    thin: dict[str, Any] = {"linewidth": 0.7, "alpha": 0.5} if len(curves) > 1 else {}
-    for xs, ys in curves:
-        if len(xs):
-            # A single point draws no line.
-            marker = "o" if len(xs) == 1 else None
-            axes.plot(xs, ys, marker=marker, **{"linewidth": 1.6, **thin}, **style)
-
-
-def _label_axes(axes: "Axes", *, title: str, x_label: str, y_label: str) -> None:
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlim(left=0)
-    axes.locator_params(axis="x", nbins=6)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: format_count(value))
-
-
-def format_count(value: float) -> str:
-    """Return a tick's label: 150k, 2.5M, 0.02."""
-    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= scale:
-            return f"{value / (1e3 if suffix == 'k' else scale):g}{suffix}"
-    return f"{round(value, 6):g}"
-
-
-def _draw_time_shares(axes: "Axes", groups: Sequence[Group]) -> None:
-    """Draw a stacked bar for each group and kind of thread: the mean of its runs' shares."""
-    bars = [
-        (group.label, kind, shares)
-        for group in groups
-        for kind, shares in _mean_shares(group).items()
-    ]
-    axes.set_title("time of the threads by activity", fontsize=10)
-    if not bars:
-        axes.text(0.5, 0.5, _NO_DATA, ha="center", va="center", transform=axes.transAxes)
-        axes.set_axis_off()
-        return
-    activities = [name for name in _ACTIVITY_COLOURS if any(name in bar[2] for bar in bars)]
-    activities += sorted({name for bar in bars for name in bar[2]} - set(activities))
-    left = np.zeros(len(bars))
-    for name in activities:
-        widths = np.array([shares.get(name, 0.0) for _, _, shares in bars])
-        if widths.max() >= _MIN_SHARE:
-            colour = _ACTIVITY_COLOURS.get(name, _OTHER_COLOUR)
-            axes.barh(range(len(bars)), widths, left=left, color=colour, label=name, height=0.7)
-        left += widths
-    labels = [
-        f"{textwrap.fill(label, _LABEL_WIDTH)}\n{kind}" if len(groups) > 1 else kind
-        for label, kind, _ in bars
-    ]
-    axes.set_yticks(range(len(bars)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7.5, frameon=False
+    chosen = np.linspace(0, len(points) - 1, min(len(points), _MAX_POINTS)).round().astype(int)
+    points = points[chosen]
+    values = _interpolate(curves, points).T  # [N, seeds]
+    statistic = mean if use_mean else interquartile_mean
+    has_interval = len(curves) >= MIN_VALUES
+    return Band(
+        x=points,
+        line=statistic(values),
+        interval=bootstrap_interval(values, seed=0, statistic=statistic) if has_interval else None,
     )
 
 
-def _mean_shares(group: Group) -> dict[str, dict[str, float]]:
-    all_shares = [run.time_shares() for run in group.runs]
-    kinds = dict.fromkeys(kind for shares in all_shares for kind in shares)
-    means: dict[str, dict[str, float]] = {}
-    for kind in kinds:
-        measured = [shares[kind] for shares in all_shares if kind in shares]
-        names = dict.fromkeys(name for shares in measured for name in shares)
-        means[kind] = {
-            name: sum(shares.get(name, 0.0) for shares in measured) / len(measured)
-            for name in names
-        }
-    return means
+def scores(groups: Sequence[Group], *, x: str, y: str) -> dict[str, Any]:
+    """Return final values and curves in the shapes that the library `rliable` takes.
 
+    Returns:
+        A dict to write as JSON. `tasks`: the environments. `x`: `[N]` values that all runs cover.
+        `scores`: the last values, `[runs, tasks]` by algorithm. `curves`: the values at `x`,
+        `[runs, tasks, N]` by algorithm.
 
-def _draw_lags(axes: "Axes", groups: Sequence[Group], styles: dict[str, dict[str, Any]]) -> None:
-    """Draw the distribution of policy lag over each group's trajectories."""
-    axes.set_title("policy lag", fontsize=10)
-    axes.set_xlabel("learner cycles between acting and learning")
-    axes.set_ylabel("share of trajectories")
-    axes.spines[["top", "right"]].set_visible(False)
-    measured = {
-        group.label: lags
-        for group in groups
-        if (lags := sum((run.policy_lags() for run in group.runs), collections.Counter()))
+    Raises:
+        ConfigError: an algorithm does not have as many runs with values in every environment, or
+            the runs have no `x` in common.
+    """
+    tasks = list(dict.fromkeys(group.environment for group in groups))
+    by_algorithm: dict[str, dict[str, list[Curve]]] = {}
+    for group in groups:
+        curves = extended_curves(group.runs, x, y)
+        by_algorithm.setdefault(group.algorithm, {})[group.environment] = curves
+    for algorithm, curves_by_task in by_algorithm.items():
+        counts = [len(curves_by_task.get(task, ())) for task in tasks]
+        if min(counts) == 0 or min(counts) != max(counts):
+            got = ", ".join(f"{n} in {task}" for n, task in zip(counts, tasks, strict=True))
+            raise ConfigError(
+                f"{algorithm}: expected as many runs with {y} in each environment, got {got}"
+            )
+    everything = [
+        each
+        for curves_by_task in by_algorithm.values()
+        for task in tasks
+        for each in curves_by_task[task]
+    ]
+    first, last = max(xs[0] for xs, _ in everything), min(xs[-1] for xs, _ in everything)
+    if first > last:
+        raise ConfigError(f"expected runs that have {x} in common; set another x-axis")
+    points = np.linspace(first, last, _MAX_POINTS)
+    matrices = {
+        algorithm: np.stack([_interpolate(curves_by_task[task], points) for task in tasks], axis=1)
+        for algorithm, curves_by_task in by_algorithm.items()
     }
-    if not measured:
-        axes.text(0.5, 0.5, _NO_DATA, ha="center", va="center", transform=axes.transAxes)
-        return
-    width = _LAG_WIDTH / len(measured)
-    for number, (label, lags) in enumerate(measured.items()):
-        shares = np.array(list(lags.values())) / lags.total()
-        left = np.array(list(lags)) - _LAG_WIDTH / 2 + number * width
-        axes.bar(left, shares, width=width, align="edge", color=styles[label]["color"])
-    axes.locator_params(axis="x", integer=True)
-    axes.set_xlim(-0.5, max(2, *(max(lags) for lags in measured.values())) + 0.5)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    return {
+        "tasks": tasks,
+        "x": points.tolist(),
+        "scores": {
+            algorithm: np.transpose(
+                [[ys[-1] for _, ys in curves_by_task[task]] for task in tasks]
+            ).tolist()
+            for algorithm, curves_by_task in by_algorithm.items()
+        },
+        "curves": {algorithm: matrix.tolist() for algorithm, matrix in matrices.items()},
+    }
+
+
+def _interpolate(curves: Sequence[Curve], points: np.ndarray) -> np.ndarray:
+    """Return the values of curves at points, `[curves, N]`."""
+    return np.stack([np.interp(points, xs, ys) for xs, ys in curves])

@@ -1,16 +1,26 @@
-"""Reading runs, grouping seeds, and the lines and texts of the figure."""
+"""Reading runs, grouping seeds, and the lines through them."""
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from sebulba.config import ActorConfig, LearnerConfig
-from sebulba.curves import band, curve, draw, format_count, group_runs, read_run, read_runs, save
+from sebulba.curves import (
+    band,
+    check_columns,
+    curve,
+    extended_curves,
+    group_runs,
+    read_run,
+    read_runs,
+    scores,
+)
 from sebulba.errors import ConfigError
+from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean, mean
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from tests.run_directories import SHARES, make_row, make_run
 
@@ -116,37 +126,59 @@ def groups_of(tmp_path, *all_changes):
     return group_runs(read_runs(paths))
 
 
+def names_of(groups):
+    return [(group.algorithm, group.environment) for group in groups]
+
+
 def test_runs_that_differ_only_in_seed_and_directory_are_one_group(tmp_path):
     (group,) = groups_of(
         tmp_path, {"seed": 0}, {"seed": 4, "run_dir": "elsewhere"}, {"seed": 7, "resume": "latest"}
     )
-    assert group.label == "impala Catch-v0"
-    assert group.seeds == "seeds 0, 4, 7"
-    assert group.environment == "jax Catch-v0"
+    assert names_of([group]) == [("impala", "jax Catch-v0")]
+    assert [run.config["seed"] for run in group.runs] == [0, 4, 7]
 
 
-def test_many_seeds_are_counted(tmp_path):
-    (group,) = groups_of(tmp_path, *({"seed": seed} for seed in range(9)))
-    assert group.seeds == "9 seeds"
-
-
-def test_a_label_has_only_the_keys_that_differ(tmp_path):
+def test_an_algorithm_has_only_the_keys_that_differ(tmp_path):
     groups = groups_of(
         tmp_path,
         {"agent": ImpalaConfig(learning_rate=1e-3)},
         {"agent": ImpalaConfig(learning_rate=1e-4), "actor": ActorConfig(num_envs=32)},
         {"agent": PPOConfig()},
     )
-    assert [group.label for group in groups] == [
+    assert [group.algorithm for group in groups] == [
         "impala actor.num_envs=16 agent.learning_rate=0.001",
         "impala actor.num_envs=32 agent.learning_rate=0.0001",
         "ppo",
     ]
 
 
-def test_a_label_has_the_environment_where_it_differs(tmp_path):
-    groups = groups_of(tmp_path, {"env_id": "Catch-v0"}, {"env_id": "Recall-v0"})
-    assert [group.label for group in groups] == ["Catch-v0", "Recall-v0"]
+def test_an_algorithm_has_one_name_in_all_environments(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        {"env_id": "Catch-v0"},
+        {"env_id": "Recall-v0", "actor": ActorConfig(num_envs=32)},
+        {"env_id": "Recall-v0", "agent": PPOConfig()},
+    )
+    assert names_of(groups) == [
+        ("impala", "jax Catch-v0"),
+        ("impala", "jax Recall-v0"),
+        ("ppo", "jax Recall-v0"),
+    ]
+
+
+def test_variants_of_an_algorithm_have_the_same_names_in_all_environments(tmp_path):
+    rates = [ImpalaConfig(learning_rate=rate) for rate in (1e-3, 1e-4)]
+    groups = groups_of(
+        tmp_path,
+        {"env_id": "Catch-v0", "agent": rates[0]},
+        {"env_id": "Catch-v0", "agent": rates[1]},
+        {"env_id": "Recall-v0", "agent": rates[1]},
+    )
+    assert names_of(groups) == [
+        ("impala agent.learning_rate=0.001", "jax Catch-v0"),
+        ("impala agent.learning_rate=0.0001", "jax Catch-v0"),
+        ("impala agent.learning_rate=0.0001", "jax Recall-v0"),
+    ]
 
 
 def test_a_key_that_an_older_run_lacks_counts_as_null(tmp_path):
@@ -156,9 +188,9 @@ def test_a_key_that_an_older_run_lacks_counts_as_null(tmp_path):
     (older / "config.yaml").write_text(text.replace("  policy_lag: null\n", ""))
     lagging = make_run(tmp_path / "lagging", learner=LearnerConfig(policy_lag=2))
     groups = group_runs(read_runs([older, newer, lagging]))
-    assert [(group.label, len(group.runs)) for group in groups] == [
-        ("impala Catch-v0 learner.policy_lag=null", 2),
-        ("impala Catch-v0 learner.policy_lag=2", 1),
+    assert [(group.algorithm, len(group.runs)) for group in groups] == [
+        ("impala learner.policy_lag=null", 2),
+        ("impala learner.policy_lag=2", 1),
     ]
 
 
@@ -167,15 +199,29 @@ def make_curve(*points):
     return np.array(xs, float), np.array(ys, float)
 
 
-NOTHING = (np.array([]), np.array([]))
-
-
-def test_band_is_mean_and_range_between_points_of_different_curves():
+def test_band_is_the_mean_of_two_curves_between_their_points():
     result = band([make_curve((0, 0), (2, 4)), make_curve((0, 2), (1, 0), (2, 0))])
     np.testing.assert_allclose(result.x, [0, 1, 2])
-    np.testing.assert_allclose(result.mean, [1, 1, 2])
-    np.testing.assert_allclose(result.low, [0, 0, 0])
-    np.testing.assert_allclose(result.high, [2, 2, 4])
+    np.testing.assert_allclose(result.line, [1, 1, 2])
+    assert result.interval is None
+
+
+def test_band_is_the_interquartile_mean_with_its_interval_at_every_point():
+    finals = np.array([1.0, 2.0, 3.0, 4.0, 100.0])
+    result = band([make_curve((0, 0), (1, final)) for final in finals])
+    np.testing.assert_allclose(result.line, [0, 3])
+    low, high = bootstrap_interval(finals, seed=0)
+    np.testing.assert_allclose(np.transpose(result.interval), [[0, 0], [low, high]])
+    assert result.line[1] == interquartile_mean(finals)
+
+
+def test_band_of_the_mean_has_the_interval_of_the_mean():
+    finals = (1.0, 2.0, 3.0, 4.0, 100.0)
+    curves = [make_curve((0, 0), (1, final)) for final in finals]
+    result = band(curves, use_mean=True)
+    np.testing.assert_allclose(result.line, [0, 22])
+    low, high = bootstrap_interval(np.array(finals), seed=0, statistic=mean)
+    np.testing.assert_allclose(np.transpose(result.interval)[1], [low, high])
 
 
 def test_band_covers_what_every_curve_covers():
@@ -183,9 +229,16 @@ def test_band_covers_what_every_curve_covers():
     np.testing.assert_allclose(result.x, [3, 5, 9])
 
 
+def test_band_of_long_curves_keeps_their_ends():
+    curves = [make_curve(*((i + offset, 1.0) for i in range(500))) for offset in (0.0, 0.5)]
+    result = band(curves)
+    assert len(result.x) == 200
+    assert (result.x[0], result.x[-1]) == (0.5, 499.0)
+
+
 def test_band_needs_two_curves_that_overlap():
     line = make_curve((0, 1), (1, 1))
-    assert band([line, NOTHING]) is None
+    assert band([line]) is None
     assert band([line, make_curve((2, 1), (3, 1))]) is None
     assert band([]) is None
 
@@ -197,89 +250,73 @@ def test_curve_leaves_out_rows_without_a_value(tmp_path):
     np.testing.assert_allclose(ys, [1, 3])
 
 
-def draw_runs(*paths):
-    return draw(group_runs(read_runs(paths)))
+def test_curve_over_a_column_that_falls_is_an_error(tmp_path):
+    run = read_run(make_run(tmp_path / "run", returns=(2.0, 1.0)))
+    with pytest.raises(ConfigError, match="values never fall, got episode_return_mean"):
+        curve(run, "episode_return_mean", "env_steps")
 
 
-def panels(figure, title):
-    return [axes for axes in figure.axes if axes.get_title() == title]
+def make_unequal_runs(tmp_path, *, status="done"):
+    short = make_run(tmp_path / "short", seed=1, returns=(0.0, 9.0), status=status)
+    empty = make_run(tmp_path / "empty", seed=2, returns=(), status=None)
+    return read_runs([short, make_run(tmp_path / "long", seed=3), empty])
 
 
-def test_seeds_are_a_thick_mean_with_a_band_and_thin_lines(tmp_path):
-    paths = [make_run(tmp_path / f"{seed}", seed=seed, returns=(seed, 4.0)) for seed in (0, 2)]
-    returns, _, _ = panels(draw_runs(*paths), "jax Catch-v0")
-    mean, *single = sorted(returns.lines, key=lambda line: -line.get_linewidth())
-    np.testing.assert_allclose(mean.get_ydata(), [1, 4])
-    assert sorted(line.get_ydata()[0] for line in single) == [0, 2]
-    assert len(returns.collections) == 1
-
-
-def test_every_environment_has_a_row_of_its_own(tmp_path):
-    paths = [make_run(tmp_path / name, env_id=name) for name in ("Catch-v0", "Recall-v0")]
-    figure = draw_runs(*paths)
-    for environment in ("jax Catch-v0", "jax Recall-v0"):
-        returns, over_time, _ = panels(figure, environment)
-        assert len(returns.lines) == 1
-        np.testing.assert_allclose(returns.lines[0].get_xdata(), [200, 300, 400])
-        np.testing.assert_allclose(over_time.lines[0].get_xdata(), [4, 6, 8])
-
-
-@pytest.mark.parametrize("returns", [(), (None, None), (1.0,)])
-def test_runs_with_little_or_no_data_can_be_drawn(tmp_path, returns):
-    figure = draw_runs(make_run(tmp_path / "run", returns=returns, status=None))
-    panel, _, _ = panels(figure, "jax Catch-v0")
-    shown = [text.get_text() for text in panel.texts]
-    assert shown == ([] if any(returns) else ["no data yet"])
-    save(figure, tmp_path / "curves.svg")
-    assert b"<svg" in (tmp_path / "curves.svg").read_bytes()
-
-
-def test_a_single_row_is_a_visible_point(tmp_path):
-    panel, _, _ = panels(draw_runs(make_run(tmp_path / "run", returns=(1.0,))), "jax Catch-v0")
-    assert [line.get_marker() for line in panel.lines] == ["o"]
-
-
-def test_shares_of_each_thread_fill_its_bar(tmp_path):
-    (panel,) = panels(draw_runs(make_run(tmp_path / "run")), "time of the threads by activity")
-    ends = {}
-    for bar in panel.patches:
-        ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
-    assert list(ends.values()) == pytest.approx([1.0, 1.0])
-
-
-def test_policy_lags_are_shares_of_the_trajectories_of_a_group(tmp_path):
-    seeds = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
-    lagging = make_run(tmp_path / "b", learner=LearnerConfig(policy_lag=2))
-    (panel,) = panels(draw_runs(*seeds, lagging), "policy lag")
-    shares = [(round(bar.get_x() + 0.2), bar.get_height()) for bar in panel.patches]
-    assert shares == [(0, 0.25), (2, 0.75)] * 2
-
-
-def test_more_groups_than_colours_still_look_different(tmp_path):
-    paths = [
-        make_run(tmp_path / f"{lag}", learner=LearnerConfig(policy_lag=lag)) for lag in range(9)
-    ]
-    panel, *_ = panels(draw_runs(*paths), "jax Catch-v0")
-    assert len({(line.get_color(), line.get_linestyle()) for line in panel.lines}) == 9
-
-
-def test_the_same_runs_give_the_same_svg(tmp_path):
-    path = make_run(tmp_path / "run")
-    for name in ("one.svg", "other.svg"):
-        save(draw_runs(path), tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
+def test_a_run_that_is_done_keeps_its_return_until_the_longest_run_ends(tmp_path):
+    curves = extended_curves(make_unequal_runs(tmp_path), "env_steps", "episode_return_mean")
+    assert [(xs[-1], ys[-1]) for xs, ys in curves] == [(400, 9), (400, 4)]
+    np.testing.assert_allclose(band(curves).line[-1], 6.5)
 
 
 @pytest.mark.parametrize(
-    ("value", "label"),
-    [
-        (0, "0"),
-        (500, "500"),
-        (15_000, "15k"),
-        (2_500_000, "2.5M"),
-        (0.1 + 0.2, "0.3"),
-        (-2e4, "-20k"),
-    ],
+    ("status", "column"),
+    [(None, "episode_return_mean"), ("failed", "episode_return_mean"), ("done", "policy_lag_mean")],
 )
-def test_format_count_is_short(value, label):
-    assert format_count(value) == label
+def test_other_runs_and_columns_are_not_extended(tmp_path, status, column):
+    short, long = extended_curves(make_unequal_runs(tmp_path, status=status), "env_steps", column)
+    assert (short[0][-1], long[0][-1]) == (200, 400)
+
+
+def test_a_column_that_no_run_has_is_an_error_with_the_nearest(tmp_path):
+    runs = read_runs([make_run(tmp_path / "run")])
+    check_columns(runs, ["env_steps", "policy_lag/0"])
+    with pytest.raises(ConfigError, match=r"got policy_lag_men; did you mean policy_lag_mean"):
+        check_columns(runs, ["policy_lag_men"])
+    check_columns(read_runs([make_run(tmp_path / "new", returns=(), status=None)]), ["anything"])
+
+
+def test_scores_have_runs_tasks_and_points_as_axes(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        *(
+            {"env_id": env_id, "seed": seed, "returns": (0.0, final)}
+            for env_id, finals in (("Catch-v0", (1.0, 2.0, 3.0)), ("Recall-v0", (4.0, 5.0, 6.0)))
+            for seed, final in enumerate(finals)
+        ),
+    )
+    exported = json.loads(json.dumps(scores(groups, x="env_steps", y="episode_return_mean")))
+    assert exported["tasks"] == ["jax Catch-v0", "jax Recall-v0"]
+    assert exported["scores"] == {"impala": [[1, 4], [2, 5], [3, 6]]}
+    curves = np.array(exported["curves"]["impala"])
+    assert curves.shape == (3, 2, len(exported["x"]))
+    np.testing.assert_allclose(curves[2, 1], np.interp(exported["x"], [100, 200], [0, 6]))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "got"), [((0,), "2 in jax Catch-v0, 1 in jax Recall-v0"), ((), "ppo: .*, got 0 in")]
+)
+def test_scores_of_unequal_numbers_of_runs_are_an_error(tmp_path, seeds, got):
+    groups = groups_of(
+        tmp_path,
+        *({"seed": seed} for seed in (0, 1)),
+        *({"seed": seed, "env_id": "Recall-v0"} for seed in seeds),
+        *(() if seeds else [{"env_id": "Recall-v0", "agent": PPOConfig()}]),
+    )
+    with pytest.raises(ConfigError, match=got if seeds else "impala: expected as many runs"):
+        scores(groups, x="env_steps", y="episode_return_mean")
+
+
+def test_curves_are_read_without_jax():
+    command = "import sys, sebulba.curves, sebulba.figures; print('jax' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert result.stdout == "False\n", result.stderr

@@ -1,6 +1,7 @@
 """`python -m sebulba.plot`."""
 
 import importlib.util
+import json
 import re
 import runpy
 import subprocess
@@ -47,6 +48,69 @@ def test_plot_of_an_unknown_format_exits_2(tmp_path, monkeypatch, capsys):
     path = make_run(tmp_path / "run")
     assert call("sebulba.plot", path, "-o", tmp_path / "x.jpg", monkeypatch=monkeypatch) == 2
     assert "expected a file ending in .png, .svg, .pdf" in capsys.readouterr().err
+
+
+def plot_error(*arguments, monkeypatch, capsys):
+    """Return the last line of what a command line that exits with 2 prints."""
+    assert call("sebulba.plot", *arguments, monkeypatch=monkeypatch) == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "labels"),
+    [
+        (("--y", "loss"), [("env steps", "loss")]),
+        (("--x", "updates"), [("updates", "mean episode return")]),
+        (
+            ("--y", "loss,episodes", "--x", "env_steps,updates"),
+            [(x, y) for y in ("loss", "episodes") for x in ("env steps", "updates")],
+        ),
+        (
+            ("--panels", "speed,lag"),
+            [
+                ("env steps", "env steps per second"),
+                ("learner cycles between acting and learning", "share of trajectories"),
+            ],
+        ),
+    ],
+)
+def test_flags_choose_the_panels(tmp_path, monkeypatch, flags, labels):
+    pytest.importorskip("matplotlib")
+    path = make_run(tmp_path / "run")
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    rows = [row | {"loss": 0.5, "episodes": 3} for row in rows]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    saved = []
+    monkeypatch.setattr("sebulba.figures.save", lambda figure, output: saved.append(figure))
+    assert call("sebulba.plot", path, "-o", "x.svg", *flags, monkeypatch=monkeypatch) == 0
+    (figure,) = saved
+    shown = [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes if axes.axison]
+    assert shown == labels
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("-o", "x.svg", "--y", "los"), "expected a column of metrics.jsonl, got los"),
+        (("-o", "x.svg", "--panels", "speeds"), "--panels: expected names of returns, "),
+        (("-o", "x.svg", "--panels", "speed", "--y", "loss"), "expected --panels, or --y and --x"),
+        ((), "expected -o FILE or --json FILE, got neither"),
+        (("--json", "x.json", "--y", "a,b"), "--json: expected one --x and one --y, got several"),
+    ],
+)
+def test_a_wrong_flag_exits_2(tmp_path, monkeypatch, capsys, flags, message):
+    pytest.importorskip("matplotlib")
+    path = make_run(tmp_path / "run")
+    assert message in plot_error(path, *flags, monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_json_holds_the_scores_of_seeds(tmp_path, monkeypatch, capsys):
+    paths = [make_run(tmp_path / str(i), seed=i, returns=(0.0, 1.0 + i)) for i in range(3)]
+    output = tmp_path / "scores.json"
+    assert call("sebulba.plot", *paths, "--json", output, monkeypatch=monkeypatch) == 0
+    exported = json.loads(output.read_text())
+    assert exported["scores"] == {"impala": [[1.0], [2.0], [3.0]]}
+    assert capsys.readouterr().out == f"wrote {output}\n"
 
 
 def test_without_matplotlib_the_install_command_is_printed(tmp_path, monkeypatch, capsys):

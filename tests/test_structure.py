@@ -18,6 +18,7 @@ CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "process"]
 DOORS = ["train", "evaluate", "check", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "hosts", "evaluation", "run", "tools"]
+FIGURES = ["curves", "figures"]  # below the tools; the former is below the latter
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
@@ -47,8 +48,9 @@ def rank_of(module):
         return 0
     if room in {f"sebulba.{name}" for name in DOORS}:
         return len(LAYERS)
-    if room == "sebulba.curves":
-        return LAYERS.index("sebulba.tools") - 0.5
+    if room in {f"sebulba.{name}" for name in FIGURES}:
+        position = FIGURES.index(room.removeprefix("sebulba."))
+        return LAYERS.index("sebulba.tools") - 1 + (position + 1) / (len(FIGURES) + 1)
     return LAYERS.index(room)
 
 
@@ -83,7 +85,7 @@ def test_the_rooms_are_the_layers_the_contract_and_the_doors():
     rooms = {room_of(module) for module in PATHS} - {"sebulba", "sebulba_agents"}
     packages = {room for room in rooms if PATHS[room].name == "__init__.py"}
     assert packages == set(LAYERS) - {"sebulba", "sebulba_agents", "sebulba.shipped"}
-    assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, "curves", *DOORS]}
+    assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, *FIGURES, *DOORS]}
 
 
 def test_every_package_is_in_the_wheel():

@@ -7,9 +7,9 @@ import numpy as np
 import rich.console
 import rich.table
 
-from sebulba.curves import plot_runs
 from sebulba.errors import ConfigError
-from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean
+from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean
+from sebulba.figures import plot_runs
 from sebulba.storage.metrics.files import write_json
 from sebulba.tools.sweep.points import Point, Sweep
 from sebulba.tools.sweep.running import is_done, say, summary_of
@@ -38,7 +38,7 @@ def summarize_sweep(sweep: Sweep) -> list[dict[str, Any]]:
     """Return a row for each combination of values, the one with the highest return first.
 
     The interquartile mean and its 95 % bootstrap interval are over seeds (Agarwal et al. 2021,
-    arXiv 2108.13264); they are None without any return, and the interval is None for one seed.
+    arXiv 2108.13264); they are None without any return, and the interval is None below three seeds.
     """
     groups: dict[str, list[Point]] = {}
     for point in sweep.points:
@@ -52,7 +52,8 @@ def _summarize(points: list[Point]) -> dict[str, Any]:
     summaries = [summary_of(point) for point in points if is_done(point)]
     finals = [summary.get("final_episode_return_mean") for summary in summaries]
     returns = np.array([each for each in finals if each is not None], np.float64)
-    low, high = bootstrap_interval(returns, seed=0) if len(returns) > 1 else (None, None)
+    has_interval = len(returns) >= MIN_VALUES
+    low, high = bootstrap_interval(returns, seed=0) if has_interval else (None, None)
     return {
         "settings": {flag.removeprefix("--"): text for flag, text in points[0].settings.items()},
         "seeds": [point.seed for point in points],

@@ -97,9 +97,10 @@ def test_results_are_over_the_seeds_that_are_done_the_best_first(tmp_path):
         end_run(point, final)
     end_run(parsed.points[5], 1.0)
     end_run(parsed.points[6], 9.0, status="failed")
+    end_run(parsed.points[7], 1.2)
     best, other = summarize_sweep(parsed)
     assert best["settings"] == {"agent.learning-rate": "3e-4"}
-    assert (best["done"], best["returns"], best["iqm_low"]) == (1, [1.0], None)
+    assert (best["done"], best["returns"], best["iqm_low"]) == (2, [1.0, 1.2], None)
     assert (other["done"], other["iqm"]) == (5, pytest.approx(0.2))
     assert 0.0 <= other["iqm_low"] < 0.2 < other["iqm_high"] <= 0.4
 
