@@ -2,10 +2,10 @@
 
 `python -m benchmarks.results --add RUN_DIR …` first adds the record of each finished run: its
 config, versions, command, and a thinned learning curve; `--name` names a row of other settings than
-those of the config. The page is a function of the records in
-`docs/results/`, of other systems' figures in `peers.json` there, and of `results_by_hand.md`, so
-that writing it again gives the same bytes. Beside a record there may be the output of
-`sebulba.evaluate --json`, for figures of policies without noise.
+those of the config. The page and its curves are functions of the records in `docs/results/`, of
+other systems' figures in `peers.json` there, and of `results_by_hand.md`, so that writing them
+again gives the same bytes; curves also depend on matplotlib's version. Beside a record there may
+be the output of `sebulba.evaluate --json`, for figures of policies without noise.
 """
 
 import argparse
@@ -14,29 +14,37 @@ import pathlib
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.results_curve import Curves, draw
 from sebulba.config.loading import split_arguments
-from sebulba.curves import Run, read_run
-from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean
+from sebulba.curves import Group, Run, read_run
+from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean
+from sebulba.figures import PANELS, draw, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs"
 _BY_HAND = pathlib.Path(__file__).with_name("results_by_hand.md")
 _MAX_POINTS = 60
+_COLUMNS = ("env_steps", "wall_time_s", "episode_return_mean")
 _HEADER = """# Results
 
 <!-- Written by `python -m benchmarks.results`; edit benchmarks/results_by_hand.md instead. -->
 
 Each row is one config, trained with its command on each seed. "Return" is the mean return of the
 last `run.return_window` training episodes at the end of a run: the interquartile mean over the
-seeds, and its 95 % bootstrap interval. "Best" is the range of the seeds' best mean returns. The
-wall time is the slowest run's, and the machine did other work at the same time.
+seeds, and its 95 % bootstrap interval, or "–" below three seeds. "Best" is the range of the seeds'
+best mean returns. The wall time is the slowest run's, and the machine did other work at the same
+time.
 
 | config | environment | seeds | env steps | return [95 %] | best | wall time | commit |
 |---|---|---|---|---|---|---|---|
+"""
+_UNCOMMITTED = """
+Trained with changes that no commit holds, so their row cannot be repeated exactly: {}.
 """
 _PEERS = """
 Figures of other systems for the same tasks and numbers of env steps:
@@ -45,8 +53,10 @@ Figures of other systems for the same tasks and numbers of env steps:
 |---|---|---|---|---|---|
 """
 _CURVES = """
-Learning curves: the interquartile mean over the seeds, with its 95 % bootstrap interval. The wall
-time is that of each config's fastest seed, since the machine did other work at the same time.
+Learning curves, drawn as by `sebulba.plot`: the interquartile mean over the seeds, with its 95 %
+bootstrap interval for three or more seeds. A seed that has reached its goal keeps its last return.
+The wall time is that of each config's fastest seed, since the machine did other work at the same
+time.
 """
 _COMMANDS = """
 The command of the first seed of each row:
@@ -62,17 +72,22 @@ def add(
     """Write the record of a finished run; return its path.
 
     Args:
-        run_dir: of the run.
-        folder: `docs`.
-        name: of the row; None: the config's.
+        run_dir: the run's directory.
+        folder: the folder `docs`.
+        name: the row's name; None: the config's.
 
     Raises:
-        SystemExit: the run has not ended, or was interrupted.
+        SystemExit: the run has not ended or was interrupted, or no commit has the code.
     """
     run = read_run(run_dir)
     if run.status != "done":
         raise SystemExit(f"{run_dir}: expected a run that is done, got one that is {run.status}")
-    record = make_record(run, commit=_commit())
+    if changes := _uncommitted():
+        raise SystemExit(
+            f"{run_dir}: expected code that a commit holds, got changes of {', '.join(changes)};"
+            " commit them and train again"
+        )
+    record = make_record(run, commit=_git("rev-parse", "--short=7", "HEAD"))
     record["name"] = name or record["name"]
     path = folder / "results" / "records" / record["name"] / f"seed-{record['seed']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +102,6 @@ def make_record(run: Run, *, commit: str) -> dict[str, Any]:
     (config,), _ = split_arguments(command)
     measured = [row for row in run.rows if row.get("episode_return_mean") is not None]
     chosen = np.unique(np.linspace(0, len(measured) - 1, _MAX_POINTS).round().astype(int))
-    columns = ("env_steps", "wall_time_s", "episode_return_mean")
     names = ("env_steps", "updates", "wall_time_s", "steps_per_second", "episodes")
     names += ("best_episode_return_mean", "final_episode_return_mean", "status")
     return {
@@ -99,30 +113,31 @@ def make_record(run: Run, *, commit: str) -> dict[str, Any]:
         "platform": run.process["platform"],
         "config": {**run.config, "run_dir": None},  # a path of one machine
         "summary": {name: run.summary[name] for name in names},
-        "curve": [[round(measured[i][name], 2) for name in columns] for i in chosen],
+        "curve": [[round(measured[i][name], 2) for name in _COLUMNS] for i in chosen],
     }
 
 
-def write_page(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, str]:
-    """Return the text of the page and of its pictures, by path."""
+def make_page(folder: pathlib.Path = FOLDER) -> str:
+    """Return the text of the page."""
     groups = read_records(folder)
-    tasks = _curves_by_task(groups)
-    files = {
-        folder / "results" / f"{_file_name(task)}.svg": draw(task, curves)
-        for task, curves in tasks.items()
-    }
     rows = "".join(_table_row(name, records) for name, records in groups.items())
+    dirty = [
+        f"`{name}`"
+        for name, records in groups.items()
+        if any(record["commit"].endswith("-dirty") for record in records)
+    ]
     curves = _CURVES + "".join(
-        f"\n![Returns in {task} over env steps and wall time](results/{_file_name(task)}.svg)\n"
-        for task in tasks
+        f"\n![Returns in {task} over env steps and wall time](results/{_file_name(task)})\n"
+        for task in _tasks(groups)
     )
     commands = "".join(
         f"python -m sebulba.train {shlex.join(map(_shipped, records[0]['arguments']))}\n"
         for records in groups.values()
     )
-    page = (
+    return (
         _HEADER
         + rows
+        + (_UNCOMMITTED.format(", ".join(dirty)) if dirty else "")
         + _peers(folder, groups)
         + curves
         + _COMMANDS
@@ -130,7 +145,42 @@ def write_page(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, str]:
         + "```\n\n"
         + _BY_HAND.read_text()
     )
-    return files | {folder / "results.md": page}
+
+
+def draw_curves(folder: pathlib.Path = FOLDER) -> dict[pathlib.Path, "Figure"]:
+    """Return a figure of the curves in each environment, by its path."""
+    groups = read_records(folder)
+    panels = [PANELS["returns"], PANELS["returns_over_time"]]
+    return {
+        folder / "results" / _file_name(task): draw(
+            [_group(name, groups[name]) for name in names], panels
+        )
+        for task, names in _tasks(groups).items()
+    }
+
+
+def _group(name: str, records: list[dict[str, Any]]) -> Group:
+    """Return the runs of a row of the table, which all take the wall time of the fastest."""
+    curves = [np.array(record["curve"], np.float64) for record in records]  # [points, 3] each
+    steps, seconds, _ = min(curves, key=lambda curve: curve[-1, 1] / curve[-1, 0]).T
+    for curve in curves:
+        beyond = np.maximum(curve[:, 0] - steps[-1], 0.0) * seconds[-1] / steps[-1]
+        curve[:, 1] = np.interp(curve[:, 0], steps, seconds) + beyond
+    config = records[0]["config"]
+    return Group(
+        algorithm=name,
+        environment=f"{config['env.suite']} {config['env.id']}",
+        runs=tuple(
+            Run(
+                path=pathlib.Path(name),
+                config=record["config"],
+                rows=[dict(zip(_COLUMNS, point, strict=True)) for point in curve.tolist()],
+                summary=record["summary"],
+                process={},
+            )
+            for record, curve in zip(records, curves, strict=True)
+        ),
+    )
 
 
 def read_records(folder: pathlib.Path = FOLDER) -> dict[str, list[dict[str, Any]]]:
@@ -141,17 +191,16 @@ def read_records(folder: pathlib.Path = FOLDER) -> dict[str, list[dict[str, Any]
     return {name: sorted(each, key=lambda x: x["seed"]) for name, each in sorted(groups.items())}
 
 
-def _curves_by_task(groups: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Curves]]:
-    """Return the curves of all configs for the same environment, by its ID."""
-    tasks: dict[str, dict[str, Curves]] = {}
+def _tasks(groups: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
+    """Return the names of all rows of the same environment, by its ID."""
+    tasks: dict[str, list[str]] = {}
     for name, records in groups.items():
-        curves = [each["curve"] for each in records]
-        tasks.setdefault(records[0]["config"]["env.id"], {})[name] = curves
+        tasks.setdefault(records[0]["config"]["env.id"], []).append(name)
     return tasks
 
 
 def _file_name(task: str) -> str:
-    return task.lower().replace("/", "-")
+    return task.lower().replace("/", "-") + ".svg"
 
 
 def _table_row(name: str, records: list[dict[str, Any]]) -> str:
@@ -160,13 +209,16 @@ def _table_row(name: str, records: list[dict[str, Any]]) -> str:
     best = [each["best_episode_return_mean"] for each in summaries]
     steps = [each["env_steps"] for each in summaries]
     config = records[0]["config"]
-    low, high = bootstrap_interval(np.array(final), seed=0)
+    interval = "–"
+    if len(final) >= MIN_VALUES:
+        low, high = bootstrap_interval(np.array(final), seed=0)
+        interval = f"{low:.2f}, {high:.2f}"
     cells = (
         f"`{name}`",
         f"{config['env.suite']} {config['env.id']}",
         ", ".join(str(each["seed"]) for each in records),
         f"{min(steps):,} – {max(steps):,}" if min(steps) < max(steps) else f"{steps[0]:,}",
-        f"{interquartile_mean(np.array(final)):.2f} [{low:.2f}, {high:.2f}]",
+        f"{interquartile_mean(np.array(final)):.2f} [{interval}]",
         f"{min(best):.2f} – {max(best):.2f}",
         f"{max(each['wall_time_s'] for each in summaries):,.0f} s",
         ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in records)),
@@ -214,8 +266,14 @@ def _shipped(argument: str) -> str:
     return path.stem if path.parent.name == "configs" and path.suffix == ".yaml" else argument
 
 
-def _commit() -> str:
-    command = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=7"]
+def _uncommitted() -> list[str]:
+    """Return the files of the code and the configs that the checked-out commit does not hold."""
+    changes = _git("status", "--porcelain", "--", "sebulba", "agents", "configs")
+    return [line.split(maxsplit=1)[1] for line in changes.splitlines()]
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(FOLDER.parent), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -226,10 +284,12 @@ def main() -> None:
     parser.add_argument("--name", help="of the row of the added runs; default: the config's name")
     arguments = parser.parse_args()
     written = [add(run_dir, name=arguments.name) for run_dir in arguments.add]
-    for path, text in write_page().items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        written.append(path)
+    page = FOLDER / "results.md"
+    page.write_text(make_page())
+    figures = draw_curves()
+    for path, figure in figures.items():
+        save(figure, path)
+    written += [page, *figures]
     print(*written, sep="\n")  # at the end: a reader may close the pipe after the first line
 
 

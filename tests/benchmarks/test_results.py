@@ -7,13 +7,48 @@ import numpy as np
 import pytest
 
 from benchmarks import results
+from sebulba.figures import save
+from tests.run_directories import make_run
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_the_page_and_its_pictures_are_what_the_records_give():
-    for path, text in results.write_page().items():
-        assert path.read_text() == text, f"run python -m benchmarks.results: {path.name}"
+def test_the_page_is_what_the_records_give():
+    page = ROOT / "docs" / "results.md"
+    assert page.read_text() == results.make_page(), "run python -m benchmarks.results"
+
+
+def test_the_curves_are_what_the_records_give(tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    figures = results.draw_curves()
+    assert sorted(figures) == sorted((ROOT / "docs" / "results").glob("*.svg"))
+    for path, figure in figures.items():
+        committed = path.read_text()
+        if f">Matplotlib v{matplotlib.__version__}, " not in committed:
+            pytest.skip("another version of matplotlib drew the curves, and gives other bytes")
+        save(figure, tmp_path / path.name)
+        drawn = (tmp_path / path.name).read_text()
+        assert drawn == committed, f"run python -m benchmarks.results: {path.name}"
+
+
+def test_only_the_named_row_was_trained_with_uncommitted_changes():
+    groups = results.read_records()
+    dirty = {
+        name
+        for name, records in groups.items()
+        if any(record["commit"].endswith("-dirty") for record in records)
+    }
+    assert dirty <= {"sac_walker2d"}
+    for name in dirty:
+        assert f"cannot be repeated exactly: `{name}`.\n" in results.make_page()
+
+
+def test_a_solved_config_ends_at_the_return_of_the_table():
+    pytest.importorskip("matplotlib")
+    figure = results.draw_curves()[ROOT / "docs" / "results" / "cartpole-v1.svg"]
+    for axes in figure.axes[:2]:
+        (thick,) = [line for line in axes.lines if line.get_linewidth() == 2.0]
+        assert f"{thick.get_ydata()[-1]:.2f}" == "476.61"
 
 
 @pytest.mark.parametrize("config_argument", ["configs/pqn_bandit.yaml", "pqn_bandit"])
@@ -40,21 +75,46 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(
     (run_dir / "summary.json").write_text(json.dumps(summary))
     (run_dir / "run.json").write_text(json.dumps(process))
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setattr(results, "_commit", lambda: "abc1234")
+    monkeypatch.setattr(
+        results, "_git", lambda command, *_: {"rev-parse": "abc1234"}.get(command, "")
+    )
     record = json.loads(results.add(run_dir, tmp_path).read_text())
     assert record["arguments"] == [config_argument, "--seed", "7"]
     assert record["config"]["agent.num_epochs"] == 4
     assert len(record["curve"]) == 60
     np.testing.assert_allclose(record["curve"][-1], [5000, 50.0, 1.0])
     results.add(run_dir, tmp_path, name="of_other_settings")
-    files = results.write_page(tmp_path)
-    assert "| `of_other_settings` | jax Bandit-v0 |" in files[tmp_path / "results.md"]
-    assert files == results.write_page(tmp_path)
-    page = files[tmp_path / "results.md"]
-    assert "| `pqn_bandit` | jax Bandit-v0 | 7 | 5,000 | 3.00 [3.00, 3.00] | 4.00" in page
-    assert (
-        "written by hand" in page and "<polyline" in files[tmp_path / "results" / "bandit-v0.svg"]
-    )
+    page = results.make_page(tmp_path)
+    assert "| `of_other_settings` | jax Bandit-v0 |" in page
+    assert "| `pqn_bandit` | jax Bandit-v0 | 7 | 5,000 | 3.00 [–] | 4.00" in page
+    assert "written by hand" in page
+    assert "-dirty" not in page and "no commit holds" not in page
+
+
+def test_a_run_of_uncommitted_code_is_refused(tmp_path, monkeypatch):
+    changes = {"status": "M sebulba/train.py\n?? configs/new.yaml"}
+    monkeypatch.setattr(results, "_git", lambda command, *_: changes[command])
+    with pytest.raises(SystemExit, match=r"got changes of sebulba/train\.py, configs/new\.yaml;"):
+        results.add(make_run(tmp_path / "run"), tmp_path)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "num_points", [(3, 5), (5, 3)], ids=["fastest longest", "fastest shortest"]
+)
+def test_all_seeds_of_a_row_take_the_time_of_the_fastest(num_points):
+    speeds = (18.0, 10.0)  # seconds for each 100 env steps
+    records = [
+        {
+            "curve": [[100 * i, seconds * i, 1.0] for i in range(1, num + 1)],
+            "config": {"env.suite": "jax", "env.id": "Bandit-v0"},
+            "summary": {"status": "done"},
+        }
+        for seconds, num in zip(speeds, num_points, strict=True)
+    ]
+    slow, fast = results._group("name", records).runs
+    for run, num in zip((slow, fast), num_points, strict=True):
+        np.testing.assert_allclose(run.column("wall_time_s"), 10.0 * np.arange(1, num + 1))
 
 
 @pytest.mark.parametrize("summary", [None, {"status": "interrupted", "env_steps": 1}])
