@@ -47,6 +47,13 @@ class Run:
         """The run's status, such as "done"."""
         return _NO_SUMMARY if self.summary is None else str(self.summary.get("status"))
 
+    @property
+    def is_solved(self) -> bool:
+        """Whether the run ended because it reached `run.stop_at_return`."""
+        goal = _number(self.config.get("run.stop_at_return"))
+        final = _number((self.summary or {}).get("final_episode_return_mean"))
+        return self.status == "done" and final >= goal
+
     def column(self, key: str) -> list[float]:
         """Return a number for each row; NaN: the row has none."""
         return [_number(row.get(key)) for row in self.rows]
@@ -254,17 +261,26 @@ def curve(run: Run, x: str, y: str) -> Curve:
     return xs, ys
 
 
-def extended_curves(runs: Sequence[Run], x: str, y: str) -> list[Curve]:
-    """Return the curves of runs that have points; one that has ended holds its value to the end.
+def extended_curves(
+    runs: Sequence[Run], x: str, y: str, *, end: float | None = None
+) -> list[Curve]:
+    """Return the curves of runs that have points; a run that reached its goal holds its last value.
 
-    A run that is done, say since it reached `run.stop_at_return`, keeps its policy, so what
-    describes the policy stays as it is until the longest run ends. Speed or loss end with the run.
+    Such a run keeps its policy, so what describes the policy stays as it is. Speed and losses end
+    with the run.
+
+    Args:
+        runs: the runs.
+        x: a column of their metrics.
+        y: another one.
+        end: the `x` until which a curve is extended; None: the end of the longest curve.
     """
     curves = [(run, *curve(run, x, y)) for run in runs]
-    end = max((xs[-1] for _, xs, _ in curves if len(xs)), default=0.0)
-    keeps = y.startswith(_POLICY_COLUMNS)
+    if end is None:
+        end = max((xs[-1] for _, xs, _ in curves if len(xs)), default=0.0)
+    holds = y.startswith(_POLICY_COLUMNS)
     return [
-        (np.append(xs, end), np.append(ys, ys[-1])) if keeps and run.status == "done" else (xs, ys)
+        (np.append(xs, end), np.append(ys, ys[-1])) if holds and run.is_solved else (xs, ys)
         for run, xs, ys in curves
         if len(xs)
     ]
@@ -314,50 +330,44 @@ def scores(groups: Sequence[Group], *, x: str, y: str) -> dict[str, Any]:
     """Return final values and curves in the shapes that the library `rliable` takes.
 
     Returns:
-        A dict to write as JSON. `tasks`: the environments. `x`: `[N]` values that all runs cover.
-        `scores`: the last values, `[runs, tasks]` by algorithm. `curves`: the values at `x`,
-        `[runs, tasks, N]` by algorithm.
+        A dict to write as JSON. `tasks`: the environments. `x`: `[N]` values that all runs cover,
+        where those that reached their goal cover all that follows. `scores`: the last values,
+        `[runs, tasks]` by algorithm. `curves`: the values at `x`, `[runs, tasks, N]` by algorithm.
 
     Raises:
         ConfigError: an algorithm does not have as many runs with values in every environment, or
             the runs have no `x` in common.
     """
+    algorithms = list(dict.fromkeys(group.algorithm for group in groups))
     tasks = list(dict.fromkeys(group.environment for group in groups))
-    by_algorithm: dict[str, dict[str, list[Curve]]] = {}
-    for group in groups:
-        curves = extended_curves(group.runs, x, y)
-        by_algorithm.setdefault(group.algorithm, {})[group.environment] = curves
-    for algorithm, curves_by_task in by_algorithm.items():
-        counts = [len(curves_by_task.get(task, ())) for task in tasks]
+    measured = [curve(run, x, y)[0] for group in groups for run in group.runs]
+    end = max((xs[-1] for xs in measured if len(xs)), default=0.0)
+    cells = {
+        (group.algorithm, group.environment): extended_curves(group.runs, x, y, end=end)
+        for group in groups
+    }
+    for algorithm in algorithms:
+        counts = [len(cells.get((algorithm, task), ())) for task in tasks]
         if min(counts) == 0 or min(counts) != max(counts):
             got = ", ".join(f"{n} in {task}" for n, task in zip(counts, tasks, strict=True))
             raise ConfigError(
                 f"{algorithm}: expected as many runs with {y} in each environment, got {got}"
             )
-    everything = [
-        each
-        for curves_by_task in by_algorithm.values()
-        for task in tasks
-        for each in curves_by_task[task]
-    ]
-    first, last = max(xs[0] for xs, _ in everything), min(xs[-1] for xs, _ in everything)
+    first = max(xs[0] for cell in cells.values() for xs, _ in cell)
+    last = min(xs[-1] for cell in cells.values() for xs, _ in cell)
     if first > last:
         raise ConfigError(f"expected runs that have {x} in common; set another x-axis")
     points = np.linspace(first, last, _MAX_POINTS)
-    matrices = {
-        algorithm: np.stack([_interpolate(curves_by_task[task], points) for task in tasks], axis=1)
-        for algorithm, curves_by_task in by_algorithm.items()
-    }
+    finals, curves = {}, {}
+    for algorithm in algorithms:
+        row = [cells[algorithm, task] for task in tasks]
+        finals[algorithm] = np.stack([[ys[-1] for _, ys in cell] for cell in row], axis=1)
+        curves[algorithm] = np.stack([_interpolate(cell, points) for cell in row], axis=1)
     return {
         "tasks": tasks,
         "x": points.tolist(),
-        "scores": {
-            algorithm: np.transpose(
-                [[ys[-1] for _, ys in curves_by_task[task]] for task in tasks]
-            ).tolist()
-            for algorithm, curves_by_task in by_algorithm.items()
-        },
-        "curves": {algorithm: matrix.tolist() for algorithm, matrix in matrices.items()},
+        "scores": {algorithm: values.tolist() for algorithm, values in finals.items()},
+        "curves": {algorithm: values.tolist() for algorithm, values in curves.items()},
     }
 
 

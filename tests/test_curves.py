@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from sebulba.config import ActorConfig, LearnerConfig
+from sebulba.config import ActorConfig, LearnerConfig, RunConfig
 from sebulba.curves import (
     band,
     check_columns,
@@ -256,25 +256,45 @@ def test_curve_over_a_column_that_falls_is_an_error(tmp_path):
         curve(run, "episode_return_mean", "env_steps")
 
 
-def make_unequal_runs(tmp_path, *, status="done"):
-    short = make_run(tmp_path / "short", seed=1, returns=(0.0, 9.0), status=status)
-    empty = make_run(tmp_path / "empty", seed=2, returns=(), status=None)
-    return read_runs([short, make_run(tmp_path / "long", seed=3), empty])
+def make_unequal_runs(tmp_path, *, status="done", goal=4.0):
+    run = RunConfig(stop_at_return=goal)
+    short = make_run(tmp_path / "short", seed=1, returns=(0.0, 4.0), status=status, run=run)
+    empty = make_run(tmp_path / "empty", seed=2, returns=(), status=None, run=run)
+    long = make_run(tmp_path / "long", seed=3, returns=(0.0, 1.0, 2.0), run=run)
+    return read_runs([short, long, empty])
 
 
-def test_a_run_that_is_done_keeps_its_return_until_the_longest_run_ends(tmp_path):
+def test_a_run_that_reached_its_goal_keeps_its_return_until_the_longest_run_ends(tmp_path):
     curves = extended_curves(make_unequal_runs(tmp_path), "env_steps", "episode_return_mean")
-    assert [(xs[-1], ys[-1]) for xs, ys in curves] == [(400, 9), (400, 4)]
-    np.testing.assert_allclose(band(curves).line[-1], 6.5)
+    assert [(xs[-1], ys[-1]) for xs, ys in curves] == [(300, 4), (300, 2)]
+    np.testing.assert_allclose(band(curves).line[-1], 3)
 
 
 @pytest.mark.parametrize(
-    ("status", "column"),
-    [(None, "episode_return_mean"), ("failed", "episode_return_mean"), ("done", "policy_lag_mean")],
+    ("column", "changes"),
+    [
+        ("episode_return_mean", {"status": None}),
+        ("episode_return_mean", {"status": "failed"}),
+        ("episode_return_mean", {"goal": 5.0}),
+        ("episode_return_mean", {"goal": None}),
+        ("policy_lag_mean", {}),
+    ],
 )
-def test_other_runs_and_columns_are_not_extended(tmp_path, status, column):
-    short, long = extended_curves(make_unequal_runs(tmp_path, status=status), "env_steps", column)
-    assert (short[0][-1], long[0][-1]) == (200, 400)
+def test_other_runs_and_columns_are_not_extended(tmp_path, column, changes):
+    short, long = extended_curves(make_unequal_runs(tmp_path, **changes), "env_steps", column)
+    assert (short[0][-1], long[0][-1]) == (200, 300)
+
+
+def test_scores_hold_the_returns_of_runs_that_reached_their_goal(tmp_path):
+    goal = RunConfig(stop_at_return=4.0)
+    groups = groups_of(
+        tmp_path,
+        {"returns": (0.0, 4.0), "run": goal},
+        {"returns": (0.0, 0.0, 4.0), "run": goal, "agent": PPOConfig()},
+    )
+    exported = scores(groups, x="env_steps", y="episode_return_mean")
+    assert (exported["x"][0], exported["x"][-1]) == (100, 300)
+    assert [exported["curves"][name][0][0][-1] for name in ("impala", "ppo")] == [4, 4]
 
 
 def test_a_column_that_no_run_has_is_an_error_with_the_nearest(tmp_path):
