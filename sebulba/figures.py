@@ -54,8 +54,8 @@ ACTIVITY_COLOURS = {
     "inference": "#303030",
     "update": "#D55E00",
     "transfer": "#E69F00",
-    "publish": "#F0E442",
-    "metrics": "#009E73",
+    "publish": "#009E73",
+    "metrics": "#F0E442",
     "checkpoint": "#CC79A7",
     "wait for networks": "#606060",
     "wait for queue": "#BFBFBF",
@@ -190,8 +190,11 @@ def _draw_curves(
 ) -> None:
     """Draw a line and its band for each group, and the seeds where they do not hide the lines."""
     x, y = columns
-    measured = [[curve(run, x, y) for run in group.runs] for group in groups]
-    end = max((xs[-1] for curves in measured for xs, _ in curves if len(xs)), default=0.0)
+    measured = [
+        [(xs, ys) for run in group.runs for xs, ys in [curve(run, x, y)] if len(xs)]
+        for group in groups
+    ]
+    end = max((xs[-1] for curves in measured for xs, _ in curves), default=0.0)
     unit, scale = "", 1.0
     if x == "wall_time_s":
         units = (each for each in _TIME_UNITS if end >= _MIN_UNITS_SHOWN * each[1])
@@ -219,7 +222,7 @@ def _draw_curves(
     axes.set_xlabel(_AXIS_LABELS.get(x, x) + (f" [{unit}]" if unit else ""))
     axes.set_ylabel(_AXIS_LABELS.get(y, y))
     axes.spines[["top", "right"]].set_visible(False)
-    if not any(len(xs) for curves in measured for xs, _ in curves):
+    if not any(measured):
         _say_no_data(axes)
         return
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -227,8 +230,9 @@ def _draw_curves(
     if y == "steps_per_second":
         axes.set_ylim(bottom=0)
     axes.locator_params(axis="x", nbins=6)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: format_count(value))
+    largest_x, largest_y = (max(map(abs, limits)) for limits in (axes.get_xlim(), axes.get_ylim()))
+    axes.xaxis.set_major_formatter(lambda value, _: format_count(value, largest_x))
+    axes.yaxis.set_major_formatter(lambda value, _: format_count(value, largest_y))
 
 
 def _say_no_data(axes: "Axes") -> None:
@@ -267,11 +271,11 @@ def _legend_handles(
     return handles + goals[:1]
 
 
-def format_count(value: float) -> str:
-    """Return a tick's label: 150k, 2.5M, 0.02."""
-    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= scale:
-            return f"{value / (1e3 if suffix == 'k' else scale):g}{suffix}"
+def format_count(value: float, largest: float) -> str:
+    """Return a tick's label, such as 150k, 2.5M or 0.02, with the unit of the largest value."""
+    for start, scale, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if largest >= start and value:
+            return f"{round(value / scale, 6):g}{suffix}"
     return f"{round(value, 6):g}"
 
 

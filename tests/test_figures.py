@@ -60,6 +60,14 @@ def test_two_seeds_have_no_band(tmp_path):
     assert legend_of(figure) == ["impala (2 seeds)", "interquartile mean over seeds", "one seed"]
 
 
+def test_a_seed_without_data_has_no_line(tmp_path):
+    empty = make_run(tmp_path / "empty", seed=9, returns=(), status=None)
+    figure = draw_runs(*make_seeds(tmp_path, 1.0), empty, panels=RETURNS)
+    (panel,) = figure.axes
+    assert [len(line.get_xdata()) for line in panel.lines] == [2]
+    assert legend_of(figure) == ["impala (2 seeds)"]
+
+
 def test_seeds_are_not_drawn_where_several_algorithms_have_bands(tmp_path):
     figure = draw_runs(
         *make_seeds(tmp_path / "impala", 1.0, 2.0, 6.0),
@@ -243,15 +251,17 @@ def test_lines_differ_from_the_background(vision):
 
 
 @pytest.mark.parametrize(
-    ("value", "label"),
+    ("value", "largest", "label"),
     [
-        (0, "0"),
-        (500, "500"),
-        (15_000, "15k"),
-        (2_500_000, "2.5M"),
-        (0.1 + 0.2, "0.3"),
-        (-2e4, "-20k"),
+        (0, 1e6, "0"),
+        (500, 600, "500"),
+        (500, 15_000, "0.5k"),
+        (15_000, 15_000, "15k"),
+        (200_000, 1_000_000, "0.2M"),
+        (2_500_000, 3_000_000, "2.5M"),
+        (0.1 + 0.2, 0.4, "0.3"),
+        (-2e4, 2e4, "-20k"),
     ],
 )
-def test_format_count_is_short(value, label):
-    assert format_count(value) == label
+def test_format_count_is_short_and_has_the_unit_of_the_axis(value, largest, label):
+    assert format_count(value, largest) == label

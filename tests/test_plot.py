@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from sebulba.figures import PANELS
 from tests.run_directories import make_run
 
 
@@ -102,6 +103,12 @@ def test_a_wrong_flag_exits_2(tmp_path, monkeypatch, capsys, flags, message):
     pytest.importorskip("matplotlib")
     path = make_run(tmp_path / "run")
     assert message in plot_error(path, *flags, monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_help_names_every_panel(monkeypatch, capsys):
+    assert call("sebulba.plot", "--help", monkeypatch=monkeypatch) == 0
+    words = capsys.readouterr().out.replace(",", " ").replace(";", " ").split()
+    assert set(PANELS) <= set(words)
 
 
 def test_json_holds_the_scores_of_seeds(tmp_path, monkeypatch, capsys):
