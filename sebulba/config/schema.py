@@ -4,7 +4,12 @@ The docstring of a field is its line in `--help` and in the configuration refere
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from sebulba.ranges import Count, Natural, NonNegative, Range, Real
+
+Seconds = Annotated[float, Range(1)]
+Seed = Annotated[int, Range(0, 2**31 - 1)]  # EnvPool's seeds are int32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,10 +35,10 @@ class DevicesConfig:
     `devices: auto` or `--devices auto` sets both to null.
     """
 
-    actor: tuple[int, ...] | Literal["cpu"] | None = None
+    actor: tuple[Natural, ...] | Literal["cpu"] | None = None
     """Actor devices; null: the first device; cpu: the host's processor beside an accelerator, on
     which all devices learn. Then no env step waits for a transfer."""
-    learner: tuple[int, ...] | None = None
+    learner: tuple[Natural, ...] | None = None
     """Learner devices; null: every device except the first, or the only device."""
 
 
@@ -41,11 +46,11 @@ class DevicesConfig:
 class ActorConfig:
     """The actor threads."""
 
-    threads_per_device: int = 2
+    threads_per_device: Count = 2
     """Actor threads per actor device, each with its own environments."""
-    num_envs: int = 16
+    num_envs: Count = 16
     """Environments per actor thread."""
-    trajectory_length: int = 20
+    trajectory_length: Count = 20
     """Env steps per environment in one act cycle."""
     rollout: Literal["steps", "episodes"] = "steps"
     """steps: trajectories of a fixed length; episodes: one complete episode per environment,
@@ -55,9 +60,9 @@ class ActorConfig:
     auto: fused if the environment supports it."""
     on_env_error: Literal["fail", "restart"] = "fail"
     """What to do when an environment fails: end the run, or recreate the actor's environments."""
-    max_env_restarts: int = 3
+    max_env_restarts: Count = 3
     """With on_env_error restart: maximum number of restarts per actor and run."""
-    env_timeout_s: float | None = 60.0
+    env_timeout_s: Seconds | None = 60.0
     """Timeout per env step or fused act cycle, in seconds; the latter may also wait for an update;
     null: no limit."""
 
@@ -66,12 +71,12 @@ class ActorConfig:
 class LearnerConfig:
     """The learner thread."""
 
-    trajectories_per_cycle: int = 1
+    trajectories_per_cycle: Count = 1
     """Trajectories per learner cycle."""
-    policy_lag: int | None = None
+    policy_lag: Natural | None = None
     """Age of the acting networks, in learner cycles, exact and repeatable; 0: lock-step; 1: acting
     and learning overlap; null: the newest networks, free-running."""
-    queue_slots_per_actor: int | None = None
+    queue_slots_per_actor: Count | None = None
     """Capacity of the trajectory deque, in trajectories per actor thread; null: as many as
     policy_lag needs."""
     mapping: Literal["shard_map", "pmap"] = "shard_map"
@@ -84,9 +89,9 @@ class LearnerConfig:
     each; auto: update_by_update only for convolutions on a CPU, which are slow inside a loop."""
     on_non_finite: Literal["stop", "skip"] = "stop"
     """What to do after an update with a non-finite loss or gradient, which is always discarded."""
-    max_non_finite_updates: int = 10
+    max_non_finite_updates: Count = 10
     """With on_non_finite skip: end the run after this many consecutive non-finite updates."""
-    update_timeout_s: float | None = 600.0
+    update_timeout_s: Seconds | None = 600.0
     """Timeout for the updates of a learner cycle, other hosts included, and for each inference and
     transfer of an actor, which may wait for them, in seconds; null: no limit."""
     allow_uncorrected_lag: bool = False
@@ -102,35 +107,29 @@ class LearnerConfig:
 class ProfileConfig:
     """The learner cycles that a profiler trace covers."""
 
-    from_cycle: int = 10
+    from_cycle: Natural = 10
     """First learner cycle of the trace, from 0; the first ones compile."""
-    cycles: int = 3
+    cycles: Count = 3
     """Number of learner cycles."""
-
-    def __post_init__(self):
-        if self.from_cycle < 0:
-            raise ValueError(f"from_cycle: expected at least 0, got {self.from_cycle}")
-        if self.cycles < 1:
-            raise ValueError(f"cycles: expected at least 1, got {self.cycles}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Length, mode and outputs of the run."""
 
-    total_env_steps: int = 500_000
+    total_env_steps: Count = 500_000
     """Number of env steps to learn from; the run ends after the learner cycle that reaches it."""
     mode: Literal["threads", "serial", "anakin", "auto"] = "threads"
     """threads: actors and learner run concurrently; serial: they take turns in one thread,
     without any timeout, for a debugger; anakin: they are one jitted program, for JAX environments
     in lock-step; auto: anakin where it is possible and does not slow down, else threads."""
-    compile_timeout_s: float | None = 1800.0
+    compile_timeout_s: Seconds | None = 1800.0
     """Timeout for the first call of each program, which compiles it, in seconds; null: no limit."""
-    stop_at_return: float | None = None
+    stop_at_return: Real | None = None
     """Mean return over return_window episodes at which the run ends early; null: never."""
-    return_window: int = 100
+    return_window: Count = 100
     """Number of recent episodes averaged for the mean return."""
-    log_interval_env_steps: int = 10_000
+    log_interval_env_steps: Count = 10_000
     """Interval between rows of metrics, in env steps."""
     episode_reducers: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Custom per-episode metrics, {name: module:Name}; see sebulba.acting.episode_reducers."""
@@ -148,11 +147,11 @@ class RunConfig:
 class CheckpointConfig:
     """Checkpoints, from which a run can be resumed."""
 
-    interval_s: float | None = 300.0
+    interval_s: NonNegative | None = 300.0
     """Interval between checkpoints, in seconds; null: only one, at the end of the run."""
-    keep: int = 3
+    keep: Count = 3
     """Number of recent checkpoints to keep, plus the one with the best mean return."""
-    exact_reset_cycles: int | None = None
+    exact_reset_cycles: Count | None = None
     """Recreate environments every N act cycles and save checkpoints only then, for an exact resume;
     null: never."""
 
@@ -161,14 +160,14 @@ class CheckpointConfig:
 class EvaluationConfig:
     """Evaluation of the policy, during training and by `sebulba.evaluate`."""
 
-    interval_env_steps: int | None = None
+    interval_env_steps: Count | None = None
     """Interval between evaluations during training, in env steps; one more runs at the end; null:
     none."""
-    episodes: int = 20
+    episodes: Count = 20
     """Episodes per evaluation, divided evenly over its environments."""
-    parallel_envs: int = 8
+    parallel_envs: Count = 8
     """Environments per evaluation, stepped together."""
-    max_episode_steps: int = 30_000
+    max_episode_steps: Count = 30_000
     """Step budget per episode, pooled per environment; guarantees that an evaluation ends."""
     greedy: bool = True
     """true: act by the mode of the policy; false: sample actions, as in training."""
@@ -189,15 +188,15 @@ class DistributedConfig:
     manual if coordinator is set, else off."""
     coordinator: str | None = None
     """Address of process 0, host:port; manual only."""
-    num_processes: int | None = None
+    num_processes: Count | None = None
     """Number of processes of the run; manual only."""
-    process_id: int | None = None
+    process_id: Natural | None = None
     """Number of this process, from 0; manual only."""
-    local_devices: tuple[int, ...] | None = None
+    local_devices: tuple[Natural, ...] | None = None
     """GPUs of this process, as positions among the visible ones; null: every visible GPU."""
-    join_timeout_s: float = 60.0
+    join_timeout_s: Seconds = 60.0
     """Timeout for all processes to join at the start, in seconds."""
-    heartbeat_timeout_s: int = 30
+    heartbeat_timeout_s: Count = 30
     """Heartbeat timeout, in seconds, after which a silent process counts as dead."""
 
     @property
@@ -221,7 +220,7 @@ class Config:
     evaluation: EvaluationConfig = EvaluationConfig()
     distributed: DistributedConfig = DistributedConfig()
     agent: Any = None
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the networks, actors and environments."""
     run_dir: str | None = None
     """Directory of the results; null: runs/<agent>-<environment>-<date and time>."""
