@@ -4,13 +4,15 @@ import dataclasses
 import sys
 import types
 import typing
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
 from sebulba.config import yaml_dialect
 from sebulba.errors import ConfigError, did_you_mean
+from sebulba.ranges import Range
 from sebulba.toolkit.references import Reference
+from sebulba.toolkit.schedules import Schedule
 
 
 def coerce(value: Any, annotation: Any) -> Any:
@@ -18,6 +20,7 @@ def coerce(value: Any, annotation: Any) -> Any:
 
     An integral float (1e6) fits int, an int fits float, a list fits a tuple and a mapping fits a
     dataclass. A bool is no number, null fits `X | None` only, and no number is infinite or NaN.
+    Ranges are not checked; see `check_range`.
 
     Raises:
         ConfigError: `expected …, got …`.
@@ -33,7 +36,7 @@ def coerce(value: Any, annotation: Any) -> Any:
 
 def _construct(value: dict[str, Any], cls: Any) -> Any:
     """Return the dataclass whose fields a mapping sets."""
-    annotations = typing.get_type_hints(cls)
+    annotations = typing.get_type_hints(cls, include_extras=True)
     fields = {}
     for name, each in value.items():
         if name not in annotations:
@@ -69,17 +72,60 @@ def coerce_text(text: str, annotation: Any) -> Any:
     return coerce(value, annotation)
 
 
+def check_range(value: Any, annotation: Any) -> None:
+    """Check that every number of a value is in the range that its type declares.
+
+    Raises:
+        ConfigError: `expected …, got …`, after the field's name inside of a nested dataclass.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, Schedule):
+        for name, declared in typing.get_type_hints(type(value), include_extras=True).items():
+            try:
+                check_range(getattr(value, name), declared)
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error}") from None
+    elif not _is_in_range(value, annotation):
+        raise ConfigError(f"expected {describe_type(annotation)}, got {yaml_dialect.shown(value)}")
+
+
+def _is_in_range(value: Any, annotation: Any) -> bool:
+    declared, limits = _split(annotation)
+    if isinstance(value, Schedule):
+        return all(number in limits for number in value.numbers)
+    if isinstance(value, int | float) and value not in limits:
+        return False
+    if isinstance(value, tuple) and typing.get_origin(declared) is tuple:
+        return all(_is_in_range(each, typing.get_args(declared)[0]) for each in value)
+    # A value that is no number is in the range of numbers, so all alternatives have to agree.
+    alternatives = _alternatives(declared)
+    return len(alternatives) == 1 or all(_is_in_range(value, each) for each in alternatives)
+
+
 def describe_type(annotation: Any) -> str:
-    """Return a type in the notation of configs: `int | null`, `[int, ...]`, `auto | fused`."""
-    return " | ".join(_describe_alternative(each) for each in _alternatives(annotation))
+    """Return a type in the notation of configs: `int ≥ 1 | null`, `[int, ...]`, `auto | fused`."""
+    _, limits = _split(annotation)
+    return " | ".join(_describe_alternative(each, limits) for each in _alternatives(annotation))
+
+
+def _split(annotation: Any) -> tuple[Any, Range]:
+    """Return a type without its range, and the range."""
+    if typing.get_origin(annotation) is not Annotated:
+        return annotation, Range()
+    declared, *metadata = typing.get_args(annotation)
+    return declared, next((each for each in metadata if isinstance(each, Range)), Range())
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    return typing.get_args(annotation) if is_union else (annotation,)
+    declared, _ = _split(annotation)
+    is_union = typing.get_origin(declared) in (types.UnionType, typing.Union)
+    return typing.get_args(declared) if is_union else (declared,)
 
 
-def _describe_alternative(annotation: Any) -> str:
+def _describe_alternative(annotation: Any, limits: Range) -> str:
+    if typing.get_origin(annotation) is Annotated:
+        return describe_type(annotation)
+    if annotation in (int, float):
+        return f"{annotation.__name__} {limits}".strip()
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return " | ".join(yaml_dialect.inline(choice) for choice in arguments)
@@ -94,6 +140,7 @@ def _describe_alternative(annotation: Any) -> str:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
+    annotation, _ = _split(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     # Python's bool is an int; a config's is not: `seed: true` is a mistake.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -123,6 +170,7 @@ def _fits(value: Any, annotation: Any) -> bool:
 
 
 def _convert(value: Any, annotation: Any) -> Any:
+    annotation, _ = _split(annotation)
     if typing.get_origin(annotation) is tuple:
         return tuple(_convert(item, typing.get_args(annotation)[0]) for item in value)
     if annotation in (int, float):

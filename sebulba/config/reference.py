@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sebulba.config.agents import agent_config_class
-from sebulba.config.file import SECTIONS
 from sebulba.config.flags import describe_keys
-from sebulba.config.schema import Config
+from sebulba.config.schema import SECTIONS, Config
 from sebulba_agents import AGENTS
 
 _INTRODUCTION = """\

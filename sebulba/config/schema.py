@@ -4,6 +4,7 @@ The docstring of a field is its line in `--help` and in the configuration refere
 """
 
 import dataclasses
+import typing
 from typing import Annotated, Any, Literal
 
 from sebulba.ranges import Count, Natural, NonNegative, Range, Real
@@ -233,3 +234,28 @@ class Config:
     resume: str | None = None
     """Checkpoint in run_dir to resume from: latest, best, or the number of its learner cycle; null:
     start a new run."""
+
+
+SECTIONS = tuple(
+    name
+    for name, declared in typing.get_type_hints(Config).items()
+    if dataclasses.is_dataclass(declared) or name == "agent"
+)
+"""The keys of a config that contain further keys."""
+
+
+def sections(agent_class: type) -> dict[str, type]:
+    """Return the dataclass of each section; that of `agent` is `agent_class`."""
+    declared = typing.get_type_hints(Config) | {"agent": agent_class}
+    return {name: declared[name] for name in SECTIONS}
+
+
+def key_types(agent_class: type) -> dict[str, Any]:
+    """Return the declared type of every dotted key, with its range."""
+    declared = {
+        f"{section}.{name}": annotation
+        for section, cls in sections(agent_class).items()
+        for name, annotation in typing.get_type_hints(cls, include_extras=True).items()
+    }
+    top_level = typing.get_type_hints(Config, include_extras=True).items()
+    return declared | {name: annotation for name, annotation in top_level if name not in SECTIONS}

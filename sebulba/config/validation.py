@@ -4,38 +4,9 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from sebulba.config import Config
+from sebulba.config.coercion import check_range
+from sebulba.config.schema import Config, key_types
 from sebulba.errors import ConfigError
-
-_MINIMUM = {
-    "actor.threads_per_device": 1,
-    "actor.num_envs": 1,
-    "actor.trajectory_length": 1,
-    "actor.max_env_restarts": 1,
-    "actor.env_timeout_s": 1,
-    "learner.trajectories_per_cycle": 1,
-    "learner.policy_lag": 0,
-    "learner.queue_slots_per_actor": 1,
-    "learner.max_non_finite_updates": 1,
-    "learner.update_timeout_s": 1,
-    "run.total_env_steps": 1,
-    "run.compile_timeout_s": 1,
-    "run.return_window": 1,
-    "run.log_interval_env_steps": 1,
-    "checkpoint.interval_s": 0,
-    "checkpoint.keep": 1,
-    "checkpoint.exact_reset_cycles": 1,
-    "evaluation.interval_env_steps": 1,
-    "evaluation.episodes": 1,
-    "evaluation.parallel_envs": 1,
-    "evaluation.max_episode_steps": 1,
-    "distributed.num_processes": 1,
-    "distributed.process_id": 0,
-    "distributed.join_timeout_s": 1,
-    "distributed.heartbeat_timeout_s": 1,
-    "seed": 0,
-}
-_MAX_SEED = 2**31 - 1  # EnvPool's seeds are int32.
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -55,12 +26,15 @@ def validate(config: Config) -> None:
 
 def problems(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the key and the error message of every wrong value."""
-    for key, minimum in _MINIMUM.items():
-        value = value_of(config, key)
-        if value is not None and value < minimum:
-            yield key, f"expected at least {minimum}, got {value}"
-    if config.seed > _MAX_SEED:
-        yield "seed", f"expected at most {_MAX_SEED}, got {config.seed}"
+    try:
+        declared = key_types(type(config.agent))
+    except NameError:  # The class of an agent's object may name types for type checkers only.
+        declared = key_types(type(None))
+    for key, annotation in declared.items():
+        try:
+            check_range(value_of(config, key), annotation)
+        except ConfigError as error:
+            yield key, str(error)
     for key in ("env.suite", "env.id", "run_dir", "init_from"):
         if value_of(config, key) == "":
             yield key, "expected a name, got an empty string"
@@ -112,8 +86,6 @@ def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
             continue
         if not devices:
             yield key, "expected at least one device, got []. Set null to choose automatically"
-        if any(device < 0 for device in devices):
-            yield key, f"expected positions from 0, got {list(devices)}"
         if len(set(devices)) < len(devices):
             yield key, f"expected each device once, got {list(devices)}"
     num_envs, num_learners = config.actor.num_envs, len(config.devices.learner or (0,))

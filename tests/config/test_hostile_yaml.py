@@ -26,8 +26,8 @@ BOMB = "\n".join(
         ("seed:\n" + "- " * 3000, "2: expected at most 32 levels"),
         ("seed: " + "{? " * 3000, "1: expected at most 32 levels"),
         (f"seed: {'9' * 10_000}\n", "1: expected at most 100 digits, got 10000"),
-        (f"seed: {'9' * 99}\n", f"1: seed: expected int, got {'9' * 99}"),
-        ("run: {total_env_steps: 1e300}\n", "1: run.total_env_steps: expected int, got 1"),
+        (f"seed: {'9' * 99}\n", f"1: seed: expected int in [0, 2147483647], got {'9' * 99}"),
+        ("run: {total_env_steps: 1e300}\n", "1: run.total_env_steps: expected int ≥ 1, got 1"),
         ('run_dir: "a\\0b"\n', "1: expected no NUL"),
         ('"a\\0b": 1\n', "1: expected no NUL"),
         ('run_dir: "\\uD800"\n', "1: expected no NUL and no surrogates"),
@@ -35,7 +35,10 @@ BOMB = "\n".join(
         ("seed: 1\nrun_dir: a\x01\n", "2: unacceptable character #x0001"),
         (BOMB, "6: expected at most 10,000 values"),
         (f"seed: [{'1, ' * 70_000}]\n", "1: expected at most 10,000 values"),
-        ("seed: [1, [" + "1, " * 9_000 + "]]\n", "1: seed: expected int, got [1, [1, 1,"),
+        (
+            "seed: [1, [" + "1, " * 9_000 + "]]\n",
+            "1: seed: expected int in [0, 2147483647], got [1, [1, 1,",
+        ),
     ],
 )
 def test_14_a_hostile_config_is_an_error_with_file_and_line(text, message, tmp_path):
@@ -56,7 +59,7 @@ def test_14_a_config_that_does_not_end_is_not_read_to_its_end(tmp_path):
 
 @pytest.mark.parametrize("text", ["[" * 3000, "!!int abc", "&a [*a]", '"\\UFFFFFFFF"'])
 def test_14_a_hostile_flag_is_an_error(text):
-    with pytest.raises(ConfigError, match=r"^--seed: expected int, got "):
+    with pytest.raises(ConfigError, match=r"^--seed: expected int in \[0, 2147483647\], got "):
         load_config(None, [f"--seed={text}"])
 
 

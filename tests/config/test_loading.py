@@ -178,9 +178,9 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ),
         (
             "seed: 0\nactor:\n  num_envs: many\n",
-            "x.yaml:3: actor.num_envs: expected int, got many (str)",
+            "x.yaml:3: actor.num_envs: expected int ≥ 1, got many (str)",
         ),
-        ("actor:\n  num_envs: 0\n", "x.yaml:2: actor.num_envs: expected at least 1, got 0"),
+        ("actor:\n  num_envs: 0\n", "x.yaml:2: actor.num_envs: expected int ≥ 1, got 0"),
         ("seed: 1\nactor: {}\nseed: 2\n", "x.yaml:3: seed: duplicate key, first in line 1"),
         (
             "run:\n  mode: serial\n  mode: serial\n",
@@ -216,7 +216,7 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ),
         (
             "agent: {learning_rate: fast}",
-            "x.yaml:1: agent.learning_rate: expected float | {schedule: ..., ...}, got fast (str)",
+            "x.yaml:1: agent.learning_rate: expected float ≥ 0 | {schedule: ..., ...}, got fast (str)",
         ),
         (
             "learner:\n  policy_lag: 1\nagent:\n  name: a2c\n",
@@ -254,13 +254,13 @@ def test_file_errors_name_file_line_and_key(write, text, message):
         (["--actor.num-env", "3"], "--actor.num-env: unknown flag; did you mean num_envs? (known:"),
         (["--num-envs", "3"], "--num-envs: unknown flag; did you mean actor.num_envs?"),
         (["--sed", "3"], "--sed: unknown flag; did you mean seed? (known: env,"),
-        (["--actor.num-envs", "3.5"], "--actor.num-envs: expected int, got 3.5 (float)"),
+        (["--actor.num-envs", "3.5"], "--actor.num-envs: expected int ≥ 1, got 3.5 (float)"),
         (["--actor.cycle", "fusd"], "--actor.cycle: expected auto | fused | stepped, got fusd"),
         (["--env.options", "{a: "], "--env.options: expected {name: value, ...}, got '{a: ': "),
         (["--seed"], "--seed: expected a value, got none"),
         (["--seed", "--run-dir", "x"], "--seed: expected a value, got none"),
         (["--agent.name", "ipala"], "--agent.name: unknown name ipala; did you mean impala?"),
-        (["--seed", "-1"], "--seed: expected at least 0, got -1"),
+        (["--seed", "-1"], "--seed: expected int in [0, 2147483647], got -1"),
         (["seed", "3"], "seed: expected a flag, --section.field VALUE"),
     ],
 )

@@ -59,7 +59,7 @@ def test_overrides_are_values_by_dotted_key_or_section():
     ("overrides", "message"),
     [
         ({"actor.num_env": 3}, "overrides: actor.num_env: unknown key; did you mean num_envs?"),
-        ({"seed": "3"}, "overrides: seed: expected int, got '3' (str)"),
+        ({"seed": "3"}, "overrides: seed: expected int in [0, 2147483647], got '3' (str)"),
         ({"actor": 3}, "overrides: actor: expected a mapping, {name: value, ...}, got 3"),
         (
             {"agent.name": "impal"},
