@@ -6,7 +6,6 @@ A package declares its entry points in its `pyproject.toml`:
     my_agent = "my_package.agents:MyAgent"
 """
 
-import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +50,9 @@ def plugins(group: str) -> dict[str, str]:
     Raises:
         ConfigError: two packages use one name for different things.
     """
+    # Here and in `plugin_package`: `--help` of our own agents does not need it, and it takes 30 ms.
+    import importlib.metadata
+
     found: dict[str, str] = {}
     packages: dict[str, str] = {}
     for entry in importlib.metadata.entry_points(group=group):
@@ -68,6 +70,8 @@ def plugins(group: str) -> dict[str, str]:
 
 def plugin_package(group: str, name: str) -> tuple[str, str] | None:
     """Return name and version of the package that has an entry point; None if there is none."""
+    import importlib.metadata
+
     for entry in importlib.metadata.entry_points(group=group):
         if entry.name == name and entry.dist is not None:
             return entry.dist.name, entry.dist.version

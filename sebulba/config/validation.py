@@ -7,6 +7,7 @@ from typing import Any
 from sebulba.config.coercion import check_range
 from sebulba.config.schema import Config, key_types
 from sebulba.errors import ConfigError
+from sebulba.toolkit.settings import ReplayConfig
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -61,6 +62,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             " have. Set learner.policy_lag",
         )
     yield from _lag_problems(config)
+    yield from _replay_problems(config.agent)
     yield from _device_problems(config)
     yield from _distributed_problems(config)
 
@@ -77,6 +79,17 @@ def _lag_problems(config: Config) -> Iterator[tuple[str, str]]:
             f" networks, got {'null' if lag is None else lag}. Set 0, or"
             " learner.allow_uncorrected_lag true",
         )
+
+
+def _replay_problems(settings: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(settings, ReplayConfig):
+        for name in ("batch_size", "min_replay_rows"):
+            if (value := getattr(settings, name)) > settings.replay_capacity:
+                yield (
+                    f"agent.{name}",
+                    f"expected at most agent.replay_capacity, which is {settings.replay_capacity},"
+                    f" got {value}",
+                )
 
 
 def _device_problems(config: Config) -> Iterator[tuple[str, str]]:

@@ -216,7 +216,7 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ),
         (
             "agent: {learning_rate: fast}",
-            "x.yaml:1: agent.learning_rate: expected float ≥ 0 | {schedule: ..., ...}, got fast (str)",
+            "x.yaml:1: agent.learning_rate: expected float ≥ 0 | {schedule: ..., ...}, got fast",
         ),
         (
             "learner:\n  policy_lag: 1\nagent:\n  name: a2c\n",
