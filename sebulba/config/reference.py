@@ -16,8 +16,9 @@ Every key of a config, with its type, default and explanation. Set a key in the 
 flag of the same dotted name, which replaces the file's value: `--actor.num-envs 32`.
 `python -m sebulba.train CONFIG --help` prints the same list with the values of `CONFIG`.
 
-A type says the range of its numbers: `int ≥ 1`, `float > 0`, `float in [0, 1]`, or `float in [0, 1)`, in which 1
-is not. A value outside of the range is an error before anything starts.
+A type says the range of its numbers: `int ≥ 1`, `float > 0`, `float in [0, 1]`, or
+`float in [0, 1)`, which is less than 1. A value outside of the range is an error before anything
+starts.
 
 A number of type `float | {schedule: ..., ...}` can change during the run:
 `agent.learning_rate: {schedule: linear, start: 1e-3, end: 0}` falls to 0 at `run.total_env_steps`.
