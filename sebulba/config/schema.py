@@ -171,7 +171,7 @@ class EvaluationConfig:
     parallel_envs: Count = 8
     """Environments per evaluation, stepped together."""
     max_episode_steps: Count = 30_000
-    """Step budget per episode, pooled over an environment's episodes, so that an evaluation ends."""
+    """Step budget per episode, pooled over an environment's episodes; guarantees an end."""
     greedy: bool = True
     """true: take the mode of the policy. false: sample actions, as in training."""
     video: Literal["gif", "mp4"] | None = None

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from sebulba.config.coercion import check_range
+from sebulba.config.coercion import coerce
 from sebulba.config.schema import Config, key_types
 from sebulba.errors import ConfigError
 from sebulba.toolkit.settings import ReplayConfig
@@ -16,26 +16,28 @@ def value_of(config: Config, key: str) -> Any:
 
 
 def validate(config: Config) -> None:
-    """Check every value that can be checked without a device.
+    """Check every value of a config that was made in Python, as far as that needs no device.
 
     Raises:
         ConfigError: the key of the first wrong value, what was expected and what came.
     """
-    for key, message in problems(config):
-        raise ConfigError(f"{key}: {message}")
-
-
-def problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the key and the error message of every wrong value."""
     try:
         declared = key_types(type(config.agent))
     except NameError:  # The class of an agent's object may name types for type checkers only.
         declared = key_types(type(None))
     for key, annotation in declared.items():
         try:
-            check_range(value_of(config, key), annotation)
+            coerce(value_of(config, key), annotation)
         except ConfigError as error:
-            yield key, str(error)
+            raise ConfigError(f"{key}: {error}") from None
+        except TypeError:  # It may also have settings of types that no config file can have.
+            continue
+    for key, message in problems(config):
+        raise ConfigError(f"{key}: {message}")
+
+
+def problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the key and the error message of values that do not suit each other."""
     for key in ("env.suite", "env.id", "run_dir", "init_from"):
         if value_of(config, key) == "":
             yield key, "expected a name, got an empty string"

@@ -5,11 +5,12 @@ import sys
 import typing
 from typing import Annotated
 
+import numpy as np
 import pytest
 
-from sebulba.config import Config, RunConfig
+from sebulba.config import ActorConfig, Config, LearnerConfig, RunConfig
 from sebulba.config.agents import agent_config_class
-from sebulba.config.coercion import check_range, describe_type
+from sebulba.config.coercion import coerce, describe_type
 from sebulba.config.loading import ConfigError, load_config
 from sebulba.config.schema import ProfileConfig, key_types
 from sebulba.config.validation import validate
@@ -74,12 +75,12 @@ def test_every_number_has_a_range_of_which_both_sides_are_told_apart(name, key):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("agent.learning_rate: -1", "float ≥ 0 | {schedule: ..., ...}, got -1.0"),
+        ("agent.learning_rate: -1", "float ≥ 0 | {schedule: ..., ...}, got -1"),
         ("agent.num_epochs: 0", "int ≥ 1, got 0"),
         ("agent.clip: -0.2", "float ≥ 0 | {schedule: ..., ...}, got -0.2"),
-        ("agent.discount: 2", "float in [0, 1], got 2.0"),
-        ("agent.max_grad_norm: 0", "float > 0 | null, got 0.0"),
-        ("agent.rmsprop_decay: 1", "float in [0, 1), got 1.0"),
+        ("agent.discount: 2", "float in [0, 1], got 2"),
+        ("agent.max_grad_norm: 0", "float > 0 | null, got 0"),
+        ("agent.rmsprop_decay: 1", "float in [0, 1), got 1"),
         ("agent.hidden_sizes: [8, -3]", "[int ≥ 1, ...], got [8, -3]"),
         ("devices.actor: [-1]", "[int ≥ 0, ...] | cpu | null, got [-1]"),
     ],
@@ -107,7 +108,7 @@ def test_an_error_names_file_line_key_range_and_value(write, setting, message):
     ],
 )
 def test_values_in_range_are_accepted(value, annotation):
-    check_range(value, annotation)
+    coerce(value, annotation)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +134,19 @@ def test_values_in_range_are_accepted(value, annotation):
 )
 def test_values_out_of_range_are_refused(value, annotation, message):
     with pytest.raises(ConfigError) as caught:
-        check_range(value, annotation)
+        coerce(value, annotation)
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_defaults_are_in_range(name):
+    validate(Config(learner=LearnerConfig(policy_lag=0), agent=agent_config_class(name)()))
+
+
 def test_a_config_made_in_python_is_checked_too():
+    validate(Config(actor=ActorConfig(num_envs=np.int64(8)), agent=PPOConfig(discount=1)))
+    with pytest.raises(ConfigError, match=r"^actor\.num_envs: expected int ≥ 1, got '8' \(str\)"):
+        validate(Config(actor=ActorConfig(num_envs="8")))
     with pytest.raises(ConfigError, match=r"^agent\.discount: expected float in \[0, 1\], got 2"):
         validate(Config(agent=PPOConfig(discount=2.0)))
     with pytest.raises(ConfigError, match=r"^run\.profile: cycles: expected int ≥ 1, got 0"):
@@ -147,11 +156,12 @@ def test_a_config_made_in_python_is_checked_too():
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnConfig:
     name: str = ""
+    sizes: list[int] = dataclasses.field(default_factory=list)
     depth: Annotated[int, Range(1, 5)] = 2
     width: "OnlyForTypeCheckers | None" = None  # noqa: F821
 
 
-def test_an_agent_object_may_have_types_that_only_a_type_checker_knows(monkeypatch):
+def test_an_agent_object_may_have_types_that_no_config_file_can_have(monkeypatch):
     validate(Config(agent=OwnConfig(depth=9)))
     monkeypatch.setattr(sys.modules[__name__], "OnlyForTypeCheckers", int, raising=False)
     with pytest.raises(ConfigError, match=r"^agent\.depth: expected int in \[1, 5\], got 9"):
