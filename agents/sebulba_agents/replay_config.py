@@ -12,6 +12,8 @@ from sebulba.toolkit.references import Core, Network, Reference
 from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import ReplayConfig
 
+_Period = Annotated[int, Range(1, 2**31 - 1)]  # updates, which devices count in int32
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValueReplayConfig(ReplayConfig):
@@ -27,7 +29,7 @@ class ValueReplayConfig(ReplayConfig):
     """α of prioritised sampling P ∝ p^α; 0: uniform."""
     importance_exponent: ScheduledFraction = 0.4
     """β of the importance weights; Schaul et al.: a schedule that ends at 1."""
-    target_period: Count = 250
+    target_period: _Period = 250
     """Updates between copies to the target network."""
     max_grad_norm: Positive | None = 10.0
     """Maximum global norm of the gradients; null: no clipping."""
@@ -74,7 +76,7 @@ class R2D2Config(QLearningConfig):
     importance_exponent: ScheduledFraction = 0.6
     priority_mix: Fraction = 0.9
     """η of the priority η·max|δ| + (1 − η)·mean|δ|."""
-    target_period: Count = 100
+    target_period: _Period = 100
     """Updates between copies to the target network. The paper: 2500."""
     epsilon_base: Fraction = 0.4
     """Environment i of N explores with ε = epsilon_base^(1 + epsilon_exponent·i / (N − 1))."""
@@ -106,7 +108,7 @@ class DDQNConfig(QLearningConfig):
     batch_size rows. Reset rows count as collected. The paper: 8, an update every 4 agent steps."""
     priority_exponent: Fraction = 0.0
     """α of prioritised sampling P ∝ |δ|^α; 0: uniform. Schaul et al. (arXiv 1511.05952): 0.6."""
-    target_period: Count = 250
+    target_period: _Period = 250
     """Updates between copies to the target network. The paper: 7500."""
     epsilon: ScheduledFraction = _EPSILON
     """Exploration rate ε. Its schedule counts env steps taken, as each environment estimates."""
@@ -187,7 +189,7 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     """Share of a batch whose targets are computed again, by a search with newer networks."""
     reanalyse_with: Literal["newest", "target"] = "target"
     """Networks that search for new targets: the newest ones, or their delayed copy."""
-    target_period: Count = 100
+    target_period: _Period = 100
     priority_exponent: Fraction = 0.0
     """α of prioritised sampling by the error of the first value; 0: uniform. MuZero: 1."""
     importance_exponent: ScheduledFraction = 1.0
