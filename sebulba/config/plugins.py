@@ -35,8 +35,9 @@ def load_named(name: str, own: Mapping[str, str], *, group: str, key: str = "") 
     # Twice: our own names are listed first, and their values win.
     known = own if name in own else {**own, **plugins(group), **own}
     if name not in known:
+        prefix = f"{key}: " if key else ""
         raise ConfigError(
-            f"{_prefix(key)}unknown name {name}{did_you_mean(name, known)}. "
+            f"{prefix}unknown name {name}{did_you_mean(name, known)}. "
             "For code of your own, write module:Name"
         )
     return load(known[name], key=key)
@@ -76,7 +77,3 @@ def plugin_package(group: str, name: str) -> tuple[str, str] | None:
         if entry.name == name and entry.dist is not None:
             return entry.dist.name, entry.dist.version
     return None
-
-
-def _prefix(key: str) -> str:
-    return f"{key}: " if key else ""

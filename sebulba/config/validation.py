@@ -104,7 +104,7 @@ def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
         if len(set(devices)) < len(devices):
             yield key, f"expected each device once, got {list(devices)}"
     num_envs, num_learners = config.actor.num_envs, len(config.devices.learner or (0,))
-    if num_envs > 0 and num_envs % num_learners:
+    if num_envs % num_learners:
         lower = num_envs - num_envs % num_learners
         nearest = " or ".join(str(x) for x in (lower, lower + num_learners) if x)
         yield (
@@ -115,23 +115,19 @@ def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _distributed_problems(config: Config) -> Iterator[tuple[str, str]]:
-    distributed = config.distributed
-    names = ("coordinator", "num_processes", "process_id")
-    if distributed.effective_mode != "manual":
-        for name in names:
-            if (value := getattr(distributed, name)) is not None:
-                yield (
-                    f"distributed.{name}",
-                    f"only used with distributed.mode: manual, got {value!r} with"
-                    f" {distributed.effective_mode}. Set null, or the mode manual",
-                )
-        return
-    for name in names:
-        if getattr(distributed, name) is None:
+    distributed, mode = config.distributed, config.distributed.effective_mode
+    for name in ("coordinator", "num_processes", "process_id"):
+        key, value = f"distributed.{name}", getattr(distributed, name)
+        if mode == "manual" and value is None:
+            yield key, "expected a value with distributed.mode: manual, got null"
+        if mode != "manual" and value is not None:
             yield (
-                f"distributed.{name}",
-                "expected a value with distributed.mode: manual, got null",
+                key,
+                f"only used with distributed.mode: manual, got {value!r} with {mode}. Set null, or"
+                " the mode manual",
             )
+    if mode != "manual":
+        return
     host, _, port = (distributed.coordinator or "host:1").rpartition(":")
     if not host or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16):
         yield "distributed.coordinator", f"expected host:port, got {distributed.coordinator!r}"
