@@ -1,9 +1,8 @@
-"""The ranges of settings, said in their types: `discount: Fraction = 0.99`. Imports no jax.
+"""Ranges of settings, as types: `discount: Fraction = 0.99`. Imports no jax.
 
-`--help` and the configuration reference show the range, and a value outside of it is an error
-before anything starts. Annotate the settings of your own agent in the same way, by a name of this
-module or by `Annotated[float, Range(0, below=1)]`. `Annotated[Scheduled, Range(0)]` holds for a
-number and for every value of a schedule.
+`--help` and the configuration reference show the range of a setting, and a value outside of it is
+an error before anything starts. Annotate the settings of your own agent in the same way, with a
+type of this module or with `Annotated[float, Range(0, below=1)]`.
 """
 
 import dataclasses
