@@ -18,12 +18,11 @@ _REMOVED = {
     "run.replay_schedule": "a run with learner.policy_lag is repeatable without a record",
 }
 """Keys of earlier versions, and what to set instead."""
-_OTHER_NAMES = {
+OTHER_NAMES = {
     "id": "env env_id env_name gym_id task",
     "num_envs": "n_envs num_environments num_workers",
     "trajectory_length": "num_steps n_steps rollout_length unroll_length rollout_steps",
     "total_env_steps": "total_timesteps timesteps total_steps total_frames num_timesteps",
-    "policy_lag": "max_policy_lag staleness",
     "learning_rate": "lr alpha step_size",
     "discount": "gamma discount_factor",
     "lambda_": "lam gae_lambda gae_lam td_lambda vtrace_lambda trace_decay",
@@ -48,7 +47,7 @@ _OTHER_NAMES = {
     "initial_temperature": "init_temperature ent_coef_init",
 }
 """The names that other libraries have for our keys."""
-_OUR_NAMES = {other: ours for ours, others in _OTHER_NAMES.items() for other in others.split()}
+_OUR_NAMES = {other: ours for ours, others in OTHER_NAMES.items() for other in others.split()}
 
 
 def suggestion(key: str, known: Collection[str]) -> str:

@@ -7,9 +7,12 @@ import types
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, LearnerConfig
-from sebulba.config.agents import agent_factory
+from sebulba.config.agents import agent_config_class, agent_factory
 from sebulba.config.loading import load_config
+from sebulba.config.schema import key_types
+from sebulba.config.unknown_keys import OTHER_NAMES
 from sebulba.toolkit.schedules import Schedule
+from sebulba_agents import AGENTS
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import R2D2Config
 from tests.config.errors import error_of
@@ -266,6 +269,35 @@ def test_file_errors_name_file_line_and_key(write, text, message):
 )
 def test_flag_errors_name_the_flag(write, arguments, message):
     assert error_of(write(""), arguments).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"),
+    [
+        ("--agent.lr", "agent.learning_rate"),
+        ("--agent.gamma", "agent.discount"),
+        ("--agent.gae-lambda", "agent.lambda_"),
+        ("--agent.ent_coef", "agent.entropy_cost"),
+        ("--agent.update-epochs", "agent.num_epochs"),
+        ("--learner.lr", "agent.learning_rate"),
+        ("--gamma", "agent.discount"),
+        ("--lambda", "agent.lambda_"),
+        ("--learning-rate", "agent.learning_rate"),
+        ("--total-timesteps", "run.total_env_steps"),
+        ("--num-envs", "actor.num_envs"),
+        ("--n-steps", "actor.trajectory_length"),
+        ("--env", "env.id"),
+    ],
+)
+def test_a_flag_by_the_name_of_other_libraries_suggests_ours(flag, key):
+    message = error_of(None, ["--agent.name=ppo", f"{flag}=3"])
+    assert message == f"{flag.replace('_', '-')}: unknown flag; did you mean {key}?"
+
+
+def test_every_key_that_is_suggested_for_another_name_exists():
+    types = [key_types(agent_config_class(name)) for name in AGENTS]
+    names = {key.rpartition(".")[2] for keys in types for key in keys}
+    assert set(OTHER_NAMES) <= names
 
 
 def test_agent_name_selects_the_settings_of_the_section_agent(write):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from sebulba.config import DevicesConfig, DistributedConfig
 from sebulba.config.loading import ConfigError, load_config
 from sebulba.errors import did_you_mean
 from tests.config.errors import error_of
@@ -53,6 +54,12 @@ def test_overrides_are_values_by_dotted_key_or_section():
     config = load_config("ppo_recall", dotted)
     assert config == load_config("ppo_recall", nested) == load_config("ppo_recall", flags)
     assert (config.actor.num_envs, config.agent.lambda_, config.run_dir) == (32, 0.5, "1e3")
+
+
+def test_a_word_as_override_replaces_the_section_of_the_file(write):
+    path = write("devices: {actor: [0], learner: [1]}\ndistributed: {mode: auto}")
+    config = load_config(path, {"devices": "auto", "distributed": "off"})
+    assert (config.devices, config.distributed) == (DevicesConfig(), DistributedConfig(mode="off"))
 
 
 @pytest.mark.parametrize(
