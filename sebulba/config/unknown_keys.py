@@ -5,19 +5,6 @@ from collections.abc import Collection
 from sebulba.config.schema import SECTIONS
 from sebulba.errors import did_you_mean
 
-_REMOVED = {
-    "learner.max_policy_lag": "it is learner.policy_lag now, which is exact and not a bound",
-    "agent.learning_rate_decay": "set agent.learning_rate: {schedule: linear, start: RATE, end: 0}",
-    "agent.torso": "it is agent.network now, and may also be module:Name",
-    "agent.clip_decay": "set agent.clip: {schedule: linear, start: CLIP, end: 0}",
-    **dict.fromkeys(
-        ("agent.epsilon_start", "agent.epsilon_end", "agent.epsilon_decay_env_steps"),
-        "set agent.epsilon: {schedule: linear, start: 1, end: 0.05, env_steps: 10_000}",
-    ),
-    "run.record_schedule": "a run with learner.policy_lag is repeatable without a record",
-    "run.replay_schedule": "a run with learner.policy_lag is repeatable without a record",
-}
-"""Keys of earlier versions, and what to set instead."""
 OTHER_NAMES = {
     "id": "env env_id env_name gym_id task",
     "num_envs": "n_envs num_environments num_workers",
@@ -57,8 +44,6 @@ def suggestion(key: str, known: Collection[str]) -> str:
         key: the unknown key, such as `agent.gamma`.
         known: the dotted keys that exist.
     """
-    if key in _REMOVED:
-        return f"; {_REMOVED[key]}"
     section, _, name = key.rpartition(".")
     for each in (name, _OUR_NAMES.get(name, name)):
         # `lambda` means `lambda_`.

@@ -198,10 +198,6 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ("seed: !!python/name:os.system\n", "x.yaml:1: tags are not supported, got tag"),
         ("agent:\n  name: 3\n", "x.yaml:2: agent.name: expected str, got 3 (int)"),
         (
-            "agent:\n  learning_rate_decay: true\n",
-            "x.yaml:2: agent.learning_rate_decay: unknown key; set agent.learning_rate: {",
-        ),
-        (
             "agent: {learning_rate: {schedule: linear, start: 1e-3}}",
             "x.yaml:1: agent.learning_rate: expected a value of `end` with schedule: linear",
         ),
