@@ -253,11 +253,16 @@ def sections(agent_class: type) -> dict[str, type]:
 
 
 def key_types(agent_class: type) -> dict[str, Any]:
-    """Return the declared type of every dotted key, with its range."""
-    declared = {
-        f"{section}.{name}": annotation
-        for section, cls in sections(agent_class).items()
-        for name, annotation in typing.get_type_hints(cls, include_extras=True).items()
-    }
-    top_level = typing.get_type_hints(Config, include_extras=True).items()
-    return declared | {name: annotation for name, annotation in top_level if name not in SECTIONS}
+    """Return the declared type of every dotted key, with its range.
+
+    Args:
+        agent_class: the dataclass of the agent's settings; one that is no dataclass has no keys.
+    """
+    declared = {}
+    owners = {f"{name}.": cls for name, cls in sections(agent_class).items()} | {"": Config}
+    for prefix, cls in owners.items():
+        hints = typing.get_type_hints(cls, include_extras=True)  # also of class variables
+        for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+            if prefix or field.name not in SECTIONS:
+                declared[prefix + field.name] = hints[field.name]
+    return declared
