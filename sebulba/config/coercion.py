@@ -24,7 +24,7 @@ def coerce(value: Any, annotation: Any) -> Any:
 
     Raises:
         ConfigError: `expected …, got …`.
-        TypeError: the annotation is none that a config can have.
+        TypeError: no config can have a value of this type.
     """
     try:
         return _convert(value, annotation)

@@ -29,12 +29,12 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
     """Return the config that the command line describes.
 
     `--help` prints every flag, with the config file's values as defaults, and exits with 0. An
-    error is the last line on stderr, and exits with 2. Without a config, `--run-dir RUN --resume`
-    takes that of the run.
+    error is the last line on stderr, and exits with 2. `--run-dir RUN --resume latest` without a
+    config uses the run's config.
 
     Args:
-        argv: the arguments, without the name of the program.
-        prog: the name of the program, for the usage line.
+        argv: the arguments, without the program's name.
+        prog: the program's name, for the usage line.
         description: what the program does, for `--help`.
     """
     wants_help = any(argument in ("-h", "--help") for argument in argv)
@@ -60,7 +60,7 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
 
 
 def _config_of_run(flags: dict[str, str]) -> list[str]:
-    """Return the config of the run that is to be resumed, if the flags name one."""
+    """Return the config file of the run that `--resume` continues, if there is one."""
     if "--run-dir" not in flags or flags.get("--resume", "null") == "null":
         return []
     path = pathlib.Path(os.path.expandvars(flags["--run-dir"])).expanduser() / "config.yaml"
@@ -87,11 +87,11 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def describe_keys(section: str, values: Any) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each key of a section as text: its dotted name, type, value and explanation.
+    """Yield dotted name, type, value and explanation of every key of a section, as text.
 
     Args:
-        section: the section's name; empty for the keys at the top level.
-        values: the section's dataclass, or the whole `Config`.
+        section: the section's name; empty for the top level.
+        values: the section's dataclass; the `Config` for the top level.
     """
     annotations = typing.get_type_hints(type(values), include_extras=True)
     docs = field_docs(type(values))

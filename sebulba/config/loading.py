@@ -39,7 +39,8 @@ def load_config(
             {"num_envs": 32}}`; or the flags of a command line, `["--actor.num-envs", "32"]`. The
             value of a flag is YAML, or the text itself if the key is a string. Of a repeated flag,
             the last one counts.
-        is_complete: False allows values that do not suit each other.
+        is_complete: False skips `sebulba.config.validation.problems`, such as values that do not
+            suit each other.
 
     Raises:
         ConfigError: the first wrong value, with file and line, the flag or the key.

@@ -37,7 +37,7 @@ def validate(config: Config) -> None:
 
 
 def problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the key and the error message of values that do not suit each other."""
+    """Yield key and error message of every wrong value that its type allows."""
     for key in ("env.suite", "env.id", "run_dir", "init_from"):
         if value_of(config, key) == "":
             yield key, "expected a name, got an empty string"
