@@ -20,7 +20,9 @@ hosts.connect(
         process_id=int(process_id),
     )
 )
-learner, metrics = learn(assign_devices(DevicesConfig(learner=(0, 1))).learner_devices, host=int(process_id))
+learner, metrics = learn(
+    assign_devices(DevicesConfig(learner=(0, 1))).learner_devices, host=int(process_id)
+)
 experience = learner.state_of_host.experience
 np.savez(
     out,
