@@ -6,10 +6,11 @@ changes its default.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
+from sebulba.ranges import Count, Fraction, NonNegative, Positive, Range
 from sebulba.toolkit.references import Core, Network
-from sebulba.toolkit.schedules import Schedule, Scheduled
+from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import NetworkConfig
 
 
@@ -17,7 +18,7 @@ from sebulba.toolkit.settings import NetworkConfig
 class ActorCriticConfig(NetworkConfig):
     """Settings of all agents with a policy and a value function."""
 
-    lstm_size: int | None = None
+    lstm_size: Count | None = None
     """Units of the recurrent core, which also sees last action and reward; null: no core."""
     core: Core = "lstm"
     """Recurrent core: an LSTM or your own flax module."""
@@ -25,25 +26,25 @@ class ActorCriticConfig(NetworkConfig):
     """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False
     """Divide rewards by the running deviation of discounted returns, before reward_clip."""
-    initial_log_std: float = 0.0
+    initial_log_std: Annotated[float, Range(-20, 20)] = 0.0
     """Initial log std of the Gaussian policy; bounded actions are scaled to [-1, 1]."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount factor γ."""
-    entropy_cost: Scheduled = 0.01
+    entropy_cost: ScheduledNonNegative = 0.01
     """Weight of the entropy bonus."""
-    reward_clip: float | None = None
+    reward_clip: Positive | None = None
     """Rewards are clipped to ± this value in the learner; null: no clipping."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """Optimizer. rmsprop: ε inside the square root and initial second moment 1, as in IMPALA."""
-    learning_rate: Scheduled = 1e-3
+    learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate."""
-    adam_epsilon: float = 1e-5
+    adam_epsilon: Positive = 1e-5
     """ε of Adam."""
-    rmsprop_decay: float = 0.99
+    rmsprop_decay: Annotated[float, Range(0, below=1)] = 0.99
     """Decay of RMSProp's second moment."""
-    rmsprop_epsilon: float = 1e-5
+    rmsprop_epsilon: Positive = 1e-5
     """ε of RMSProp."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: Positive | None = 0.5
     """Maximum global norm of the gradients; null: no clipping."""
 
 
@@ -52,19 +53,19 @@ class ImpalaConfig(ActorCriticConfig):
     """IMPALA (Espeholt et al. 2018, arXiv 1802.01561)."""
 
     name: str = "impala"
-    lambda_: float = 1.0
+    lambda_: Fraction = 1.0
     """λ of the V-trace trace coefficients."""
-    clip_rho: float = 1.0
+    clip_rho: Positive = 1.0
     """ρ̄, maximum importance weight in the value targets."""
-    clip_c: float = 1.0
+    clip_c: NonNegative = 1.0
     """c̄, maximum importance weight in the trace coefficients."""
-    clip_pg_rho: float = 1.0
+    clip_pg_rho: Positive = 1.0
     """Maximum importance weight in the policy gradient."""
-    baseline_cost: float = 0.5
+    baseline_cost: NonNegative = 0.5
     """Weight of the value loss 0.5·(v − V)²."""
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Reduction of the loss over valid transitions; the paper uses sum."""
-    rmsprop_epsilon: float = 0.01
+    rmsprop_epsilon: Positive = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,19 +73,19 @@ class PPOConfig(ActorCriticConfig):
     """PPO (Schulman et al. 2017, arXiv 1707.06347)."""
 
     name: str = "ppo"
-    lambda_: float = 0.95
+    lambda_: Fraction = 0.95
     """λ of the generalised advantages."""
-    clip: Scheduled = 0.2
+    clip: ScheduledNonNegative = 0.2
     """ε: importance weights are clipped to 1 ± ε."""
-    value_clip: float | None = None
+    value_clip: Positive | None = None
     """Value-clipping range around the values before the cycle; null: no clipping."""
     normalize_advantages: bool = True
     """Standardise advantages in each minibatch, over all learner devices."""
-    num_epochs: int = 4
+    num_epochs: Count = 4
     """Passes over each learner cycle's trajectories."""
-    num_minibatches: int = 4
+    num_minibatches: Count = 4
     """Minibatches per epoch: of transitions, or of whole unrolls with an LSTM."""
-    baseline_cost: float = 0.5
+    baseline_cost: NonNegative = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
 
 
@@ -95,9 +96,9 @@ class A2CConfig(ActorCriticConfig):
     corrects_for_policy_lag = False  # needs learner.policy_lag 0
 
     name: str = "a2c"
-    lambda_: float = 1.0
+    lambda_: Fraction = 1.0
     """λ of the generalised advantages; 1: rewards up to the trajectory's end, as in the paper."""
-    baseline_cost: float = 0.5
+    baseline_cost: NonNegative = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
 
 
@@ -108,8 +109,8 @@ class PolicyGradientConfig(ActorCriticConfig):
     corrects_for_policy_lag = False  # needs learner.policy_lag 0
 
     name: str = "policy_gradient"
-    entropy_cost: Scheduled = 0.0
-    learning_rate: Scheduled = 1e-2
+    entropy_cost: ScheduledNonNegative = 0.0
+    learning_rate: ScheduledNonNegative = 1e-2
 
 
 _PQN_EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=50_000)
@@ -124,28 +125,28 @@ class PQNConfig(NetworkConfig):
     network: Network = "mlp"
     """From observations to features: mlp, small, shallow or dqn with LayerNorm, or your own flax
     module."""
-    hidden_sizes: tuple[int, ...] = (128, 128)
+    hidden_sizes: tuple[Count, ...] = (128, 128)
     """Widths of the dense layers, also after convolutions; your own network gets them if it has
     this field."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount factor γ."""
-    lambda_: float = 0.65
+    lambda_: Fraction = 0.65
     """λ of the Q(λ) targets."""
-    reward_clip: float | None = None
+    reward_clip: Positive | None = None
     """Rewards are clipped to ± this value in the learner; null: no clipping."""
-    epsilon: Scheduled = _PQN_EPSILON
+    epsilon: ScheduledFraction = _PQN_EPSILON
     """Exploration rate ε. Its schedule counts env steps taken, as each environment estimates."""
-    evaluation_epsilon: float = 0.0
+    evaluation_epsilon: Fraction = 0.0
     """ε of the ε-greedy policy in evaluation."""
-    num_epochs: int = 2
+    num_epochs: Count = 2
     """Passes over each learner cycle's trajectories."""
-    num_minibatches: int = 4
+    num_minibatches: Count = 4
     """Minibatches of transitions per epoch. The paper: 32."""
-    learning_rate: Scheduled = 5e-4
+    learning_rate: ScheduledNonNegative = 5e-4
     """Learning rate of RAdam."""
-    adam_epsilon: float = 1e-8
+    adam_epsilon: Positive = 1e-8
     """ε of RAdam."""
-    max_grad_norm: float | None = 10.0
+    max_grad_norm: Positive | None = 10.0
     """Maximum global norm of the gradients; null: no clipping."""
 
 
@@ -164,25 +165,25 @@ class SkillsConfig(NetworkConfig):
     corrects_for_policy_lag = False  # needs learner.policy_lag 0
 
     name: str = "skills"
-    num_skills: int = 4
+    num_skills: Annotated[int, Range(2)] = 4
     """Number of skills; each episode draws one uniformly."""
-    reward_weight: float = 1.0
+    reward_weight: NonNegative = 1.0
     """Weight of the environment's reward; the skill reward has weight 1. The paper: 0."""
     network: Network = "flat"
     """From observations to the inputs of the tanh layers, as for other agents."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount factor γ."""
-    lambda_: float = 0.95
+    lambda_: Fraction = 0.95
     """λ of the generalised advantages."""
-    baseline_cost: float = 0.5
+    baseline_cost: NonNegative = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
-    entropy_cost: Scheduled = 0.01
+    entropy_cost: ScheduledNonNegative = 0.01
     """Weight of the entropy bonus."""
-    learning_rate: Scheduled = 2e-3
+    learning_rate: ScheduledNonNegative = 2e-3
     """Learning rate of Adam for policy and value."""
-    discriminator_learning_rate: Scheduled = 2e-3
+    discriminator_learning_rate: ScheduledNonNegative = 2e-3
     """Learning rate of Adam for the discriminator."""
-    adam_epsilon: float = 1e-5
+    adam_epsilon: Positive = 1e-5
     """ε of Adam."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: Positive | None = 0.5
     """Maximum global norm of the gradients of policy and value; null: no clipping."""

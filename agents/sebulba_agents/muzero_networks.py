@@ -245,22 +245,13 @@ def scale_gradient(x: jax.Array, scale: float) -> jax.Array:
 
 
 def check_muzero(config: GumbelMuZeroConfig, run_spec: RunSpec) -> None:
-    """Check the settings of search, targets and networks.
+    """Check that settings and network suit each other and the environment.
 
     Raises:
-        ConfigError: a number is out of range, or the network does not accept the observations.
+        ConfigError: `num_bins` is even, or the network does not accept the observations.
     """
-    for name in ("num_simulations", "max_considered_actions", "unroll_length", "n_step"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"agent.{name}: expected at least 1, got {getattr(config, name)}")
-    if not 0.0 <= config.reanalyse_fraction <= 1.0:
-        raise ConfigError(
-            f"agent.reanalyse_fraction: expected 0 … 1, got {config.reanalyse_fraction}"
-        )
-    if config.num_bins < 3 or config.num_bins % 2 == 0:
-        raise ConfigError(
-            f"agent.num_bins: expected an odd number from 3 on, got {config.num_bins}"
-        )
+    if config.num_bins % 2 == 0:
+        raise ConfigError(f"agent.num_bins: expected an odd number, got {config.num_bins}")
     observation = run_spec.environment.observation
     if config.network != "resnet":
         check_network(config.torso, observation)

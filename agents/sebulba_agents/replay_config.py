@@ -5,30 +5,33 @@ A subclass that repeats a field changes its default.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
+from sebulba.ranges import Count, Fraction, Natural, NonNegative, Positive, Range, Real
 from sebulba.toolkit.references import Core, Network, Reference
-from sebulba.toolkit.schedules import Schedule, Scheduled
+from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import ReplayConfig
+
+_Period = Annotated[int, Range(1, 2**31 - 1)]  # updates, which devices count in int32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValueReplayConfig(ReplayConfig):
     """Settings of all agents that learn values of discrete actions from a replay."""
 
-    frame_stack: int | None = None
+    frame_stack: Count | None = None
     """Frames on an observation's first axis, to store each once; null: store whole observations."""
     frame_stack_fill: Literal["repeat", "zeros"] = "repeat"
     """Older frames in an episode's first stack: copies of the first frame (EnvPool), or zeros."""
-    n_step: int = 1
+    n_step: Count = 1
     """Rewards in a target; fewer near an episode's end."""
-    priority_exponent: float = 0.0
+    priority_exponent: Fraction = 0.0
     """α of prioritised sampling P ∝ p^α; 0: uniform."""
-    importance_exponent: Scheduled = 0.4
+    importance_exponent: ScheduledFraction = 0.4
     """β of the importance weights; Schaul et al.: a schedule that ends at 1."""
-    target_period: int = 250
+    target_period: _Period = 250
     """Updates between copies to the target network."""
-    max_grad_norm: float | None = 10.0
+    max_grad_norm: Positive | None = 10.0
     """Maximum global norm of the gradients; null: no clipping."""
 
 
@@ -36,7 +39,7 @@ class ValueReplayConfig(ReplayConfig):
 class QLearningConfig(ValueReplayConfig):
     """Settings of all agents that act on Q."""
 
-    evaluation_epsilon: float = 0.0
+    evaluation_epsilon: Fraction = 0.0
     """ε of the ε-greedy policy in evaluation."""
 
 
@@ -45,45 +48,45 @@ class R2D2Config(QLearningConfig):
     """R2D2 (Kapturowski et al. 2019, openreview r1lyTjAqYX)."""
 
     name: str = "r2d2"
-    hidden_sizes: tuple[int, ...] = (64,)
-    lstm_size: int = 64
+    hidden_sizes: tuple[Count, ...] = (64,)
+    lstm_size: Count = 64
     """Units of the recurrent core, which also sees last action and reward."""
     core: Core = "lstm"
     """Recurrent core: an LSTM or your own flax module."""
-    dueling_size: int = 64
+    dueling_size: Count = 64
     """Hidden units of each dueling head, value and advantage."""
-    discount: float = 0.997
-    n_step: int = 3
+    discount: Fraction = 0.997
+    n_step: Count = 3
     """Rewards in a target; fewer near the end of a sequence. The paper: 5."""
-    burn_in: int = 8
+    burn_in: Natural = 8
     """Transitions that only warm up the recurrent state, l. The paper: 40."""
-    learn_length: int = 16
+    learn_length: Count = 16
     """Transitions of a sequence that are learned from, m. The paper: 80."""
-    stride: int | None = None
+    stride: Count | None = None
     """Rows between the starts of sequences: a divisor of actor.trajectory_length, at most
     learn_length; null: the greatest. The paper: 40."""
-    rescale_epsilon: float = 1e-3
+    rescale_epsilon: NonNegative = 1e-3
     """ε of the value rescaling h."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Sequences per update, over all learner devices. The paper: 64."""
-    replay_ratio: float = 16.0
+    replay_ratio: Positive = 16.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size × learn_length rows. Reset rows count on both sides. The paper: about 0.8."""
-    priority_exponent: float = 0.9
-    importance_exponent: Scheduled = 0.6
-    priority_mix: float = 0.9
+    priority_exponent: Fraction = 0.9
+    importance_exponent: ScheduledFraction = 0.6
+    priority_mix: Fraction = 0.9
     """η of the priority η·max|δ| + (1 − η)·mean|δ|."""
-    target_period: int = 100
+    target_period: _Period = 100
     """Updates between copies to the target network. The paper: 2500."""
-    epsilon_base: float = 0.4
+    epsilon_base: Fraction = 0.4
     """Environment i of N explores with ε = epsilon_base^(1 + epsilon_exponent·i / (N − 1))."""
-    epsilon_exponent: float = 7.0
+    epsilon_exponent: NonNegative = 7.0
     """Exponent in the formula of epsilon_base."""
-    learning_rate: Scheduled = 1e-3
+    learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate of Adam. The paper: 1e-4."""
-    adam_epsilon: float = 1e-5
+    adam_epsilon: Positive = 1e-5
     """ε of Adam. The paper: 1e-3."""
-    max_grad_norm: float | None = 40.0
+    max_grad_norm: Positive | None = 40.0
 
 
 _EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=10_000)
@@ -94,25 +97,25 @@ class DDQNConfig(QLearningConfig):
     """Double DQN (van Hasselt et al. 2016, arXiv 1509.06461), also prioritised and dueling."""
 
     name: str = "ddqn"
-    dueling_size: int | None = None
+    dueling_size: Count | None = None
     """Hidden units of each dueling head, value and advantage; null: one linear head."""
-    reward_clip: float | None = None
+    reward_clip: Positive | None = None
     """Rewards are clipped to ± this value in the learner; null: no clipping."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Transitions per update, over all learner devices. The paper: 32."""
-    replay_ratio: float = 8.0
+    replay_ratio: Positive = 8.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size rows. Reset rows count as collected. The paper: 8, an update every 4 agent steps."""
-    priority_exponent: float = 0.0
+    priority_exponent: Fraction = 0.0
     """α of prioritised sampling P ∝ |δ|^α; 0: uniform. Schaul et al. (arXiv 1511.05952): 0.6."""
-    target_period: int = 250
+    target_period: _Period = 250
     """Updates between copies to the target network. The paper: 7500."""
-    epsilon: Scheduled = _EPSILON
+    epsilon: ScheduledFraction = _EPSILON
     """Exploration rate ε. Its schedule counts env steps taken, as each environment estimates."""
-    epsilon_exponent: float = 0.0
+    epsilon_exponent: NonNegative = 0.0
     """Environment i of N explores with ε^(1 + this·i / (N − 1)); 0: all explore with ε."""
-    evaluation_epsilon: float = 0.001
-    learning_rate: Scheduled = 5e-4
+    evaluation_epsilon: Fraction = 0.001
+    learning_rate: ScheduledNonNegative = 5e-4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,22 +125,22 @@ class SACConfig(ReplayConfig):
     name: str = "sac"
     network: Network = "flat"
     """From observations to the inputs of the ReLU layers, as for other agents."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[Count, ...] = (64, 64)
     """Widths of the ReLU layers of the policy and of each critic. The paper: 256, 256."""
-    target_entropy: float | None = None
+    target_entropy: Real | None = None
     """Target entropy in nats, of actions in [-1, 1]; null: −1 per action component."""
-    initial_temperature: float = 1.0
+    initial_temperature: Positive = 1.0
     """Initial temperature α."""
-    polyak: float = 0.005
+    polyak: Annotated[float, Range(above=0, most=1)] = 0.005
     """τ of the moving average in the target critics, per update."""
-    batch_size: int = 128
+    batch_size: Count = 128
     """Transitions per update, over all learner devices. The paper: 256."""
-    replay_ratio: float = 64.0
+    replay_ratio: Positive = 64.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size rows. Reset rows count as collected. The paper: 256, an update per env step."""
-    learning_rate: Scheduled = 1e-3
+    learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate of Adam for policy, critics and temperature. The paper: 3e-4."""
-    adam_epsilon: float = 1e-8
+    adam_epsilon: Positive = 1e-8
 
 
 _LatentNetwork = (
@@ -153,48 +156,48 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     network: _LatentNetwork = "mlp"  # type: ignore[assignment]
     """From observations to latent states: resnet, whose latent states are images, or a network as
     of other agents, whose features become a vector."""
-    hidden_sizes: tuple[int, ...] = (64,)
-    latent_size: int = 64
+    hidden_sizes: tuple[Count, ...] = (64,)
+    latent_size: Count = 64
     """Units of the latent state; not of resnet."""
-    model_sizes: tuple[int, ...] = (64,)
+    model_sizes: tuple[Count, ...] = (64,)
     """Widths of the dense layers with LayerNorm in dynamics, policy and value."""
-    channels: int = 32
+    channels: Count = 32
     """Channels of resnet. The paper: 256."""
-    num_blocks: int = 1
+    num_blocks: Natural = 1
     """Residual blocks of resnet in the dynamics and before each latent state. The paper: 16."""
-    num_simulations: int = 16
-    """Simulations of a search, at least 1; one search per env step. The paper: 50, or 2 … 16."""
-    max_considered_actions: int = 16
+    num_simulations: Count = 16
+    """Simulations of a search; one search per env step. The paper: 50, or 2 … 16."""
+    max_considered_actions: Count = 16
     """Actions that a search begins with, at most, drawn with Gumbel noise."""
-    least_value_range: float = 1.0
+    least_value_range: Positive = 1.0
     """Action values in a search are divided by their range, or by this where it is less: smaller
     differences are taken for errors of the model."""
-    unroll_length: int = 5
+    unroll_length: Count = 5
     """Actions that the model is unrolled over in an update, K."""
-    n_step: int = 5
+    n_step: Count = 5
     """Rewards in a value's target; fewer near an episode's end."""
-    discount: float = 0.997
-    num_bins: int = 51
+    discount: Fraction = 0.997
+    num_bins: Annotated[int, Range(3)] = 51
     """Bins of the categorical rewards and values, an odd number. The paper: 601."""
-    value_limit: float = 500.0
+    value_limit: Positive = 500.0
     """Greatest magnitude of a value; greater ones are clipped."""
-    reward_limit: float = 10.0
+    reward_limit: Positive = 10.0
     """Greatest magnitude of a reward; greater ones are clipped."""
-    value_cost: float = 0.25
+    value_cost: NonNegative = 0.25
     """Weight of the value loss. The policy and the reward have 1."""
-    reanalyse_fraction: float = 0.0
+    reanalyse_fraction: Fraction = 0.0
     """Share of a batch whose targets are computed again, by a search with newer networks."""
     reanalyse_with: Literal["newest", "target"] = "target"
     """Networks that search for new targets: the newest ones, or their delayed copy."""
-    target_period: int = 100
-    priority_exponent: float = 0.0
+    target_period: _Period = 100
+    priority_exponent: Fraction = 0.0
     """α of prioritised sampling by the error of the first value; 0: uniform. MuZero: 1."""
-    importance_exponent: Scheduled = 1.0
-    batch_size: int = 64
+    importance_exponent: ScheduledFraction = 1.0
+    batch_size: Count = 64
     """Sequences per update, over all learner devices."""
-    replay_ratio: float = 32.0
+    replay_ratio: Positive = 32.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size × unroll_length rows. Reset rows count as collected."""
-    learning_rate: Scheduled = 1e-3
+    learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate of Adam."""
-    max_grad_norm: float | None = 5.0
+    max_grad_norm: Positive | None = 5.0

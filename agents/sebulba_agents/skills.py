@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.agent import ActorStateSharding, Metrics
-from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.optimizers import clipped_adam, descend
@@ -115,8 +114,6 @@ class SkillsAgent:
         Raises:
             ConfigError: the settings or the environment do not suit the agent.
         """
-        if config.num_skills < 2:
-            raise ConfigError(f"agent.num_skills: expected at least 2, got {config.num_skills}")
         check_network(config.torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec

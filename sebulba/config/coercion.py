@@ -1,16 +1,19 @@
-"""Check and convert plain values to the types that the config schema declares."""
+"""Check and convert plain values to the types and ranges that the config schema declares."""
 
 import dataclasses
+import numbers
 import sys
 import types
 import typing
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
 from sebulba.config import yaml_dialect
 from sebulba.errors import ConfigError, did_you_mean
+from sebulba.ranges import Range
 from sebulba.toolkit.references import Reference
+from sebulba.toolkit.schedules import Schedule
 
 
 def coerce(value: Any, annotation: Any) -> Any:
@@ -21,35 +24,14 @@ def coerce(value: Any, annotation: Any) -> Any:
 
     Raises:
         ConfigError: `expected …, got …`.
+        TypeError: no config can have a value of this type.
     """
-    if isinstance(value, dict):
-        for each in filter(dataclasses.is_dataclass, _alternatives(annotation)):
-            return _construct(value, each)
-    if not _fits(value, annotation):
-        got = f"{yaml_dialect.shown(value)} ({type(value).__name__})"
-        raise ConfigError(f"expected {describe_type(annotation)}, got {got}")
-    return _convert(value, annotation)
-
-
-def _construct(value: dict[str, Any], cls: Any) -> Any:
-    """Return the dataclass whose fields a mapping sets."""
-    annotations = typing.get_type_hints(cls)
-    fields = {}
-    for name, each in value.items():
-        if name not in annotations:
-            raise ConfigError(f"unknown key {name}{did_you_mean(name, annotations)}")
-        try:
-            fields[name] = coerce(each, annotations[name])
-        except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from None
-    for field in dataclasses.fields(cls):
-        if field.default is dataclasses.MISSING and field.name not in fields:
-            expected = describe_type(annotations[field.name])
-            raise ConfigError(f"expected a value of `{field.name}`, {expected}")
     try:
-        return cls(**fields)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(str(error)) from error
+        return _convert(value, annotation)
+    except _Misfit as misfit:
+        got = yaml_dialect.shown(value)
+        kind = "" if isinstance(misfit, _OutOfRange) else f" ({type(value).__name__})"
+        raise ConfigError(f"expected {describe_type(annotation)}, got {got}{kind}") from None
 
 
 def coerce_text(text: str, annotation: Any) -> Any:
@@ -70,64 +52,122 @@ def coerce_text(text: str, annotation: Any) -> Any:
 
 
 def describe_type(annotation: Any) -> str:
-    """Return a type in the notation of configs: `int | null`, `[int, ...]`, `auto | fused`."""
-    return " | ".join(_describe_alternative(each) for each in _alternatives(annotation))
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    return typing.get_args(annotation) if is_union else (annotation,)
-
-
-def _describe_alternative(annotation: Any) -> str:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    """Return a type in the notation of configs: `int ≥ 1 | null`, `[int, ...]`, `auto | fused`."""
+    declared, limits = _split(annotation)
+    alternatives = _alternatives(declared)
+    if len(alternatives) > 1:
+        # The range of a union is that of its numbers.
+        return " | ".join(describe_type(Annotated[each, limits]) for each in alternatives)
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin is Literal:
         return " | ".join(yaml_dialect.inline(choice) for choice in arguments)
     if origin is tuple:
         return f"[{describe_type(arguments[0])}, ...]"
     if origin is dict:
         return "{name: value, ...}"
-    if dataclasses.is_dataclass(annotation):
-        return f"{{{next(iter(typing.get_type_hints(annotation)))}: ..., ...}}"
+    if dataclasses.is_dataclass(declared):
+        return f"{{{next(iter(typing.get_type_hints(declared)))}: ..., ...}}"
+    if declared in (int, float):
+        return f"{declared.__name__} {limits}".strip()
     names = {Any: "any", type(None): "null", Reference: "module:Name"}
-    return names.get(annotation) or annotation.__name__
+    return names.get(declared) or declared.__name__
 
 
-def _fits(value: Any, annotation: Any) -> bool:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    # Python's bool is an int; a config's is not: `seed: true` is a mistake.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if annotation is Any:
-        return True
-    if annotation is Reference:
-        return isinstance(value, str) and ":" in value
-    if dataclasses.is_dataclass(annotation):
-        return isinstance(value, annotation)  # type: ignore[arg-type]
-    if origin in (types.UnionType, typing.Union):
-        return any(_fits(value, alternative) for alternative in arguments)
-    if origin is Literal:
-        return any(value == choice and type(value) is type(choice) for choice in arguments)
-    if origin is tuple and arguments[1:] == (...,):
-        return isinstance(value, list | tuple) and all(_fits(x, arguments[0]) for x in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(x, arguments[0]) for x in value)
-    if annotation is float:
-        # An int may be too large for a float; the comparison fails for infinity and NaN as well.
-        return is_number and abs(value) <= sys.float_info.max
-    if annotation is int:
-        # More than 64 bits fit no counter, and no array.
-        return is_number and (isinstance(value, int) or value.is_integer()) and abs(value) < 2**63
-    if annotation in (str, bool, type(None)):
-        return isinstance(value, annotation)
-    raise TypeError(f"the config schema cannot declare {annotation}")
+class _Misfit(Exception):
+    """A value is not of the declared type."""
+
+
+class _OutOfRange(_Misfit):
+    """A value is of the declared type, and a number is not in its range."""
 
 
 def _convert(value: Any, annotation: Any) -> Any:
-    if typing.get_origin(annotation) is tuple:
-        return tuple(_convert(item, typing.get_args(annotation)[0]) for item in value)
-    if annotation in (int, float):
-        return annotation(value)
-    alternatives = _alternatives(annotation)
-    if len(alternatives) == 1:
+    declared, limits = _split(annotation)
+    alternatives = _alternatives(declared)
+    if len(alternatives) > 1:
+        misfit = _Misfit()
+        for each in alternatives:
+            try:
+                return _convert(value, Annotated[each, limits])
+            except _OutOfRange as out_of_range:
+                misfit = out_of_range
+            except _Misfit:
+                pass
+        raise misfit
+
+    if declared is Any:
         return value
-    return _convert(value, next(each for each in alternatives if _fits(value, each)))
+    if dataclasses.is_dataclass(declared):
+        return _construct(value, declared, limits)
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    # Python's bool is an int; a config's is not: `seed: true` is a mistake.
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if declared is int:
+        # More than 64 bits fit no counter, and no array.
+        fits = is_number and abs(value) < 2**63 and value == int(value)
+    elif declared is float:
+        # An int may be too large for a float; the comparison fails for infinity and NaN as well.
+        fits = is_number and abs(value) <= sys.float_info.max
+    elif declared is Reference:
+        fits = isinstance(value, str) and ":" in value
+    elif declared in (str, bool, type(None)):
+        fits = isinstance(value, declared)
+    elif origin is Literal:
+        fits = any(value == choice and type(value) is type(choice) for choice in arguments)
+    elif origin is dict:
+        fits = isinstance(value, dict) and all(isinstance(key, arguments[0]) for key in value)
+    elif origin is tuple and arguments[1:] == (...,):
+        fits = isinstance(value, list | tuple)
+    else:
+        raise TypeError(f"the config schema cannot declare {declared}")
+    if not fits:
+        raise _Misfit
+    if origin is tuple:
+        return tuple(_convert(each, arguments[0]) for each in value)
+    if declared in (int, float):
+        value = declared(value)
+        if value not in limits:
+            raise _OutOfRange
+    return value
+
+
+def _construct(value: Any, cls: Any, limits: Range) -> Any:
+    """Return the dataclass whose fields a mapping sets, or check a dataclass that exists."""
+    settings = vars(value) if isinstance(value, cls) else value
+    if not isinstance(settings, dict):
+        raise _Misfit
+    annotations = typing.get_type_hints(cls, include_extras=True)
+    fields = {}
+    for name, each in settings.items():
+        if name not in annotations:
+            raise ConfigError(f"unknown key {name}{did_you_mean(name, annotations)}")
+        try:
+            fields[name] = coerce(each, annotations[name])
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING and field.name not in fields:
+            expected = describe_type(annotations[field.name])
+            raise ConfigError(f"expected a value of `{field.name}`, {expected}")
+    try:
+        made = cls(**fields)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    if isinstance(made, Schedule) and not all(number in limits for number in made.numbers):
+        raise _OutOfRange
+    return made
+
+
+def _split(annotation: Any) -> tuple[Any, Range]:
+    """Return a type without its range, and the range."""
+    if typing.get_origin(annotation) is not Annotated:
+        return annotation, Range()
+    declared, *metadata = typing.get_args(annotation)
+    return declared, next((each for each in metadata if isinstance(each, Range)), Range())
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself."""
+    declared, _ = _split(annotation)
+    is_union = typing.get_origin(declared) in (types.UnionType, typing.Union)
+    return typing.get_args(declared) if is_union else (declared,)

@@ -1,4 +1,4 @@
-"""Optional packages: which extra of this package installs each, for errors about missing ones."""
+"""Optional packages, and the extras of this package that install them, for errors."""
 
 EXTRAS: dict[str, str] = {
     "ale_py": "atari",

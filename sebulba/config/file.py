@@ -2,22 +2,16 @@
 
 import dataclasses
 import pathlib
-import typing
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
-from sebulba.config import Config, yaml_dialect
+from sebulba.config import yaml_dialect
+from sebulba.config.schema import SECTIONS
 from sebulba.config.shipped import describe_nearest
 from sebulba.errors import ConfigError
 
-SECTIONS = tuple(
-    name
-    for name, declared in typing.get_type_hints(Config).items()
-    if dataclasses.is_dataclass(declared) or name == "agent"
-)
-"""The keys of a config that contain further keys."""
 WORDS: dict[str, dict[str, dict[str, Any]]] = {
     "devices": {"auto": {}},
     "distributed": {"off": {"mode": "off"}, "auto": {"mode": "auto"}},
@@ -31,6 +25,7 @@ class Setting:
 
     value: Any
     where: str  # begins an error: "configs/x.yaml:7: actor.num_envs"
+    is_text: bool = False  # the text of a flag, not converted yet
 
 
 def read_config_file(path: str) -> dict[str, Setting]:

@@ -18,8 +18,8 @@ from typing import Any
 
 from sebulba.config import Config
 from sebulba.config.coercion import describe_type
-from sebulba.config.file import SECTIONS
 from sebulba.config.loading import flag_name, load_config, split_arguments
+from sebulba.config.schema import SECTIONS
 from sebulba.config.yaml_dialect import inline
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
@@ -29,12 +29,12 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
     """Return the config that the command line describes.
 
     `--help` prints every flag, with the config file's values as defaults, and exits with 0. An
-    error is the last line on stderr, and exits with 2. Without a config, `--run-dir RUN --resume`
-    takes that of the run.
+    error is the last line on stderr, and exits with 2. `--run-dir RUN --resume latest` without a
+    config uses the run's config.
 
     Args:
-        argv: the arguments, without the name of the program.
-        prog: the name of the program, for the usage line.
+        argv: the arguments, without the program's name.
+        prog: the program's name, for the usage line.
         description: what the program does, for `--help`.
     """
     wants_help = any(argument in ("-h", "--help") for argument in argv)
@@ -60,7 +60,7 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
 
 
 def _config_of_run(flags: dict[str, str]) -> list[str]:
-    """Return the config of the run that is to be resumed, if the flags name one."""
+    """Return the config file of the run that `--resume` continues, if there is one."""
     if "--run-dir" not in flags or flags.get("--resume", "null") == "null":
         return []
     path = pathlib.Path(os.path.expandvars(flags["--run-dir"])).expanduser() / "config.yaml"
@@ -72,35 +72,29 @@ def _config_of_run(flags: dict[str, str]) -> list[str]:
 def field_docs(cls: type) -> dict[str, str]:
     """Return the docstring below each field of a dataclass, inherited fields included."""
     docs: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(base):
-            docs |= _own_field_docs(base)
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        # Python drops the string below a field, so it is read from the source.
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, doc in itertools.pairwise(definition.body):
+            match field, doc:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    docs[name] = inspect.cleandoc(text)
     return docs
 
 
-def _own_field_docs(cls: type) -> dict[str, str]:
-    # Python drops the string below a field, so it is read from the source.
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(definition, ast.ClassDef)
-    return {
-        field.target.id: inspect.cleandoc(doc.value.value)
-        for field, doc in itertools.pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(doc, ast.Expr)
-        and isinstance(doc.value, ast.Constant)
-        and isinstance(doc.value.value, str)
-    }
-
-
 def describe_keys(section: str, values: Any) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each key of a section as text: its dotted name, type, value and explanation.
+    """Yield dotted name, type, value and explanation of every key of a section, as text.
 
     Args:
-        section: the section's name; empty for the keys at the top level.
-        values: the section's dataclass, or the whole `Config`.
+        section: the section's name; empty for the top level.
+        values: the section's dataclass; the `Config` for the top level.
     """
-    annotations, docs = typing.get_type_hints(type(values)), field_docs(type(values))
+    annotations = typing.get_type_hints(type(values), include_extras=True)
+    docs = field_docs(type(values))
     for field in dataclasses.fields(values):
         if section or field.name not in SECTIONS:
             key = f"{section}.{field.name}".strip(".")

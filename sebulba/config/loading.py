@@ -6,18 +6,20 @@ mapping.
 """
 
 import dataclasses
+import itertools
 import os
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sebulba.config import Config, yaml_dialect
+from sebulba.config import yaml_dialect
 from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
 from sebulba.config.coercion import coerce, coerce_text
-from sebulba.config.file import SECTIONS, WORDS, Setting, read_config_file
+from sebulba.config.file import WORDS, Setting, read_config_file
+from sebulba.config.schema import SECTIONS, Config, key_types, sections
 from sebulba.config.shipped import find_config
+from sebulba.config.unknown_keys import suggestion
 from sebulba.config.validation import problems
-from sebulba.errors import ConfigError, did_you_mean
+from sebulba.errors import ConfigError
 
 __all__ = ["ConfigError", "load_config", "to_yaml"]
 
@@ -37,29 +39,40 @@ def load_config(
             {"num_envs": 32}}`; or the flags of a command line, `["--actor.num-envs", "32"]`. The
             value of a flag is YAML, or the text itself if the key is a string. Of a repeated flag,
             the last one counts.
-        is_complete: False skips what `sebulba.config.validation` checks.
+        is_complete: False skips `sebulba.config.validation.problems`, such as values that do not
+            suit each other.
 
     Raises:
         ConfigError: the first wrong value, with file and line, the flag or the key.
     """
     path = None if name_or_path is None else find_config(os.fspath(name_or_path))
-    settings = {} if path is None else read_config_file(path)
-    convert: Callable[[Any, Any], Any]
-    if isinstance(overrides, Mapping):
-        given, convert, noun = _settings_of(overrides), coerce, "key"
-    else:
-        settings, given = _flag_settings(settings, overrides)
-        convert, noun = coerce_text, "flag"
-    agent_class = _agent_class(settings | given)
-    annotations = schema(agent_class)
+    source = path or "defaults"
+    from_file = {} if path is None else read_config_file(path)
+    given = _of_mapping(overrides) if isinstance(overrides, Mapping) else _of_flags(overrides)
+    for section in WORDS:
+        if section in given:
+            from_file, given = _replace_section(section, from_file, given)
+
+    agent_class = _agent_class(from_file | given)
+    declared = key_types(agent_class)
     # The flag of `lambda_` is `--lambda`.
-    keys = {flag_name(key): key for key in annotations}
+    keys = {flag_name(key): key for key in declared}
     given = {keys.get(flag_name(key), key): setting for key, setting in given.items()}
-    settings = _coerce(settings, annotations, coerce, noun="key")
-    settings |= _coerce(given, annotations, convert, noun=noun)
-    config = _build(agent_class, settings, source=path or "defaults")
+    settings: dict[str, Setting] = {}
+    for key, setting in itertools.chain(from_file.items(), given.items()):
+        if key not in declared:
+            noun = "flag" if setting.is_text else "key"
+            raise ConfigError(f"{setting.where}: unknown {noun}{suggestion(key, declared)}")
+        convert = coerce_text if setting.is_text else coerce
+        try:
+            value = convert(setting.value, declared[key])
+        except ConfigError as error:
+            raise ConfigError(f"{setting.where}: {error}") from None
+        settings[key] = dataclasses.replace(setting, value=value)
+
+    config = _build(agent_class, settings, source=source)
     for key, message in problems(config) if is_complete else ():
-        where = settings[key].where if key in settings else f"{path or 'defaults'}: {key}"
+        where = settings[key].where if key in settings else f"{source}: {key}"
         raise ConfigError(f"{where}: {message}")
     return config
 
@@ -67,23 +80,6 @@ def load_config(
 def to_yaml(config: Config) -> str:
     """Return `config` as YAML with every key; `load_config` reads it back as an equal `Config`."""
     return yaml_dialect.dump(dataclasses.asdict(config))
-
-
-def sections(agent_class: type) -> dict[str, type]:
-    """Return the dataclass of each section; that of `agent` is `agent_class`."""
-    declared = typing.get_type_hints(Config) | {"agent": agent_class}
-    return {name: declared[name] for name in SECTIONS}
-
-
-def schema(agent_class: type) -> dict[str, Any]:
-    """Return the declared type of every dotted key."""
-    annotations = {
-        f"{section}.{name}": annotation
-        for section, cls in sections(agent_class).items()
-        for name, annotation in typing.get_type_hints(cls).items()
-    }
-    declared = typing.get_type_hints(Config).items()
-    return annotations | {name: each for name, each in declared if name not in SECTIONS}
 
 
 def flag_name(key: str) -> str:
@@ -112,57 +108,55 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]
     return positionals, texts
 
 
-def _take_word(
-    section: str, file_settings: dict[str, Setting], texts: dict[str, str]
-) -> tuple[dict[str, Setting], dict[str, str]]:
-    """Replace `--section WORD` and the file's section by the keys that the word stands for."""
-    flag, words = flag_name(section), WORDS[section]
-    if flag not in texts:
-        return file_settings, texts
-    if texts[flag] not in words:
-        expected = " or ".join(words)
-        raise ConfigError(
-            f"{flag}: expected {expected}, got {texts[flag]!r}. Or set single keys: {flag}.KEY"
-        )
-    for other in texts:
-        if other.startswith(f"{flag}."):
-            raise ConfigError(f"`{flag} {texts[flag]}` cannot be combined with `{other}`")
-    meant = {flag_name(f"{section}.{name}"): text for name, text in words[texts[flag]].items()}
-    return (
-        {key: each for key, each in file_settings.items() if not key.startswith(f"{section}.")},
-        {other: text for other, text in texts.items() if other != flag} | meant,
-    )
-
-
-def _settings_of(overrides: Mapping[str, Any]) -> dict[str, Setting]:
-    settings = {}
+def _of_mapping(overrides: Mapping[str, Any]) -> dict[str, Setting]:
+    """Return overrides by dotted key; a section stays whole if its value is a word."""
+    values: dict[str, Any] = {}
     for key, value in overrides.items():
-        entries = {key: value}
-        if key in SECTIONS:
-            words = WORDS.get(key, {})
-            section = words.get(value) if isinstance(value, str) else value
-            if not isinstance(section, Mapping):
-                expected = " or ".join([*words, "a mapping, {name: value, ...}"])
-                raise ConfigError(f"overrides: {key}: expected {expected}, got {value!r}")
-            entries = {f"{key}.{name}": each for name, each in section.items()}
-        for name, each in entries.items():
-            settings[name] = Setting(value=each, where=f"overrides: {name}")
-    return settings
+        is_word = isinstance(value, str) and value in WORDS.get(key, ())
+        if key not in SECTIONS or is_word:
+            values[key] = value
+        elif isinstance(value, Mapping):
+            values |= {f"{key}.{name}": each for name, each in value.items()}
+        else:
+            expected = " or ".join([*WORDS.get(key, ()), "a mapping, {name: value, ...}"])
+            raise ConfigError(f"overrides: {key}: expected {expected}, got {value!r}")
+    return {key: Setting(value=each, where=f"overrides: {key}") for key, each in values.items()}
 
 
-def _flag_settings(
-    file_settings: dict[str, Setting], arguments: Sequence[str]
-) -> tuple[dict[str, Setting], dict[str, Setting]]:
-    """Return the file's settings that no word replaces, and those of the flags."""
+def _of_flags(arguments: Sequence[str]) -> dict[str, Setting]:
+    """Return the texts of flags by dotted key."""
     positionals, texts = split_arguments(arguments)
     if positionals:
         raise ConfigError(f"{positionals[0]}: expected a flag, --section.field VALUE")
-    for section in WORDS:
-        file_settings, texts = _take_word(section, file_settings, texts)
-    return file_settings, {
-        flag.removeprefix("--").replace("-", "_"): Setting(value=text, where=flag)
+    return {
+        flag.removeprefix("--").replace("-", "_"): Setting(value=text, where=flag, is_text=True)
         for flag, text in texts.items()
     }
+
+
+def _replace_section(
+    section: str, from_file: dict[str, Setting], given: dict[str, Setting]
+) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    """Replace a section of the file by the values that a word stands for: `--devices auto`."""
+    word, prefix = given[section], f"{section}."
+    if word.value not in WORDS[section]:
+        raise ConfigError(
+            f"{word.where}: expected {' or '.join(WORDS[section])}, got {word.value!r}. Or set"
+            f" single keys: {word.where}.KEY"
+        )
+    for key, setting in given.items():
+        if key.startswith(prefix):
+            raise ConfigError(
+                f"`{word.where} {word.value}` cannot be combined with `{setting.where}`"
+            )
+    values = WORDS[section][word.value]
+    meant = {
+        f"{prefix}{key}": dataclasses.replace(word, value=each) for key, each in values.items()
+    }
+    return (
+        {key: each for key, each in from_file.items() if not key.startswith(prefix)},
+        {key: each for key, each in given.items() if key != section} | meant,
+    )
 
 
 def _agent_class(settings: dict[str, Setting]) -> type:
@@ -172,37 +166,6 @@ def _agent_class(settings: dict[str, Setting]) -> type:
         return agent_config_class(coerce(setting.value, str))
     except ConfigError as error:
         raise ConfigError(f"{setting.where}: {error}") from error.__cause__
-
-
-def _coerce(
-    settings: dict[str, Setting],
-    annotations: dict[str, Any],
-    convert: Callable[[Any, Any], Any],
-    *,
-    noun: str,
-) -> dict[str, Setting]:
-    coerced = {}
-    for key, setting in settings.items():
-        if key not in annotations:
-            raise ConfigError(f"{setting.where}: unknown {noun}{_nearest_keys(key, annotations)}")
-        try:
-            value = convert(setting.value, annotations[key])
-        except ConfigError as error:
-            raise ConfigError(f"{setting.where}: {error}") from None
-        coerced[key] = dataclasses.replace(setting, value=value)
-    return coerced
-
-
-def _nearest_keys(key: str, annotations: dict[str, Any]) -> str:
-    section, _, name = key.rpartition(".")
-    elsewhere = [known for known in annotations if known.rpartition(".")[2] == name]
-    if elsewhere:
-        return f"; did you mean {' or '.join(elsewhere)}?"
-    if section in SECTIONS:
-        known = [known for known in annotations if known.startswith(f"{section}.")]
-        return did_you_mean(name, (each.rpartition(".")[2] for each in known))
-    top_level = dict.fromkeys(known.partition(".")[0] for known in annotations)
-    return did_you_mean(section or name, top_level)
 
 
 def _build(agent_class: type, settings: dict[str, Setting], *, source: str) -> Config:

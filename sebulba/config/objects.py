@@ -1,8 +1,8 @@
 """Agents and environments of a config as Python objects instead of names. Imports no jax.
 
 A config holds names, so that it can be written to a file. The name of an object is a `Named`, a
-string that carries the object: whatever reads the config finds it there, in every thread, and no
-table of the process has to be filled and emptied.
+string that carries the object: every reader of the config, in every thread, finds the object there
+without a global table.
 """
 
 import contextlib
@@ -54,11 +54,12 @@ def named_agent(agent: Any) -> Named:
 def with_agent(config: Config, agent: Any) -> Config:
     """Return the config with an agent.
 
-    Its settings are `config.agent` if that is of the agent's dataclass `Config`, else the defaults
-    of `Config`, or none if the agent has no such dataclass. A warning names what is not used.
+    Its settings are `config.agent` if that is an instance of the agent's dataclass `Config`, else
+    the defaults of `Config`. An agent without `Config` has no settings. A warning names settings of
+    `config.agent` that are not used.
 
     Raises:
-        ConfigError: it is no agent, or its settings have no defaults.
+        ConfigError: the value is no agent, or its settings have no defaults.
     """
     name = named_agent(agent)
     of_agent: Any = settings_class(name.value)
@@ -84,13 +85,13 @@ def with_environment(config: Config, environment: Any) -> Config:
     """Return the config with an environment; `env.options` are kept.
 
     Args:
-        config: whose environment is replaced.
+        config: the config that gets the environment.
         environment: a subclass of `gymnasium.Env`, or a function that takes `env.options` as
             keywords and returns one; a JAX task or its class, as `sebulba.envs.jax_suite` explains;
             or an adapter's function `(env_config, *, num_envs, seed)`.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the environment is none of these.
     """
     name = _reference(environment)
     if all(hasattr(environment, each) for each in ("observation", "action_space", "reset", "step")):

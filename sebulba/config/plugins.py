@@ -6,7 +6,6 @@ A package declares its entry points in its `pyproject.toml`:
     my_agent = "my_package.agents:MyAgent"
 """
 
-import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +35,9 @@ def load_named(name: str, own: Mapping[str, str], *, group: str, key: str = "") 
     # Twice: our own names are listed first, and their values win.
     known = own if name in own else {**own, **plugins(group), **own}
     if name not in known:
+        prefix = f"{key}: " if key else ""
         raise ConfigError(
-            f"{_prefix(key)}unknown name {name}{did_you_mean(name, known)}. "
+            f"{prefix}unknown name {name}{did_you_mean(name, known)}. "
             "For code of your own, write module:Name"
         )
     return load(known[name], key=key)
@@ -51,6 +51,9 @@ def plugins(group: str) -> dict[str, str]:
     Raises:
         ConfigError: two packages use one name for different things.
     """
+    # Here and in `plugin_package`: `--help` of our own agents does not need it, and it takes 30 ms.
+    import importlib.metadata
+
     found: dict[str, str] = {}
     packages: dict[str, str] = {}
     for entry in importlib.metadata.entry_points(group=group):
@@ -68,11 +71,9 @@ def plugins(group: str) -> dict[str, str]:
 
 def plugin_package(group: str, name: str) -> tuple[str, str] | None:
     """Return name and version of the package that has an entry point; None if there is none."""
+    import importlib.metadata
+
     for entry in importlib.metadata.entry_points(group=group):
         if entry.name == name and entry.dist is not None:
             return entry.dist.name, entry.dist.version
     return None
-
-
-def _prefix(key: str) -> str:
-    return f"{key}: " if key else ""

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sebulba.config.agents import agent_config_class
-from sebulba.config.file import SECTIONS
 from sebulba.config.flags import describe_keys
-from sebulba.config.schema import Config
+from sebulba.config.schema import SECTIONS, Config
 from sebulba_agents import AGENTS
 
 _INTRODUCTION = """\
@@ -16,6 +15,10 @@ _INTRODUCTION = """\
 Every key of a config, with its type, default and explanation. Set a key in the YAML file, or by the
 flag of the same dotted name, which replaces the file's value: `--actor.num-envs 32`.
 `python -m sebulba.train CONFIG --help` prints the same list with the values of `CONFIG`.
+
+A type says the range of its numbers: `int ≥ 1`, `float > 0`, `float in [0, 1]`, or
+`float in [0, 1)`, which is less than 1. A value outside of the range is an error before anything
+starts.
 
 A number of type `float | {schedule: ..., ...}` can change during the run:
 `agent.learning_rate: {schedule: linear, start: 1e-3, end: 0}` falls to 0 at `run.total_env_steps`.

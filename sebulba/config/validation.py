@@ -4,38 +4,10 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from sebulba.config import Config
+from sebulba.config.coercion import coerce
+from sebulba.config.schema import Config, key_types
 from sebulba.errors import ConfigError
-
-_MINIMUM = {
-    "actor.threads_per_device": 1,
-    "actor.num_envs": 1,
-    "actor.trajectory_length": 1,
-    "actor.max_env_restarts": 1,
-    "actor.env_timeout_s": 1,
-    "learner.trajectories_per_cycle": 1,
-    "learner.policy_lag": 0,
-    "learner.queue_slots_per_actor": 1,
-    "learner.max_non_finite_updates": 1,
-    "learner.update_timeout_s": 1,
-    "run.total_env_steps": 1,
-    "run.compile_timeout_s": 1,
-    "run.return_window": 1,
-    "run.log_interval_env_steps": 1,
-    "checkpoint.interval_s": 0,
-    "checkpoint.keep": 1,
-    "checkpoint.exact_reset_cycles": 1,
-    "evaluation.interval_env_steps": 1,
-    "evaluation.episodes": 1,
-    "evaluation.parallel_envs": 1,
-    "evaluation.max_episode_steps": 1,
-    "distributed.num_processes": 1,
-    "distributed.process_id": 0,
-    "distributed.join_timeout_s": 1,
-    "distributed.heartbeat_timeout_s": 1,
-    "seed": 0,
-}
-_MAX_SEED = 2**31 - 1  # EnvPool's seeds are int32.
+from sebulba.toolkit.settings import ReplayConfig
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -44,23 +16,28 @@ def value_of(config: Config, key: str) -> Any:
 
 
 def validate(config: Config) -> None:
-    """Check every value that can be checked without a device.
+    """Check every value of a config that was made in Python, as far as that needs no device.
 
     Raises:
         ConfigError: the key of the first wrong value, what was expected and what came.
     """
+    try:
+        declared = key_types(type(config.agent))
+    except NameError:  # The class of an agent's object may name types for type checkers only.
+        declared = key_types(type(None))
+    for key, annotation in declared.items():
+        try:
+            coerce(value_of(config, key), annotation)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from None
+        except TypeError:  # It may also have settings of types that no config file can have.
+            continue
     for key, message in problems(config):
         raise ConfigError(f"{key}: {message}")
 
 
 def problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the key and the error message of every wrong value."""
-    for key, minimum in _MINIMUM.items():
-        value = value_of(config, key)
-        if value is not None and value < minimum:
-            yield key, f"expected at least {minimum}, got {value}"
-    if config.seed > _MAX_SEED:
-        yield "seed", f"expected at most {_MAX_SEED}, got {config.seed}"
+    """Yield key and error message of every wrong value that its type allows."""
     for key in ("env.suite", "env.id", "run_dir", "init_from"):
         if value_of(config, key) == "":
             yield key, "expected a name, got an empty string"
@@ -87,6 +64,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             " have. Set learner.policy_lag",
         )
     yield from _lag_problems(config)
+    yield from _replay_problems(config.agent)
     yield from _device_problems(config)
     yield from _distributed_problems(config)
 
@@ -105,6 +83,17 @@ def _lag_problems(config: Config) -> Iterator[tuple[str, str]]:
         )
 
 
+def _replay_problems(settings: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(settings, ReplayConfig):
+        for name in ("batch_size", "min_replay_rows"):
+            if (value := getattr(settings, name)) > settings.replay_capacity:
+                yield (
+                    f"agent.{name}",
+                    f"expected at most agent.replay_capacity, which is {settings.replay_capacity},"
+                    f" got {value}",
+                )
+
+
 def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("devices.actor", "devices.learner"):
         devices = value_of(config, key)
@@ -112,12 +101,10 @@ def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
             continue
         if not devices:
             yield key, "expected at least one device, got []. Set null to choose automatically"
-        if any(device < 0 for device in devices):
-            yield key, f"expected positions from 0, got {list(devices)}"
         if len(set(devices)) < len(devices):
             yield key, f"expected each device once, got {list(devices)}"
     num_envs, num_learners = config.actor.num_envs, len(config.devices.learner or (0,))
-    if num_envs > 0 and num_envs % num_learners:
+    if num_envs % num_learners:
         lower = num_envs - num_envs % num_learners
         nearest = " or ".join(str(x) for x in (lower, lower + num_learners) if x)
         yield (
@@ -128,23 +115,19 @@ def _device_problems(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _distributed_problems(config: Config) -> Iterator[tuple[str, str]]:
-    distributed = config.distributed
-    names = ("coordinator", "num_processes", "process_id")
-    if distributed.effective_mode != "manual":
-        for name in names:
-            if (value := getattr(distributed, name)) is not None:
-                yield (
-                    f"distributed.{name}",
-                    f"only used with distributed.mode: manual, got {value!r} with"
-                    f" {distributed.effective_mode}. Set null, or the mode manual",
-                )
-        return
-    for name in names:
-        if getattr(distributed, name) is None:
+    distributed, mode = config.distributed, config.distributed.effective_mode
+    for name in ("coordinator", "num_processes", "process_id"):
+        key, value = f"distributed.{name}", getattr(distributed, name)
+        if mode == "manual" and value is None:
+            yield key, "expected a value with distributed.mode: manual, got null"
+        if mode != "manual" and value is not None:
             yield (
-                f"distributed.{name}",
-                "expected a value with distributed.mode: manual, got null",
+                key,
+                f"only used with distributed.mode: manual, got {value!r} with {mode}. Set null, or"
+                " the mode manual",
             )
+    if mode != "manual":
+        return
     host, _, port = (distributed.coordinator or "host:1").rpartition(":")
     if not host or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16):
         yield "distributed.coordinator", f"expected host:port, got {distributed.coordinator!r}"

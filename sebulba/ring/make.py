@@ -17,8 +17,9 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.mapping import is_jit_disabled
-from sebulba.devices.memory import check_memory, plan_memory
+from sebulba.devices.memory import MemoryPlan, check_memory, plan_memory
 from sebulba.devices.roles import Roles, assign_devices
+from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.actor import Actor
@@ -35,8 +36,11 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
 from sebulba.ring.stepped_cycle import StepFunctions
 from sebulba.toolkit.prng import stream
-from sebulba.types import Networks, RunSpec
+from sebulba.types import EnvironmentSpec, Networks, RunSpec
 from sebulba_agents import AGENTS
+
+# More environments may take minutes to make, so one of them first says what memory the run needs.
+_MANY_ENVS = 10_000
 
 
 def _print_warning(text: str) -> None:
@@ -86,6 +90,31 @@ def make_ring(
         device for device in devices.actor for _ in range(config.actor.threads_per_device)
     ]
     first_actor_id = jax.process_index() * len(actor_devices)
+    slots_per_actor = queue_slots_per_actor(config.learner, len(actor_devices))
+
+    def plan(environment: EnvironmentSpec) -> tuple[RunSpec, Agent, MemoryPlan]:
+        """Make the agent, and check that the run fits into memory."""
+        run_spec = make_run_spec(
+            config,
+            environment,
+            len(actor_devices),
+            len(devices.learner),
+            num_hosts=learner_devices.num_hosts,
+        )
+        agent = make_agent(config, run_spec)
+        memory_plan = plan_memory(
+            agent,
+            run_spec,
+            num_actor_devices=len(devices.actor),
+            queue_slots_per_actor=slots_per_actor,
+            policy_lag=config.learner.policy_lag,
+        )
+        check_memory(memory_plan, actor_devices=devices.actor, learner_devices=devices.learner)
+        return run_spec, agent, memory_plan
+
+    if len(actor_devices) * config.actor.num_envs > _MANY_ENVS:
+        with contextlib.closing(make_environment(config.env, num_envs=1, seed=config.seed)) as one:
+            plan(one.spec)
     with contextlib.ExitStack() as made:  # closes the environments if a later step fails
         environments = []
         for actor_id in range(len(actor_devices)):
@@ -100,24 +129,7 @@ def make_ring(
             )
             made.callback(environments[-1].close)
 
-        run_spec = make_run_spec(
-            config,
-            environments[0].spec,
-            len(actor_devices),
-            len(devices.learner),
-            num_hosts=learner_devices.num_hosts,
-        )
-        agent = make_agent(config, run_spec)
-        slots_per_actor = queue_slots_per_actor(config.learner, len(actor_devices))
-        memory_plan = plan_memory(
-            agent,
-            run_spec,
-            num_actor_devices=len(devices.actor),
-            queue_slots_per_actor=slots_per_actor,
-            policy_lag=config.learner.policy_lag,
-        )
-        check_memory(memory_plan, actor_devices=devices.actor, learner_devices=devices.learner)
-
+        run_spec, agent, memory_plan = plan(environments[0].spec)
         learner = make_learner(config, agent, run_spec, learner_devices)
         if begin_with is not None:
             networks = begin_with(learner.state.networks, learner_devices)

@@ -41,10 +41,14 @@ def check_num_minibatches(num_minibatches: int, run_spec: RunSpec, *, of_unrolls
     num_entries, kind = run_spec.batch_size_per_learner_device, "environments"
     if not of_unrolls:
         num_entries, kind = num_entries * run_spec.trajectory_length, "transitions"
-    if num_minibatches < 1 or num_entries % num_minibatches:
+    if num_entries % num_minibatches:
+        lower = next(n for n in range(num_minibatches, 0, -1) if num_entries % n == 0)
+        higher = (n for n in range(num_minibatches, num_entries + 1) if num_entries % n == 0)
+        nearest = dict.fromkeys((lower, next(higher, lower)))
         raise ConfigError(
             f"agent.num_minibatches: expected a divisor of the {num_entries} {kind} per learner"
-            f" device and learner cycle, got {num_minibatches}"
+            f" device and learner cycle, got {num_minibatches}. Set"
+            f" {' or '.join(map(str, nearest))}"
         )
 
 

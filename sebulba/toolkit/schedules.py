@@ -1,12 +1,15 @@
 """Settings that change during a run, such as a learning rate that falls to 0. Imports no jax.
 
-A setting of type `Scheduled` is a number or a `Schedule` in the config. An agent calls
-`at_env_steps` with the env steps of its `LearnerClock`, and reads current values only.
+A setting of type `Scheduled` is a number or a `Schedule` in the config; a range holds for every
+value of the schedule. An agent calls `at_env_steps` with the env steps of its `LearnerClock`, and
+reads current values only.
 """
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from sebulba.ranges import Range
 
 Settings = TypeVar("Settings")
 
@@ -26,6 +29,11 @@ class Schedule:
     warm_up: int = 0  # env steps in which the value first rises linearly from 0
     values: tuple[float, ...] = ()  # of piecewise
     boundaries: tuple[int, ...] = ()  # env steps at which the next of `values` begins
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers that the value moves between, but for the 0 that a warm-up begins at."""
+        return tuple(each for each in (self.start, self.end, *self.values) if each is not None)
 
     def __post_init__(self) -> None:
         used = {
@@ -54,6 +62,8 @@ if TYPE_CHECKING:
     Scheduled = Any  # a number or a schedule in a config, an array after `at_env_steps`
 else:
     Scheduled = float | Schedule
+ScheduledNonNegative = Annotated[Scheduled, Range(0)]
+ScheduledFraction = Annotated[Scheduled, Range(0, 1)]
 
 
 def at_env_steps(settings: Settings, env_steps: Any, *, total_env_steps: int) -> Settings:

@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Literal
 
+from sebulba.ranges import Count, Fraction, Positive
 from sebulba.toolkit.references import Network
-from sebulba.toolkit.schedules import Scheduled
+from sebulba.toolkit.schedules import ScheduledNonNegative
 
 ComputeDtype = Literal["float32", "bfloat16"]
 
@@ -27,7 +28,7 @@ class NetworkConfig:
     network: Network = "mlp"
     """From observations to features: tanh or ReLU layers, none, convolutions, or your own flax
     module."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[Count, ...] = (64, 64)
     """Widths of the mlp's layers; your own network gets them if it has this field."""
     compute_dtype: ComputeDtype = "float32"
     """Type that the layers before the heads compute in, for accelerators; parameters, recurrent
@@ -43,18 +44,18 @@ class NetworkConfig:
 class ReplayConfig(NetworkConfig):
     """Settings of all agents with a replay."""
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount factor γ."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Transitions per update, over all learner devices."""
-    replay_capacity: int = 100_000
+    replay_capacity: Count = 100_000
     """Rows (time steps) that the replay holds, over all learner devices."""
-    min_replay_rows: int = 1_000
+    min_replay_rows: Count = 1_000
     """Rows collected before learning starts, over all learner devices."""
-    replay_ratio: float = 8.0
+    replay_ratio: Positive = 8.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size rows. Reset rows count as collected."""
-    learning_rate: Scheduled = 1e-3
+    learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate of Adam."""
-    adam_epsilon: float = 1e-5
+    adam_epsilon: Positive = 1e-5
     """ε of Adam."""

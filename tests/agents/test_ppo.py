@@ -209,9 +209,12 @@ def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_minibatches": 3}, r"divisor of the 56 transitions .* got 3"),
-        ({"num_minibatches": 7, "lstm_size": 6}, r"divisor of the 8 environments .* got 7"),
-        ({"num_minibatches": 0}, "got 0"),
+        ({"num_minibatches": 3}, r"divisor of the 56 transitions .* got 3. Set 2 or 4$"),
+        (
+            {"num_minibatches": 7, "lstm_size": 6},
+            r"divisor of the 8 environments .* got 7. Set 4 or 8$",
+        ),
+        ({"num_minibatches": 99}, r"divisor of the 56 transitions .* got 99. Set 56$"),
     ],
 )
 def test_minibatches_that_do_not_divide_the_batch_name_the_key(changes, message):

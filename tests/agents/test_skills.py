@@ -10,7 +10,6 @@ import pytest
 
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
-from sebulba.errors import ConfigError
 from sebulba.run import training
 from sebulba.types import Trajectory
 from sebulba_agents.config import SkillsConfig
@@ -94,11 +93,6 @@ def test_the_skill_of_a_terminated_row_has_no_effect(acted):
 
     assert loss(with_others(is_over)) == loss(trajectory)
     assert loss(with_others(~is_over)) != loss(trajectory)
-
-
-def test_one_skill_is_none():
-    with pytest.raises(ConfigError, match=r"agent\.num_skills: expected at least 2, got 1"):
-        SkillsAgent(SkillsConfig(num_skills=1), make_run_spec())
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from sebulba.config import ActorConfig, Config
 from sebulba.config.agents import agent_config_class
 from sebulba.config.flags import field_docs, parse
-from sebulba.config.loading import schema, sections
+from sebulba.config.schema import key_types, sections
 from sebulba_agents import AGENTS
 from tests.subprocesses import ROOT, run_python
 
@@ -33,7 +33,7 @@ def help_of(capsys, *arguments):
 def test_train_help_exits_0_without_importing_jax():
     result = run_train("--help")
     assert result.returncode == 0
-    assert "--actor.num-envs <int>  (default: 16)" in result.stdout
+    assert "--actor.num-envs <int ≥ 1>  (default: 16)" in result.stdout
     packages = imported_packages(result)
     assert "yaml" in packages
     assert not packages & {"jax", "numpy", "flax", "gymnasium", "envpool"}
@@ -42,7 +42,7 @@ def test_train_help_exits_0_without_importing_jax():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((CATCH, "--actor.num-envs", "x"), "--actor.num-envs: expected int, got x (str)"),
+        ((CATCH, "--actor.num-envs", "x"), "--actor.num-envs: expected int ≥ 1, got x (str)"),
         ((), "expected one config file, got none"),
     ],
 )
@@ -76,9 +76,9 @@ def test_help_shows_every_field_once_with_its_default_and_docstring(capsys):
     flags = re.findall(r"^  (--\S+) <", text, re.MULTILINE)
     agent_class = agent_config_class(next(iter(AGENTS)))
     assert sorted(flags) == sorted(
-        "--" + key.replace("_", "-").rstrip("-") for key in schema(agent_class)
+        "--" + key.replace("_", "-").rstrip("-") for key in key_types(agent_class)
     )
-    assert "--devices.learner <[int, ...] | null>  (default: null)" in text
+    assert "--devices.learner <[int ≥ 0, ...] | null>  (default: null)" in text
     docs = [*field_docs(ActorConfig).values(), *field_docs(agent_class).values()]
     unwrapped = "".join(text.split())
     assert [doc for doc in docs if "".join(doc.split()) not in unwrapped] == []
@@ -88,7 +88,7 @@ def test_help_shows_the_values_of_the_command_line_as_defaults(capsys):
     text = help_of(capsys, CATCH, "--agent.learning-rate", "5e-4")
     assert "--env.id <str>  (default: Catch-v0)" in text
     assert "--run.stop-at-return <float | null>  (default: 0.95)" in text
-    assert "--agent.learning-rate <float | {schedule: ..., ...}>  (default: 0.0005)" in text
+    assert "--agent.learning-rate <float ≥ 0 | {schedule: ..., ...}>  (default: 0.0005)" in text
 
 
 def test_help_shows_schedules_and_explains_keys_that_an_unfinished_config_lacks(capsys):
@@ -112,4 +112,4 @@ def test_every_field_of_every_section_has_a_docstring(name):
         for field, doc in field_docs(cls).items()
         if doc
     ]
-    assert sorted(documented) == sorted(schema(agent_class))
+    assert sorted(documented) == sorted(key_types(agent_class))

@@ -20,14 +20,17 @@ from sebulba.config.loading import ConfigError, load_config
         ("seed: " + "- " * 3000, "1: sequence entries are not allowed here"),
         ("seed:\n  - 1\n  - [" + "[" * 3000, "3: not valid: maximum recursion depth exceeded"),
         (f"seed: 1\nrun_dir: {'9' * 10_000}\n", "2: not valid: Exceeds the limit"),
-        (f"seed: {'9' * 99}\n", f"1: seed: expected int, got {'9' * 99}"),
-        ("run: {total_env_steps: 1e300}\n", "1: run.total_env_steps: expected int, got 1"),
+        (f"seed: {'9' * 99}\n", f"1: seed: expected int in [0, 2147483647], got {'9' * 99}"),
+        ("run: {total_env_steps: 1e300}\n", "1: run.total_env_steps: expected int ≥ 1, got 1"),
         ('run_dir: "a\\0b"\n', "1: expected no NUL"),
         ('"a\\0b": 1\n', "1: expected no NUL"),
         ('run_dir: "\\uD800"\n', "1: expected no NUL and no surrogates"),
         ('seed: 1\nrun_dir: "\\UFFFFFFFF"\n', "2: not valid: Python int too large"),
         ("seed: 1\nrun_dir: a\x01\n", "2: unacceptable character #x0001"),
-        ("seed: [1, [" + "1, " * 9_000 + "]]\n", "1: seed: expected int, got [1, [1, 1,"),
+        (
+            "seed: [1, [" + "1, " * 9_000 + "]]\n",
+            "1: seed: expected int in [0, 2147483647], got [1, ",
+        ),
     ],
 )
 def test_14_a_hostile_config_is_an_error_with_file_and_line(text, message, tmp_path):
@@ -48,7 +51,7 @@ def test_14_a_config_that_does_not_end_is_not_read_to_its_end(tmp_path):
 
 @pytest.mark.parametrize("text", ["[" * 3000, "!!int abc", "&a [*a]", '"\\UFFFFFFFF"'])
 def test_14_a_hostile_flag_is_an_error(text):
-    with pytest.raises(ConfigError, match=r"^--seed: expected int, got "):
+    with pytest.raises(ConfigError, match=r"^--seed: expected int in \[0, 2147483647\], got "):
         load_config(None, [f"--seed={text}"])
 
 

@@ -7,9 +7,12 @@ import types
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, LearnerConfig
-from sebulba.config.agents import agent_factory
+from sebulba.config.agents import agent_config_class, agent_factory
 from sebulba.config.loading import load_config
+from sebulba.config.schema import key_types
+from sebulba.config.unknown_keys import OTHER_NAMES
 from sebulba.toolkit.schedules import Schedule
+from sebulba_agents import AGENTS
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.replay_config import R2D2Config
 from tests.config.errors import error_of
@@ -178,9 +181,9 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ),
         (
             "seed: 0\nactor:\n  num_envs: many\n",
-            "x.yaml:3: actor.num_envs: expected int, got many (str)",
+            "x.yaml:3: actor.num_envs: expected int ≥ 1, got many (str)",
         ),
-        ("actor:\n  num_envs: 0\n", "x.yaml:2: actor.num_envs: expected at least 1, got 0"),
+        ("actor:\n  num_envs: 0\n", "x.yaml:2: actor.num_envs: expected int ≥ 1, got 0"),
         ("seed: 1\nactor: {}\nseed: 2\n", "x.yaml:3: seed: duplicate key, first in line 1"),
         (
             "run:\n  mode: serial\n  mode: serial\n",
@@ -212,7 +215,7 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
         ),
         (
             "agent: {learning_rate: fast}",
-            "x.yaml:1: agent.learning_rate: expected float | {schedule: ..., ...}, got fast (str)",
+            "x.yaml:1: agent.learning_rate: expected float ≥ 0 | {schedule: ..., ...}, got fast",
         ),
         (
             "learner:\n  policy_lag: 1\nagent:\n  name: a2c\n",
@@ -250,18 +253,47 @@ def test_file_errors_name_file_line_and_key(write, text, message):
         (["--actor.num-env", "3"], "--actor.num-env: unknown flag; did you mean num_envs? (known:"),
         (["--num-envs", "3"], "--num-envs: unknown flag; did you mean actor.num_envs?"),
         (["--sed", "3"], "--sed: unknown flag; did you mean seed? (known: env,"),
-        (["--actor.num-envs", "3.5"], "--actor.num-envs: expected int, got 3.5 (float)"),
+        (["--actor.num-envs", "3.5"], "--actor.num-envs: expected int ≥ 1, got 3.5 (float)"),
         (["--actor.cycle", "fusd"], "--actor.cycle: expected auto | fused | stepped, got fusd"),
         (["--env.options", "{a: "], "--env.options: expected {name: value, ...}, got '{a: ': "),
         (["--seed"], "--seed: expected a value, got none"),
         (["--seed", "--run-dir", "x"], "--seed: expected a value, got none"),
         (["--agent.name", "ipala"], "--agent.name: unknown name ipala; did you mean impala?"),
-        (["--seed", "-1"], "--seed: expected at least 0, got -1"),
+        (["--seed", "-1"], "--seed: expected int in [0, 2147483647], got -1"),
         (["seed", "3"], "seed: expected a flag, --section.field VALUE"),
     ],
 )
 def test_flag_errors_name_the_flag(write, arguments, message):
     assert error_of(write(""), arguments).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"),
+    [
+        ("--agent.lr", "agent.learning_rate"),
+        ("--agent.gamma", "agent.discount"),
+        ("--agent.gae-lambda", "agent.lambda_"),
+        ("--agent.ent_coef", "agent.entropy_cost"),
+        ("--agent.update-epochs", "agent.num_epochs"),
+        ("--learner.lr", "agent.learning_rate"),
+        ("--gamma", "agent.discount"),
+        ("--lambda", "agent.lambda_"),
+        ("--learning-rate", "agent.learning_rate"),
+        ("--total-timesteps", "run.total_env_steps"),
+        ("--num-envs", "actor.num_envs"),
+        ("--n-steps", "actor.trajectory_length"),
+        ("--env", "env.id"),
+    ],
+)
+def test_a_flag_by_the_name_of_other_libraries_suggests_ours(flag, key):
+    message = error_of(None, ["--agent.name=ppo", f"{flag}=3"])
+    assert message == f"{flag.replace('_', '-')}: unknown flag; did you mean {key}?"
+
+
+def test_every_key_that_is_suggested_for_another_name_exists():
+    types = [key_types(agent_config_class(name)) for name in AGENTS]
+    names = {key.rpartition(".")[2] for keys in types for key in keys}
+    assert set(OTHER_NAMES) <= names
 
 
 def test_agent_name_selects_the_settings_of_the_section_agent(write):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from sebulba.config import DevicesConfig, DistributedConfig
 from sebulba.config.loading import ConfigError, load_config
 from sebulba.errors import did_you_mean
 from tests.config.errors import error_of
@@ -55,11 +56,17 @@ def test_overrides_are_values_by_dotted_key_or_section():
     assert (config.actor.num_envs, config.agent.lambda_, config.run_dir) == (32, 0.5, "1e3")
 
 
+def test_a_word_as_override_replaces_the_section_of_the_file(write):
+    path = write("devices: {actor: [0], learner: [1]}\ndistributed: {mode: auto}")
+    config = load_config(path, {"devices": "auto", "distributed": "off"})
+    assert (config.devices, config.distributed) == (DevicesConfig(), DistributedConfig(mode="off"))
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ({"actor.num_env": 3}, "overrides: actor.num_env: unknown key; did you mean num_envs?"),
-        ({"seed": "3"}, "overrides: seed: expected int, got '3' (str)"),
+        ({"seed": "3"}, "overrides: seed: expected int in [0, 2147483647], got '3' (str)"),
         ({"actor": 3}, "overrides: actor: expected a mapping, {name: value, ...}, got 3"),
         (
             {"agent.name": "impal"},

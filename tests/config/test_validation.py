@@ -10,18 +10,27 @@ from sebulba.config.validation import validate
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (Config(actor=ActorConfig(threads_per_device=0)), "actor.threads_per_device: expected at"),
-        (Config(actor=ActorConfig(trajectory_length=0)), "actor.trajectory_length: expected at"),
-        (Config(learner=LearnerConfig(policy_lag=-1)), "learner.policy_lag: expected at"),
+        (
+            Config(actor=ActorConfig(threads_per_device=0)),
+            "actor.threads_per_device: expected int ≥ 1",
+        ),
+        (
+            Config(actor=ActorConfig(trajectory_length=0)),
+            "actor.trajectory_length: expected int ≥ 1",
+        ),
+        (
+            Config(learner=LearnerConfig(policy_lag=-1)),
+            "learner.policy_lag: expected int ≥ 0 | null, got -1",
+        ),
         (Config(devices=DevicesConfig(actor=())), "devices.actor: expected at least one"),
-        (Config(devices=DevicesConfig(actor=(-1,))), "devices.actor: expected positions from 0"),
+        (Config(devices=DevicesConfig(actor=(-1,))), "devices.actor: expected [int ≥ 0"),
         (Config(devices=DevicesConfig(learner=(1, 1))), "devices.learner: expected each device"),
         (
             Config(devices=DevicesConfig(learner=(0, 1, 2))),
             "actor.num_envs: expected a multiple of the 3 devices in devices.learner, got 16. "
             "Set 15 or 18",
         ),
-        (Config(seed=2**31), "seed: expected at most 2147483647, got 2147483648"),
+        (Config(seed=2**31), "seed: expected int in [0, 2147483647], got 2147483648"),
         (Config(run_dir=""), "run_dir: expected a name"),
     ],
 )

@@ -4,8 +4,10 @@ import jax
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig
+from sebulba.config.loading import load_config
 from sebulba.devices import memory as memory_plan
 from sebulba.devices.memory import check_memory, num_bytes, plan_memory, trajectory_shapes
+from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from tests.rings import make_ring
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec, toy_trajectory
@@ -83,3 +85,17 @@ def test_a_run_that_does_not_fit_is_refused_before_it_allocates():
     )
     with pytest.raises(ConfigError, match=r"GiB.*learner\.queue_slots_per_actor"):
         make_ring(config)
+
+
+def test_environments_that_do_not_fit_into_memory_are_not_made(monkeypatch):
+    made = []
+
+    def make(*args, num_envs, **kwargs):
+        made.append(num_envs)
+        return make_environment(*args, num_envs=num_envs, **kwargs)
+
+    for module in ("sebulba.ring.make", "sebulba.ring.environments"):
+        monkeypatch.setattr(f"{module}.make_environment", make)
+    with pytest.raises(ConfigError, match=r"memory: the run needs .* Reduce actor\.num_envs"):
+        make_ring(load_config("impala_cartpole", {"actor.num_envs": 3 * 10**9}))
+    assert made == [1]

@@ -37,7 +37,7 @@ def test_a_manual_configuration_is_read():
             "expected less than distributed.num_processes, which is 2",
         ),
         ((*MANUAL, "--distributed.coordinator=here"), "expected host:port, got 'here'"),
-        ((*MANUAL, "--distributed.heartbeat-timeout-s=0"), "expected at least 1"),
+        ((*MANUAL, "--distributed.heartbeat-timeout-s=0"), "expected int ≥ 1, got 0"),
         (("--distributed.mode=on",), "expected 'off' | auto | manual"),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_failure_raises_with_the_code_of_the_command_line(tmp_path):
     assert caught.value.result.status == "failed"
     with pytest.raises(sebulba.ConfigError, match="expected a new or empty"):
         sebulba.train(make_config(tmp_path))
-    with pytest.raises(sebulba.ConfigError, match=r"actor.num_envs: expected at least 1, got 0"):
+    with pytest.raises(sebulba.ConfigError, match=r"actor.num_envs: expected int ≥ 1, got 0"):
         sebulba.train(make_config(tmp_path / "other", actor=ActorConfig(num_envs=0)))
 
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 
 from sebulba.config import Config
-from sebulba.config.loading import load_config, schema, split_arguments
+from sebulba.config.loading import load_config, split_arguments
+from sebulba.config.schema import key_types
 from sebulba.config.validation import value_of
 from sebulba.errors import ConfigError
 from sebulba.hosts.command_line import take_count
@@ -114,7 +115,7 @@ def _check_names(points: Sequence[Point]) -> None:
 def _check_earlier_run(directory: pathlib.Path, config: Config) -> None:
     """Check that an earlier run in the directory is the one that the sweep asks for."""
     earlier = load_config(str(directory / "config.yaml"))
-    keys = {**schema(type(earlier.agent)), **schema(type(config.agent))}
+    keys = {**key_types(type(earlier.agent)), **key_types(type(config.agent))}
     # `init_from` is stored as the exact checkpoint.
     ignored = ("run_dir", "resume", "init_from", "distributed.")
     differing = [
