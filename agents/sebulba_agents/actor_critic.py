@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import check_core
 from sebulba.toolkit.distributions import Distribution, legal_only
@@ -94,7 +94,7 @@ Targets = Callable[[PolicyValue, Trajectory], PyTree]
 """`targets(outputs, trajectory)` returns leaves `[T, B, ...]`."""
 
 
-class ActorCriticAgent:
+class ActorCriticAgent(Agent):
     """An actor-critic, feed-forward or with an LSTM, for discrete or continuous actions.
 
     Continuous actions are samples of an unbounded Gaussian; the environment's adapter clips them.

@@ -8,6 +8,7 @@ changes its default.
 import dataclasses
 from typing import Literal
 
+from sebulba.agent import AgentSettings
 from sebulba.toolkit.references import Core, Network
 from sebulba.toolkit.schedules import Schedule, Scheduled
 from sebulba.toolkit.settings import NetworkConfig
@@ -150,7 +151,7 @@ class PQNConfig(NetworkConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RandomConfig:
+class RandomConfig(AgentSettings):
     """Uniformly random actions, without learning."""
 
     name: str = "random"

@@ -13,7 +13,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import legal_logits
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
@@ -46,7 +46,7 @@ class PQNOptState:
     radam: PyTree
 
 
-class PQN:
+class PQN(Agent):
     """Q(λ) on the newest trajectories."""
 
     def __init__(self, config: PQNConfig, run_spec: RunSpec):

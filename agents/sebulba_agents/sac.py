@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
@@ -116,7 +116,7 @@ class SACActorState:
     key: jax.Array
 
 
-class SAC:
+class SAC(Agent):
     """Maximum-entropy control with continuous actions from a replay of single transitions."""
 
     def __init__(self, config: SACConfig, run_spec: RunSpec):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from sebulba.agent import Agent
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.replay import ReplayRatio, ReplayState
@@ -32,7 +33,7 @@ def with_copy(online: PyTree) -> TargetNetworks:
     return TargetNetworks(online=online, target=jax.tree.map(jnp.copy, online))
 
 
-class TargetNetworkAgent:
+class TargetNetworkAgent(Agent):
     """Base of agents with a replay that act with online parameters and bootstrap from a copy."""
 
     def __init__(self, config: ValueReplayConfig, run_spec: RunSpec, replay_ratio: ReplayRatio):

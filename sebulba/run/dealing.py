@@ -23,7 +23,7 @@ import jax
 
 from sebulba.acting.act_cycle import ActCarry
 from sebulba.acting.env_reset import StreamBoundary
-from sebulba.agent import Agent
+from sebulba.agent import Agent, declared
 from sebulba.config import Config
 from sebulba.types import EpisodeRecord
 
@@ -80,9 +80,8 @@ def _join(stored: Sequence[dict[str, Any]]) -> StreamBoundary:
 
 def begun_anew(agent: Agent, carry: ActCarry, *, env_steps: int, num_cycles: int) -> ActCarry:
     """Return a new actor's carry for a run that has taken some env steps."""
-    actor_state = carry.actor_state
-    if advance := getattr(agent, "advance_actor_state", None):
-        actor_state = advance(actor_state, env_steps)
+    advance = declared(agent, Agent, "advance_actor_state")
+    actor_state = advance(carry.actor_state, env_steps)
     actor_state = jax.tree.map(lambda leaf: _fold(leaf, num_cycles), actor_state)
     return dataclasses.replace(carry, actor_state=actor_state)
 

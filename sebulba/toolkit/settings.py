@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from sebulba.agent import AgentSettings
 from sebulba.toolkit.references import Network
 from sebulba.toolkit.schedules import Scheduled
 
@@ -19,7 +20,7 @@ class TorsoSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworkConfig:
+class NetworkConfig(AgentSettings):
     """Settings of all agents with a network."""
 
     name: str = ""
