@@ -38,6 +38,12 @@ class StoredPolicy:
     env_steps: int  # learned from up to that cycle
     updates: int
 
+    @property
+    def num_training_envs(self) -> int:
+        """Environments of all actors of one host, for which `agent` was made."""
+        actor = self.config.actor
+        return num_actor_devices(self.config.devices) * actor.threads_per_device * actor.num_envs
+
 
 def read_config(
     run_dir: str | os.PathLike[str], *, agent: Any = None, environment: Any = None

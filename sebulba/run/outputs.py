@@ -186,6 +186,7 @@ def _periodic_evaluation(
             ring.agent,
             plan,
             device=ring.actor_devices[0],
+            num_training_envs=config.actor.num_envs * len(ring.actors) * hosts.place()[1],
             env_timeout_s=config.actor.env_timeout_s,
         ),
         interval_env_steps=settings.interval_env_steps,
