@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
@@ -105,6 +106,7 @@ class GumbelMuZero(TargetNetworkAgent):
             priority_exponent=config.priority_exponent,
         )
         self._batch_size = config.batch_size // run_spec.num_learner_devices
+        self._num_reanalysed = num_reanalysed(config, run_spec)
 
     def init_networks(self, key: jax.Array) -> TargetNetworks:
         """Return the parameters, and their copy if there are target networks."""
@@ -278,7 +280,7 @@ class GumbelMuZero(TargetNetworkAgent):
     def _reanalyse(self, networks: TargetNetworks, key: jax.Array, rows: Row) -> Planned:
         """Return policies and values of rows `[K + n_step + 1, n]`, of some sequences anew."""
         stored = rows.extras
-        count = round(self._config.reanalyse_fraction * self._batch_size)
+        count = self._num_reanalysed
         if not count:
             return stored
         params = networks.target if self._has_target else networks.online
@@ -304,3 +306,23 @@ class GumbelMuZero(TargetNetworkAgent):
             discount=self._config.discount,
             n_step=self._config.n_step,
         )
+
+
+def num_reanalysed(config: GumbelMuZeroConfig, run_spec: RunSpec) -> int:
+    """Return the number of sequences of a learner device's batch that get new targets.
+
+    Raises:
+        ConfigError: the number in the batch of all learner devices cannot be divided equally.
+    """
+    num_devices = run_spec.num_learner_devices
+    total = round(config.reanalyse_fraction * config.batch_size)
+    if config.reanalyse_fraction > 0.0 and (total == 0 or total % num_devices):
+        lower = total - total % num_devices
+        nearest = [x / config.batch_size for x in (lower, lower + num_devices) if x]
+        raise ConfigError(
+            f"agent.reanalyse_fraction: expected a share of the {config.batch_size} sequences in"
+            f" agent.batch_size that is a multiple of the {num_devices} learner devices"
+            f" (devices.learner), got {config.reanalyse_fraction}, which is {total} sequences. Set"
+            f" {' or '.join(map(str, nearest))}"
+        )
+    return total // num_devices

@@ -183,7 +183,8 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     value_cost: float = 0.25
     """Weight of the value loss. The policy and the reward have 1."""
     reanalyse_fraction: float = 0.0
-    """Share of a batch whose targets are computed again, by a search with newer networks."""
+    """Share of a batch whose targets are computed again, by a search with newer networks. Every
+    learner device computes the same number."""
     reanalyse_with: Literal["newest", "target"] = "target"
     """Networks that search for new targets: the newest ones, or their delayed copy."""
     target_period: int = 100
