@@ -42,8 +42,9 @@ class Agent(Protocol):
     jits them. An agent holds no thread, device, collective or axis name: its loss reduces over all
     learner devices with `sebulba.toolkit.reductions`. PRNG keys are consumed by the callee.
 
-    Inherit it for the defaults: `learns_from_final_observations` and `advance_actor_state` are
-    optional. An object that has the other methods is an agent, whether it inherits or not.
+    Inherit it for the defaults: `learns_from_final_observations`, `advance_actor_state` and
+    `copy_to_targets` are optional. An object that has the other methods is an agent, whether it
+    inherits or not.
     """
 
     learns_from_final_observations: bool = False
@@ -53,6 +54,14 @@ class Agent(Protocol):
     def init_networks(self, key: jax.Array) -> Networks:
         """Return the parameters, and target parameters and normalisation statistics if any."""
         ...
+
+    def copy_to_targets(self, networks: Networks) -> Networks:
+        """Return the networks with target networks that equal those they follow.
+
+        A run that starts with another run's networks calls it, and keeps the result where the other
+        run has no target networks. The default returns the networks as they are.
+        """
+        return networks
 
     def init_opt_state(self, networks: Networks) -> PyTree:
         """Return the initial state of the optimizer, and counters if any."""

@@ -20,7 +20,7 @@ from sebulba.types import EnvStep, PyTree, RunSpec
 
 # The learner keeps the metrics of each until the cycle ends.
 _MAX_UPDATES = 100_000
-_OPTIONAL_METHODS = {"advance_actor_state"}
+_OPTIONAL_METHODS = {"advance_actor_state", "copy_to_targets"}
 
 
 class AgentError(ValueError):

@@ -152,6 +152,11 @@ class SAC(Agent):
             target_critics=jax.tree.map(jnp.copy, critics),
         )
 
+    def copy_to_targets(self, networks: SACNetworks) -> SACNetworks:
+        """Return the parameters, and a copy of the critics as target critics."""
+        target_critics = jax.tree.map(jnp.copy, networks.online.critics)
+        return SACNetworks(online=networks.online, target_critics=target_critics)
+
     def init_opt_state(self, networks: SACNetworks) -> PyTree:
         """Return Adam's initial state."""
         return self._optimizer.init(networks.online)

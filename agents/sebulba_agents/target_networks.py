@@ -42,6 +42,10 @@ class TargetNetworkAgent(Agent):
         self._replay_ratio = replay_ratio
         self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
 
+    def copy_to_targets(self, networks: TargetNetworks) -> TargetNetworks:
+        """Return the parameters and their copy, if a copy is kept."""
+        return networks if networks.target is None else with_copy(networks.online)
+
     def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
         """Return the optimizer's initial state."""
         return TargetOptState(adam=self._adam.init(networks.online), num_periods=jnp.int32(0))

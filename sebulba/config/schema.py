@@ -230,7 +230,7 @@ class Config:
     RUN_DIR@latest or RUN_DIR@CYCLE; null: newly initialised networks."""
     init_mismatch: Literal["fail", "new"] = "fail"
     """What to do with arrays of the networks that differ from those of init_from by name, shape or
-    dtype: fail, or leave them newly initialised."""
+    dtype: fail, or leave them newly initialised (missing target networks: copies)."""
     resume: str | None = None
     """Checkpoint in run_dir to resume from: latest, best, or the number of its learner cycle; null:
     start a new run."""

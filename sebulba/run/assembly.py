@@ -267,7 +267,9 @@ def _make_learner(
     if config.init_from is None or config.resume is not None:
         return learner, None
     warm_start = read_warm_start(config, learner.state.networks)
-    learner.start_from(warm_start.applied_to(learner.state.networks, devices.learner_devices))
+    learner.start_from(
+        warm_start.applied_to(learner.state.networks, devices.learner_devices, subject.agent)
+    )
     return learner, warm_start
 
 
