@@ -29,8 +29,6 @@ from sebulba.toolkit.replay import ReplayState, Row, Sample
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
-from sebulba.toolkit.two_hot import TwoHot
-from sebulba.toolkit.unroll_targets import UnrollTargets, unroll_targets
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.muzero_networks import (
     LearnedModel,
@@ -46,6 +44,8 @@ from sebulba_agents.target_networks import (
     TargetNetworks,
     with_copy,
 )
+from sebulba_agents.two_hot import TwoHot
+from sebulba_agents.unroll_targets import UnrollTargets, unroll_targets
 
 # Added to priorities, so that a sequence with an error of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6

@@ -17,10 +17,10 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.convolutions import Conv
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network
-from sebulba.toolkit.two_hot import TwoHot
 from sebulba.types import PyTree, RunSpec
 from sebulba_agents.planning import Root, Step
 from sebulba_agents.replay_config import GumbelMuZeroConfig
+from sebulba_agents.two_hot import TwoHot
 
 # Rows or columns. MinAtar's images have 10, and its rewards depend on single cells.
 _LARGEST_LATENT = 10

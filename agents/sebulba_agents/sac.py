@@ -20,10 +20,10 @@ from sebulba.toolkit.replay import ReplayState, Transitions, transition_replay
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
-from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.replay_config import SACConfig
+from sebulba_agents.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 
 # As in the authors' code; learned values stay far from both bounds.
 _LOG_STD_BOUNDS = (-20.0, 2.0)

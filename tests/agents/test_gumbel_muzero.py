@@ -19,13 +19,13 @@ from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.run import lifecycle
 from sebulba.toolkit import replay
-from sebulba.toolkit.unroll_targets import UnrollTargets
 from sebulba.types import EnvStep, Trajectory
 from sebulba_agents.gumbel_muzero import GumbelMuZero, MuZeroActorState, Planned, num_reanalysed
 from sebulba_agents.muzero_networks import scale_gradient, scale_to_unit
 from sebulba_agents.planning import Plan
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 from sebulba_agents.target_networks import TargetNetworks
+from sebulba_agents.unroll_targets import UnrollTargets
 from tests.compiled import jitted
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps

@@ -14,10 +14,10 @@ from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
 from sebulba.toolkit.replay.transitions import Transitions
-from sebulba.toolkit.tanh_gaussian import TanhGaussianSample
 from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba_agents.replay_config import SACConfig
 from sebulba_agents.sac import SAC
+from sebulba_agents.tanh_gaussian import TanhGaussianSample
 from tests.compiled import jitted, jitted_gradient
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
