@@ -14,10 +14,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 # Packages from the bottom up, those inside of others apart.
 LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
-CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "process"]
+CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "process", "references"]
 DOORS = ["train", "evaluate", "check", "plan", "plot", "report", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
-MAX_ROOMS, MAX_PACKAGES = 30, 14
+MAX_ROOMS, MAX_PACKAGES = 31, 14
 MAX_FUNCTION_LINES, MAX_PARAMETERS = 70, 8
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 

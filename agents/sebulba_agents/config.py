@@ -9,7 +9,7 @@ import dataclasses
 from typing import Literal
 
 from sebulba.agent import AgentSettings
-from sebulba.toolkit.references import Core, Network
+from sebulba.references import Core, Network
 from sebulba.toolkit.schedules import Schedule, Scheduled
 from sebulba.toolkit.settings import NetworkConfig
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
+from sebulba.references import Core
 from sebulba.toolkit.cores import initial_core_state, unroll_core
 from sebulba.toolkit.lstm import join_past
-from sebulba.toolkit.references import Core
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.settings import TorsoSettings

@@ -7,7 +7,7 @@ A subclass that repeats a field changes its default.
 import dataclasses
 from typing import Literal
 
-from sebulba.toolkit.references import Core, Network, Reference
+from sebulba.references import Core, Network, Reference
 from sebulba.toolkit.schedules import Schedule, Scheduled
 from sebulba.toolkit.settings import ReplayConfig
 

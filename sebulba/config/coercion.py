@@ -10,7 +10,7 @@ import yaml
 
 from sebulba.config import yaml_dialect
 from sebulba.errors import ConfigError, did_you_mean
-from sebulba.toolkit.references import Reference
+from sebulba.references import Reference
 
 
 def coerce(value: Any, annotation: Any) -> Any:

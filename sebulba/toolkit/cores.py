@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from sebulba.errors import ConfigError, calling
 from sebulba.pytree import describe_inline
+from sebulba.references import Core, load
 from sebulba.toolkit.lstm import LSTMCore
-from sebulba.toolkit.references import Core, load
 from sebulba.types import PyTree
 
 

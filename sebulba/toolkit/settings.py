@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from sebulba.agent import AgentSettings
-from sebulba.toolkit.references import Network
+from sebulba.references import Network
 from sebulba.toolkit.schedules import Scheduled
 
 ComputeDtype = Literal["float32", "bfloat16"]
