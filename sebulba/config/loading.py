@@ -102,11 +102,11 @@ def sections(agent_class: type) -> dict[str, type]:
 
 def schema(agent_class: type) -> dict[str, Any]:
     """Return the declared type of every dotted key."""
-    annotations = {
-        f"{section}.{name}": annotation
-        for section, cls in sections(agent_class).items()
-        for name, annotation in typing.get_type_hints(cls).items()
-    }
+    annotations = {}
+    for section, cls in sections(agent_class).items():
+        hints = typing.get_type_hints(cls)  # also of class variables, which are no settings
+        for field in dataclasses.fields(cls):
+            annotations[f"{section}.{field.name}"] = hints[field.name]
     declared = typing.get_type_hints(Config).items()
     return annotations | {name: each for name, each in declared if name not in SECTIONS}
 
