@@ -12,9 +12,8 @@ from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.references import Core
-from sebulba.toolkit.cores import initial_core_state, unroll_core
+from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
 from sebulba.toolkit.distributions import Distribution
-from sebulba.toolkit.lstm import join_past
 from sebulba.toolkit.policy_heads import PolicyHead
 from sebulba.toolkit.torsos import fold_time
 from sebulba.types import PyTree

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
 from sebulba.references import Core
-from sebulba.toolkit.cores import initial_core_state, unroll_core
-from sebulba.toolkit.lstm import join_past
+from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.settings import TorsoSettings

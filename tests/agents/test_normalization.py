@@ -11,11 +11,11 @@ import pytest
 
 from sebulba.toolkit.normalization import (
     Normalization,
+    RunningMoments,
     discounted_returns,
     init_normalization,
     merge_rows,
 )
-from sebulba.toolkit.running_moments import RunningMoments
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from sebulba_agents.impala import make_impala
 from sebulba_agents.ppo import PPO
