@@ -27,7 +27,6 @@ from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Row, Sample
 from sebulba.toolkit.schedules import at_env_steps
-from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.muzero_networks import (
@@ -49,13 +48,6 @@ from sebulba_agents.unroll_targets import UnrollTargets, unroll_targets
 
 # Added to priorities, so that a sequence with an error of 0 can still be drawn.
 _LEAST_PRIORITY = 1e-6
-
-
-@pytree_dataclass
-class MuZeroActorState:
-    """The actor state."""
-
-    key: jax.Array
 
 
 @pytree_dataclass
@@ -125,32 +117,30 @@ class GumbelMuZero(TargetNetworkAgent):
 
     def init_actor_state(
         self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
-    ) -> MuZeroActorState:
+    ) -> jax.Array:
         """Return the key."""
         del networks, num_envs, global_actor_id
-        return MuZeroActorState(key=key)
+        return key
 
     def act(
-        self, networks: PyTree, actor_state: MuZeroActorState, env_step: EnvStep, *, greedy: bool
-    ) -> tuple[jax.Array, Planned, MuZeroActorState]:
+        self, networks: PyTree, actor_state: jax.Array, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, Planned, jax.Array]:
         """Search, with Gumbel noise at the root unless `greedy`."""
-        key, plan_key = jax.random.split(actor_state.key)
+        key, plan_key = jax.random.split(actor_state)
         planned = self._plan(networks, plan_key, env_step, gumbel_scale=0.0 if greedy else 1.0)
         extras = Planned(policy=planned.policy, value=planned.value)
-        return planned.action, extras, MuZeroActorState(key=key)
+        return planned.action, extras, key
 
-    def shard_actor_state(
-        self, actor_state: MuZeroActorState, sharding: ActorStateSharding
-    ) -> MuZeroActorState:
+    def shard_actor_state(self, actor_state: jax.Array, sharding: ActorStateSharding) -> jax.Array:
         """Replicate the key."""
-        return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
+        return sharding.replicate(actor_state)
 
     def update_experience(
         self,
         networks: TargetNetworks,
         experience: ReplayState,
-        initial_state: MuZeroActorState,
-        final_state: MuZeroActorState,
+        initial_state: jax.Array,
+        final_state: jax.Array,
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> ReplayState:

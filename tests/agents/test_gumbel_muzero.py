@@ -20,7 +20,7 @@ from sebulba.errors import ConfigError
 from sebulba.run import lifecycle
 from sebulba.toolkit import replay
 from sebulba.types import EnvStep, Trajectory
-from sebulba_agents.gumbel_muzero import GumbelMuZero, MuZeroActorState, Planned, num_reanalysed
+from sebulba_agents.gumbel_muzero import GumbelMuZero, Planned, num_reanalysed
 from sebulba_agents.muzero_networks import scale_gradient, scale_to_unit
 from sebulba_agents.planning import Plan
 from sebulba_agents.replay_config import GumbelMuZeroConfig
@@ -183,7 +183,7 @@ def stored_stream(**changes):
         value=rng.normal(size=env_steps.reward.shape).astype(np.float32),
     )
     experience = agent.init_experience(networks, NUM_ENVS)
-    update, state = jitted(agent.update_experience), MuZeroActorState(key=jax.random.key(0))
+    update, state = jitted(agent.update_experience), jax.random.key(0)
     for begin in range(0, 6 * LENGTH, LENGTH):
         trajectory = Trajectory(
             env_steps=jax.tree.map(lambda x: jnp.asarray(x[begin : begin + LENGTH + 1]), env_steps),  # noqa: B023
@@ -319,7 +319,7 @@ def test_acting_is_legal_and_without_noise_if_greedy():
     actions = {}
     for greedy in (True, False):
         for seed in (0, 1):
-            state = MuZeroActorState(key=jax.random.key(seed))
+            state = jax.random.key(seed)
             action, extras, _ = act(networks.online, state, env_step, greedy=greedy)
             assert np.take_along_axis(legal, np.asarray(action)[:, None], axis=-1).all()
             assert not np.asarray(extras.policy)[~legal].any()
