@@ -47,7 +47,7 @@ from sebulba_agents.two_hot import TwoHot
 from sebulba_agents.unroll_targets import UnrollTargets, unroll_targets
 
 # Added to priorities, so that a sequence with an error of 0 can still be drawn.
-_LEAST_PRIORITY = 1e-6
+_MIN_PRIORITY = 1e-6
 
 
 @pytree_dataclass
@@ -166,7 +166,7 @@ class GumbelMuZero(TargetNetworkAgent):
         rows = jax.tree.map(lambda x: x[spec.num_context_rows :], rows)
         # The random actions behind an episode's end have no part in a priority.
         targets = self._targets(jax.random.key(0), rows, rows.extras)
-        error = jnp.abs(rows.extras.value[0] - targets.value[0]) + _LEAST_PRIORITY
+        error = jnp.abs(rows.extras.value[0] - targets.value[0]) + _MIN_PRIORITY
         priority = jnp.where(targets.policy_mask[0], error, 0.0)
         return replay.update_priorities(spec, experience, ids, priority)
 
@@ -186,7 +186,7 @@ class GumbelMuZero(TargetNetworkAgent):
         loss, error, metrics = self.loss_of_batch(networks.online, first, targets, weights)
         if spec.priority_exponent:
             experience = replay.update_priorities(
-                spec, experience, sample.ids, error + _LEAST_PRIORITY
+                spec, experience, sample.ids, error + _MIN_PRIORITY
             )
         metrics |= self._replay_ratio.metrics(experience, step, sample.num_sequences)
         return loss, (experience, metrics)

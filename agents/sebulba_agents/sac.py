@@ -208,8 +208,8 @@ class SAC(Agent):
         self, networks: SACNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay."""
-        sample_key, sample_key, next_key = jax.random.split(key, 3)
-        batch = self._replay.sample(experience, sample_key)
+        batch_key, sample_key, next_key = jax.random.split(key, 3)
+        batch = self._replay.sample(experience, batch_key)
         policy = networks.online.policy
         loss, metrics = self.loss_of_batch(
             networks,
