@@ -179,6 +179,24 @@ def test_one_and_two_learner_devices_take_the_same_step():
     assert float(expected[2]) != 0.0
 
 
+def test_the_batch_and_both_samples_are_drawn_with_different_keys(monkeypatch):
+    agent, networks = agent_and_networks()
+    keys = []
+
+    def recorded(function, position):
+        def call(*args):
+            keys.append(tuple(np.asarray(jax.random.key_data(args[position]))))
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(agent._replay, "sample", recorded(lambda *args: random_batch(), 1))
+    monkeypatch.setattr(agent, "_draw", recorded(agent._draw, 0))
+    experience = agent.init_experience(networks, NUM_ENVS)
+    agent.loss(networks, experience, jax.random.key(0), jnp.int32(0))
+    assert len(keys) == len(set(keys)) == 3
+
+
 def test_loss_learns_from_the_replay_with_finite_gradients():
     agent, networks = agent_and_networks()
     update, experience = jitted(agent.update_experience), agent.init_experience(networks, NUM_ENVS)
