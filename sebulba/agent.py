@@ -71,7 +71,7 @@ class Agent(Protocol):
         """Return one learner device's experience before its first trajectory.
 
         Args:
-            networks: as returned by `init_networks`.
+            networks: the result of `init_networks`.
             num_envs: environments of one trajectory on one learner device.
         """
         ...
@@ -84,7 +84,7 @@ class Agent(Protocol):
         Every per-environment leaf has `num_envs` as its leading axis.
 
         Args:
-            networks: as returned by `actor_networks`.
+            networks: the result of `actor_networks`.
             num_envs: environments of this actor.
             key: different for every actor.
             global_actor_id: the actor's number among those of all hosts. Environment `b` of the
@@ -115,7 +115,7 @@ class Agent(Protocol):
         the observation is used.
 
         Args:
-            networks: as returned by `actor_networks`.
+            networks: the result of `actor_networks`.
             actor_state: before this row.
             env_step: `[B, ...]`, the row.
             greedy: take the policy's mode instead of a sample, for evaluation.

@@ -105,7 +105,7 @@ class ActorCriticAgent(Agent):
         Args:
             config: settings of network and optimizer.
             run_spec: the run's.
-            loss: of one optimisation step.
+            loss: the loss of one optimisation step.
             torso: name -> module; None: the config's.
             num_updates_per_cycle: optimisation steps per learner cycle.
 

@@ -66,10 +66,10 @@ class DDQN(TargetNetworkAgent):
         Args:
             config: settings of network, replay, exploration and optimizer.
             run_spec: the run's.
-            network: from observations `[n, ...]` to outputs `[n, A, ...]`; None: the config's,
+            network: maps observations `[n, ...]` to outputs `[n, A, ...]`; None: the config's,
                 whose outputs are action values.
-            loss: of a batch.
-            values: from outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`.
+            loss: the loss of a batch.
+            values: maps outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`.
 
         Raises:
             ConfigError: the settings or the environment do not suit the agent.

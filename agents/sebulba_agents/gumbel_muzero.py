@@ -202,7 +202,7 @@ class GumbelMuZero(TargetNetworkAgent):
         Args:
             params: differentiated.
             observation: `[n, ...]`, of the first rows.
-            targets: of sequences `[K + 1, n]`.
+            targets: targets of sequences `[K + 1, n]`.
             weights: `[n]`, importance weights.
         """
         model, share = self.model, 1.0 / self._config.unroll_length

@@ -55,7 +55,7 @@ def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOCon
     """Return the targets of a trajectory, which all epochs of a learner cycle share.
 
     Args:
-        outputs: for all rows `[T + 1, B]`.
+        outputs: the network's, for all rows `[T + 1, B]`.
         trajectory: with the behaviour policy in the extras, and normalised rewards.
         config: γ, λ, reward clip.
     """
@@ -94,7 +94,7 @@ def ppo_loss(
     """Return the loss `[]` and metrics: means over the valid transitions of all learner devices.
 
     Args:
-        outputs: for all rows of the minibatch; differentiated.
+        outputs: the network's, for all rows of the minibatch; differentiated.
         minibatch: transitions with `Targets` in the extras.
         config: costs, clip.
     """
@@ -147,7 +147,7 @@ class PPO(ActorCriticAgent):
         Args:
             config: settings of network, optimizer and epochs.
             run_spec: the run's.
-            loss: of a minibatch.
+            loss: the loss of a minibatch.
 
         Raises:
             ConfigError: the environment does not suit the agent, or a learner device's share of a

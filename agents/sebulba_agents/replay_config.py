@@ -165,10 +165,10 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     num_simulations: int = 16
     """Simulations of a search, at least 1; one search per env step. The paper: 50, or 2 … 16."""
     max_considered_actions: int = 16
-    """Actions that a search begins with, at most, drawn with Gumbel noise."""
+    """Maximum number of actions at the root of a search, drawn with Gumbel noise."""
     least_value_range: float = 1.0
-    """Action values in a search are divided by their range, or by this where it is less: smaller
-    differences are taken for errors of the model."""
+    """Minimum range that the action values in a search are divided by. It keeps differences smaller
+    than the model's error small."""
     unroll_length: int = 5
     """Actions that the model is unrolled over in an update, K."""
     n_step: int = 5
@@ -177,9 +177,9 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     num_bins: int = 51
     """Bins of the categorical rewards and values, an odd number. The paper: 601."""
     value_limit: float = 500.0
-    """Greatest magnitude of a value; greater ones are clipped."""
+    """Values are clipped to ± this value."""
     reward_limit: float = 10.0
-    """Greatest magnitude of a reward; greater ones are clipped."""
+    """Rewards are clipped to ± this value."""
     value_cost: float = 0.25
     """Weight of the value loss. The policy and the reward have 1."""
     reanalyse_fraction: float = 0.0

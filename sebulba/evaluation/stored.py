@@ -51,7 +51,7 @@ def read_config(
     """Return the config that a run was started with.
 
     Args:
-        run_dir: of the run.
+        run_dir: the run's directory.
         agent: the object, if the run was given one that cannot be imported.
         environment: likewise.
 
@@ -128,8 +128,8 @@ def load_stored_policy(
         run_dir: the directory of a finished or running run.
         which: a learner cycle, or the latest or best checkpoint.
         device: the device to act on; None: the first local one.
-        agent: as `read_config`.
-        environment: as `read_config`.
+        agent: the object, if the run was given one that cannot be imported.
+        environment: likewise.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.

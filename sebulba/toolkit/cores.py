@@ -156,7 +156,7 @@ def unroll_core(
         inputs: `[T, B, F]`.
         is_first: `[T, B]` bool.
         state: before row 0.
-        name: of the core's parameters.
+        name: the name of the core's parameters.
 
     Returns:
         `[T, B, F']`, and the state after row `T - 1`.

@@ -46,7 +46,7 @@ def merge(moments: RunningMoments, x: jax.Array, mask: jax.Array) -> RunningMome
     """Return the moments after adding the entries of all learner devices where `mask`.
 
     Args:
-        moments: of arrays `[...]`, before the batch.
+        moments: the moments of arrays `[...]` before the batch.
         x: `[T, B, ...]`, float32.
         mask: `[T, B]`, bool; all False leaves the moments unchanged.
     """
