@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.reductions import masked_mean
@@ -79,7 +79,7 @@ class Policy(nn.Module):
         return nn.Dense(self.num_actions)(features).reshape(*observation.shape[:2], -1)
 
 
-class PolicyGradient:
+class PolicyGradient(Agent):
     """REINFORCE (Williams 1992), with returns up to the end of the trajectory."""
 
     Config = PolicyGradientConfig

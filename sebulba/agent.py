@@ -1,12 +1,26 @@
-"""The `Agent` protocol: an algorithm as pure functions."""
+"""The `Agent` protocol: an algorithm as pure functions. Imports no jax, since settings do not."""
 
-from typing import Protocol
+from __future__ import annotations
 
-import jax
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-from sebulba.types import ActorState, EnvStep, Experience, Networks, PyTree, Trajectory
+if TYPE_CHECKING:
+    import jax
 
-Metrics = dict[str, jax.Array]
+    from sebulba.types import ActorState, EnvStep, Experience, Networks, PyTree, Trajectory
+
+Metrics: TypeAlias = "dict[str, jax.Array]"
+
+
+class AgentSettings(Protocol):
+    """The frozen dataclass of an agent's settings. Inherit it for the default declaration."""
+
+    name: str
+    """The agent's name in the config."""
+
+    corrects_for_policy_lag: ClassVar[bool] = True
+    """Whether the loss corrects for acting with older networks. False: `learner.policy_lag` must be
+    0 unless `learner.allow_uncorrected_lag` is set."""
 
 
 class ActorStateSharding(Protocol):
@@ -28,18 +42,26 @@ class Agent(Protocol):
     jits them. An agent holds no thread, device, collective or axis name: its loss reduces over all
     learner devices with `sebulba.toolkit.reductions`. PRNG keys are consumed by the callee.
 
-    An agent whose loss depends on the observations that transitions arrive at (it rewards or
-    predicts them) sets the attribute `learns_from_final_observations = True`. Otherwise
-    `sebulba.check` reports a dependence on terminal observations as wrong bootstrapping. One that
-    does not correct for acting with older networks sets `corrects_for_policy_lag = False` in the
-    dataclass of its settings. An agent whose actors count what they have done, such as for a
-    schedule of ε, has a method `advance_actor_state(actor_state, env_steps)`: it returns a new
-    actor's state for a run that has already taken so many env steps on all hosts.
+    Inherit it for the defaults: `learns_from_final_observations`, `advance_actor_state` and
+    `copy_to_targets` are optional. An object that has the other methods is an agent, whether it
+    inherits or not.
     """
+
+    learns_from_final_observations: bool = False
+    """Whether the loss depends on next observations, because it rewards or predicts them. If False,
+    `sebulba.check` reports a dependence on terminal observations as wrong bootstrapping."""
 
     def init_networks(self, key: jax.Array) -> Networks:
         """Return the parameters, and target parameters and normalisation statistics if any."""
         ...
+
+    def copy_to_targets(self, networks: Networks) -> Networks:
+        """Return the networks with target networks that equal those they follow.
+
+        A run that starts with another run's networks calls it, and keeps the result where the other
+        run has no target networks. The default returns the networks as they are.
+        """
+        return networks
 
     def init_opt_state(self, networks: Networks) -> PyTree:
         """Return the initial state of the optimizer, and counters if any."""
@@ -49,7 +71,7 @@ class Agent(Protocol):
         """Return one learner device's experience before its first trajectory.
 
         Args:
-            networks: as returned by `init_networks`.
+            networks: the result of `init_networks`.
             num_envs: environments of one trajectory on one learner device.
         """
         ...
@@ -62,7 +84,7 @@ class Agent(Protocol):
         Every per-environment leaf has `num_envs` as its leading axis.
 
         Args:
-            networks: as returned by `actor_networks`.
+            networks: the result of `actor_networks`.
             num_envs: environments of this actor.
             key: different for every actor.
             global_actor_id: the actor's number among those of all hosts. Environment `b` of the
@@ -70,6 +92,19 @@ class Agent(Protocol):
                 `run_spec.num_envs_of_all_hosts`, for a schedule of ε over environments.
         """
         ...
+
+    def advance_actor_state(self, actor_state: ActorState, env_steps: int) -> ActorState:
+        """Return the actor state with its counts of env steps set to those of a run.
+
+        For an agent whose actors count what they have done, such as for a schedule of ε. It is
+        called for new actors of a run that is resumed on other hosts, and before the rows of an
+        evaluation that samples actions. The default returns the actor state as it is.
+
+        Args:
+            actor_state: a new one, or one that has acted.
+            env_steps: the env steps that the run has taken on all hosts.
+        """
+        return actor_state
 
     def act(
         self, networks: Networks, actor_state: ActorState, env_step: EnvStep, *, greedy: bool
@@ -80,7 +115,7 @@ class Agent(Protocol):
         the observation is used.
 
         Args:
-            networks: as returned by `actor_networks`.
+            networks: the result of `actor_networks`.
             actor_state: before this row.
             env_step: `[B, ...]`, the row.
             greedy: take the policy's mode instead of a sample, for evaluation.
@@ -174,3 +209,18 @@ class Agent(Protocol):
     def actor_networks(self, networks: Networks) -> Networks:
         """Return the part of the networks that `act` needs: all that actors receive."""
         ...
+
+
+def declared(subject: Any, protocol: type, name: str) -> Any:
+    """Return an attribute or a method that has a default in a protocol, or that default.
+
+    An object may have the methods of an agent without inheriting `Agent`. So this function reads
+    all such attributes, and nothing else does.
+
+    Args:
+        subject: an agent, or an agent's settings.
+        protocol: `Agent` or `AgentSettings`.
+        name: the attribute's name.
+    """
+    default = getattr(protocol, name)
+    return getattr(subject, name, default.__get__(subject) if callable(default) else default)

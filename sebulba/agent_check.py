@@ -20,6 +20,7 @@ from sebulba.types import EnvStep, PyTree, RunSpec
 
 # The learner keeps the metrics of each until the cycle ends.
 _MAX_UPDATES = 100_000
+_OPTIONAL_METHODS = {"advance_actor_state", "copy_to_targets"}
 
 
 class AgentError(ValueError):
@@ -110,7 +111,11 @@ def _check_loss(agent: Agent, run_spec: RunSpec) -> None:
 
 def _check_methods(agent: Agent) -> None:
     for name, method in inspect.getmembers(Agent, inspect.isfunction):
-        if not name.startswith("_") and not callable(getattr(agent, name, None)):
+        if name.startswith("_") or name in _OPTIONAL_METHODS:
+            continue
+        own = getattr(agent, name, None)
+        # An agent that inherits the protocol has all methods, but those of the protocol are empty.
+        if not callable(own) or getattr(own, "__func__", None) is method:
             signature = inspect.signature(method)
             plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
             what = (inspect.getdoc(method) or "").splitlines()[0]

@@ -14,7 +14,16 @@ ROOT = pathlib.Path(__file__).parent.parent
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 # Packages from the bottom up, those inside of others apart.
 LAYERS = [name for name in SETUPTOOLS["packages"] if name.count(".") < 2]
-CONTRACT = ["types", "agent", "agent_check", "errors", "pytree", "process", "ranges"]
+CONTRACT = [
+    "types",
+    "agent",
+    "agent_check",
+    "errors",
+    "pytree",
+    "process",
+    "ranges",
+    "references",
+]
 DOORS = ["train", "evaluate", "check", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "hosts", "evaluation", "run", "tools"]

@@ -22,7 +22,7 @@ def _entry(factory: str, config: str) -> AgentEntry:
 AGENTS: dict[str, AgentEntry] = {
     "impala": _entry("impala:make_impala", "config:ImpalaConfig"),
     "r2d2": _entry("r2d2:R2D2", "replay_config:R2D2Config"),
-    "ppo": _entry("ppo:make_ppo", "config:PPOConfig"),
+    "ppo": _entry("ppo:PPO", "config:PPOConfig"),
     "a2c": _entry("a2c:make_a2c", "config:A2CConfig"),
     "policy_gradient": _entry(
         "policy_gradient:make_policy_gradient", "config:PolicyGradientConfig"

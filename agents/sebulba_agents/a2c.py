@@ -35,7 +35,7 @@ def a2c_loss(
     the value there, minus the value here.
 
     Args:
-        outputs: for all rows `[T + 1, B]`; differentiated.
+        outputs: the network's, for all rows `[T + 1, B]`; differentiated.
         trajectory: collected with the same parameters.
         config: γ, λ, costs.
     """

@@ -1,7 +1,7 @@
-"""The actor-critic that all on-policy agents share: acting, memory, minibatches, optimizer.
+"""The actor-critic that on-policy agents share: acting, memory, normalisation, optimizer.
 
-An agent is this class and a loss. IMPALA, A2C and the simple policy gradient take one optimisation
-step per learner cycle. PPO also has targets, computed once per cycle, and takes several epochs.
+IMPALA, A2C and the simple policy gradient are this class and a loss, and take one optimisation step
+per learner cycle. PPO adds targets and epochs of minibatches.
 """
 
 import dataclasses
@@ -14,18 +14,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import check_core
 from sebulba.toolkit.distributions import Distribution, legal_only
 from sebulba.toolkit.learner_clock import at_step
-from sebulba.toolkit.minibatches import (
-    TransitionBatch,
-    choose_environments,
-    choose_transitions,
-    next_minibatch,
-    with_order,
-)
 from sebulba.toolkit.normalization import (
     Normalization,
     clip_rewards,
@@ -87,14 +80,12 @@ class ActorCriticOptState:
 Loss = Callable[[PolicyValue, Any, Any], tuple[jax.Array, Metrics]]
 """`loss(outputs, batch, config)`: the network's outputs for all rows of a batch, and the batch.
 
-The batch is a `Trajectory`, or a `TransitionBatch` in minibatches without an LSTM. The config is
-the agent's, with the current values of its schedules.
+The batch is a `Trajectory`, or in PPO's minibatches without an LSTM a `TransitionBatch`. The config
+is the agent's, with the current values of its schedules.
 """
-Targets = Callable[[PolicyValue, Trajectory], PyTree]
-"""`targets(outputs, trajectory)` returns leaves `[T, B, ...]`."""
 
 
-class ActorCriticAgent:
+class ActorCriticAgent(Agent):
     """An actor-critic, feed-forward or with an LSTM, for discrete or continuous actions.
 
     Continuous actions are samples of an unbounded Gaussian; the environment's adapter clips them.
@@ -107,21 +98,16 @@ class ActorCriticAgent:
         *,
         loss: Loss,
         torso: Callable[..., nn.Module] | None = None,
-        targets: Targets | None = None,
-        num_epochs: int = 1,
-        num_minibatches: int = 1,
+        num_updates_per_cycle: int = 1,
     ):
         """Build network and optimizer.
 
         Args:
             config: settings of network and optimizer.
             run_spec: the run's.
-            loss: of one optimisation step.
+            loss: the loss of one optimisation step.
             torso: name -> module; None: the config's.
-            targets: computed from each trajectory with the networks that its learner cycle begins
-                with, and stored in place of the extras.
-            num_epochs: passes over a learner cycle's trajectories.
-            num_minibatches: optimisation steps per epoch; more than 1 needs targets.
+            num_updates_per_cycle: optimisation steps per learner cycle.
 
         Raises:
             ConfigError: the network or the policy does not suit the environment.
@@ -133,9 +119,7 @@ class ActorCriticAgent:
         self._config = config
         self._run_spec = run_spec
         self._loss = loss
-        self._targets = targets
-        self._num_minibatches = num_minibatches
-        self._num_updates_per_cycle = num_epochs * num_minibatches
+        self._num_updates_per_cycle = num_updates_per_cycle
         self._network = ActorCritic(
             policy=make_policy_head(
                 run_spec.environment.action_space,
@@ -174,16 +158,7 @@ class ActorCriticAgent:
 
     def init_experience(self, networks: ActorCriticNetworks, num_envs: int) -> Window:
         """Return a window of zeros for one learner cycle's trajectories."""
-        window = init_window(self, networks, self._run_spec, num_envs, keep=lambda s: s.memory)
-        if self._targets is not None:
-            learned = jax.eval_shape(
-                self._with_targets, networks, window.initial, window.trajectory
-            )
-            trajectory = dataclasses.replace(window.trajectory, extras=zeros(learned.extras))
-            window = dataclasses.replace(window, trajectory=trajectory)
-        if self._num_minibatches == 1:
-            return window
-        return with_order(window, of_unrolls=self._config.lstm_size is not None)
+        return init_window(self, networks, self._run_spec, num_envs, keep=lambda s: s.memory)
 
     def init_actor_state(
         self, networks: ActorCriticNetworks, num_envs: int, key: jax.Array, global_actor_id: int
@@ -236,11 +211,8 @@ class ActorCriticAgent:
         actor_id: jax.Array,
     ) -> Window:
         """Push the trajectory, and the memory that the actor began it with, into the window."""
-        del final_state, actor_id
-        memory = initial_state.memory
-        if self._targets is not None:
-            trajectory = self._with_targets(networks, memory, trajectory)
-        return push(experience, memory, trajectory)
+        del networks, final_state, actor_id
+        return push(experience, initial_state.memory, trajectory)
 
     def loss(
         self,
@@ -249,15 +221,11 @@ class ActorCriticAgent:
         key: jax.Array,
         step: jax.Array,
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
-        """Return the loss of one optimisation step, on the window or on its next minibatch."""
-        # One minibatch is the window as it is: no shuffling, and no gather of all its rows.
-        if self._num_minibatches > 1:
-            experience, chosen = next_minibatch(experience, key, step, self._num_minibatches)
-            outputs, batch = self._unroll_minibatch(networks, experience, chosen)
-        else:
-            experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
-            outputs = self.unroll_trajectory(networks, experience.initial, experience.trajectory)
-            batch = with_scaled_rewards(networks, experience.trajectory)
+        """Return the loss of one optimisation step on the complete window."""
+        del key
+        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
+        outputs = self.unroll_trajectory(networks, experience.initial, experience.trajectory)
+        batch = with_scaled_rewards(networks, experience.trajectory)
         loss, metrics = self._loss(outputs, batch, self._config_at(experience))
         return loss, (experience, metrics)
 
@@ -295,7 +263,7 @@ class ActorCriticAgent:
         )
 
     def num_updates_per_cycle(self, cycle: int) -> int:
-        """Return epochs × minibatches, for every cycle."""
+        """Return the same number for every cycle."""
         del cycle
         return self._num_updates_per_cycle
 
@@ -339,32 +307,10 @@ class ActorCriticAgent:
         last_action = jnp.concatenate([memory.last_action[None], trajectory.action])
         return self.unroll(networks, trajectory.env_steps, last_action, memory.core)[0]
 
-    def _unroll_minibatch(
-        self, networks: ActorCriticNetworks, window: Window, chosen: jax.Array
-    ) -> tuple[PolicyValue, Trajectory | TransitionBatch]:
-        """Return outputs and batch of whole unrolls with an LSTM, of transitions without one."""
-        if self._config.lstm_size is not None:
-            window = choose_environments(window, chosen)
-            outputs = self.unroll_trajectory(networks, window.initial, window.trajectory)
-            return outputs, window.trajectory
-        batch = choose_transitions(window, chosen)
-        # A feed-forward network does not look at the last action.
-        outputs, _ = self.unroll(networks, batch.env_steps, jnp.zeros_like(batch.action), ())
-        return outputs, batch
-
     def _config_at(self, experience: Window) -> ActorCriticConfig:
         """Return the config with the current values of its schedules."""
         env_steps, total = experience.clock.env_steps, self._run_spec.total_env_steps
         return at_env_steps(self._config, env_steps, total_env_steps=total)
-
-    def _with_targets(
-        self, networks: ActorCriticNetworks, memory: Memory, trajectory: Trajectory
-    ) -> Trajectory:
-        """Return the trajectory with targets in place of extras; its rewards stay raw."""
-        assert self._targets is not None
-        outputs = self.unroll_trajectory(networks, memory, trajectory)
-        targets = self._targets(outputs, with_scaled_rewards(networks, trajectory))
-        return dataclasses.replace(trajectory, extras=targets)
 
 
 def with_scaled_rewards(networks: ActorCriticNetworks, trajectory: Trajectory) -> Trajectory:

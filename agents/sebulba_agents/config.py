@@ -8,8 +8,9 @@ changes its default.
 import dataclasses
 from typing import Annotated, Literal
 
+from sebulba.agent import AgentSettings
 from sebulba.ranges import Count, Fraction, NonNegative, Positive, Range
-from sebulba.toolkit.references import Core, Network
+from sebulba.references import Core, Network
 from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import NetworkConfig
 
@@ -151,7 +152,7 @@ class PQNConfig(NetworkConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RandomConfig:
+class RandomConfig(AgentSettings):
     """Uniformly random actions, without learning."""
 
     name: str = "random"

@@ -40,14 +40,12 @@ from sebulba_agents.target_networks import (
 )
 
 
-def huber_loss(
-    taken: jax.Array, following: jax.Array, batch: Transitions
-) -> tuple[jax.Array, jax.Array]:
+def huber_loss(q_tm1: jax.Array, q_t: jax.Array, batch: Transitions) -> tuple[jax.Array, jax.Array]:
     """Return `huber(δ)` `[n]`, with the gradient clipped at 1, and δ `[n]`.
 
     `δ = R + Γ·Q⁻(s′, argmax_a Q(s′, a)) − Q(s, a)`.
     """
-    td_error = batch.reward + batch.discount * following - taken
+    td_error = batch.reward + batch.discount * q_t - q_tm1
     return optax.huber_loss(td_error, delta=1.0), td_error
 
 
@@ -68,10 +66,10 @@ class DDQN(TargetNetworkAgent):
         Args:
             config: settings of network, replay, exploration and optimizer.
             run_spec: the run's.
-            network: from observations `[n, ...]` to outputs `[n, A, ...]`; None: the config's,
+            network: maps observations `[n, ...]` to outputs `[n, A, ...]`; None: the config's,
                 whose outputs are action values.
-            loss: of a batch.
-            values: from outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`.
+            loss: the loss of a batch.
+            values: maps outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`.
 
         Raises:
             ConfigError: the settings or the environment do not suit the agent.
@@ -176,14 +174,14 @@ class DDQN(TargetNetworkAgent):
         """
         online, target = networks.online, jax.lax.stop_gradient(networks.target)
         each = jnp.arange(len(batch.reward))
-        taken = self._outputs(online, batch.observation)[each, batch.action]
+        q_tm1 = self._outputs(online, batch.observation)[each, batch.action]
         next_values = self._values(self._outputs(online, batch.next_observation))
         next_action = greedy_action(next_values, batch.next_action_mask)
-        following = self._outputs(target, batch.next_observation)[each, next_action]
-        losses, td_error = self._loss(taken, following, batch)
+        q_t = self._outputs(target, batch.next_observation)[each, next_action]
+        losses, td_error = self._loss(q_tm1, q_t, batch)
         drawn = batch.weight > 0.0
         metrics = {
-            "q_taken": mean_share(self._values(taken), drawn),
+            "q_taken": mean_share(self._values(q_tm1), drawn),
             "td_error": mean_share(jnp.abs(td_error), drawn),
             "importance_weight": mean_share(batch.weight, drawn),
         }

@@ -20,16 +20,14 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Row, Sample
 from sebulba.toolkit.schedules import at_env_steps
-from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
-from sebulba.toolkit.two_hot import TwoHot
-from sebulba.toolkit.unroll_targets import UnrollTargets, unroll_targets
 from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.muzero_networks import (
     LearnedModel,
@@ -45,16 +43,11 @@ from sebulba_agents.target_networks import (
     TargetNetworks,
     with_copy,
 )
+from sebulba_agents.two_hot import TwoHot
+from sebulba_agents.unroll_targets import UnrollTargets, unroll_targets
 
 # Added to priorities, so that a sequence with an error of 0 can still be drawn.
-_LEAST_PRIORITY = 1e-6
-
-
-@pytree_dataclass
-class MuZeroActorState:
-    """The actor state."""
-
-    key: jax.Array
+_MIN_PRIORITY = 1e-6
 
 
 @pytree_dataclass
@@ -105,6 +98,7 @@ class GumbelMuZero(TargetNetworkAgent):
             priority_exponent=config.priority_exponent,
         )
         self._batch_size = config.batch_size // run_spec.num_learner_devices
+        self._num_reanalysed = num_reanalysed(config, run_spec)
 
     def init_networks(self, key: jax.Array) -> TargetNetworks:
         """Return the parameters, and their copy if there are target networks."""
@@ -123,32 +117,30 @@ class GumbelMuZero(TargetNetworkAgent):
 
     def init_actor_state(
         self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
-    ) -> MuZeroActorState:
+    ) -> jax.Array:
         """Return the key."""
         del networks, num_envs, global_actor_id
-        return MuZeroActorState(key=key)
+        return key
 
     def act(
-        self, networks: PyTree, actor_state: MuZeroActorState, env_step: EnvStep, *, greedy: bool
-    ) -> tuple[jax.Array, Planned, MuZeroActorState]:
+        self, networks: PyTree, actor_state: jax.Array, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[jax.Array, Planned, jax.Array]:
         """Search, with Gumbel noise at the root unless `greedy`."""
-        key, plan_key = jax.random.split(actor_state.key)
+        key, plan_key = jax.random.split(actor_state)
         planned = self._plan(networks, plan_key, env_step, gumbel_scale=0.0 if greedy else 1.0)
         extras = Planned(policy=planned.policy, value=planned.value)
-        return planned.action, extras, MuZeroActorState(key=key)
+        return planned.action, extras, key
 
-    def shard_actor_state(
-        self, actor_state: MuZeroActorState, sharding: ActorStateSharding
-    ) -> MuZeroActorState:
+    def shard_actor_state(self, actor_state: jax.Array, sharding: ActorStateSharding) -> jax.Array:
         """Replicate the key."""
-        return shard_per_env_leaves(actor_state, sharding, replicated=("key",))
+        return sharding.replicate(actor_state)
 
     def update_experience(
         self,
         networks: TargetNetworks,
         experience: ReplayState,
-        initial_state: MuZeroActorState,
-        final_state: MuZeroActorState,
+        initial_state: jax.Array,
+        final_state: jax.Array,
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> ReplayState:
@@ -174,7 +166,7 @@ class GumbelMuZero(TargetNetworkAgent):
         rows = jax.tree.map(lambda x: x[spec.num_context_rows :], rows)
         # The random actions behind an episode's end have no part in a priority.
         targets = self._targets(jax.random.key(0), rows, rows.extras)
-        error = jnp.abs(rows.extras.value[0] - targets.value[0]) + _LEAST_PRIORITY
+        error = jnp.abs(rows.extras.value[0] - targets.value[0]) + _MIN_PRIORITY
         priority = jnp.where(targets.policy_mask[0], error, 0.0)
         return replay.update_priorities(spec, experience, ids, priority)
 
@@ -194,7 +186,7 @@ class GumbelMuZero(TargetNetworkAgent):
         loss, error, metrics = self.loss_of_batch(networks.online, first, targets, weights)
         if spec.priority_exponent:
             experience = replay.update_priorities(
-                spec, experience, sample.ids, error + _LEAST_PRIORITY
+                spec, experience, sample.ids, error + _MIN_PRIORITY
             )
         metrics |= self._replay_ratio.metrics(experience, step, sample.num_sequences)
         return loss, (experience, metrics)
@@ -210,7 +202,7 @@ class GumbelMuZero(TargetNetworkAgent):
         Args:
             params: differentiated.
             observation: `[n, ...]`, of the first rows.
-            targets: of sequences `[K + 1, n]`.
+            targets: targets of sequences `[K + 1, n]`.
             weights: `[n]`, importance weights.
         """
         model, share = self.model, 1.0 / self._config.unroll_length
@@ -278,7 +270,7 @@ class GumbelMuZero(TargetNetworkAgent):
     def _reanalyse(self, networks: TargetNetworks, key: jax.Array, rows: Row) -> Planned:
         """Return policies and values of rows `[K + n_step + 1, n]`, of some sequences anew."""
         stored = rows.extras
-        count = round(self._config.reanalyse_fraction * self._batch_size)
+        count = self._num_reanalysed
         if not count:
             return stored
         params = networks.target if self._has_target else networks.online
@@ -304,3 +296,23 @@ class GumbelMuZero(TargetNetworkAgent):
             discount=self._config.discount,
             n_step=self._config.n_step,
         )
+
+
+def num_reanalysed(config: GumbelMuZeroConfig, run_spec: RunSpec) -> int:
+    """Return the number of sequences of a learner device's batch that get new targets.
+
+    Raises:
+        ConfigError: the number in the batch of all learner devices cannot be divided equally.
+    """
+    num_devices = run_spec.num_learner_devices
+    total = round(config.reanalyse_fraction * config.batch_size)
+    if config.reanalyse_fraction > 0.0 and (total == 0 or total % num_devices):
+        lower = total - total % num_devices
+        nearest = [x / config.batch_size for x in (lower, lower + num_devices) if x]
+        raise ConfigError(
+            f"agent.reanalyse_fraction: expected a share of the {config.batch_size} sequences in"
+            f" agent.batch_size that is a multiple of the {num_devices} learner devices"
+            f" (devices.learner), got {config.reanalyse_fraction}, which is {total} sequences. Set"
+            f" {' or '.join(map(str, nearest))}"
+        )
+    return total // num_devices

@@ -34,7 +34,8 @@ def impala_loss(
     devices. Entropy, value and KL divergence in the metrics are always means.
 
     Args:
-        outputs: for all rows `[T + 1, B]`, with the learner's parameters; differentiated.
+        outputs: the network's, for all rows `[T + 1, B]` and the learner's parameters;
+            differentiated.
         trajectory: `T` transitions, with the behaviour policy in the extras.
         config: costs, clips, reduction.
     """

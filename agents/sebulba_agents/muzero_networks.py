@@ -17,15 +17,15 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.convolutions import Conv
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network
-from sebulba.toolkit.two_hot import TwoHot
 from sebulba.types import PyTree, RunSpec
 from sebulba_agents.planning import Root, Step
 from sebulba_agents.replay_config import GumbelMuZeroConfig
+from sebulba_agents.two_hot import TwoHot
 
 # Rows or columns. MinAtar's images have 10, and its rewards depend on single cells.
-_LARGEST_LATENT = 10
+_MAX_LATENT_SIZE = 10
 _HEAD_CHANNELS = 16
-_LEAST_LATENT_RANGE = 0.1
+_MIN_LATENT_RANGE = 0.1
 
 
 @pytree_dataclass
@@ -192,7 +192,7 @@ def scale_to_unit(latent: jax.Array) -> jax.Array:
         jnp.take_along_axis(flat, index[:, None], axis=1)
         for index in (jnp.argmin(flat, axis=1), jnp.argmax(flat, axis=1))
     )
-    scaled = (flat - least) / jnp.maximum(most - least, _LEAST_LATENT_RANGE)
+    scaled = (flat - least) / jnp.maximum(most - least, _MIN_LATENT_RANGE)
     return scaled.reshape(latent.shape)
 
 
@@ -283,4 +283,4 @@ def _image_norm() -> nn.LayerNorm:
 
 
 def _is_small(images: jax.Array) -> bool:
-    return max(images.shape[1:3]) <= _LARGEST_LATENT
+    return max(images.shape[1:3]) <= _MAX_LATENT_SIZE

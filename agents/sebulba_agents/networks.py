@@ -11,11 +11,10 @@ import jax
 from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.cores import initial_core_state, unroll_core
+from sebulba.references import Core
+from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
 from sebulba.toolkit.distributions import Distribution
-from sebulba.toolkit.lstm import join_past
 from sebulba.toolkit.policy_heads import PolicyHead
-from sebulba.toolkit.references import Core
 from sebulba.toolkit.torsos import fold_time
 from sebulba.types import PyTree
 

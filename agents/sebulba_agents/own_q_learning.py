@@ -14,10 +14,11 @@ from sebulba.toolkit.replay import Transitions
 from sebulba.types import PyTree
 
 Loss = Callable[[jax.Array, jax.Array, Transitions], tuple[jax.Array, jax.Array]]
-"""`loss(taken, following, batch)` returns losses `[n]` and TD errors `[n]`, which are priorities.
+"""`loss(q_tm1, q_t, batch)` returns losses `[n]` and TD errors `[n]`, which are priorities.
 
-`taken` `[n, ...]` are the online network's outputs for the actions taken. `following` `[n, ...]`
-are the target network's for the next observations and the online network's greedy actions there.
+`q_tm1` `[n, ...]` are the online network's outputs for the selected actions. `q_t` `[n, ...]` are
+the target network's outputs for the next observations and the online network's greedy actions
+there.
 """
 Values = Callable[[jax.Array], jax.Array]
 """From outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`."""
@@ -62,13 +63,11 @@ def checked_values(values: Values) -> Values:
 def checked_loss(loss: Loss) -> Loss:
     """Return `loss`, but ConfigError is raised unless it returns two arrays `[n]`."""
 
-    def check(
-        taken: jax.Array, following: jax.Array, batch: Transitions
-    ) -> tuple[jax.Array, jax.Array]:
-        given = f"taken {describe_inline(taken)} and following {describe_inline(following)}"
+    def check(q_tm1: jax.Array, q_t: jax.Array, batch: Transitions) -> tuple[jax.Array, jax.Array]:
+        given = f"q_tm1 {describe_inline(q_tm1)} and q_t {describe_inline(q_t)}"
         with calling("DDQN(loss=...)", given=given):
-            returned = loss(taken, following, batch)
-        n = len(taken)
+            returned = loss(q_tm1, q_t, batch)
+        n = len(q_tm1)
         is_pair = isinstance(returned, tuple) and len(returned) == 2
         if not (is_pair and all(getattr(each, "shape", None) == (n,) for each in returned)):
             raise ConfigError(

@@ -86,13 +86,13 @@ def plan(
     tries poor actions as often as good ones.
 
     Args:
-        model: of the environment.
+        model: the model of the environment.
         params: passed to the model.
         key: consumed.
         observation: `[N, ...]`.
-        settings: of the search.
+        settings: the settings of the search.
         action_mask: `[N, A]` bool, legal actions; None: all.
-        gumbel_scale: of the noise in the choice of actions; 0: none.
+        gumbel_scale: the scale of the noise in the choice of actions; 0: no noise.
     """
     # mctx and chex mix dtypes and ranks.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -145,7 +145,7 @@ def in_range_of_tree(tree: Any, node_index: jax.Array, *, least_range: float) ->
     more than the model's error would otherwise get the full difference.
 
     Args:
-        tree: of one search.
+        tree: the tree of one search.
         node_index: `[]`.
         least_range: a smaller range counts as this one.
     """

@@ -37,7 +37,7 @@ def policy_gradient_loss(
     Returns are standardised over the batch: their mean is the baseline.
 
     Args:
-        outputs: for all rows `[T + 1, B]`; the policy is differentiated.
+        outputs: the network's, for all rows `[T + 1, B]`; the policy is differentiated.
         trajectory: collected with the same parameters.
         config: γ, entropy cost.
     """

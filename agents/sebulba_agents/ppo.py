@@ -7,16 +7,35 @@ Values and advantages are computed once per learner cycle, on all rows of its tr
 parameters that the cycle begins with. A minibatch holds transitions, or whole unrolls with an LSTM.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Metrics
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.minibatches import TransitionBatch, check_num_minibatches
+from sebulba.toolkit.minibatches import (
+    TransitionBatch,
+    check_num_minibatches,
+    choose_environments,
+    choose_transitions,
+    next_minibatch,
+    with_order,
+)
 from sebulba.toolkit.reductions import masked_moments, mean_share
 from sebulba.toolkit.returns import gae
+from sebulba.toolkit.spaces import zeros
+from sebulba.toolkit.window import Window
 from sebulba.types import RunSpec, Trajectory
-from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
+from sebulba_agents.actor_critic import (
+    ActorCriticAgent,
+    ActorCriticNetworks,
+    ActorCriticState,
+    Loss,
+    Memory,
+    rewards_and_discounts,
+    with_scaled_rewards,
+)
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.networks import PolicyValue
 
@@ -32,29 +51,11 @@ class Targets:
     advantages: jax.Array  # [T, B]
 
 
-def make_ppo(config: PPOConfig, run_spec: RunSpec) -> ActorCriticAgent:
-    """Return the agent.
-
-    Raises:
-        ConfigError: the environment does not suit the agent, or a learner device's share of a
-            learner cycle cannot be split into minibatches.
-    """
-    check_num_minibatches(config.num_minibatches, run_spec, of_unrolls=config.lstm_size is not None)
-    return ActorCriticAgent(
-        config,
-        run_spec,
-        loss=ppo_loss,
-        targets=lambda outputs, trajectory: compute_targets(outputs, trajectory, config),
-        num_epochs=config.num_epochs,
-        num_minibatches=config.num_minibatches,
-    )
-
-
 def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOConfig) -> Targets:
     """Return the targets of a trajectory, which all epochs of a learner cycle share.
 
     Args:
-        outputs: for all rows `[T + 1, B]`.
+        outputs: the network's, for all rows `[T + 1, B]`.
         trajectory: with the behaviour policy in the extras, and normalised rewards.
         config: γ, λ, reward clip.
     """
@@ -93,7 +94,7 @@ def ppo_loss(
     """Return the loss `[]` and metrics: means over the valid transitions of all learner devices.
 
     Args:
-        outputs: for all rows of the minibatch; differentiated.
+        outputs: the network's, for all rows of the minibatch; differentiated.
         minibatch: transitions with `Targets` in the extras.
         config: costs, clip.
     """
@@ -133,3 +134,81 @@ def _value_losses(values: jax.Array, targets: Targets, clip: float | None) -> ja
         clipped = targets.values + jnp.clip(values - targets.values, -clip, clip)
         errors = jnp.maximum(errors, jnp.square(clipped - returns))
     return 0.5 * errors
+
+
+class PPO(ActorCriticAgent):
+    """An actor-critic that learns from each learner cycle's trajectories in several epochs."""
+
+    _config: PPOConfig
+
+    def __init__(self, config: PPOConfig, run_spec: RunSpec, *, loss: Loss = ppo_loss):
+        """Build network and optimizer.
+
+        Args:
+            config: settings of network, optimizer and epochs.
+            run_spec: the run's.
+            loss: the loss of a minibatch.
+
+        Raises:
+            ConfigError: the environment does not suit the agent, or a learner device's share of a
+                learner cycle cannot be split into minibatches.
+        """
+        check_num_minibatches(
+            config.num_minibatches, run_spec, of_unrolls=config.lstm_size is not None
+        )
+        num_updates = config.num_epochs * config.num_minibatches
+        super().__init__(config, run_spec, loss=loss, num_updates_per_cycle=num_updates)
+
+    def init_experience(self, networks: ActorCriticNetworks, num_envs: int) -> Window:
+        """Return a window of zeros for one learner cycle's trajectories, with targets as extras."""
+        window = super().init_experience(networks, num_envs)
+        learned = jax.eval_shape(self._with_targets, networks, window.initial, window.trajectory)
+        trajectory = dataclasses.replace(window.trajectory, extras=zeros(learned.extras))
+        window = dataclasses.replace(window, trajectory=trajectory)
+        if self._config.num_minibatches == 1:
+            return window
+        return with_order(window, of_unrolls=self._config.lstm_size is not None)
+
+    def update_experience(
+        self,
+        networks: ActorCriticNetworks,
+        experience: Window,
+        initial_state: ActorCriticState,
+        final_state: ActorCriticState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> Window:
+        """Push the trajectory, with its targets as extras, into the window."""
+        trajectory = self._with_targets(networks, initial_state.memory, trajectory)
+        return super().update_experience(
+            networks, experience, initial_state, final_state, trajectory, actor_id
+        )
+
+    def loss(
+        self, networks: ActorCriticNetworks, experience: Window, key: jax.Array, step: jax.Array
+    ) -> tuple[jax.Array, tuple[Window, Metrics]]:
+        """Return the loss of the next minibatch."""
+        num_minibatches = self._config.num_minibatches
+        # One minibatch is the window as it is: no shuffling, and no gather of all its rows.
+        if num_minibatches == 1:
+            return super().loss(networks, experience, key, step)
+        experience, chosen = next_minibatch(experience, key, step, num_minibatches)
+        batch: Trajectory | TransitionBatch
+        if self._config.lstm_size is not None:
+            unrolls = choose_environments(experience, chosen)
+            batch = unrolls.trajectory
+            outputs = self.unroll_trajectory(networks, unrolls.initial, batch)
+        else:
+            batch = choose_transitions(experience, chosen)
+            # A feed-forward network does not look at the last action.
+            outputs, _ = self.unroll(networks, batch.env_steps, jnp.zeros_like(batch.action), ())
+        loss, metrics = self._loss(outputs, batch, self._config_at(experience))
+        return loss, (experience, metrics)
+
+    def _with_targets(
+        self, networks: ActorCriticNetworks, memory: Memory, trajectory: Trajectory
+    ) -> Trajectory:
+        """Return the trajectory with targets in place of extras; its rewards stay raw."""
+        outputs = self.unroll_trajectory(networks, memory, trajectory)
+        targets = compute_targets(outputs, with_scaled_rewards(networks, trajectory), self._config)
+        return dataclasses.replace(trajectory, extras=targets)

@@ -13,8 +13,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from sebulba.agent import ActorStateSharding, Metrics
-from sebulba.pytree import pytree_dataclass
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.toolkit.distributions import legal_logits
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
 from sebulba.toolkit.minibatches import (
@@ -39,14 +38,7 @@ from sebulba_agents.normalized_network import NormalizedQNetwork, check_normaliz
 from sebulba_agents.q_learning import num_discrete_actions, select_action
 
 
-@pytree_dataclass
-class PQNOptState:
-    """The optimizer's state."""
-
-    radam: PyTree
-
-
-class PQN:
+class PQN(Agent):
     """Q(λ) on the newest trajectories."""
 
     def __init__(self, config: PQNConfig, run_spec: RunSpec):
@@ -73,9 +65,9 @@ class PQN:
         """Return the parameters."""
         return self.network.init(key, zeros(self._run_spec.environment.observation, 1))
 
-    def init_opt_state(self, networks: PyTree) -> PQNOptState:
-        """Return the optimizer's initial state."""
-        return PQNOptState(radam=self._radam.init(networks))
+    def init_opt_state(self, networks: PyTree) -> PyTree:
+        """Return RAdam's initial state."""
+        return self._radam.init(networks)
 
     def init_experience(self, networks: PyTree, num_envs: int) -> Window:
         """Return a window of zeros for one learner cycle's trajectories, with targets as extras."""
@@ -159,15 +151,12 @@ class PQN:
         return mean_share(0.5 * jnp.square(td_error), valid), metrics
 
     def optimize(
-        self, networks: PyTree, opt_state: PQNOptState, grads: PyTree, experience: Window
-    ) -> tuple[PyTree, PQNOptState]:
+        self, networks: PyTree, opt_state: PyTree, grads: PyTree, experience: Window
+    ) -> tuple[PyTree, PyTree]:
         """Take a step of RAdam."""
         env_steps, total = experience.clock.env_steps, self._run_spec.total_env_steps
         config = at_env_steps(self._config, env_steps, total_env_steps=total)
-        networks, radam = descend(
-            self._radam, networks, opt_state.radam, grads, learning_rate=config.learning_rate
-        )
-        return networks, PQNOptState(radam=radam)
+        return descend(self._radam, networks, opt_state, grads, learning_rate=config.learning_rate)
 
     def num_updates_per_cycle(self, cycle: int) -> int:
         """Return epochs × minibatches, for every cycle."""

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
-from sebulba.toolkit.cores import initial_core_state, unroll_core
-from sebulba.toolkit.lstm import join_past
-from sebulba.toolkit.references import Core
+from sebulba.references import Core
+from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.settings import TorsoSettings
@@ -17,7 +16,7 @@ from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
 from sebulba.types import EnvStep, PyTree, RunSpec
 
 # Added to priorities, so that a sequence with TD errors of 0 can still be drawn.
-_LEAST_PRIORITY = 1e-6
+_MIN_PRIORITY = 1e-6
 
 
 class DuelingHead(nn.Module):
@@ -126,7 +125,7 @@ def sequence_priority(td_error: jax.Array, valid: jax.Array, mix: float) -> jax.
     size = jnp.where(valid, jnp.abs(td_error), 0.0)
     count = jnp.maximum(jnp.sum(valid, axis=0, dtype=jnp.float32), 1.0)
     mean = jnp.sum(size, axis=0) / count
-    return mix * jnp.max(size, axis=0) + (1.0 - mix) * mean + _LEAST_PRIORITY
+    return mix * jnp.max(size, axis=0) + (1.0 - mix) * mean + _MIN_PRIORITY
 
 
 def select_action(q: jax.Array, action: jax.Array) -> jax.Array:

@@ -6,14 +6,14 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 
-from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical, MultiCategorical, legal_only
 from sebulba.types import EnvStep, RunSpec, Trajectory
 from sebulba_agents.config import RandomConfig
 
 
-class RandomAgent:
+class RandomAgent(Agent):
     """Draws actions uniformly from the action space; has no networks."""
 
     def __init__(self, config: RandomConfig, run_spec: RunSpec):

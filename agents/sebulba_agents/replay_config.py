@@ -8,7 +8,7 @@ import dataclasses
 from typing import Annotated, Literal
 
 from sebulba.ranges import Count, Fraction, Natural, NonNegative, Positive, Range, Real
-from sebulba.toolkit.references import Core, Network, Reference
+from sebulba.references import Core, Network, Reference
 from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import ReplayConfig
 
@@ -168,10 +168,10 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     num_simulations: Count = 16
     """Simulations of a search; one search per env step. The paper: 50, or 2 … 16."""
     max_considered_actions: Count = 16
-    """Actions that a search begins with, at most, drawn with Gumbel noise."""
+    """Maximum number of actions at the root of a search, drawn with Gumbel noise."""
     least_value_range: Positive = 1.0
-    """Action values in a search are divided by their range, or by this where it is less: smaller
-    differences are taken for errors of the model."""
+    """Minimum range that the action values in a search are divided by. It keeps differences smaller
+    than the model's error small."""
     unroll_length: Count = 5
     """Actions that the model is unrolled over in an update, K."""
     n_step: Count = 5
@@ -180,13 +180,14 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     num_bins: Annotated[int, Range(3)] = 51
     """Bins of the categorical rewards and values, an odd number. The paper: 601."""
     value_limit: Positive = 500.0
-    """Greatest magnitude of a value; greater ones are clipped."""
+    """Values are clipped to ± this value."""
     reward_limit: Positive = 10.0
-    """Greatest magnitude of a reward; greater ones are clipped."""
+    """Rewards are clipped to ± this value."""
     value_cost: NonNegative = 0.25
     """Weight of the value loss. The policy and the reward have 1."""
     reanalyse_fraction: Fraction = 0.0
-    """Share of a batch whose targets are computed again, by a search with newer networks."""
+    """Share of a batch whose targets are computed again, by a search with newer networks. Every
+    learner device computes the same number."""
     reanalyse_with: Literal["newest", "target"] = "target"
     """Networks that search for new targets: the newest ones, or their delayed copy."""
     target_period: _Period = 100

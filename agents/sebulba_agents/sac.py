@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
@@ -20,10 +20,10 @@ from sebulba.toolkit.replay import ReplayState, Transitions, transition_replay
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
-from sebulba.toolkit.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.replay_config import SACConfig
+from sebulba_agents.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 
 # As in the authors' code; learned values stay far from both bounds.
 _LOG_STD_BOUNDS = (-20.0, 2.0)
@@ -116,7 +116,7 @@ class SACActorState:
     key: jax.Array
 
 
-class SAC:
+class SAC(Agent):
     """Maximum-entropy control with continuous actions from a replay of single transitions."""
 
     def __init__(self, config: SACConfig, run_spec: RunSpec):
@@ -151,6 +151,11 @@ class SAC:
             ),
             target_critics=jax.tree.map(jnp.copy, critics),
         )
+
+    def copy_to_targets(self, networks: SACNetworks) -> SACNetworks:
+        """Return the parameters, and a copy of the critics as target critics."""
+        target_critics = jax.tree.map(jnp.copy, networks.online.critics)
+        return SACNetworks(online=networks.online, target_critics=target_critics)
 
     def init_opt_state(self, networks: SACNetworks) -> PyTree:
         """Return Adam's initial state."""
@@ -203,14 +208,14 @@ class SAC:
         self, networks: SACNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay."""
-        sample_key, here_key, next_key = jax.random.split(key, 3)
-        batch = self._replay.sample(experience, sample_key)
+        batch_key, sample_key, next_key = jax.random.split(key, 3)
+        batch = self._replay.sample(experience, batch_key)
         policy = networks.online.policy
         loss, metrics = self.loss_of_batch(
             networks,
             batch,
-            here=self._draw(here_key, policy, batch.observation),
-            following=self._draw(next_key, policy, batch.next_observation),
+            sample=self._draw(sample_key, policy, batch.observation),
+            next_sample=self._draw(next_key, policy, batch.next_observation),
         )
         metrics |= self._replay.ratio.metrics(experience, step, batch.num_transitions)
         return loss, (experience, metrics)
@@ -220,8 +225,8 @@ class SAC:
         networks: SACNetworks,
         batch: Transitions,
         *,
-        here: TanhGaussianSample,
-        following: TanhGaussianSample,
+        sample: TanhGaussianSample,
+        next_sample: TanhGaussianSample,
     ) -> tuple[jax.Array, Metrics]:
         """Return the loss `[]` and metrics.
 
@@ -229,42 +234,42 @@ class SAC:
         gradients for its own parameters only; means over the batch of all learner devices.
 
         Args:
-            networks: differentiated, also through `here`.
+            networks: differentiated, also through `sample`.
             batch: `[n]`.
-            here: samples of the policy at `batch.observation`.
-            following: samples of the policy at `batch.next_observation`.
+            sample: samples of the policy at `batch.observation`.
+            next_sample: samples of the policy at `batch.next_observation`.
         """
         online = networks.online
         temperature = jnp.exp(online.log_temperature)
-        target = self.targets(networks, batch, following)
+        target = self.targets(networks, batch, next_sample)
         q = self._critics.apply(online.critics, batch.observation, batch.action)
         critic_loss = jnp.sum(0.5 * jnp.square(q - target[None]), axis=0)
         # The policy's loss differentiates the critics by the action, not by their parameters.
         frozen_critics = jax.lax.stop_gradient(online.critics)
-        here_q = jnp.min(
-            self._critics.apply(frozen_critics, batch.observation, here.action), axis=0
+        sample_q = jnp.min(
+            self._critics.apply(frozen_critics, batch.observation, sample.action), axis=0
         )
-        policy_loss = jax.lax.stop_gradient(temperature) * here.log_prob - here_q
+        policy_loss = jax.lax.stop_gradient(temperature) * sample.log_prob - sample_q
         # Gradient for the temperature only: it grows while the entropy is below its target.
-        surplus = jax.lax.stop_gradient(-here.log_prob) - self._target_entropy
+        surplus = jax.lax.stop_gradient(-sample.log_prob) - self._target_entropy
         temperature_loss = temperature * surplus
         drawn = batch.weight > 0.0
         metrics = {
             "critic_loss": mean_share(critic_loss, drawn),
             "q_taken": mean_share(jnp.mean(q, axis=0), drawn),
-            "policy_entropy": mean_share(-here.log_prob, drawn),
+            "policy_entropy": mean_share(-sample.log_prob, drawn),
             "temperature": temperature,
         }
         loss = batch.weight * (critic_loss + policy_loss + temperature_loss)
         return mean_share(loss, jnp.ones_like(drawn)), metrics
 
     def targets(
-        self, networks: SACNetworks, batch: Transitions, following: TanhGaussianSample
+        self, networks: SACNetworks, batch: Transitions, next_sample: TanhGaussianSample
     ) -> jax.Array:
         """Return `[n]`: `R + Γ·(min_i Q⁻_i(s′, a′) − α·log π(a′|s′))`, gradient stopped."""
-        q = self._critics.apply(networks.target_critics, batch.next_observation, following.action)
+        q = self._critics.apply(networks.target_critics, batch.next_observation, next_sample.action)
         temperature = jnp.exp(networks.online.log_temperature)
-        value = jnp.min(q, axis=0) - temperature * following.log_prob
+        value = jnp.min(q, axis=0) - temperature * next_sample.log_prob
         return jax.lax.stop_gradient(batch.reward + batch.discount * value)
 
     def optimize(

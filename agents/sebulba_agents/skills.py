@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.agent import ActorStateSharding, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.optimizers import clipped_adam, descend
@@ -103,7 +103,7 @@ def _tanh_layers(torso: TorsoSettings, name: str | None = None) -> MLPTorso:
     return MLPTorso(torso.hidden_sizes, dtype=jnp.dtype(torso.compute_dtype), name=name)
 
 
-class SkillsAgent:
+class SkillsAgent(Agent):
     """An actor-critic that observes a skill, and a discriminator that rewards it."""
 
     learns_from_final_observations = True

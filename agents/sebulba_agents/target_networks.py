@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from sebulba.agent import Agent
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.replay import ReplayRatio, ReplayState
@@ -32,7 +33,7 @@ def with_copy(online: PyTree) -> TargetNetworks:
     return TargetNetworks(online=online, target=jax.tree.map(jnp.copy, online))
 
 
-class TargetNetworkAgent:
+class TargetNetworkAgent(Agent):
     """Base of agents with a replay that act with online parameters and bootstrap from a copy."""
 
     def __init__(self, config: ValueReplayConfig, run_spec: RunSpec, replay_ratio: ReplayRatio):
@@ -40,6 +41,10 @@ class TargetNetworkAgent:
         self._run_spec = run_spec
         self._replay_ratio = replay_ratio
         self._adam = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
+
+    def copy_to_targets(self, networks: TargetNetworks) -> TargetNetworks:
+        """Return the parameters and their copy, if a copy is kept."""
+        return networks if networks.target is None else with_copy(networks.online)
 
     def init_opt_state(self, networks: TargetNetworks) -> TargetOptState:
         """Return the optimizer's initial state."""

@@ -12,7 +12,7 @@ import yaml
 from sebulba.config import yaml_dialect
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.ranges import Range
-from sebulba.toolkit.references import Reference
+from sebulba.references import Reference
 from sebulba.toolkit.schedules import Schedule
 
 

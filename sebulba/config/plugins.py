@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sebulba.errors import ConfigError, did_you_mean
-from sebulba.toolkit.references import Named, import_module, load
+from sebulba.references import Named, import_module, load
 
 __all__ = ["Named", "import_module", "load", "load_named", "plugin_package", "plugins"]
 

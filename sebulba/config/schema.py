@@ -234,7 +234,8 @@ class Config:
     RUN_DIR@latest or RUN_DIR@CYCLE. null: newly initialised networks."""
     init_mismatch: Literal["fail", "new"] = "fail"
     """What to do with arrays of the networks that differ from those of init_from in name, shape or
-    dtype. fail: end with an error. new: leave them newly initialised."""
+    dtype. fail: end with an error. new: leave them newly initialised (missing target networks are
+    copies of the online ones)."""
     resume: str | None = None
     """Checkpoint in run_dir to resume from: latest, best, or the number of its learner cycle.
     null: start a new run."""

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from sebulba.agent import AgentSettings, declared
 from sebulba.config.coercion import coerce
 from sebulba.config.schema import Config, key_types
 from sebulba.errors import ConfigError
@@ -73,7 +74,7 @@ def _lag_problems(config: Config) -> Iterator[tuple[str, str]]:
     lag = config.learner.policy_lag
     if lag is None and config.run.mode == "serial":
         lag = 0
-    corrects = getattr(config.agent, "corrects_for_policy_lag", True)
+    corrects = declared(config.agent, AgentSettings, "corrects_for_policy_lag")
     if lag != 0 and not corrects and not config.learner.allow_uncorrected_lag:
         yield (
             "learner.policy_lag",

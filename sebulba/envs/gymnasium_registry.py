@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs.lookup import describe_namespace
 from sebulba.errors import did_you_mean
-from sebulba.toolkit.references import refuse_local
+from sebulba.references import refuse_local
 
 _HOOKS = "gymnasium.envs"
 """The group of entry points that packages declare their registering function in."""

@@ -10,17 +10,18 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from sebulba.agent import Agent
+from sebulba.agent import Agent, declared
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
+from sebulba.evaluation.sampling import init_actor_state
 from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeRecord, EpisodeStatistics
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.toolkit.prng import environment_seed, stream
-from sebulba.types import Networks
+from sebulba.types import ActorState, Networks
 
 _SLICE_LENGTH = 16  # env steps per environment and call of `advance`; callers check time between
 _STREAM = "evaluation"
@@ -67,6 +68,7 @@ class Evaluator:
         plan: EvaluationPlan,
         *,
         device: jax.Device,
+        num_training_envs: int,
         env_timeout_s: float | None = None,
     ):
         """Prepare evaluations; compilation happens in the first one.
@@ -75,6 +77,7 @@ class Evaluator:
             agent: the agent to evaluate.
             plan: the plan of every evaluation.
             device: the device that selects actions.
+            num_training_envs: environments of all actors of all hosts in training.
             env_timeout_s: timeout per step and reset of `Interruptible` environments; None: no
                 limit.
         """
@@ -82,6 +85,7 @@ class Evaluator:
         self._env_timeout_s = env_timeout_s
         self._agent = agent
         self._device = device
+        self._num_training_envs = num_training_envs
         self._functions = StepFunctions(
             agent, trajectory_length=_SLICE_LENGTH, device=device, greedy=plan.greedy
         )
@@ -90,12 +94,15 @@ class Evaluator:
         self,
         networks: Networks,
         *,
+        env_steps: int,
         wrap: Callable[[Environment], Environment] = lambda environment: environment,
     ) -> "Evaluation":
         """Start an evaluation in new environments, so that each evaluation uses the same seeds.
 
         Args:
             networks: the result of `Agent.actor_networks`, on the device; never donated.
+            env_steps: the env steps that the networks were trained for. Sampled actions explore as
+                actors did then.
             wrap: returns the environment to play in, such as a recording one.
 
         Raises:
@@ -110,26 +117,48 @@ class Evaluator:
             environment.timeout_s = self._env_timeout_s
         environment = wrap(environment)
         try:
-            return self._start(networks, environment)
+            return self._start(networks, environment, env_steps)
         except BaseException:
             environment.close()
             raise
 
-    def _start(self, networks: Networks, environment: Environment) -> "Evaluation":
+    def _start(self, networks: Networks, environment: Environment, env_steps: int) -> "Evaluation":
+        key = stream(jax.random.key(self.plan.seed), _STREAM)
         carry = init_carry(
             self._agent,
             networks,
             environment.reset(),
-            key=stream(jax.random.key(self.plan.seed), _STREAM),
+            key=key,
             global_actor_id=0,
             device=self._device,
             tracker=EpisodeTracker(),
         )
+        if not self.plan.greedy:
+            actor_state = init_actor_state(
+                self._agent,
+                networks,
+                key,
+                num_envs=len(self.plan.quota),
+                num_training_envs=self._num_training_envs,
+                greedy=False,
+            )
+            carry = dataclasses.replace(carry, actor_state=actor_state)
         # Always stepped: every evaluation needs a new EnvPool pool, and since each pool is its own
         # custom call, a fused cycle would compile again for each.
         cycle = SteppedCycle(self._functions, environment, clock=WallClock())
+        advance = declared(self._agent, Agent, "advance_actor_state")
+
+        def at_env_steps(actor_state: ActorState) -> ActorState:
+            # Committed to the device, like the results of a cycle: a slice would compile again.
+            return jax.device_put(advance(actor_state, env_steps), self._device)
+
         return Evaluation(
-            plan=self.plan, networks=networks, environment=environment, cycle=cycle, carry=carry
+            plan=self.plan,
+            networks=networks,
+            environment=environment,
+            cycle=cycle,
+            carry=carry,
+            before_slice=(lambda actor_state: actor_state) if self.plan.greedy else at_env_steps,
         )
 
 
@@ -144,12 +173,14 @@ class Evaluation:
         environment: Environment,
         cycle: SteppedCycle,
         carry: ActCarry,
+        before_slice: Callable[[ActorState], ActorState],
     ):
         self._plan = plan
         self._networks = networks
         self.environment = environment
         self._cycle = cycle
         self._carry = carry
+        self._before_slice = before_slice
         self._quota = plan.quota
         self._episodes: list[list[EpisodeRecord]] = [[] for _ in self._quota]
         # The effective settings if the environment reports them, else the configured options.
@@ -171,7 +202,10 @@ class Evaluation:
 
     def advance(self) -> None:
         """Play one slice: `_SLICE_LENGTH` rows of every environment."""
-        self._carry, _, tally = self._cycle(self._networks, self._carry)
+        # Schedules of exploration would continue with the rows that an evaluation plays.
+        actor_state = self._before_slice(self._carry.actor_state)
+        carry = dataclasses.replace(self._carry, actor_state=actor_state)
+        self._carry, _, tally = self._cycle(self._networks, carry)
         self._record(jax.tree.map(np.asarray, tally.episodes))
         self._rows_left -= _SLICE_LENGTH
 

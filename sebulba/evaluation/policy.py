@@ -1,18 +1,22 @@
 """A trained policy as a function, for custom loops."""
 
+import functools
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.agent import Agent, declared
 from sebulba.envs.spaces import action_scaling
+from sebulba.evaluation.sampling import init_actor_state
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
 from sebulba.pytree import describe_inline, pytree_dataclass
 from sebulba.toolkit.prng import stream
-from sebulba.types import ActorState, EnvStep, PyTree
+from sebulba.types import ActorState, EnvStep, Networks, PyTree
 
 
 @pytree_dataclass
@@ -39,7 +43,8 @@ def load_policy(
     Args:
         run_dir: the directory of a finished or running run.
         checkpoint: `latest`, `best`, or the number of a learner cycle.
-        greedy: whether to take the mode of the policy instead of samples.
+        greedy: whether to take the mode of the policy. False: sample, and explore as in training at
+            the checkpoint's env steps.
         seed: seed of the samples.
         agent: the object that `sebulba.train` was given, if it cannot be imported by its name.
         environment: likewise.
@@ -53,6 +58,40 @@ def load_policy(
     return Policy(stored, greedy=greedy, seed=seed)
 
 
+def first_actor_state(
+    stored: StoredPolicy, *, num_envs: int, greedy: bool, seed: int
+) -> ActorState:
+    """Return the actor state of `num_envs` environments before their first observations."""
+    return init_actor_state(
+        stored.agent,
+        stored.networks,
+        stream(jax.random.key(seed), "policy"),
+        num_envs=num_envs,
+        num_training_envs=stored.num_training_envs,
+        greedy=greedy,
+    )
+
+
+def act_function(
+    stored: StoredPolicy, *, greedy: bool
+) -> Callable[[Networks, ActorState, EnvStep], tuple[PyTree, ActorState]]:
+    """Return the function `(networks, actor_state, env_step) -> (action, actor_state)`.
+
+    Sampled actions explore as at the end of training, however long the policy acts.
+    """
+    agent, advance = stored.agent, declared(stored.agent, Agent, "advance_actor_state")
+
+    def act(
+        networks: Networks, actor_state: ActorState, env_step: EnvStep
+    ) -> tuple[PyTree, ActorState]:
+        if not greedy:
+            actor_state = advance(actor_state, stored.env_steps)
+        action, _, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
+        return action, actor_state
+
+    return act
+
+
 class Policy:
     """`policy(observation, state) -> (action, state)`, for one observation or a batch.
 
@@ -61,19 +100,10 @@ class Policy:
 
     def __init__(self, stored: StoredPolicy, *, greedy: bool, seed: int):
         self.stored = stored
-        agent, key = stored.agent, stream(jax.random.key(seed), "policy")
-
-        def init(networks: PyTree, *, num_envs: int) -> ActorState:
-            return agent.init_actor_state(networks, num_envs, key, 0)
-
-        def act(
-            networks: PyTree, actor_state: ActorState, env_step: EnvStep
-        ) -> tuple[PyTree, ActorState]:
-            action, _, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
-            return action, actor_state
-
-        self._init = jax.jit(init, static_argnames="num_envs")
-        self._act = jax.jit(act)
+        self._first_actor_state = functools.cache(
+            functools.partial(first_actor_state, stored, greedy=greedy, seed=seed)
+        )
+        self._act = jax.jit(act_function(stored, greedy=greedy))
         space = stored.environment.native_action_space or stored.environment.action_space
         self._to_native = action_scaling(space)
         self._action_dtype = space.dtype
@@ -81,7 +111,7 @@ class Policy:
     def initial_state(self, num_envs: int = 1) -> PolicyState:
         """Return the state before the first observations of `num_envs` environments."""
         return PolicyState(
-            actor_state=self._init(self.stored.networks, num_envs=num_envs),
+            actor_state=self._first_actor_state(num_envs=num_envs),
             is_first=jnp.ones(num_envs, bool),
         )
 

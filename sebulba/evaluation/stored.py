@@ -38,6 +38,12 @@ class StoredPolicy:
     env_steps: int  # learned from up to that cycle
     updates: int
 
+    @property
+    def num_training_envs(self) -> int:
+        """Environments of all actors of one host, for which `agent` was made."""
+        actor = self.config.actor
+        return num_actor_devices(self.config.devices) * actor.threads_per_device * actor.num_envs
+
 
 def read_config(
     run_dir: str | os.PathLike[str], *, agent: Any = None, environment: Any = None
@@ -45,7 +51,7 @@ def read_config(
     """Return the config that a run was started with.
 
     Args:
-        run_dir: of the run.
+        run_dir: the run's directory.
         agent: the object, if the run was given one that cannot be imported.
         environment: likewise.
 
@@ -122,8 +128,8 @@ def load_stored_policy(
         run_dir: the directory of a finished or running run.
         which: a learner cycle, or the latest or best checkpoint.
         device: the device to act on; None: the first local one.
-        agent: as `read_config`.
-        environment: as `read_config`.
+        agent: the object, if the run was given one that cannot be imported.
+        environment: likewise.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.

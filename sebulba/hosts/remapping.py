@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from sebulba.agent import Agent
+from sebulba.agent import Agent, declared
 from sebulba.ring.records import ActCarry
 from sebulba.types import ActorState, PyTree, RunSpec
 
@@ -123,8 +123,7 @@ def restarted(
     agent: Agent, actor_state: ActorState, *, env_steps: int, num_cycles: int
 ) -> ActorState:
     """Return a new actor's state for a run that has taken some env steps and learner cycles."""
-    if advance := getattr(agent, "advance_actor_state", None):
-        actor_state = advance(actor_state, env_steps)
+    actor_state = declared(agent, Agent, "advance_actor_state")(actor_state, env_steps)
     return jax.tree.map(lambda leaf: _fold(leaf, num_cycles), actor_state)
 
 

@@ -64,7 +64,7 @@ def make_ring(
     devices: Roles | None = None,
     end: RunEnd | None = None,
     gather: Gather = alone,
-    begin_with: Callable[[Networks, LearnerDevices], Networks] | None = None,
+    begin_with: Callable[[Networks, LearnerDevices, Agent], Networks] | None = None,
     on_warning: Callable[[str], None] = _print_warning,
 ) -> Ring:
     """Make environments, agent, learner, actors and deques.
@@ -132,7 +132,7 @@ def make_ring(
         run_spec, agent, memory_plan = plan(environments[0].spec)
         learner = make_learner(config, agent, run_spec, learner_devices)
         if begin_with is not None:
-            networks = begin_with(learner.state.networks, learner_devices)
+            networks = begin_with(learner.state.networks, learner_devices, agent)
             if networks is not learner.state.networks:
                 learner.start_from(networks)
 

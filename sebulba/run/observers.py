@@ -206,7 +206,11 @@ def _periodic_evaluation(
         seed=config.seed,
     )
     evaluator = Evaluator(
-        ring.agent, plan, device=ring.actors[0].device, env_timeout_s=config.actor.env_timeout_s
+        ring.agent,
+        plan,
+        device=ring.actors[0].device,
+        num_training_envs=ring.run_spec.num_envs_of_all_hosts,
+        env_timeout_s=config.actor.env_timeout_s,
     )
     return PeriodicEvaluation(
         ring,

@@ -170,7 +170,9 @@ class PeriodicEvaluation(Observer):
         if self._evaluation is None:
             self._last_cycle = candidate.learner_cycle
             wrap = {} if self._videos is None else {"wrap": self._videos.wrap}
-            self._evaluation = self._evaluator.start(candidate.networks, **wrap)
+            self._evaluation = self._evaluator.start(
+                candidate.networks, env_steps=candidate.env_steps, **wrap
+            )
         is_out_of_time = False
         while not self._evaluation.is_done and not is_out_of_time:
             self._evaluation.advance()

@@ -1,7 +1,7 @@
 """Start a new run with the networks of another run: `init_from`.
 
 Parameters, target parameters and normalisers are copied, since all of them are part of the
-networks. Optimizer state, experience, schedules and counts begin anew.
+networks. The new run has a new optimizer state, no experience, and starts its schedules and counts.
 """
 
 import dataclasses
@@ -11,8 +11,9 @@ from typing import Any
 
 import jax
 
+from sebulba.agent import Agent, declared
 from sebulba.config import Config
-from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.evaluation.stored import parse_which
 from sebulba.storage.checkpoints.manifest import Mismatch, flatten, table
@@ -40,10 +41,19 @@ class WarmStart:
     leaves: dict[str, Any]  # on the host, by path
     mismatches: list[Mismatch]
 
-    def applied_to(self, networks: Networks, learner_devices: LearnerDevices) -> Networks:
-        """Return networks on the learner devices with the leaves that fit replaced."""
-        placed = learner_devices.replicate(self.leaves)
-        leaves = [placed.get(path, leaf) for path, leaf in flatten(_at(networks)).items()]
+    def applied_to(
+        self, networks: Networks, learner_devices: LearnerDevices, agent: Agent
+    ) -> Networks:
+        """Return networks on the learner devices with the leaves that fit replaced.
+
+        Target networks that the source does not have are copies of the networks that they follow.
+        """
+        new = self._replaced(fetch_replicated(networks, learner_devices.devices[0]))
+        copied = declared(agent, Agent, "copy_to_targets")(new)
+        return learner_devices.replicate(self._replaced(copied))
+
+    def _replaced(self, networks: Networks) -> Networks:
+        leaves = [self.leaves.get(path, leaf) for path, leaf in flatten(_at(networks)).items()]
         return jax.tree.unflatten(jax.tree.structure(networks), leaves)
 
     def __str__(self) -> str:
@@ -54,7 +64,8 @@ class WarmStart:
         if not self.mismatches:
             return report
         return (
-            f"{report}; these are newly initialised, or not used where expected is absent:\n"
+            f"{report}; these are newly initialised (target networks: copies), or not used where"
+            " expected is absent:\n"
             f"{table(self.mismatches)}"
         )
 
@@ -77,7 +88,9 @@ class InitialNetworks:
         self._config = config
         self.warm_start: WarmStart | None = None  # what was taken of another run
 
-    def __call__(self, networks: Networks, learner_devices: LearnerDevices) -> Networks:
+    def __call__(
+        self, networks: Networks, learner_devices: LearnerDevices, agent: Agent
+    ) -> Networks:
         """Return the new networks with the leaves of the other run's that fit.
 
         Raises:
@@ -87,7 +100,7 @@ class InitialNetworks:
         if self._config.init_from is None or self._config.resume is not None:
             return networks
         self.warm_start = read_warm_start(self._config, networks)
-        return self.warm_start.applied_to(networks, learner_devices)
+        return self.warm_start.applied_to(networks, learner_devices, agent)
 
 
 def with_exact_source(config: Config) -> Config:

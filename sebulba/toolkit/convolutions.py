@@ -52,7 +52,7 @@ def convolve(x: jax.Array, kernel: jax.Array, *, stride: int, padding: str) -> j
     Args:
         x: images `[N, H, W, C]`.
         kernel: has the dtype of the images.
-        stride: of rows and of columns.
+        stride: the stride along rows and along columns.
         padding: `SAME` or `VALID`.
     """
     strides = (stride, stride)

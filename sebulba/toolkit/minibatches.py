@@ -56,7 +56,7 @@ def with_order(window: Window, *, of_unrolls: bool) -> Window:
     """Return the window with an order in which epochs learn from its entries.
 
     Args:
-        window: of `[T + 1, N·B]` rows.
+        window: a window of `[T + 1, N·B]` rows.
         of_unrolls: the `N·B` entries are whole unrolls, not the `T·N·B` transitions.
     """
     length, width = window.trajectory.action.shape[:2]

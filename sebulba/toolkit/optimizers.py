@@ -40,7 +40,7 @@ def clipped_rmsprop(
     whose code used TensorFlow 1.
 
     Args:
-        decay: of the second moment.
+        decay: the decay of the second moment.
         epsilon: ε, inside the square root.
         max_grad_norm: maximum norm of all gradients together; None: no clipping.
     """
@@ -62,7 +62,7 @@ def descend(
         optimizer: with a constant learning rate.
         params: before the step.
         opt_state: before the step.
-        grads: of the loss.
+        grads: the gradients of the loss.
         learning_rate: factor of the optimizer's own, `[]`.
     """
     # Optax raises a float to an integer count, which strict dtype promotion refuses.

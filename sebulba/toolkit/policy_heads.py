@@ -102,7 +102,7 @@ def make_policy_head(
     Args:
         action_space: `EnvironmentSpec.action_space`.
         agent: the agent's name, for the error message.
-        initial_log_std: of continuous actions, as the agent outputs them.
+        initial_log_std: the initial log std of the agent's continuous actions.
 
     Raises:
         ConfigError: no head supports the action space.

@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Literal
 
+from sebulba.agent import AgentSettings
 from sebulba.ranges import Count, Fraction, Positive
-from sebulba.toolkit.references import Network
+from sebulba.references import Network
 from sebulba.toolkit.schedules import ScheduledNonNegative
 
 ComputeDtype = Literal["float32", "bfloat16"]
@@ -20,7 +21,7 @@ class TorsoSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworkConfig:
+class NetworkConfig(AgentSettings):
     """Settings of all agents with a network."""
 
     name: str = ""

@@ -17,8 +17,8 @@ from jax.typing import DTypeLike
 
 from sebulba.errors import ConfigError, calling
 from sebulba.pytree import describe_inline
+from sebulba.references import load
 from sebulba.toolkit.convolutions import Conv, max_pool
-from sebulba.toolkit.references import load
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.types import PyTree
 

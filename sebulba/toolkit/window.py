@@ -47,7 +47,7 @@ def init_window(
 
     Args:
         agent: its `init_actor_state` and `act` determine the shapes, without being computed.
-        networks: as returned by `Agent.init_networks`.
+        networks: the result of `Agent.init_networks`.
         run_spec: the run's.
         num_envs: B, environments of one trajectory on one learner device.
         keep: selects the part of an actor state to keep; all its leaves are per environment.
@@ -77,7 +77,7 @@ def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
     """Return the window with its oldest trajectory replaced by a new one.
 
     Args:
-        window: of any number of trajectories.
+        window: a window of any number of trajectories.
         initial: `[B, ...]`, the kept part of the actor state before row 0.
         trajectory: `[T + 1, B, ...]` rows.
     """

@@ -21,7 +21,7 @@ from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PPOConfig
 from sebulba_agents.impala import make_impala
-from sebulba_agents.ppo import make_ppo
+from sebulba_agents.ppo import PPO
 from tests.compiled import jitted
 from tests.on_policy import (
     LENGTH,
@@ -43,7 +43,7 @@ SPACES = {
 }
 MAKERS = {
     "impala": (make_impala, ImpalaConfig),
-    "ppo": (make_ppo, functools.partial(PPOConfig, num_minibatches=1)),
+    "ppo": (PPO, functools.partial(PPOConfig, num_minibatches=1)),
     "a2c": (make_a2c, A2CConfig),
 }
 every_kind = pytest.mark.parametrize("kind", SPACES)

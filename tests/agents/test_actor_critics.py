@@ -21,7 +21,7 @@ from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
 from sebulba_agents.impala import make_impala
 from sebulba_agents.policy_gradient import make_policy_gradient
-from sebulba_agents.ppo import make_ppo
+from sebulba_agents.ppo import PPO
 from tests.compiled import jitted
 from tests.on_policy import (
     LENGTH,
@@ -41,7 +41,7 @@ from tests.streams import random_env_steps
 
 MAKERS = {
     "impala": (make_impala, ImpalaConfig),
-    "ppo": (make_ppo, PPOConfig),
+    "ppo": (PPO, PPOConfig),
     "a2c": (make_a2c, A2CConfig),
     "policy_gradient": (make_policy_gradient, PolicyGradientConfig),
 }

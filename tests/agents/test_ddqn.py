@@ -115,9 +115,9 @@ class PairNetwork(nn.Module):
 def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
     seen = {}
 
-    def loss(taken, following, batch):
-        seen.update(taken=taken, following=following)
-        return taken.sum(axis=-1), batch.reward
+    def loss(q_tm1, q_t, batch):
+        seen.update(q_tm1=q_tm1, q_t=q_t)
+        return q_tm1.sum(axis=-1), batch.reward
 
     agent = DDQN(CONFIG, RUN_SPEC, network=PairNetwork(), loss=loss, values=lambda x: x.max(-1))
     networks = [jitted(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1)]
@@ -128,9 +128,9 @@ def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
     delayed = agent.network.apply(networks.target, batch.next_observation)
     for i in range(32):
         greedy = np.argmax(np.max(there[i], axis=-1))
-        np.testing.assert_allclose(seen["taken"][i], here[i, int(batch.action[i])], rtol=1e-6)
-        np.testing.assert_allclose(seen["following"][i], delayed[i, greedy], rtol=1e-6)
-    np.testing.assert_allclose(mean, np.mean(batch.weight * seen["taken"].sum(-1)), rtol=1e-5)
+        np.testing.assert_allclose(seen["q_tm1"][i], here[i, int(batch.action[i])], rtol=1e-6)
+        np.testing.assert_allclose(seen["q_t"][i], delayed[i, greedy], rtol=1e-6)
+    np.testing.assert_allclose(mean, np.mean(batch.weight * seen["q_tm1"].sum(-1)), rtol=1e-5)
     np.testing.assert_array_equal(td_error, batch.reward)
     state = agent.init_actor_state(networks.online, NUM_ENVS, jax.random.key(0), 0)
     env_step = jax.tree.map(lambda x: x[0], random_env_steps(0, 1, NUM_ENVS))
@@ -143,15 +143,15 @@ def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
     ("part", "message"),
     [
         (
-            {"loss": lambda taken, following, batch: taken},
+            {"loss": lambda q_tm1, q_t, batch: q_tm1},
             r"loss=.*a pair of arrays \[32\].* got f",
         ),
         (
-            {"loss": lambda taken, following, batch: (taken, taken)},
-            r"loss=.* got 0: float32\[32,2\], 1: float32\[32,2\]; it was called with taken",
+            {"loss": lambda q_tm1, q_t, batch: (q_tm1, q_tm1)},
+            r"loss=.* got 0: float32\[32,2\], 1: float32\[32,2\]; it was called with q_tm1",
         ),
         (
-            {"loss": lambda taken, following, batch: taken @ following},
+            {"loss": lambda q_tm1, q_t, batch: q_tm1 @ q_t},
             r"loss=\.\.\.\) raised TypeError: .* \(test_ddqn\.py:\d+: .*\); it was called",
         ),
         (
@@ -165,8 +165,8 @@ def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
     ],
 )
 def test_a_network_and_a_loss_of_ones_own_that_break_the_contract_are_refused(part, message):
-    def loss(taken, following, batch):
-        return taken.sum(axis=-1), batch.reward
+    def loss(q_tm1, q_t, batch):
+        return q_tm1.sum(axis=-1), batch.reward
 
     parts = {"network": PairNetwork(), "loss": loss, "values": lambda x: x.max(-1), **part}
     agent = DDQN(CONFIG, RUN_SPEC, **parts)

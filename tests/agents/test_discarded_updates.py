@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba_agents.config import PPOConfig
-from sebulba_agents.ppo import make_ppo
+from sebulba_agents.ppo import PPO
 from tests.compiled import jitted
 from tests.on_policy import LENGTH, NUM_ENVS, act_along_stream, make_run_spec, make_stream
 
@@ -19,7 +19,7 @@ def learn(bad_steps, *, num_cycles=3, **changes):
         Per step: the number of observations merged into the moments, and the entries learned from.
     """
     config = PPOConfig(hidden_sizes=(8,), normalize_observations=True, **changes)
-    agent = make_ppo(config, make_run_spec())
+    agent = PPO(config, make_run_spec())
     networks = jitted(agent.init_networks)(jax.random.key(0))
     opt_state = jitted(agent.init_opt_state)(networks)
     experience = agent.init_experience(networks, NUM_ENVS)

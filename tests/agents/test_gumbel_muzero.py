@@ -19,12 +19,13 @@ from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.run import training
 from sebulba.toolkit import replay
-from sebulba.toolkit.unroll_targets import UnrollTargets
 from sebulba.types import EnvStep, Trajectory
-from sebulba_agents.gumbel_muzero import GumbelMuZero, MuZeroActorState, Planned
+from sebulba_agents.gumbel_muzero import GumbelMuZero, Planned, num_reanalysed
 from sebulba_agents.muzero_networks import scale_gradient, scale_to_unit
+from sebulba_agents.planning import Plan
 from sebulba_agents.replay_config import GumbelMuZeroConfig
 from sebulba_agents.target_networks import TargetNetworks
+from sebulba_agents.unroll_targets import UnrollTargets
 from tests.compiled import jitted
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
@@ -182,7 +183,7 @@ def stored_stream(**changes):
         value=rng.normal(size=env_steps.reward.shape).astype(np.float32),
     )
     experience = agent.init_experience(networks, NUM_ENVS)
-    update, state = jitted(agent.update_experience), MuZeroActorState(key=jax.random.key(0))
+    update, state = jitted(agent.update_experience), jax.random.key(0)
     for begin in range(0, 6 * LENGTH, LENGTH):
         trajectory = Trajectory(
             env_steps=jax.tree.map(lambda x: jnp.asarray(x[begin : begin + LENGTH + 1]), env_steps),  # noqa: B023
@@ -237,6 +238,64 @@ def test_reanalysis_replaces_the_targets_of_a_share_of_the_batch(with_networks):
     assert (networks.target is None) == (with_networks == "newest")
 
 
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_every_number_of_learner_devices_reanalyses_the_same_sequences(num_devices, monkeypatch):
+    # Of the whole batch, the first 8 sequences get new targets; of a device's, its first ones.
+    def plan_without_noise(self, params, key, env_step, *, gumbel_scale=1.0):
+        root = self.model.root(params, env_step.observation)
+        policy = jax.nn.softmax(3.0 * root.policy)
+        return Plan(action=jnp.argmax(policy, axis=-1), policy=policy, value=root.value + 1.0)
+
+    monkeypatch.setattr(GumbelMuZero, "_plan", plan_without_noise)
+    env_steps = random_env_steps(0, K + CONFIG.n_step, 32, done_probability=0.0)
+    rng = np.random.default_rng(1)
+    shape = env_steps.reward.shape
+    extras = Planned(
+        policy=rng.dirichlet(np.ones(NUM_ACTIONS), shape).astype(np.float32),
+        value=rng.normal(size=shape).astype(np.float32),
+    )
+    action = rng.integers(NUM_ACTIONS, size=shape).astype(np.int32)
+    rows = replay.Row(env_step=env_steps, action=action, extras=extras)
+    batch = jax.tree.map(lambda x: jnp.moveaxis(jnp.asarray(x), 1, 0), rows)
+    _, networks = agent_and_networks(reanalyse_fraction=0.25)
+
+    def step(num_learners, take_step, order, **more):
+        run_spec = dataclasses.replace(RUN_SPEC, num_learner_devices=num_learners)
+        agent = GumbelMuZero(dataclasses.replace(CONFIG, reanalyse_fraction=0.25), run_spec)
+
+        def loss(networks, batch):
+            rows = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), batch)
+            planned = agent._reanalyse(networks, jax.random.key(0), rows)
+            targets = agent._targets(jax.random.key(0), rows, planned)
+            first, weights = rows.env_step.observation[0], jnp.ones(len(rows.action[0]))
+            return agent.loss_of_batch(networks.online, first, targets, weights)[0]
+
+        opt_state = jitted(agent.init_opt_state)(networks)
+        own = jax.tree.map(lambda x: x[order], batch)
+        return take_step(agent, loss, networks, opt_state, own, **more)
+
+    expected = step(1, step_whole, np.arange(32))
+    parts = np.split(np.arange(8), num_devices), np.split(np.arange(8, 32), num_devices)
+    order = np.concatenate([part for pair in zip(*parts, strict=True) for part in pair])
+    got = step(num_devices, step_split, order, num_devices=num_devices)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-4), got[0], expected[0])
+    np.testing.assert_allclose(got[2], expected[2], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "total"), [(1, 6), (2, 6), (3, 6), (4, None), (8, None), (16, None)]
+)
+def test_a_reanalysed_share_that_devices_cannot_divide_is_refused(num_devices, total):
+    config = dataclasses.replace(CONFIG, batch_size=48, reanalyse_fraction=0.12)
+    run_spec = dataclasses.replace(RUN_SPEC, num_learner_devices=num_devices)
+    if total is not None:
+        assert num_reanalysed(config, run_spec) * num_devices == total
+        return
+    message = rf"agent.reanalyse_fraction: .*agent.batch_size .* {num_devices} learner devices"
+    with pytest.raises(ConfigError, match=message):
+        num_reanalysed(config, run_spec)
+
+
 @pytest.mark.slow
 def test_acting_is_legal_and_without_noise_if_greedy():
     mask = jax.ShapeDtypeStruct((NUM_ACTIONS,), bool)
@@ -260,7 +319,7 @@ def test_acting_is_legal_and_without_noise_if_greedy():
     actions = {}
     for greedy in (True, False):
         for seed in (0, 1):
-            state = MuZeroActorState(key=jax.random.key(seed))
+            state = jax.random.key(seed)
             action, extras, _ = act(networks.online, state, env_step, greedy=greedy)
             assert np.take_along_axis(legal, np.asarray(action)[:, None], axis=-1).all()
             assert not np.asarray(extras.policy)[~legal].any()
@@ -311,6 +370,7 @@ def test_without_mctx_the_error_names_the_extra(monkeypatch):
     ("changes", "message"),
     [
         ({"num_bins": 10}, "agent.num_bins: expected an odd number"),
+        ({"reanalyse_fraction": 0.01}, r"multiple of the 1 learner .* 0 sequences. Set 0.03125$"),
         ({"network": "resnet"}, "agent.network: resnet expects one image"),
     ],
 )

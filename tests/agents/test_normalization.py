@@ -11,14 +11,14 @@ import pytest
 
 from sebulba.toolkit.normalization import (
     Normalization,
+    RunningMoments,
     discounted_returns,
     init_normalization,
     merge_rows,
 )
-from sebulba.toolkit.running_moments import RunningMoments
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from sebulba_agents.impala import make_impala
-from sebulba_agents.ppo import make_ppo
+from sebulba_agents.ppo import PPO
 from tests.compiled import jitted
 from tests.on_policy import (
     LENGTH,
@@ -57,7 +57,7 @@ def moments_of(count, mean, variance):
 
 @functools.cache
 def make_agent(**changes):
-    return make_ppo(PPOConfig(**{"hidden_sizes": (8, 8)} | SETTINGS | changes), make_run_spec())
+    return PPO(PPOConfig(**{"hidden_sizes": (8, 8)} | SETTINGS | changes), make_run_spec())
 
 
 def with_moments(networks):

@@ -15,7 +15,7 @@ from sebulba.toolkit.minibatches import TransitionBatch
 from sebulba.toolkit.returns import gae
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.networks import PolicyValue
-from sebulba_agents.ppo import Targets, clipped_surrogate, make_ppo, ppo_loss
+from sebulba_agents.ppo import PPO, Targets, clipped_surrogate, ppo_loss
 from tests.compiled import jitted, jitted_gradient
 from tests.on_policy import (
     LENGTH,
@@ -39,7 +39,7 @@ def make_config(**changes):
 @functools.cache
 def make_agent(**changes):
     """Return the agent of these settings, always the same: what is compiled of it is kept."""
-    return make_ppo(make_config(**changes), make_run_spec())
+    return PPO(make_config(**changes), make_run_spec())
 
 
 jitted_loss = jax.jit(ppo_loss, static_argnames="config")

@@ -14,10 +14,10 @@ from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
 from sebulba.toolkit.replay.transitions import Transitions
-from sebulba.toolkit.tanh_gaussian import TanhGaussianSample
 from sebulba.types import EnvironmentSpec, Trajectory
 from sebulba_agents.replay_config import SACConfig
 from sebulba_agents.sac import SAC
+from sebulba_agents.tanh_gaussian import TanhGaussianSample
 from tests.compiled import jitted, jitted_gradient
 from tests.splitting import step_split, step_whole
 from tests.streams import random_env_steps
@@ -95,17 +95,17 @@ def test_targets_golden():
     batch = dataclasses.replace(
         random_batch(2), reward=jnp.full(2, 0.5), discount=jnp.array([0.99, 0.0])
     )
-    following = TanhGaussianSample(action=jnp.zeros((2, 2)), log_prob=jnp.full(2, 1.809849))
-    targets = with_fixed_critics([1.7, 1.4]).targets(networks, batch, following)
+    next_sample = TanhGaussianSample(action=jnp.zeros((2, 2)), log_prob=jnp.full(2, 1.809849))
+    targets = with_fixed_critics([1.7, 1.4]).targets(networks, batch, next_sample)
     np.testing.assert_allclose(targets, [1.527650, 0.5], atol=2e-6)
 
 
 def test_gradient_of_the_temperature_golden():
     agent, networks = agent_and_networks()
     batch, draws = random_batch(2), random_draws(2)
-    here = dataclasses.replace(draws, log_prob=jnp.full(2, 1.809849))
+    sample = dataclasses.replace(draws, log_prob=jnp.full(2, 1.809849))
     gradient = jax.grad(
-        lambda networks: agent.loss_of_batch(networks, batch, here=here, following=draws)[0]
+        lambda networks: agent.loss_of_batch(networks, batch, sample=sample, next_sample=draws)[0]
     )
     grads = jax.jit(gradient)(networks)
     np.testing.assert_allclose(grads.online.log_temperature, 0.2 * (-1.809849 + 2.0), rtol=1e-5)
@@ -113,8 +113,8 @@ def test_gradient_of_the_temperature_golden():
 
 def test_loss_equals_the_slow_reference():
     agent, networks = agent_and_networks()
-    batch, here, following = random_batch(), random_draws(seed=1), random_draws(seed=2)
-    loss, _ = jitted(agent.loss_of_batch)(networks, batch, here=here, following=following)
+    batch, sample, next_sample = random_batch(), random_draws(seed=1), random_draws(seed=2)
+    loss, _ = jitted(agent.loss_of_batch)(networks, batch, sample=sample, next_sample=next_sample)
 
     apply = jax.jit(agent._critics.apply)
 
@@ -123,13 +123,13 @@ def test_loss_equals_the_slow_reference():
 
     critics = networks.online.critics
     stored = q(critics, batch.observation, batch.action)
-    own = q(critics, batch.observation, here.action)
-    after = q(networks.target_critics, batch.next_observation, following.action)
+    own = q(critics, batch.observation, sample.action)
+    after = q(networks.target_critics, batch.next_observation, next_sample.action)
     losses = []
     for i in range(32):
-        value = min(after[:, i]) - 0.2 * float(following.log_prob[i])
+        value = min(after[:, i]) - 0.2 * float(next_sample.log_prob[i])
         target = float(batch.reward[i]) + float(batch.discount[i]) * value
-        log_prob = float(here.log_prob[i])
+        log_prob = float(sample.log_prob[i])
         losses.append(
             0.5 * (stored[0, i] - target) ** 2
             + 0.5 * (stored[1, i] - target) ** 2
@@ -146,9 +146,9 @@ def test_each_loss_moves_its_own_parameters_only():
 
     def loss(networks, batch):
         policy = networks.online.policy
-        here = agent._draw(jax.random.key(3), policy, batch.observation)
-        following = agent._draw(jax.random.key(4), policy, batch.next_observation)
-        return agent.loss_of_batch(networks, batch, here=here, following=following)[0]
+        sample = agent._draw(jax.random.key(3), policy, batch.observation)
+        next_sample = agent._draw(jax.random.key(4), policy, batch.next_observation)
+        return agent.loss_of_batch(networks, batch, sample=sample, next_sample=next_sample)[0]
 
     grads = jax.jit(jax.grad(loss))(networks, batch)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(grads.target_critics))
@@ -170,13 +170,31 @@ def test_one_and_two_learner_devices_take_the_same_step():
     everything = (batch, random_draws(seed=1), random_draws(seed=2))
 
     def loss(networks, everything):
-        batch, here, following = everything
-        return agent.loss_of_batch(networks, batch, here=here, following=following)[0]
+        batch, sample, next_sample = everything
+        return agent.loss_of_batch(networks, batch, sample=sample, next_sample=next_sample)[0]
 
     expected = step_whole(agent, loss, networks, opt_state, everything)
     got = step_split(agent, loss, networks, opt_state, everything, num_devices=2)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), got, expected)
     assert float(expected[2]) != 0.0
+
+
+def test_the_batch_and_both_samples_are_drawn_with_different_keys(monkeypatch):
+    agent, networks = agent_and_networks()
+    keys = []
+
+    def recorded(function, position):
+        def call(*args):
+            keys.append(tuple(np.asarray(jax.random.key_data(args[position]))))
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(agent._replay, "sample", recorded(lambda *args: random_batch(), 1))
+    monkeypatch.setattr(agent, "_draw", recorded(agent._draw, 0))
+    experience = agent.init_experience(networks, NUM_ENVS)
+    agent.loss(networks, experience, jax.random.key(0), jnp.int32(0))
+    assert len(keys) == len(set(keys)) == 3
 
 
 def test_loss_learns_from_the_replay_with_finite_gradients():

@@ -33,13 +33,18 @@ def play(evaluation):
 def play_toy(plan, **kwargs):
     agent = ToyAgent(ToyConfig(), toy_run_spec())
     networks = agent.init_networks(jax.random.key(0))
-    return play(Evaluator(agent, plan, device=jax.devices()[0], **kwargs).start(networks))
+    evaluator = Evaluator(agent, plan, device=jax.devices()[0], num_training_envs=8, **kwargs)
+    return play(evaluator.start(networks, env_steps=0))
 
 
 def play_stored(stored, *, times=1, **changes):
     plan = make_plan(env=stored.config.env, **changes)
-    evaluator = Evaluator(stored.agent, plan, device=stored.device)
-    return [play(evaluator.start(stored.networks)) for _ in range(times)]
+    evaluator = Evaluator(
+        stored.agent, plan, device=stored.device, num_training_envs=stored.num_training_envs
+    )
+    return [
+        play(evaluator.start(stored.networks, env_steps=stored.env_steps)) for _ in range(times)
+    ]
 
 
 def test_short_episodes_do_not_crowd_out_long_ones():

@@ -70,7 +70,10 @@ def test_the_last_networks_are_evaluated_as_they_are_afterwards(run_of):
     stored = load_stored_policy(run_of("impala evaluated"), "latest")
     assert (row["learner_cycle"], row["env_steps"]) == (stored.learner_cycle, stored.env_steps)
     plan = make_plan(seed=stored.config.seed)
-    evaluation = Evaluator(stored.agent, plan, device=stored.device).start(stored.networks)
+    evaluator = Evaluator(
+        stored.agent, plan, device=stored.device, num_training_envs=stored.num_training_envs
+    )
+    evaluation = evaluator.start(stored.networks, env_steps=stored.env_steps)
     while not evaluation.is_done:
         evaluation.advance()
     evaluation.close()
@@ -157,9 +160,10 @@ def make_evaluation(ring, *, now=lambda: 0.0, **changes):
         "on_message": [].append,
         "now": now,
     }
-    return PeriodicEvaluation(
-        ring, Evaluator(ring.agent, make_plan(), device=jax.devices()[0]), **settings | changes
+    evaluator = Evaluator(
+        ring.agent, make_plan(), device=jax.devices()[0], num_training_envs=len(ring.actors)
     )
+    return PeriodicEvaluation(ring, evaluator, **settings | changes)
 
 
 def fall_due(evaluation, ring, monkeypatch):

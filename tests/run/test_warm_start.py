@@ -2,23 +2,30 @@
 
 import dataclasses
 import json
+import pathlib
 import re
 import shutil
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
 
 from sebulba.config import RunConfig
 from sebulba.config.loading import load_config
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.run import training
-from sebulba.run.warm_start import read_warm_start, with_exact_source
+from sebulba.run.warm_start import WarmStart, read_warm_start, with_exact_source
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import restore_fitting, steps_in
 from sebulba_agents.config import ImpalaConfig
+from sebulba_agents.ddqn import DDQN
+from sebulba_agents.replay_config import DDQNConfig, SACConfig
+from sebulba_agents.sac import SAC
 from tests.evaluation.runs import tiny_config
 from tests.rings import close, make_ring, published
+from tests.toys import one_actor_run_spec
 
 NORMALISED = ImpalaConfig(network="mlp", hidden_sizes=(8,), normalize_observations=True)
 
@@ -66,6 +73,39 @@ def test_a_warm_start_copies_what_fits_and_begins_the_rest_anew(run_of, tmp_path
         np.testing.assert_array_equal(leaf, stored.get(path, new[path]), err_msg=path)
         np.testing.assert_array_equal(leaf, of_actors[path], err_msg=path)
     jax.tree.map(np.testing.assert_array_equal, learner.state.opt_state, fresh.state.opt_state)
+
+
+def make_agent(name):
+    run_spec = one_actor_run_spec(num_envs=4, trajectory_length=4, num_actions=3)
+    if name == "ddqn":
+        return DDQN(DDQNConfig(network="mlp", hidden_sizes=(8,)), run_spec)
+    actions = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    environment = dataclasses.replace(run_spec.environment, action_space=actions)
+    run_spec = dataclasses.replace(run_spec, environment=environment)
+    return SAC(SACConfig(hidden_sizes=(8,)), run_spec)
+
+
+@pytest.mark.parametrize("has_targets", [False, True])
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("name", ["ddqn", "sac"])
+def test_target_networks_that_the_source_lacks_are_copies(name, num_devices, has_targets):
+    agent, learners = make_agent(name), LearnerDevices(jax.devices()[:num_devices])
+    networks = jax.jit(agent.init_networks)(jax.random.key(0))
+    leaves = {
+        path: np.asarray(leaf) + len(path)
+        for path, leaf in at(networks).items()
+        if has_targets or "target" not in path
+    }
+    start = WarmStart(
+        run_dir=pathlib.Path("source"), learner_cycle=1, env_steps=1, leaves=leaves, mismatches=[]
+    )
+    got = start.applied_to(learners.replicate(networks), learners, agent)
+    for path, leaf in leaves.items():
+        np.testing.assert_array_equal(at(got)[path], leaf)
+    if not has_targets:
+        copied = agent.copy_to_targets(got)
+        jax.tree.map(np.testing.assert_array_equal, got, copied)
+    assert all(leaf.sharding.device_set == set(learners.devices) for leaf in jax.tree.leaves(got))
 
 
 def test_a_warm_start_names_the_arrays_that_differ(run_of, tmp_path):

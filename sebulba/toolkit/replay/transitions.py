@@ -21,7 +21,7 @@ from sebulba.toolkit.schedules import Scheduled, value_at
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 
 # Added to priorities, so that a transition with a TD error of 0 can still be drawn.
-_LEAST_PRIORITY = 1e-6
+_MIN_PRIORITY = 1e-6
 
 
 @pytree_dataclass
@@ -151,7 +151,7 @@ class TransitionReplay:
         """Set the priorities of transitions `[n]` to `|δ|`; no effect if α is 0."""
         if not self._has_priorities:
             return state
-        priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _LEAST_PRIORITY
+        priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _MIN_PRIORITY
         return buffer.update_priorities(self._spec, state, ids, priority)
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.agent import AgentSettings, declared
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from sebulba.tools.check import perturbation
 from sebulba.tools.check.names import CORRECTION
@@ -71,7 +72,7 @@ def _is_stale(subject: Subject) -> bool:
     first = first_learning_cycle(subject) or 0
     lag = subject.config.learner.policy_lag
     # The config was validated: an agent that declares no correction was allowed this lag.
-    corrects = getattr(subject.config.agent, "corrects_for_policy_lag", True)
+    corrects = declared(subject.config.agent, AgentSettings, "corrects_for_policy_lag")
     return (lag != 0 and corrects) or subject.agent.num_updates_per_cycle(first) > 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sebulba.agent import Agent, declared
 from sebulba.tools.check import memory, perturbation
 from sebulba.tools.check.names import MEMORY, REWARDS, TERMINATION, TRUNCATION, WEIGHT
 from sebulba.tools.check.perturbation import Entry, Perturbation, RowMask
@@ -107,7 +108,7 @@ def check_property(name: str, subject: Subject, sensitivity: LossSensitivity) ->
 
 
 def _expectations(subject: Subject) -> dict[str, tuple[_Expectation, ...]]:
-    if getattr(subject.agent, "learns_from_final_observations", False):
+    if declared(subject.agent, Agent, "learns_from_final_observations"):
         return _EXPECTATIONS | {TERMINATION: _TERMINATED_FLAG}
     return _EXPECTATIONS
 

@@ -48,8 +48,9 @@ def evaluate(
             whose latest checkpoint is taken.
         episodes: number of episodes, divided evenly over the environments.
         seed: of environments and sampled actions; None: the run's.
-        greedy: whether to take the mode of the policy instead of samples; None: as
-            `evaluation.greedy` of the run says. That of a loaded policy is not used.
+        greedy: whether to take the mode of the policy. False: sample, and explore as in training at
+            the checkpoint's env steps. None: as `evaluation.greedy` of the run says; that of a
+            loaded policy is not used.
         parallel_envs: environments stepped together; None: `evaluation.parallel_envs`.
         max_episode_steps: step budget per episode; None: `evaluation.max_episode_steps`.
 
@@ -91,9 +92,10 @@ def play(
         stored.agent,
         plan,
         device=stored.device,
+        num_training_envs=stored.num_training_envs,
         env_timeout_s=stored.config.actor.env_timeout_s,
     )
-    evaluation = evaluator.start(stored.networks, wrap=wrap)
+    evaluation = evaluator.start(stored.networks, env_steps=stored.env_steps, wrap=wrap)
     try:
         while not evaluation.is_done and not is_interrupted():
             evaluation.advance()

@@ -14,12 +14,12 @@ import numpy as np
 
 from sebulba.envs.spaces import action_scaling
 from sebulba.errors import ConfigError
+from sebulba.evaluation.policy import act_function, first_actor_state
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
 from sebulba.storage.checkpoints.manifest import is_key
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.metrics.files import write_json
-from sebulba.toolkit.prng import stream
 from sebulba.tools.export import standalone
 from sebulba.types import EnvStep, PyTree
 
@@ -69,7 +69,8 @@ def export_policy(
         stored: the policy.
         directory: created if missing; files of an earlier export are replaced.
         num_envs: number of environments that every call of the policy acts in.
-        greedy: whether to take the mode of the policy instead of samples.
+        greedy: whether to take the mode of the policy. False: sample, and explore as in training at
+            the checkpoint's env steps.
         seed: seed of the samples.
         platforms: that the function is compiled for: cpu, cuda, rocm, tpu.
     """
@@ -110,11 +111,8 @@ def _exported(
     stored: StoredPolicy, *, num_envs: int, greedy: bool, seed: int, platforms: list[str]
 ) -> tuple[jax.export.Exported, list[jax.Array], list[jax.Array]]:
     """Return the function that acts, its parameters, and the first actor state."""
-    agent, environment = stored.agent, stored.environment
-    key = stream(jax.random.key(seed), "policy")
-    state = jax.jit(lambda networks: agent.init_actor_state(networks, num_envs, key, 0))(
-        stored.networks
-    )
+    environment, select = stored.environment, act_function(stored, greedy=greedy)
+    state = first_actor_state(stored, num_envs=num_envs, greedy=greedy, seed=seed)
     space = environment.native_action_space or environment.action_space
     to_native = action_scaling(space)
 
@@ -137,7 +135,7 @@ def _exported(
         )
         networks = _from_leaves(parameters, like=stored.networks)
         actor_state = _from_leaves(state_leaves, like=state)
-        action, _, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
+        action, actor_state = select(networks, actor_state, env_step)
         return to_native(action), _to_leaves(actor_state)
 
     parameters, states = _to_leaves(stored.networks), _to_leaves(state)

@@ -99,9 +99,9 @@ def _leaves_like(spec: Any, value: Any, name: str) -> Iterator[np.ndarray]:
     Copies: JAX on a CPU reads NumPy's memory, which an environment may overwrite.
 
     Args:
-        spec: of `policy.json`: of a leaf, its shape and dtype.
-        value: of that structure; tuples are lists in `spec`.
-        name: of `value`, for messages.
+        spec: the part of `policy.json` that describes `value`: a leaf has a shape and a dtype.
+        value: a pytree with the structure of `spec`, where tuples are lists.
+        name: what messages call `value`.
     """
     is_leaf = isinstance(spec, dict) and isinstance(spec.get("dtype"), str)
     if isinstance(spec, list):

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.toolkit.reductions import masked_moments
-from sebulba_agents.actor_critic import ActorCriticAgent
-from sebulba_agents.ppo import compute_targets, ppo_loss
+from sebulba_agents.ppo import PPO, ppo_loss
 from tests.tools.check.faulty_base import Faulty
 
 
@@ -15,15 +14,7 @@ class _FaultyPPO(Faulty):
     """PPO with a loss of its own, `self.ppo_loss`, or another order of its samples."""
 
     def __init__(self, config, run_spec):
-        sound = config.sound
-        self.sound = ActorCriticAgent(
-            sound,
-            run_spec,
-            loss=lambda *args: self.ppo_loss(*args),
-            targets=lambda outputs, trajectory: compute_targets(outputs, trajectory, sound),
-            num_epochs=sound.num_epochs,
-            num_minibatches=sound.num_minibatches,
-        )
+        self.sound = PPO(config.sound, run_spec, loss=lambda *args: self.ppo_loss(*args))
 
     def ppo_loss(self, outputs, batch, config):
         return ppo_loss(outputs, batch, config)

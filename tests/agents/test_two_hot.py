@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.two_hot import TwoHot
 from sebulba.toolkit.value_rescaling import rescale
+from sebulba_agents.two_hot import TwoHot
 
 
 def logits_of(weights):

@@ -8,7 +8,7 @@ import pytest
 
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.mapping import map_over_learner_devices
-from sebulba.toolkit.running_moments import init_moments, merge
+from sebulba.toolkit.normalization import init_moments, merge
 
 LENGTH, NUM_ENVS = 5, 8
 

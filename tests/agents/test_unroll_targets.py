@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.toolkit.unroll_targets import unroll_targets
 from sebulba.types import EnvStep
+from sebulba_agents.unroll_targets import unroll_targets
 from tests.streams import random_env_steps
 
 K, N_STEP, NUM_ACTIONS, GAMMA = 5, 3, 4, 0.9

@@ -49,7 +49,7 @@ def unroll_targets(
     an episode's last row.
 
     Args:
-        key: of the random actions behind an episode's end; consumed.
+        key: draws the random actions behind an episode's end; consumed.
         env_steps: `[K + n_step + 1, n]`, consecutive rows.
         action: `[K + n_step + 1, n]` int32, selected in these rows.
         policy: `[K + 1, n, A]`, improved policies of the first rows.

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit import tanh_gaussian
+from sebulba_agents import tanh_gaussian
 
 # Each is one program: called as they are, they would be one for each operation.
 log_prob = jax.jit(tanh_gaussian.tanh_gaussian_log_prob)

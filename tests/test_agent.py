@@ -1,0 +1,54 @@
+"""What agents declare, by inheriting the protocol or by looking like one."""
+
+import dataclasses
+
+import pytest
+
+from sebulba.agent import Agent, AgentSettings, declared
+from sebulba.agent_check import AgentError, validate_agent
+from sebulba.config.objects import NameOnly
+from sebulba_agents.config import A2CConfig, ImpalaConfig
+from tests.toys import ToyAgent, ToyConfig, toy_run_spec
+
+
+class Inherits(ToyAgent, Agent):
+    pass
+
+
+class Counts(ToyAgent):
+    learns_from_final_observations = True
+
+    def advance_actor_state(self, actor_state, env_steps):
+        return actor_state + env_steps
+
+
+@pytest.mark.parametrize("agent_class", [ToyAgent, Inherits])
+def test_an_agent_that_declares_nothing_has_the_defaults(agent_class):
+    agent = agent_class(ToyConfig(), toy_run_spec())
+    assert declared(agent, Agent, "learns_from_final_observations") is False
+    assert declared(agent, Agent, "advance_actor_state")("state", 7) == "state"
+
+
+def test_an_agent_need_not_inherit_for_its_declarations_to_count():
+    agent = Counts(ToyConfig(), toy_run_spec())
+    assert declared(agent, Agent, "learns_from_final_observations") is True
+    assert declared(agent, Agent, "advance_actor_state")(3, 7) == 10
+
+
+def test_settings_correct_for_the_policy_lag_unless_they_say_no():
+    @dataclasses.dataclass(frozen=True)
+    class OnPolicy:
+        corrects_for_policy_lag = False
+
+    settings = (ToyConfig(), NameOnly(name="mine"), ImpalaConfig(), A2CConfig(), OnPolicy())
+    corrects = [declared(each, AgentSettings, "corrects_for_policy_lag") for each in settings]
+    assert corrects == [True, True, True, False, False]
+
+
+def test_an_agent_that_inherits_the_protocol_and_lacks_a_method_is_refused():
+    class Unfinished(Agent):
+        def __init__(self, config, run_spec):
+            del config, run_spec
+
+    with pytest.raises(AgentError, match="Unfinished has no method act; implement"):
+        validate_agent(Unfinished(ToyConfig(), toy_run_spec()), toy_run_spec())
