@@ -10,6 +10,23 @@ from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 
 
+def check_platforms() -> None:
+    """Let JAX look for devices.
+
+    Raises:
+        ConfigError: there is none of a platform that JAX_PLATFORMS names.
+    """
+    try:
+        jax.local_devices()
+    except (RuntimeError, AssertionError) as error:  # the latter without a message
+        platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
+        reason = next(iter(str(error).splitlines()), "its plugin is missing or found none")
+        raise ConfigError(
+            f"JAX_PLATFORMS: expected platforms that have a device here, got {platforms}: {reason}."
+            " Unset it, or install JAX for that platform"
+        ) from error
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roles:
     """Who acts and who learns on this host; a device may have both roles."""

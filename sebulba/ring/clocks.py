@@ -1,4 +1,4 @@
-"""Wall-time accounting of the threads, and the bottleneck that it shows."""
+"""Where the threads' wall time goes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,6 @@ WAIT_FOR_TRAJECTORIES = "wait for trajectories"
 
 Shares = dict[str, dict[str, float]]
 """`{kind of thread: {activity: share of its time}}`; the shares of a kind add up to 1."""
-
-_NOTABLE_WAIT = 0.2  # share of a thread's time; shorter waits are noise, not a bottleneck
-_NOTABLE_ALL_REDUCE = 0.3  # share of the updates' time
 
 
 class WallClock:
@@ -98,44 +95,3 @@ class TimeShares:
                 for activity, seconds in clock.seconds.copy().items():
                     total[activity] = total.get(activity, 0.0) + seconds
         return totals
-
-
-def describe_bottleneck(shares: Shares, *, all_reduce: float = 0.0) -> str:
-    """Return the bottleneck of a run in one line, with the config keys to change.
-
-    `all_reduce` is the share of the updates' time in which learner devices average gradients.
-    """
-    actor, learner = shares.get("actor", {}), shares.get("learner", {})
-    if learner and not actor:
-        share = learner.get(UPDATE, 0.0)
-        return f"acting and learning are one program ({share:.0%} of the time): use faster devices"
-    if not learner:
-        return "too short to find the bottleneck"
-    learner_waits = learner.get(WAIT_FOR_TRAJECTORIES, 0.0)
-    queue_waits = actor.get(WAIT_FOR_QUEUE, 0.0)
-    networks_waits = actor.get(WAIT_FOR_NETWORKS, 0.0)
-    if networks_waits > max(queue_waits, _NOTABLE_WAIT) and learner_waits > _NOTABLE_WAIT:
-        return (
-            f"actors and learner wait for each other ({networks_waits:.0%} and"
-            f" {learner_waits:.0%} of their time): increase learner.policy_lag"
-        )
-    if learner_waits >= queue_waits + networks_waits and learner_waits > _NOTABLE_WAIT:
-        busiest = max((ACT, ENVIRONMENT, INFERENCE, TRANSFER), key=lambda key: actor.get(key, 0.0))
-        return (
-            f"actor-bound ({busiest}: {actor[busiest]:.0%} of the actors' time; the learner waits"
-            f" {learner_waits:.0%} of its time): increase actor.threads_per_device, actor.num_envs"
-            " or devices.actor"
-        )
-    if queue_waits + networks_waits > _NOTABLE_WAIT and all_reduce > _NOTABLE_ALL_REDUCE:
-        return (
-            f"bound by the connection of the learner devices (averaging gradients:"
-            f" {all_reduce:.0%} of the updates' time): fewer and larger updates, by actor.num_envs"
-            " or learner.trajectories_per_cycle, or learner.gradients: bfloat16"
-        )
-    if queue_waits + networks_waits > _NOTABLE_WAIT:
-        return (
-            f"learner-bound (update: {learner.get(UPDATE, 0.0):.0%} of the learner's time; the"
-            f" actors wait {queue_waits + networks_waits:.0%} of their time): add devices.learner,"
-            " or increase actor.num_envs or learner.trajectories_per_cycle"
-        )
-    return "actors and learner are balanced: add devices for both"

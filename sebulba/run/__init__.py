@@ -1,6 +1,5 @@
-"""One training run, from its config to its exit code.
+"""The story of a run, its observers, and its one end.
 
-Begin with `lifecycle.py`, which reads top-down as the life of a run; `assembly.py` builds the ring
-of actors and learner, and `modes.py` runs it. `supervision.py` is the only module that creates
-threads. Imports everything up to `evaluation`.
+Begin with `training.py`, which reads top-down as the life of a run. `observers.py` lists everything
+that looks at a learner cycle, in its order; `ending.py` closes, saves and reports.
 """

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
-import numpy as np
 
 from sebulba.config import Config
 from sebulba.devices.known_answers import MiscompiledError
@@ -36,13 +35,12 @@ from sebulba.process import (
     kill_group,
     program,
 )
-from sebulba.ring.clocks import describe_bottleneck
 from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.threads import StuckError, WatchdogError, start_daemon
 from sebulba.ring.update import NonFiniteError
 from sebulba.run.rows import MetricsRows
-from sebulba.storage.checkpoints.manifest import crc32_of, flatten
+from sebulba.run.summary import describe_summary, summarize
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import GoneError, RunDirectoryError
 from sebulba.storage.metrics.console import Display
@@ -236,7 +234,13 @@ def describe_unsaved(end: RunEnd, path: pathlib.Path) -> str:
 
 def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> str:
     """Return the last line on stderr of a run that cannot resume from the chosen checkpoint."""
-    parts = [f"sebulba: CheckpointError: {escaped(str(error)).splitlines()[0]}"]
+    saved = saved_by(path / CHECKPOINTS, hosts_in(path / CHECKPOINTS))
+    if not any(saved.values()):
+        return (
+            f"sebulba: CheckpointError: nothing is saved yet in {path}. The same command without"
+            " --resume starts the run from its beginning."
+        )
+    parts = [f"sebulba: CheckpointError: {escaped(str(error)).splitlines()[0]}."]
     parts.append(f"Results so far: {path}.")
     if error.fits:
         whole = newest_whole_step(path / CHECKPOINTS)
@@ -294,61 +298,6 @@ def describe_checkpoint(path: pathlib.Path) -> str:
 
 def _on_every_host() -> str:
     return " on every host" if jax.process_count() > 1 else ""
-
-
-def summarize(ring: Ring, path: pathlib.Path, *, all_reduce: dict[str, float]) -> dict[str, Any]:
-    """Return the contents of `summary.json`."""
-    progress = ring.progress
-    return {
-        "status": ring.end.status,
-        "env_steps": progress.env_steps,
-        "updates": progress.updates,
-        "non_finite_updates": ring.learner.num_non_finite_updates,
-        "learner_cycles": ring.learner.num_cycles,
-        "wall_time_s": progress.wall_time_s,
-        "startup_s": progress.startup_s,
-        "steps_per_second": progress.steps_per_second,
-        "steps_per_second_counts": "env steps learned from, start-up and compilation excluded",
-        "episodes": progress.window.num_episodes,
-        "episodes_cut": progress.episodes_cut,
-        "env_restarts": progress.env_restarts,
-        "best_episode_return_mean": progress.window.best_return_mean,
-        "final_episode_return_mean": progress.window.return_mean,
-        "episode_return_last": progress.window.last_return,
-        "time_shares": progress.time_shares.shares(),
-        "all_reduce": all_reduce or None,
-        "bound_by": describe_bottleneck(
-            progress.time_shares.shares(), all_reduce=all_reduce.get("share", 0.0)
-        ),
-        "ledger": ring.ledger.balance(),
-        "networks_crc32": networks_crc32(ring),
-        "resume_command": resume_command(path),
-    }
-
-
-def networks_crc32(ring: Ring) -> str | None:
-    """Return the CRC32 of all leaves of the learner's networks; None within a learner cycle."""
-    if not ring.is_between_cycles:
-        return None
-    leaves = flatten(ring.learner.state.networks).values()
-    return crc32_of(b"".join(np.asarray(leaf).tobytes() for leaf in leaves))
-
-
-def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:
-    """Return the run's last line on the console."""
-
-    def number(value: float | None, digits: int = 0) -> str:
-        return "unknown" if value is None else f"{value:,.{digits}f}"
-
-    return (
-        f"{summary['status']}: {summary['env_steps']:,} env steps,"
-        f" {summary['updates']:,} updates in {summary['wall_time_s']:.1f} s;"
-        f" {number(summary['steps_per_second'])} env steps/s (start-up and compilation,"
-        f" {number(summary['startup_s'], 1)} s, excluded);"
-        f" return {number(summary['final_episode_return_mean'], 1)},"
-        f" best {number(summary['best_episode_return_mean'], 1)};"
-        f" networks {summary['networks_crc32'] or 'unknown'}; {path}"
-    )
 
 
 def end_process(code: int) -> NoReturn:

@@ -13,7 +13,7 @@ import jax
 from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
 from sebulba.devices.known_answers import check_compiler
-from sebulba.devices.roles import assign_devices
+from sebulba.devices.roles import assign_devices, check_platforms
 from sebulba.devices.xla_flags import describe_xla_flags
 from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.errors import ConfigError
@@ -41,13 +41,13 @@ from sebulba.run.ending import (
     describe_lost_hosts,
     end_process,
     finish,
-    networks_crc32,
     print_error,
     report,
     report_before_start,
 )
 from sebulba.run.observers import make_observers
 from sebulba.run.resume import Resumed, resume
+from sebulba.run.summary import networks_crc32
 from sebulba.run.warm_start import InitialNetworks, with_exact_source
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display
@@ -152,11 +152,13 @@ def prepare_process(config: Config) -> None:
     """Set process-wide options; call it before JAX starts its threads.
 
     Raises:
+        ConfigError: there is no device of JAX_PLATFORMS.
         MiscompiledError: XLA computes wrong numbers on this machine.
     """
     use_compilation_cache()
     if config.run.keep_memory:
         keep_freed_memory()
+    check_platforms()
     check_compiler()
     if config.evaluation.video is not None:
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.

@@ -3,7 +3,8 @@
 import pytest
 
 from sebulba.ring import clocks as timing
-from sebulba.ring.clocks import TimeShares, WallClock, describe_bottleneck
+from sebulba.ring.clocks import TimeShares, WallClock
+from sebulba.run.summary import describe_bottleneck
 
 
 @pytest.fixture

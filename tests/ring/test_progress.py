@@ -1,5 +1,7 @@
 """What a run counts, and when it has reached its goal."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,15 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, Learne
 from sebulba.ring.records import EpisodeRecord
 from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import A2CConfig
-from tests.rings import close, finish_episodes, has_reached_goal, make_ring, run_config
+from tests.rings import (
+    close,
+    finish_episodes,
+    has_reached_goal,
+    make_ring,
+    run_config,
+    run_ring,
+    set_time,
+)
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -32,6 +42,17 @@ def test_a_mean_return_of_exactly_zero_reaches_a_goal_of_zero(returned, is_reach
     finish_episodes(ring, [EpisodeRecord(episode_return=returned, episode_length=1)] * 100)
     close(ring)
     assert has_reached_goal(ring) == is_reached
+
+
+def test_the_speed_ends_with_the_last_learner_cycle():
+    """An evaluation or a save at the end of the run costs no speed."""
+    ring, seconds = make_ring(make_config()), itertools.count()
+    set_time(ring, lambda: float(next(seconds)))
+    run_ring(ring, mode="serial")
+    speed = ring.progress.steps_per_second
+    for _ in range(1000):
+        next(seconds)
+    assert ring.progress.steps_per_second == speed > 0
 
 
 @pytest.mark.parametrize("learner_devices", [pytest.param((0,), marks=pytest.mark.slow), (0, 1)])

@@ -8,7 +8,7 @@ import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
-from sebulba.run.ending import networks_crc32
+from sebulba.run.summary import networks_crc32
 from sebulba_agents.config import ImpalaConfig, PolicyGradientConfig, PPOConfig
 from sebulba_agents.replay_config import SACConfig
 from tests.extras import needs_search

@@ -342,7 +342,8 @@ def test_resume_where_there_is_nothing_ends_with_a_code_and_leaves_nothing(tmp_p
     shutil.rmtree(tmp_path / "none/checkpoints")
     rows = rows_in(tmp_path / "none")
     assert training.train_to_exit_code(resuming(config)) == 4
-    assert "has: none" in capsys.readouterr().err.splitlines()[-1]
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "nothing is saved yet in" in last and "without --resume" in last
     assert rows_in(tmp_path / "none") == rows
 
 
