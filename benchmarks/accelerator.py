@@ -30,9 +30,10 @@ from benchmarks.harness import Result, Series, Timed
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
-from sebulba.run.assembly import Ring
+from sebulba.ring.records import Item
+from sebulba.ring.ring import Ring
 from sebulba.toolkit.settings import ComputeDtype
-from sebulba.types import PyTree, Trajectory, TrajectoryItem
+from sebulba.types import PyTree, Trajectory
 from sebulba_agents.config import ImpalaConfig
 
 _DTYPES: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
@@ -186,9 +187,9 @@ def _shares(
 ) -> dict[str, Series]:
     """Return which shares of the device's limits updates and transfers of rows reach."""
     (item,) = rings.act_one_cycle(ring)
-    row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(item.trajectory.env_steps))
+    row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(item.unroll.trajectory.env_steps))
     row_bytes /= config.actor.num_envs * (config.actor.trajectory_length + 1)
-    flops = _flops(config, item) / item.env_steps
+    flops = _flops(config, item) / item.info.env_steps
 
     def share(rate: str, amount: float, limit: str) -> Series:
         factor = amount / 1e9 / limits[limit].median
@@ -201,7 +202,7 @@ def _shares(
     }
 
 
-def _flops(config: Config, item: TrajectoryItem) -> float:
+def _flops(config: Config, item: Item) -> float:
     """Return the floating-point operations of loss and gradients on a trajectory."""
     environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
     agent = rings.make_agent(config, environment.spec, num_actors=1)
@@ -219,7 +220,8 @@ def _flops(config: Config, item: TrajectoryItem) -> float:
         )
         return jax.grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))
 
-    parts = (item.initial_state, item.final_state, item.trajectory)
+    unroll = item.unroll
+    parts = (unroll.initial_state, unroll.final_state, unroll.trajectory)
     return jax.jit(learn).lower(jax.random.key(0), *parts).cost_analysis()["flops"]
 
 

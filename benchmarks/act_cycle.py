@@ -22,12 +22,12 @@ from benchmarks import alone, harness
 from benchmarks.eager_cycle import EagerCycle
 from benchmarks.harness import Result, Series
 from benchmarks.policy_gradient import PolicyGradient, PolicyGradientConfig
-from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
-from sebulba.ring.act_cycle import ActCarry, ActCycle, BufferAllocator, init_carry
+from sebulba.ring.act_cycle import ActCarry, ActCycle, init_carry
 from sebulba.ring.clocks import WallClock
+from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.types import EnvStep, Networks, PyTree, RunSpec
@@ -99,7 +99,9 @@ class Bench:
         self.networks: Networks = jax.device_put(
             self.agent.init_networks(jax.random.key(0)), self.device
         )
-        self.functions = StepFunctions(self.agent, device=self.device)
+        self.functions = StepFunctions(
+            self.agent, trajectory_length=workload.length, device=self.device
+        )
         self.cycles = ("stepped", "fused") if self.fusible else ("stepped",)
         self.variants = ("eager", *self.cycles) if workload.has_eager else self.cycles
 
@@ -124,20 +126,13 @@ class Bench:
         )
         if variant == "eager":
             return EagerCycle(agent, environment, trajectory_length=self.length), carry
-        shared = {
-            "allocate": BufferAllocator(
-                agent, networks, carry, trajectory_length=self.length, device=self.device
-            ),
-            "clock": WallClock(),
-        }
-        length = self.length
         if variant == "fused":
             fused = environment.fused()
             functions = FusedFunctions(
-                agent, fused.step, trajectory_length=length, device=self.device
+                agent, fused.step, trajectory_length=self.length, device=self.device
             )
-            return FusedCycle(functions, fused, **shared), carry
-        return SteppedCycle(self.functions, environment, trajectory_length=length, **shared), carry
+            return FusedCycle(functions, fused, clock=WallClock()), carry
+        return SteppedCycle(self.functions, environment, clock=WallClock()), carry
 
 
 class Acting:
@@ -161,7 +156,7 @@ class Acting:
     def _act(self, pair: tuple[ActCycle, ActCarry], num_cycles: int) -> tuple[ActCycle, ActCarry]:
         cycle, carry = pair
         for _ in range(num_cycles):
-            carry, _ = cycle(self._bench.networks, carry)
+            carry, _, _ = cycle(self._bench.networks, carry)
         return cycle, carry
 
 
@@ -177,8 +172,8 @@ def check_identical(bench: Bench) -> None:
         cycle, carry = bench.make_cycle(variant, environment, environment.reset())
         results = []
         for _ in range(CHECKED_CYCLES):
-            carry, result = cycle(bench.networks, carry)
-            results.append((result.trajectory, result.episodes, result.env_steps))
+            carry, trajectory, tally = cycle(bench.networks, carry)
+            results.append((trajectory, tally.episodes, tally.env_steps))
         environment.close()
         if expected is None:
             expected = results

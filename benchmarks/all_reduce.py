@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks import harness
 from benchmarks.harness import Result, Series
 from sebulba.config.loading import load_config
-from sebulba.run.assembly import assemble
+from sebulba.ring.make import make_ring
 from sebulba.types import PyTree
 
 AXIS = "host"
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("config", type=pathlib.Path, help="YAML file")
     parser.add_argument("--hosts", type=int, default=2, help="number of processes; default 2")
     arguments, flags = parser.parse_known_args()
-    ring = assemble(load_config(str(arguments.config), flags), write_row=print)
+    ring = make_ring(load_config(str(arguments.config), flags))
     ring.close_environments()
     leaves = jax.eval_shape(lambda: ring.learner.state.networks)
     shapes = [

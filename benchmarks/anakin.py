@@ -78,20 +78,20 @@ class ActingAlone:
     def __init__(self, config: Config, cycles: int):
         ring = rings.quiet_ring(config)
         (actor,) = ring.actors
-        act_cycle = actor.act_cycle
+        act_cycle = actor.environments.act_cycle
         assert isinstance(act_cycle, FusedCycle)
-        networks = ring.learner.networks_on(ring.actor_devices[0])
+        networks = ring.learner.networks_on(actor.device)
 
         def act(carry, num_cycles):
             def body(_, looped):
                 carry, env_steps = looped
-                carry, result = act_cycle.act_within(networks, carry)
-                return carry, env_steps + result.env_steps
+                carry, _, tally = act_cycle.act_within(networks, carry)
+                return carry, env_steps + tally.env_steps
 
             return jax.lax.fori_loop(0, num_cycles, body, (carry, np.int32(0)))
 
         self._act = jax.jit(act)
-        self._carry = jax.device_put(actor.resume_point, ring.actor_devices[0])
+        self._carry = jax.device_put(actor.carry, actor.device)
         self._cycles = cycles
         ring.close_environments()
 

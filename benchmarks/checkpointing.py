@@ -17,12 +17,16 @@ from benchmarks import harness, rings
 from benchmarks.harness import Result, Series, Timed
 from sebulba.config import Config
 from sebulba.config.loading import load_config
-from sebulba.ring.state import LearnedPoints, capture
-from sebulba.run.assembly import Ring
+from sebulba.hosts.agreement import Agreement
+from sebulba.ring.ring import Ring
+from sebulba.ring.running import run
+from sebulba.ring.state import state_of
+from sebulba.ring.threads import start_daemon
+from sebulba.run.all_reduce import AllReduceProbe
 from sebulba.run.autosave import Autosave
-from sebulba.run.modes import run
-from sebulba.run.supervision import start_daemon
-from sebulba.storage.checkpoints.checkpointer import Checkpointer
+from sebulba.run.rows import MetricsRows
+from sebulba.storage.checkpoints.checkpointer import Checkpointer, snapshot
+from sebulba.storage.metrics.writers import MetricsFanOut
 
 
 def measure_throughput(config: Config, *, interval_s: float, repeats: int) -> Result:
@@ -45,22 +49,26 @@ def measure_throughput(config: Config, *, interval_s: float, repeats: int) -> Re
 
 def _run_saving(config: Config, interval_s: float) -> Timed:
     ring = rings.quiet_ring(config)
+    rows = MetricsRows(
+        ring,
+        interval_env_steps=config.run.log_interval_env_steps,
+        reducers=(),
+        all_reduce=AllReduceProbe(ring.learner, dtype="float32", is_lock_step=False),
+        files=MetricsFanOut([], print),
+    )
     with tempfile.TemporaryDirectory() as directory:
         autosave = Autosave(
             ring,
             Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon),
+            rows=rows,
+            agreement=Agreement(ring.learner.learner_devices, end=ring.end, max_episodes=1),
             interval_s=interval_s,
             on_warning=print,
         )
         try:
-            run(
-                ring,
-                mode=config.run.mode,
-                after_cycle=autosave.after_cycle,
-                on_poll=autosave.poll,
-            )
+            run(ring, mode=config.run.mode, observers=[rows, autosave])
         finally:
-            autosave.finish(threads_have_ended=True)
+            autosave.close(ring.end)
             ring.close_environments()
     return rings.rate_of(ring)
 
@@ -68,7 +76,7 @@ def _run_saving(config: Config, interval_s: float) -> Timed:
 def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
     """Measure the time of one checkpoint."""
     ring = rings.quiet_ring(config)
-    ring.learner.run_cycle(rings.act_one_cycle(ring))
+    ring.learner.update([item.unroll for item in rings.act_one_cycle(ring)])
     copied, computed = [], []
     with tempfile.TemporaryDirectory() as directory:
         checkpointer = Checkpointer(directory, keep=config.checkpoint.keep)
@@ -101,11 +109,11 @@ def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
 
 def _save(ring: Ring, checkpointer: Checkpointer, step: int) -> tuple[float, float]:
     """Save the ring; return the seconds of the copy, and the CPU seconds of the whole save."""
-    points = LearnedPoints(ring.actors)
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    state = capture(ring, points)
+    arrays, meta = state_of(ring)
+    copy = snapshot(arrays)
     copy_s = time.perf_counter() - begin
-    checkpointer.save(step, state.arrays, state.meta, score=None)
+    checkpointer.save(step, copy, meta, score=None)
     checkpointer.wait()
     return copy_s, time.process_time() - cpu_begin
 

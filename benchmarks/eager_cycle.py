@@ -11,8 +11,8 @@ import numpy as np
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
 from sebulba.envs.data_checks import is_finite
-from sebulba.ring.act_cycle import ActCarry, CycleResult
 from sebulba.ring.episodes import update_statistics
+from sebulba.ring.records import ActCarry, Tally
 from sebulba.types import ActorState, EnvStep, Networks, Trajectory
 
 
@@ -29,9 +29,11 @@ class EagerCycle:
         self._act = jax.jit(act, donate_argnums=1)
         self._stack = jax.jit(_stack)
 
-    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, CycleResult]:
-        """Act for `T` steps; `carry.actor_state` is donated."""
-        actor_state, statistics, env_step = carry.actor_state, carry.statistics, carry.env_step
+    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
+        """Act for `T` steps; see `ActCycle`."""
+        # Donated from step to step, and not the carry's own.
+        actor_state = jax.tree.map(jnp.copy, carry.actor_state)
+        statistics, env_step = carry.statistics, carry.env_step
         rows = []
         for _ in range(self._trajectory_length):
             env_step = jax.tree.map(jnp.array, env_step)
@@ -39,13 +41,12 @@ class EagerCycle:
             statistics = update_statistics(statistics, env_step)
             rows.append((env_step, action, extras, statistics))
             env_step = self._environment.step(np.asarray(action))
-        result = self._stack(rows, env_step, actor_state)
-        jax.block_until_ready(result)
+        trajectory, tally = jax.block_until_ready(self._stack(rows, env_step))
         carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
-        return carry, result
+        return carry, trajectory, tally
 
 
-def _stack(rows: list, last: EnvStep, actor_state: ActorState) -> CycleResult:
+def _stack(rows: list, last: EnvStep) -> tuple[Trajectory, Tally]:
     env_steps, action, extras, episodes = zip(*rows, strict=True)
 
     def stack(*leaves: jax.Array) -> jax.Array:
@@ -56,9 +57,7 @@ def _stack(rows: list, last: EnvStep, actor_state: ActorState) -> CycleResult:
         action=jax.tree.map(stack, *action),
         extras=jax.tree.map(stack, *extras),
     )
-    return CycleResult(
-        final_state=jax.tree.map(jnp.copy, actor_state),
-        trajectory=trajectory,
+    return trajectory, Tally(
         episodes=jax.tree.map(stack, *episodes),
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
         is_finite=is_finite(trajectory.env_steps),

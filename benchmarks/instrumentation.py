@@ -14,8 +14,8 @@ from unittest import mock
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Series
 from sebulba.config import Config
+from sebulba.ring import make
 from sebulba.ring.clocks import WallClock
-from sebulba.run import assembly
 
 _READINGS = 100_000
 
@@ -52,7 +52,7 @@ class CountingClock(WallClock):
 @contextlib.contextmanager
 def clocks(clock: type[WallClock]) -> Iterator[None]:
     """Build rings with another clock."""
-    with mock.patch.object(assembly, "WallClock", clock):
+    with mock.patch.object(make, "WallClock", clock):
         yield
 
 

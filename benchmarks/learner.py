@@ -21,8 +21,7 @@ from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.ring.deques import Closed
-from sebulba.ring.learner import run_learner
-from sebulba.run.assembly import Ring
+from sebulba.ring.ring import Ring
 from sebulba.types import PyTree, Trajectory
 
 
@@ -71,30 +70,27 @@ def inside(config: Config, *, cycles: int) -> Timed:
     (item,) = rings.act_one_cycle(ring := rings.quiet_ring(config))
     ring.close_environments()
     # The first cycle compiles, and is not part of the rate.
-    config = rings.of_length(config, (cycles + 1) * item.env_steps)
+    config = rings.of_length(config, (cycles + 1) * item.info.env_steps)
     ring = rings.quiet_ring(config)
     ring.close_environments()
     feeder = threading.Thread(target=_feed, args=(ring, item), daemon=True)
     feeder.start()
-    run_learner(
-        ring.learner,
-        schedule=ring.schedule,
-        trajectories=ring.trajectories,
-        stagings=ring.stagings,
-        progress=ring.progress,
-        run_end=ring.run_end,
-    )
+    ring.learner.clock.restart()
+    ring.publish()
+    while not ring.end.is_set:
+        ring.learn(ring.take())
     ring.close()
     feeder.join()
-    updates_per_step = config.agent.updates_per_cycle / item.env_steps
+    updates_per_step = config.agent.updates_per_cycle / item.info.env_steps
     return Timed(amount=ring.progress.steps_per_second * updates_per_step, seconds=1.0)
 
 
 def _feed(ring: Ring, item) -> None:
     try:
         for number in itertools.count():
-            ring.ledger.collect(0, item.env_steps)
-            ring.trajectories.put(dataclasses.replace(item, sequence_number=number))
+            ring.ledger.collect(0, item.info.env_steps)
+            info = dataclasses.replace(item.info, sequence_number=number)
+            ring.trajectories.put(dataclasses.replace(item, info=info))
     except Closed:
         pass
 
@@ -105,20 +101,20 @@ class BareLoop:
     def __init__(self, config: Config, *, num_updates: int):
         ring = rings.quiet_ring(config)
         (item,) = rings.act_one_cycle(ring)
-        agent = rings.make_agent(config, ring.environments[0].spec, 1)
+        agent = rings.make_agent(config, ring.run_spec.environment, 1)
         ring.close_environments()
         networks = agent.init_networks(jax.random.key(0))
         experience = agent.update_experience(
             networks,
             agent.init_experience(networks, config.actor.num_envs),
-            item.initial_state,
-            item.final_state,
-            item.trajectory,
+            item.unroll.initial_state,
+            item.unroll.final_state,
+            item.unroll.trajectory,
             jnp.int32(0),
         )
         self._state = (networks, agent.init_opt_state(networks))
         self._step = jax.jit(_gradient_step(agent, experience), donate_argnums=0)
-        self._trajectory: Trajectory = item.trajectory
+        self._trajectory: Trajectory = item.unroll.trajectory
         self._num_updates = num_updates
 
     def __call__(self) -> int:

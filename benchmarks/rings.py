@@ -14,9 +14,11 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.devices.xla_workarounds import keep_freed_memory
-from sebulba.run.assembly import Ring, assemble
-from sebulba.run.modes import run
-from sebulba.types import EnvironmentSpec, RunSpec, TrajectoryItem
+from sebulba.ring.make import make_ring
+from sebulba.ring.records import Item
+from sebulba.ring.ring import Ring
+from sebulba.ring.running import run
+from sebulba.types import EnvironmentSpec, RunSpec
 
 TRAJECTORY_LENGTH = 20
 
@@ -68,8 +70,8 @@ def of_length(config: Config, env_steps: int) -> Config:
 
 
 def quiet_ring(config: Config) -> Ring:
-    """Assemble a ring that writes no metrics."""
-    return assemble(config, write_row=lambda row: None)
+    """Make a ring that nothing observes."""
+    return make_ring(config)
 
 
 def make_agent(config: Config, spec: EnvironmentSpec, num_actors: int) -> Agent:
@@ -117,9 +119,9 @@ class ActorsAlone:
         return sum(self._pool.map(self._act, range(len(self._ring.actors))))
 
     def _act(self, actor_id: int) -> int:
-        networks = self._ring.learner.networks_on(self._ring.actor_devices[actor_id])
         actor = self._ring.actors[actor_id]
-        return sum(actor.run_cycle(networks, 0).env_steps for _ in range(self._cycles))
+        networks = self._ring.learner.networks_on(actor.device)
+        return sum(actor.act(networks, 0).info.env_steps for _ in range(self._cycles))
 
 
 class UpdatesAlone:
@@ -133,15 +135,13 @@ class UpdatesAlone:
     def __call__(self) -> int:
         """Run the learner cycles, and return the env steps learned from."""
         for _ in range(self._cycles):
-            self._ring.learner.run_cycle(self._items)
+            self._ring.learner.update([item.unroll for item in self._items])
             jax.block_until_ready(self._ring.learner.state)
-        return self._cycles * sum(item.env_steps for item in self._items)
+        return self._cycles * sum(item.info.env_steps for item in self._items)
 
 
-def act_one_cycle(ring: Ring) -> list[TrajectoryItem]:
+def act_one_cycle(ring: Ring) -> list[Item]:
     """Collect the trajectories of one learner cycle, in this thread."""
     turn = ring.schedule.actors_in_turn(0)
-    return [
-        ring.actors[actor_id].run_cycle(ring.learner.networks_on(ring.actor_devices[actor_id]), 0)
-        for actor_id in turn
-    ]
+    actors = [ring.actors[actor_id] for actor_id in turn]
+    return [actor.act(ring.learner.networks_on(actor.device), 0) for actor in actors]

@@ -25,12 +25,12 @@ import mctx
 
 from benchmarks import harness
 from benchmarks.harness import Result
-from sebulba.acting.episode_reducers import EpisodeTracker
 from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
-from sebulba.ring.act_cycle import BufferAllocator, init_carry
+from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.clocks import WallClock
+from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
 from sebulba.types import PyTree, RunSpec
 from sebulba_agents.gumbel_muzero import GumbelMuZero
@@ -75,13 +75,6 @@ class Acting:
         self._cycle = FusedCycle(
             FusedFunctions(self.agent, fused.step, trajectory_length=length, device=self._device),
             fused,
-            allocate=BufferAllocator(
-                self.agent,
-                self.networks,
-                self._carry,
-                trajectory_length=length,
-                device=self._device,
-            ),
             clock=WallClock(),
         )
         self.num_rows = num_cycles * length * config.actor.num_envs
@@ -89,8 +82,8 @@ class Acting:
     def act(self) -> int:
         """Run act cycles, and return the number of searches."""
         for _ in range(self._num_cycles):
-            self._carry, result = self._cycle(self.networks, self._carry)
-        jax.block_until_ready(result.trajectory)
+            self._carry, trajectory, _ = self._cycle(self.networks, self._carry)
+        jax.block_until_ready(trajectory)
         return self.num_rows
 
     def bare(self, *, with_environment: bool) -> Callable[[], int]:

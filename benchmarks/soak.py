@@ -18,7 +18,8 @@ import jax
 from benchmarks import harness, rings
 from sebulba.config import Config
 from sebulba.config.loading import load_config
-from sebulba.run.modes import run
+from sebulba.ring.ring import Observer
+from sebulba.ring.running import run
 from sebulba.storage.metrics.files import write_json
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -50,11 +51,12 @@ def watch(config: Config, *, cycles: int) -> list[Sample]:
     ring = rings.quiet_ring(config)
     samples: list[Sample] = []
 
-    def sample() -> None:
-        samples.append(_sample(ring.learner.num_cycles, compilations))
+    class Sampling(Observer):
+        def on_poll(self) -> None:
+            samples.append(_sample(ring.learner.num_cycles, compilations))
 
     try:
-        run(ring, mode="threads", on_poll=sample)
+        run(ring, mode="threads", observers=[Sampling()])
     finally:
         ring.close_environments()
         jax.monitoring.unregister_event_duration_listener(count)

@@ -15,7 +15,7 @@ from benchmarks import alone, harness, rings
 from benchmarks.harness import Result
 from sebulba.config import Config
 from sebulba.envs import make_environment
-from sebulba.run.assembly import Ring
+from sebulba.ring.ring import Ring
 
 
 def measure(config: Config, *, env_steps: int, repeats: int) -> Result:

@@ -14,6 +14,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from benchmarks import harness
@@ -52,27 +53,32 @@ def _run(command: list[str], warm_up_s: float, seconds: float) -> Timed:
     begin = 0.0
     # `import sebulba` adds flags that older versions of jaxlib abort at; ours adds them again.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        process_group=0,
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not line.startswith(PREFIX):
-                continue
-            now = time.perf_counter()
-            begin = begin or now + warm_up_s
-            if now >= begin:
-                ticks.append((now, int(line.removeprefix(PREFIX))))
-            if now >= begin + seconds and len(ticks) >= 3:
-                break
-        os.killpg(process.pid, signal.SIGKILL)
-    if len(ticks) < 3:
-        sys.exit(f"expected at least 3 counts of env steps, got {len(ticks)}: {' '.join(command)}")
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            process_group=0,
+            env=environment,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if not line.startswith(PREFIX):
+                    continue
+                now = time.perf_counter()
+                begin = begin or now + warm_up_s
+                if now >= begin:
+                    ticks.append((now, int(line.removeprefix(PREFIX))))
+                if now >= begin + seconds and len(ticks) >= 3:
+                    break
+            os.killpg(process.pid, signal.SIGKILL)
+        if len(ticks) < 3:
+            errors.seek(0)
+            sys.exit(
+                f"{errors.read()}\nexpected at least 3 counts of env steps, got {len(ticks)}:"
+                f" {' '.join(command)}"
+            )
     (first_s, first), (last_s, last) = ticks[0], ticks[-1]
     return Timed(amount=last - first, seconds=last_s - first_s)
 

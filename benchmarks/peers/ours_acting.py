@@ -15,11 +15,12 @@ def main(config: str, *flags: str) -> None:
 
     def act(actor_id: int) -> None:
         nonlocal env_steps
-        networks = ring.learner.networks_on(ring.actor_devices[actor_id])
+        actor = ring.actors[actor_id]
+        networks = ring.learner.networks_on(actor.device)
         while True:
-            item = ring.actors[actor_id].run_cycle(networks, 0)
+            item = actor.act(networks, 0)
             with lock:
-                env_steps += item.env_steps
+                env_steps += item.info.env_steps
                 print(f"env steps: {env_steps}", flush=True)
 
     for actor_id in range(len(ring.actors)):
