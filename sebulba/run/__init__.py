@@ -1,6 +1,6 @@
 """One training run, from its config to its exit code.
 
-Begin with `lifecycle.py`, which reads top-down as the life of a run; `assembly.py` builds the ring
-of actors and learner, and `modes.py` runs it. `supervision.py` is the only module that creates
-threads. Imports everything up to `evaluation`.
+Begin with `training.py`, the story of a run from top to bottom. `observers.py` lists who looks at
+each learner cycle, `ending.py` is the one end of every run, and `resume.py` brings a new ring to a
+checkpoint. Imports all rooms up to `evaluation`.
 """
