@@ -31,8 +31,8 @@ class DevicesConfig:
     """
 
     actor: tuple[int, ...] | Literal["cpu"] | None = None
-    """Actor devices; null: the first device; cpu: the host's processor beside an accelerator, on
-    which all devices learn. Then no env step waits for a transfer."""
+    """Actor devices; null: the first device; cpu: the host's processor, while all accelerators
+    learn. Then no env step waits for a transfer."""
     learner: tuple[int, ...] | None = None
     """Learner devices; null: every device except the first, or the only device."""
 
