@@ -38,8 +38,8 @@ from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
 from sebulba.ring.progress import Progress
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Item, Unroll, UnrollInfo
-from sebulba.ring.ring import Observer
-from sebulba.ring.running import run
+from sebulba.ring.ring import Observer as Observer
+from sebulba.ring.running import run as run
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.ring.threads import start_daemon
 from sebulba.ring.update import STATE_SPECS, experience_of, loss_and_gradients

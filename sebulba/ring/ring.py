@@ -195,7 +195,11 @@ class Ring:
             queue_depth=len(self.trajectories),
         )
         for observer in observers:
-            observer.on_cycle(report)
+            try:
+                observer.on_cycle(report)
+            except BaseException as error:
+                error.add_note(f"{type(observer).__name__} raised it in `on_cycle`.")
+                raise
         self.learner.clock.lap(METRICS)
 
     def close(self) -> None:

@@ -107,10 +107,7 @@ def make_observers(
         reducers=tuple(config.run.episode_reducers),
         all_reduce=all_reduce,
         files=files,
-        listeners=[
-            lambda row: callers.add("metrics", row),
-            *([display.update] if is_first else []),
-        ],
+        listeners=listeners,
     )
     checkpointer = Checkpointer(
         own / CHECKPOINTS,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import sebulba
+import sebulba.ring
 from sebulba.config.agents import agent_config_class, agent_factory
 from sebulba_agents import AGENTS
 from tests.docs.blocks import DOCUMENTS, ROOT, blocks_of, inline_commands
@@ -33,6 +34,12 @@ def part_of(text, begin):
     _, found, rest = text.partition(begin)
     assert found, begin
     return re.split(r"^## |^`sebulba\.|^\| field of ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_the_page_of_the_architecture_has_the_files_of_the_ring_in_reading_order():
+    in_code = re.findall(r"^    (\w+) {2,}\S", sebulba.ring.__doc__, re.MULTILINE)
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert first_column(part_of(page, "\n## The ring\n")) == in_code
 
 
 @pytest.mark.parametrize("name", ["load_config", "train", "load_policy", "evaluate"])
