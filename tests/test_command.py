@@ -94,17 +94,6 @@ def test_a_command_finds_modules_of_the_working_directory(monkeypatch, capsys, t
     assert "expected its settings to be a dataclass `Config`" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate"])
-def test_importing_the_module_of_a_command_leaves_the_function(name):
-    try:
-        importlib.import_module(f"sebulba.{name}")
-        function = getattr(sebulba, name)
-        assert function.__module__ in ("sebulba.run.api", "sebulba.tools.evaluate.function")
-        assert callable(function)
-    finally:
-        del sys.modules[f"sebulba.{name}"]
-
-
 def test_every_public_name_is_found():
     assert all(getattr(sebulba, name) is not None for name in sebulba.__all__)
     assert set(sebulba.__all__) <= set(dir(sebulba))

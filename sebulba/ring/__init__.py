@@ -2,7 +2,7 @@
 
       env.step              one actor thread for each actor, on its actor device
          │ EnvStep [B]      ┌──────────────────────────────────────────────────┐
-         └────────────────▶ │ act cycle: T steps ─▶ ActCarry, Trajectory, Tally │
+         └────────────────▶ │ act cycle: T steps ▶ ActCarry, Trajectory, Tally │
                             │ actor: places them ─▶ Item(Unroll, UnrollInfo)   │
                             └───────┬──────────────────────────────────▲───────┘
       trajectory deque, bounded     │ put                         take │  staging deque of the
