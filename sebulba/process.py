@@ -117,7 +117,7 @@ def leave(code: int) -> NoReturn:
 
 
 def kill_group(process: multiprocessing.process.BaseProcess) -> None:
-    """Kill a process, and those of its process group if it leads one."""
+    """Kill a process that has started, and those of its process group if it leads one."""
     assert process.pid is not None
     try:
         os.killpg(process.pid, signal.SIGKILL)

@@ -121,7 +121,11 @@ class GymnasiumEnvironment:
 
     def close(self) -> None:
         """End the worker processes, if any; may be called twice."""
-        self._vector_env.close()
+        try:
+            self._vector_env.close()
+        finally:
+            if isinstance(self._vector_env, AsyncVectorEnv):
+                gymnasium_workers.kill_left(self._vector_env)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the vector environment, with the timeout for worker processes.

@@ -3,9 +3,11 @@
 The worker processes import this module, so it must not import jax.
 """
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -144,6 +146,13 @@ def kill(vector_env: AsyncVectorEnv) -> None:
         if pipe is not None:
             pipe.close()
     vector_env.closed = True
+
+
+def kill_left(vector_env: AsyncVectorEnv) -> None:
+    """Kill what closed workers have left in their process groups, such as game engines."""
+    for process in vector_env.processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def describe_environment(error: Exception, vector_env: VectorEnv) -> str | None:

@@ -1,3 +1,8 @@
+import multiprocessing
+import pathlib
+import subprocess
+import time
+
 import gymnasium
 import jax
 import numpy as np
@@ -8,6 +13,7 @@ from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ConfigError
+from sebulba.process import kill_group
 
 
 class Doubles(gymnasium.Env):
@@ -120,6 +126,49 @@ def test_gymnasium_async_stream_equals_sync():
     synchronous.close()
     asynchronous.close()
     asynchronous.close()
+
+
+class Engine(gymnasium.Env):
+    """Starts a process that outlives it, as game engines do; observes its number."""
+
+    observation_space = Box(0.0, 1e9, (1,), np.float32)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._process = subprocess.Popen(["sleep", "3600"])
+        return np.array([self._process.pid], np.float32), {}
+
+    def step(self, action):
+        return np.array([self._process.pid], np.float32), 0.0, False, False, {}
+
+
+gymnasium.register("Engine-v0", entry_point=Engine, disable_env_checker=True)
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_gymnasium_workers_leave_no_process_behind(end):
+    """A killed worker is what a run leaves that ends while its threads are stuck."""
+    environment = make(f"{__name__}:Engine-v0", num_envs=1, vectorization_mode="async")
+    pid = int(environment.reset().observation[0, 0])
+    assert is_running(pid)
+    if end == "close":
+        environment.close()
+    else:
+        (worker,) = multiprocessing.active_children()
+        kill_group(worker)
+        with pytest.raises(EnvironmentFault, match="its worker process ended with code -9"):
+            environment.step(np.zeros(1, np.int32))
+    while is_running(pid):
+        time.sleep(0.01)
+    assert multiprocessing.active_children() == []
 
 
 def test_gymnasium_steps_mujoco_and_clips_actions_to_its_bounds():
