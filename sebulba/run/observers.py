@@ -94,6 +94,7 @@ def make_observers(
     files = MetricsFanOut(
         _writers(config, path, display, resume_env_steps=env_steps) if is_first else [],
         on_warning=display.message,
+        services=_services(config, path) if is_first else [],
         check=lock.check,
     )
     for queue in files.queues:
@@ -172,10 +173,14 @@ def _writers(
             path, resume_env_steps=resume_env_steps, hyper_parameters=flat_config(config)
         )
     )
-    if config.run.wandb_project is not None:
-        project, settings = config.run.wandb_project, dataclasses.asdict(config)
-        writers.append(WandbWriter(path, project=project, name=path.name, config=settings))
     return writers
+
+
+def _services(config: Config, path: pathlib.Path) -> list[MetricsWriter]:
+    if config.run.wandb_project is None:
+        return []
+    settings = dataclasses.asdict(config)
+    return [WandbWriter(path, project=config.run.wandb_project, name=path.name, config=settings)]
 
 
 def _periodic_evaluation(

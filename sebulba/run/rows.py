@@ -17,6 +17,7 @@ from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.writers import MetricsFanOut
 
 _WRITERS_DEADLINE_S = 2.0
+_SERVICES_DEADLINE_S = 10.0  # the first row of a service waits for its import and its connection
 
 
 class MetricsRows(Observer):
@@ -79,7 +80,7 @@ class MetricsRows(Observer):
 
     def close(self, end: RunEnd) -> None:
         """Wait for the writers, for a limited time."""
-        self._files.close(_WRITERS_DEADLINE_S)
+        self._files.close(_WRITERS_DEADLINE_S, _SERVICES_DEADLINE_S)
 
     def state(self) -> dict[str, Any]:
         """Return the unfinished row for a checkpoint, as JSON values."""

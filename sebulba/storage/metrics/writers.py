@@ -150,21 +150,27 @@ class MetricsFanOut:
         writers: Iterable[MetricsWriter],
         on_warning: Callable[[str], None],
         *,
+        services: Iterable[MetricsWriter] = (),
         max_rows: int = 1000,
         check: Callable[[], None] = lambda: None,
     ):
         """Create a queue for each writer.
 
         Args:
-            writers: are closed with the fan-out.
+            writers: write files; they are closed with the fan-out.
+            services: writers that need longer, such as for a connection; closed likewise.
             on_warning: takes one line of text; called at most once per writer, from any thread.
             max_rows: maximum number of rows waiting for each writer.
             check: called in the writers' threads before each row; if it raises, the row is dropped.
         """
-        self.queues = tuple(
-            WriterQueue(writer=writer, on_warning=on_warning, max_rows=max_rows, check=check)
-            for writer in writers
+        self._files, self._services = (
+            tuple(
+                WriterQueue(writer=writer, on_warning=on_warning, max_rows=max_rows, check=check)
+                for writer in group
+            )
+            for group in (writers, services)
         )
+        self.queues = (*self._files, *self._services)
 
     @property
     def dropped_rows(self) -> dict[str, int]:
@@ -179,22 +185,30 @@ class MetricsFanOut:
         for queue in self.queues:
             queue.put(dict(row))
 
-    def close(self, timeout_s: float) -> bool:
+    def close(self, timeout_s: float, services_timeout_s: float | None = None) -> bool:
         """Wait until all rows are written and all writers closed, or `timeout_s` has passed.
 
         A queue without a thread is emptied here, without a time limit.
 
         Args:
-            timeout_s: seconds for all writers together.
+            timeout_s: seconds for all files together.
+            services_timeout_s: seconds for all services together; None: as long.
 
         Returns:
             Whether every writer has finished. Rows of the others are dropped and counted, and
             their threads are abandoned.
         """
-        deadline = time.monotonic() + timeout_s
+        begin = time.monotonic()
+        limits = (timeout_s, timeout_s if services_timeout_s is None else services_timeout_s)
         for queue in self.queues:
             queue.close()
-        return all([queue.join(deadline - time.monotonic()) for queue in self.queues])
+        return all(
+            [
+                queue.join(begin + limit - time.monotonic())
+                for queues, limit in zip((self._files, self._services), limits, strict=True)
+                for queue in queues
+            ]
+        )
 
 
 def _describe(error: Exception) -> str:

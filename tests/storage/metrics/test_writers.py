@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 
@@ -141,6 +142,20 @@ def test_fan_out_writer_that_blocks_delays_neither_put_nor_the_others(start):
     assert warnings == [
         "metrics: BlockingWriter hangs with 3 rows waiting; training continues without its rows"
     ]
+
+
+def test_fan_out_waits_longer_for_a_service_than_for_files(start):
+    class Connecting(ListWriter):
+        def write(self, row):
+            time.sleep(0.1)
+            super().write(row)
+
+    service = Connecting()
+    fan_out = MetricsFanOut([], pytest.fail, services=[service])
+    start(fan_out)
+    fan_out.put({"env_steps": 1})
+    assert fan_out.close(0.0, LONG_S)
+    assert service.rows == [{"env_steps": 1}]
 
 
 def test_fan_out_close_abandons_a_writer_that_blocks_and_counts_its_rows(start):

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from sebulba.ring.progress import EpisodeWindow
 from sebulba.ring.records import EpisodeRecord
-from sebulba.storage.metrics.episodes import EpisodeWindow
 
 
 def records(*returns: float) -> list[EpisodeRecord]:

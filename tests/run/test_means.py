@@ -5,7 +5,7 @@ import json
 import jax.numpy as jnp
 import pytest
 
-from sebulba.storage.metrics.means import MetricMeans
+from sebulba.run.means import MetricMeans
 
 
 def updates(*values):
