@@ -1,18 +1,15 @@
 """Checks of buffer donation and of recompilation."""
 
 from sebulba.tools.check.names import COMPILATION, DONATION
-from sebulba.tools.check.recording import Recording, first_kept_leaf
+from sebulba.tools.check.recording import Recording
 from sebulba.tools.check.result import CheckResult, passed_unless
 from sebulba.tools.check.subject import Subject
 
 
 def check_donation(subject: Subject, recording: Recording) -> CheckResult:
     """Check that each cycle of the learner and of every actor deletes its input state."""
-    leaf = recording.kept_learner_leaf
-    for actor, device in zip(subject.ring.actors, subject.ring.actor_devices, strict=True):
-        state = actor.actor_state
-        actor.run_cycle(subject.ring.learner.networks_on(device), 0)
-        leaf = leaf or first_kept_leaf(f"state of actor {actor.actor_id}", state)
+    del subject
+    leaf = recording.kept_leaf
     failure = leaf and f"{leaf}: expected the cycle to donate this buffer, got it still allocated"
     detail = f"{recording.num_cycles} learner cycles and one act cycle of each actor"
     cause = "no output has the shape and dtype of this leaf"

@@ -9,15 +9,11 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from sebulba.agent import Agent
-from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
-from sebulba.learning.learner import Learner
-from sebulba.ring.timing import WallClock
 from sebulba.toolkit.reductions import LEARNER_AXIS
-from sebulba.tools.check.capture import from_data
 from sebulba.tools.check.names import EQUALITY, REPLICAS, SPLITTING
-from sebulba.tools.check.recording import RecordedTrajectory, Recording
+from sebulba.tools.check.recording import Recording
 from sebulba.tools.check.result import (
     CheckResult,
     as_numpy,
@@ -28,7 +24,7 @@ from sebulba.tools.check.result import (
     skipped,
 )
 from sebulba.tools.check.subject import Subject, env_axes
-from sebulba.types import Networks, PyTree, TrajectoryItem
+from sebulba.types import Networks, PyTree
 
 _NUM_DEVICES = 2
 _SAMPLED_UPDATES = 48  # for a mean gradient, where the loss samples
@@ -198,15 +194,8 @@ class _Updates:
     ):
         learners = LearnerDevices(devices)
         per_cycle = subject.run_spec.trajectories_per_cycle
-        self._learner = Learner(
-            agent=_GradientsOnly(agent),
-            learner_devices=learners,
-            num_envs_per_device=subject.run_spec.num_envs // len(devices),
-            key=jax.random.key(subject.config.seed),
-            clock=WallClock(),
-            config=LearnerConfig(mapping=subject.config.learner.mapping),
-        )
-        items = [_placed(item, subject, learners) for item in recording.trajectories]
+        self._learner = subject.learner(_GradientsOnly(agent), devices)
+        items = [item.placed(subject, learners) for item in recording.trajectories]
         self._cycles = [items[i : i + per_cycle] for i in range(0, len(items), per_cycle)]
         for cycle in self._cycles[:-1]:
             self._learner.run_cycle(cycle)
@@ -257,17 +246,3 @@ class _Updates:
 def _project(leaf: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     signs = rng.choice([-1.0, 1.0], size=(_DIRECTIONS, leaf.size))
     return signs @ leaf.reshape(-1).astype(np.float64)
-
-
-def _placed(item: RecordedTrajectory, subject: Subject, learners: LearnerDevices) -> TrajectoryItem:
-    agent, like = subject.agent, subject.start_states[0]
-    return TrajectoryItem(
-        initial_state=agent.shard_actor_state(from_data(item.initial_state, like), learners),
-        final_state=agent.shard_actor_state(from_data(item.final_state, like), learners),
-        trajectory=learners.split(item.trajectory, axis=1),
-        actor_id=item.actor_id,
-        sequence_number=item.cycle,
-        policy_version=0,
-        env_steps=0,
-        episodes=(),
-    )

@@ -7,9 +7,10 @@ import jax
 import jax.monitoring
 import numpy as np
 
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.learning.update import LearnerState
 from sebulba.run.modes import run
-from sebulba.tools.check.capture import CapturedExperience, UpdateArguments
+from sebulba.tools.check.capture import CapturedExperience, UpdateArguments, from_data
 from sebulba.tools.check.result import as_numpy, leaf_name
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, Networks, PyTree, Trajectory, TrajectoryItem
@@ -37,6 +38,20 @@ class RecordedTrajectory:
         """Name the actor and its act cycle, for messages."""
         return f"actor {self.actor_id}, act cycle {self.cycle}"
 
+    def placed(self, subject: Subject, devices: LearnerDevices) -> TrajectoryItem:
+        """Return the trajectory as a learner on these devices receives it."""
+        agent, like = subject.agent, subject.start_states[0]
+        return TrajectoryItem(
+            initial_state=agent.shard_actor_state(from_data(self.initial_state, like), devices),
+            final_state=agent.shard_actor_state(from_data(self.final_state, like), devices),
+            trajectory=devices.split(self.trajectory, axis=1),
+            actor_id=self.actor_id,
+            sequence_number=self.cycle,
+            policy_version=0,
+            env_steps=0,
+            episodes=(),
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Recording:
@@ -46,7 +61,7 @@ class Recording:
     num_cycles: int  # learner cycles
     num_updates: int
     late_compilations: tuple[str, ...]  # functions compiled after their first call
-    kept_learner_leaf: str | None  # a leaf that the learner did not donate; None: all were
+    kept_leaf: str | None  # the first leaf that a cycle did not donate; None: all were
     networks: Networks  # the learner's, after the last cycle
 
 
@@ -99,7 +114,7 @@ class _Recorder:
     def after_cycle(self, items: Sequence[TrajectoryItem]) -> None:
         learner = self._subject.ring.learner
         self._note_compilations(items)
-        kept = first_kept_leaf("learner state", self._state)
+        kept = _first_kept_leaf("learner state", self._state)
         self._kept_leaf = self._kept_leaf or kept
         self._state = _donated(learner.state)
         if learner.num_cycles <= _MAX_RECORDED_CYCLES:
@@ -135,13 +150,18 @@ class _Recorder:
             self._num_cycles_of[item.actor_id] += 1
 
     def finish(self) -> Recording:
-        learner = self._subject.ring.learner
+        ring = self._subject.ring
+        learner, kept_leaf = ring.learner, self._kept_leaf
+        for actor, device in zip(ring.actors, ring.actor_devices, strict=True):
+            state = actor.actor_state
+            actor.run_cycle(learner.networks_on(device), 0)
+            kept_leaf = kept_leaf or _first_kept_leaf(f"state of actor {actor.actor_id}", state)
         return Recording(
             trajectories=tuple(self._trajectories),
             num_cycles=learner.num_cycles,
             num_updates=learner.num_updates,
             late_compilations=tuple(self._late),
-            kept_learner_leaf=self._kept_leaf,
+            kept_leaf=kept_leaf,
             networks=as_numpy(learner.state.networks),
         )
 
@@ -149,7 +169,7 @@ class _Recorder:
         return as_numpy(self._subject.ring.learner.published)
 
 
-def first_kept_leaf(what: str, tree: PyTree) -> str | None:
+def _first_kept_leaf(what: str, tree: PyTree) -> str | None:
     """Return the name of the first leaf that was not donated; None: all were."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not leaf.is_deleted():

@@ -1,18 +1,21 @@
 """The subject of the checks: a ring assembled as for a run, on probe environments."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import jax
 
 from sebulba.agent import Agent
-from sebulba.config import Config
+from sebulba.config import Config, LearnerConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import queue_slots_per_actor
+from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory_plan import MemoryPlan, plan_memory
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
+from sebulba.learning.learner import Learner
+from sebulba.ring.timing import WallClock
 from sebulba.run.assembly import Ring, assemble
 from sebulba.tools.check.capture import CaptureConfig, CapturingAgent
 from sebulba.tools.check.probe import ProbeEnvironment, probe_config
@@ -50,6 +53,21 @@ class Subject:
         )
         config = with_settings(self.config.agent, **settings)
         return agent_factory(config.name)(config, run_spec), run_spec
+
+    def learner(self, agent: Agent, devices: Sequence[jax.Device]) -> Learner:
+        """Build a learner of an agent on these learner devices."""
+        return Learner(
+            agent=agent,
+            learner_devices=LearnerDevices(devices),
+            num_envs_per_device=self.run_spec.num_envs // len(devices),
+            key=jax.random.key(self.config.seed),
+            clock=WallClock(),
+            config=LearnerConfig(mapping=self.config.learner.mapping),
+        )
+
+    def close(self) -> None:
+        """Close the ring's environments."""
+        self.ring.close_environments()
 
     def setting(self, *names: str) -> Any:
         """Return the agent's first setting with one of these words in its name; None: no such."""

@@ -198,7 +198,7 @@ def check(
         results = tuple(results_of(subject, wanted, on_progress))
         return Report(results=results, memory_plan=subject.memory_plan.describe())
     finally:
-        subject.ring.close_environments()
+        subject.close()
 
 
 def results_of(

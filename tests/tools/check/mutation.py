@@ -178,7 +178,7 @@ def _full_check(sound: Original, only: frozenset[str] = _EVERY) -> tuple[list[Ch
         results = _until_failure(suite.results_of(subject, only))
         return results, _fingerprint(subject)
     finally:
-        subject.ring.close_environments()
+        subject.close()
 
 
 def _fingerprint(subject: Subject) -> str:

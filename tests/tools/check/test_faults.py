@@ -111,7 +111,7 @@ def test_a_ring_donates_its_states_and_compiles_nothing_twice(sound):
 def test_late_compilations_and_kept_buffers_are_named(sound):
     subject, recording = sound
     recording = dataclasses.replace(
-        recording, late_compilations=("jit(cycle)",), kept_learner_leaf="learner state.step"
+        recording, late_compilations=("jit(cycle)",), kept_leaf="learner state.step"
     )
     detail = efficiency.check_compilation(subject, recording).detail
     assert detail.startswith("jit(cycle): expected no compilation")
