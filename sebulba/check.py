@@ -15,7 +15,8 @@ _PROG = program("check")
 _DESCRIPTION = """\
 Checks that the agent and the environment of a config work together. Runs them through the real
 pipeline on a known stream of rows, and prints for each check whether it passed (✓), failed (✗, with
-what was expected, what came, and a likely cause) or does not apply (–, with the reason).
+what was expected, what came, and a likely cause), could not be decided (?) or does not apply (–, with
+the reason).
 
 --only NAME…  run these checks only, by their short names
 --list        print the short names of all checks, and end

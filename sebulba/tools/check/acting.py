@@ -9,11 +9,18 @@ import numpy as np
 
 from sebulba.tools.check.capture import as_data, from_data
 from sebulba.tools.check.names import ALIGNMENT, FORGETTING, LEGAL, REPLAYED
+from sebulba.tools.check.perturbation import Perturbation, is_valid
 from sebulba.tools.check.policy import unroll
 from sebulba.tools.check.probe import action_code, expected_rows
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
-from sebulba.tools.check.result import CheckResult, first_difference, passed_unless, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.result import (
+    CheckResult,
+    first_difference,
+    passed_unless,
+    skipped,
+    unclear,
+)
+from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, PyTree
 
@@ -139,7 +146,16 @@ def check_legal(
     cause = "act does not use env_step.action_mask"
     if failure is None and sensitivity is not None and sensitivity.has_gradient:
         changed = [_with_legal_actions(item) for item in sensitivity.items]
-        if not sensitivity.has_effect(changed):
+        if sensitivity.greatest_effect(changed) <= MAX_ROUNDING:
+            others = Perturbation(field="extras", rows=is_valid, action_space=spec.action_space)
+            if not sensitivity.is_on_policy and sensitivity.has_effect(
+                others.apply(sensitivity.items)
+            ):
+                reason = (
+                    "the loss uses the extras, which may hold policies of legal actions, and not"
+                    " the masks"
+                )
+                return unclear(LEGAL, reason)
             failure = (
                 f"trajectory.env_steps.action_mask ({sensitivity.items[-1].place}, all rows):"
                 " expected the loss to use it, since illegal actions have no probability and no"

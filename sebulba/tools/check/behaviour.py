@@ -13,10 +13,9 @@ from sebulba.tools.check.names import CORRECTION
 from sebulba.tools.check.perturbation import Perturbation
 from sebulba.tools.check.recording import RecordedTrajectory, first_learning_cycle
 from sebulba.tools.check.result import CheckResult, failed, passed, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject
 
-_LEAST_CHANGE = 1e-5  # relative to the greatest gradient; less is rounding
 _SHIFT = np.float32(0.37)
 
 
@@ -39,9 +38,10 @@ def check_correction(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
         [pair[number] for pair in others if pair is not None] for number in (0, 1)
     )
     is_known = bool(of_all) and sensitivity.is_on_policy
-    is_used = sensitivity.has_effect(change.apply(items))
     if is_known:
-        is_used = sensitivity.relative_change(of_all) >= _LEAST_CHANGE
+        is_used = sensitivity.greatest_effect(of_all) > MAX_ROUNDING
+    else:
+        is_used = sensitivity.greatest_effect(change.apply(items)) > MAX_ROUNDING
     if not is_used:
         if not sensitivity.is_on_policy:
             return skipped(CORRECTION, "the loss of the replay does not use the extras")
@@ -56,7 +56,7 @@ def check_correction(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
         )
     if not is_known:
         return passed(CORRECTION, "the loss uses the extras in valid rows")
-    if sensitivity.relative_change(of_actions) < _LEAST_CHANGE:
+    if sensitivity.greatest_effect(of_actions) <= MAX_ROUNDING:
         return failed(
             CORRECTION,
             f"trajectory.extras ({place}): expected the loss to use the log-probabilities of the"

@@ -23,6 +23,7 @@ from sebulba.tools.check.suite import Report, check
 _MARKS: dict[Status, rich.text.Text] = {
     "pass": rich.text.Text("✓", style="green"),
     "fail": rich.text.Text("✗", style="bold red"),
+    "unclear": rich.text.Text("?", style="yellow"),
     "skip": rich.text.Text("–", style="dim"),
 }
 _LEAST_CACHED_SECONDS = 0.02  # of compilation
@@ -90,7 +91,10 @@ def print_report(report: Report, title: str, stream: TextIO) -> None:
         table.add_row(_MARKS[result.status], result.name, rich.text.Text(result.detail))
     console.print(table)
     counts = collections.Counter(result.status for result in report.results)
-    console.print(f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
+    unclear = f", {counts['unclear']} unclear" if counts["unclear"] else ""
+    console.print(
+        f"{counts['pass']} passed, {counts['fail']} failed{unclear}, {counts['skip']} skipped"
+    )
     if report.has_failures:
         console.print("A row is one time step of a trajectory, a leaf one array of a pytree.")
     if report.memory_plan is not None:

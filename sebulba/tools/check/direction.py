@@ -11,7 +11,7 @@ import numpy as np
 
 from sebulba.tools.check.names import ENTROPY, PREFERENCE
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, passed, skipped
+from sebulba.tools.check.result import CheckResult, failed, passed, skipped, unclear
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, settings_of
 from sebulba.tools.check.temperature import check_target_entropy
@@ -20,6 +20,7 @@ from sebulba.types import Networks
 
 _UPDATES = 40
 _ENTROPY_COST = 10.0  # far above any other term of the loss
+_MIN_CHANGE = 0.1  # of a probability, a share of greedy actions, or a mean action
 _LEAST_TAKEN = 4  # times, of an action that is rewarded
 _LEAST_ENTROPY = 0.1  # nats, of the policy that a great entropy cost is tried on
 _MOST_HALVINGS = 6  # of the way from the initial networks to that policy
@@ -52,10 +53,12 @@ def _check_preference(trainer: Trainer) -> tuple[CheckResult, Networks]:
         return skipped(PREFERENCE, reason), networks
     # An action that is never greedy cannot become so more seldom, nor one that always is, oftener.
     least, *_, most = sorted(values, key=lambda value: float(_equals(greedy, value).mean()))
-    result, trained = _reward_and_compare(trainer, least)
-    if result.status == "skip":
-        return _reward_and_compare(trainer, most)
-    return result, trained
+    answers = []
+    for wanted in (least, most):
+        answers.append(_reward_and_compare(trainer, wanted))
+        if answers[-1][0].status == "pass":
+            return answers[-1]
+    return next((each for each in answers if each[0].status == "fail"), answers[0])
 
 
 def _reward_and_compare(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Networks]:
@@ -80,14 +83,13 @@ def _reward_and_compare(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Net
         items = in_steps(trainer.sensitivity.items, reward)
         trained = trainer.train(items, num_updates=num_updates)
         after = liking(trained)
-        if after != before:
+        if abs(after - before) >= _MIN_CHANGE:
             break
     what = "the mean of greedy actions" if wanted is None else f"action {wanted}"
-    if before == after:
-        reason = f"{num_updates} updates changed no greedy action"
-        return skipped(PREFERENCE, reason), trained
+    detail = f"{what}: {before:.3f} before, {after:.3f} after {num_updates} rewarding updates"
+    if abs(after - before) < _MIN_CHANGE:
+        return unclear(PREFERENCE, detail), trained
     if after > before:
-        detail = f"{what}: {before:.3f} before, {after:.3f} after {num_updates} rewarding updates"
         return passed(PREFERENCE, detail), trained
     return failed(
         PREFERENCE,

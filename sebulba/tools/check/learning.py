@@ -1,7 +1,7 @@
 """Checks of what the loss learns from a stream: which rows it uses, and which it ignores.
 
 Each expectation changes one field in every row of one kind and recomputes losses and gradients. A
-field that the loss should ignore has to leave them bitwise equal.
+field that the loss should ignore has to leave them equal, up to rounding.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ from sebulba.tools.check import memory, perturbation
 from sebulba.tools.check.names import MEMORY, REWARDS, TERMINATION, TRUNCATION, WEIGHT
 from sebulba.tools.check.perturbation import Entry, Perturbation, RowMask
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, is_equal, passed, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.result import CheckResult, failed, is_equal, passed, skipped, unclear
+from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject
 from sebulba.types import EnvStep
 
@@ -101,6 +101,9 @@ def check_property(name: str, subject: Subject, sensitivity: LossSensitivity) ->
     seen = ", ".join(finding.seen for finding in findings if finding.seen)
     if failure is not None:
         return failed(name, f"{failure}; likely cause: {_LIKELY_CAUSES[name]}")
+    doubt = next((finding.doubt for finding in findings if finding.doubt), None)
+    if doubt is not None:
+        return unclear(name, doubt)
     if not seen:
         return skipped(name, "the recorded trajectories have no such row")
     return passed(name, f"the loss {seen}")
@@ -114,8 +117,11 @@ def _expectations(subject: Subject) -> dict[str, tuple[_Expectation, ...]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Finding:
-    seen: str = ""  # an expectation that holds; empty with no failure: there were no such rows
+    """What an expectation came to; nothing: there were no such rows."""
+
+    seen: str = ""
     failure: str = ""
+    doubt: str = ""
 
 
 def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: object) -> _Finding:
@@ -129,12 +135,23 @@ def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: obj
     if is_equal(*([item.trajectory for item in items] for items in (sensitivity.items, changed))):
         return _Finding()
     field, kind = expectation.field, expectation.kind
-    has_effect = sensitivity.has_effect(changed)
-    if has_effect == expectation.is_used:
+    effect = sensitivity.effect(changed)
+    if expectation.is_used and effect <= MAX_ROUNDING:
+        effect = sensitivity.greatest_effect(changed)
+    if (effect > MAX_ROUNDING) == expectation.is_used:
         verb = "uses" if expectation.is_used else "ignores"
         return _Finding(seen=f"{verb} the {field} in {kind} rows")
+    if effect and expectation.is_used:
+        return _Finding(
+            doubt=f"changing the {field} in {kind} rows changed the loss and its gradients by"
+            f" {effect:.1g} of the greatest gradient only"
+        )
+    if not expectation.is_used and sensitivity.effect(changed, attempt=1) <= MAX_ROUNDING:
+        return _Finding(
+            doubt=f"the {field} in {kind} rows changed the loss with some networks only"
+        )
     entry = entries[0]
-    if has_effect:
+    if effect > MAX_ROUNDING:
         entry = _first_with_effect(change, entries, sensitivity) or entry
         changed = change.apply(sensitivity.items, only=entry)
     verb = "use" if expectation.is_used else "ignore"

@@ -22,7 +22,7 @@ from sebulba.tools.check.result import (
     passed_unless,
     skipped,
 )
-from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import PyTree
 
@@ -40,7 +40,8 @@ def check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
     items = sensitivity.items
     for leaf in _remembered(subject, items, axes):
         changed = _with_other_leaf(items, leaf)
-        if not sensitivity.has_effect(changed) and _is_expected(sensitivity, changed):
+        effect = sensitivity.greatest_effect(changed)
+        if effect <= MAX_ROUNDING and _is_expected(sensitivity, changed):
             name = leaf_name("initial_state", leaf)
             return failed(
                 MEMORY,
@@ -48,11 +49,12 @@ def check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
                 " is no reset, since acting does; changing it changed neither the loss nor its"
                 f" gradients; likely cause: {_USE_CAUSE}",
             )
-    if not sensitivity.has_effect(_with_other_memory(items, axes)):
+    if sensitivity.greatest_effect(_with_other_memory(items, axes)) <= MAX_ROUNDING:
         return skipped(MEMORY, "the loss does not use the actor state, and needs none of it")
     reset_items = [_with_reset_in_row_0(item) for item in items]
     failure = None
-    if sensitivity.differs(reset_items, _with_other_memory(reset_items, axes)):
+    other_items = _with_other_memory(reset_items, axes)
+    if sensitivity.effect(other_items, before=reset_items) > MAX_ROUNDING:
         failure = (
             f"expected the loss to ignore initial_state where row 0 is a reset ({items[-1].place},"
             " row 0, env 0); changing it changed the loss or its gradients"

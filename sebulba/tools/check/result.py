@@ -9,7 +9,7 @@ import numpy as np
 
 from sebulba.types import PyTree
 
-Status = Literal["pass", "fail", "skip"]
+Status = Literal["pass", "fail", "skip", "unclear"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class CheckResult:
 
     name: str  # the property that the check proves
     status: Status
-    detail: str  # pass: what was compared; fail: leaf, row, expected, got, cause; skip: the reason
+    detail: str  # pass: what was compared; fail: leaf, row, expected, got, cause; else the reason
 
 
 def passed(name: str, detail: str) -> CheckResult:
@@ -34,6 +34,11 @@ def failed(name: str, detail: str) -> CheckResult:
 def skipped(name: str, reason: str) -> CheckResult:
     """Return a –: the check does not apply, or cannot run here."""
     return CheckResult(name=name, status="skip", detail=reason)
+
+
+def unclear(name: str, reason: str) -> CheckResult:
+    """Return a ?: the check ran, and what it measured neither proves nor disproves the property."""
+    return CheckResult(name=name, status="unclear", detail=reason)
 
 
 def passed_unless(failure: str | None, name: str, detail: str, likely_cause: str) -> CheckResult:

@@ -1,7 +1,6 @@
 """Checks of optimisation steps: they descend, and every leaf that is used gets updated."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -11,13 +10,23 @@ import numpy as np
 from sebulba.tools.check.names import UPDATES
 from sebulba.tools.check.policy import Policy
 from sebulba.tools.check.recording import Recording, first_learning_cycle
-from sebulba.tools.check.result import CheckResult, as_numpy, failed, is_equal, leaf_name, passed
-from sebulba.tools.check.sampling import first_row
-from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.result import (
+    CheckResult,
+    as_numpy,
+    failed,
+    is_equal,
+    leaf_name,
+    passed,
+    unclear,
+)
+from sebulba.tools.check.sensitivity import ATTEMPTS, MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject, settings_of
 from sebulba.types import PyTree
 
 _PERIOD = 3  # of a target network, in updates
+_LEARNING_RATE = 0.01  # a schedule may be at 0
+_MIN_ASCENT = 0.05  # cosine of a step and the gradients; less may be weight decay
+_DISCOUNT = 0.9  # instead of 0, with which no target network is in use
 _LEAST_UPDATES = 8
 _MOST_UPDATES = 64
 _SHIFT = 0.37
@@ -31,13 +40,13 @@ def check_updates(
     cycle = first_learning_cycle(subject) or 0
     per_cycle = subject.agent.num_updates_per_cycle(cycle)
     num_updates = min(max(_LEAST_UPDATES, per_cycle), _MOST_UPDATES)
-    agent, _ = subject.agent_on(1, target_period=_PERIOD)
+    agent, _ = subject.agent_on(1, target_period=_PERIOD, learning_rate=_LEARNING_RATE)
     optimize = jax.jit(agent.optimize)
     before = sensitivity.networks
     networks, experience = before, sensitivity.experience(sensitivity.items)
     opt_state = agent.init_opt_state(networks)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(before)]
-    has_gradient = np.zeros(len(paths), bool)
+    gradient_sizes = np.zeros(len(paths))
     changes: list[np.ndarray] = []  # of each update, which leaves it changed
     publishes: list[bool] = []  # whether it changed what actors get
     unlike_descent: str | None = None
@@ -49,11 +58,11 @@ def check_updates(
         opt_before = opt_state
         after, opt_state = optimize(networks, opt_before, grads, experience)
         slope = _slope(grads, networks, after)
-        if step == 0 and slope > 0.0:
+        if step == 0 and slope > _MIN_ASCENT:
             return failed(
                 UPDATES,
-                "networks (update 0): expected the step of optimize to have a negative product"
-                f" with the gradients, got {slope:.3g}; likely cause: optimize adds the gradients",
+                "networks (update 0): expected the step of optimize to have a negative cosine"
+                f" with the gradients, got {slope:.2f}; likely cause: optimize adds the gradients",
             )
         if step == 0:
             others = (opt_before, grads, experience, after)
@@ -62,25 +71,31 @@ def check_updates(
         acting = (as_numpy(agent.actor_networks(each)) for each in (networks, after))
         publishes.append(not is_equal(*acting))
         networks = after
-        has_gradient |= [bool(np.any(leaf)) for leaf in jax.tree.leaves(as_numpy(grads))]
-    is_changed = np.any(changes, axis=0)
-    is_used = functools.partial(_is_used, subject, recording, sensitivity)
+        gradient_sizes = np.maximum(gradient_sizes, _sizes(grads))
+    is_changed, has_gradient = np.any(changes, axis=0), gradient_sizes > 0.0
+    if not is_changed.any() and subject.setting("learning_rate") is None:
+        return unclear(UPDATES, f"{num_updates} updates change nothing; is the learning rate 0?")
+    usage = _Usage(subject, recording, sensitivity)
     place = f"(updates 0 … {num_updates - 1})"
-    failure = _unchanged(is_changed, has_gradient, is_used, paths, place)
+    has_great_gradient = gradient_sizes > _LEAST_SIZE * gradient_sizes.max()
+    unchanged = np.flatnonzero(~is_changed)
+    failure = _unchanged(unchanged, has_great_gradient, usage, paths, place)
     if failure is None and sensitivity.is_on_policy and per_cycle > 1:
         of_cycle = np.array(changes)[:per_cycle]
         failure = _changes_within_cycle(sensitivity.policy, of_cycle, has_gradient, paths)
     failure = failure or unlike_descent
     if failure is not None:
         return failed(UPDATES, failure)
-    for index in np.flatnonzero(is_changed & ~has_gradient):
-        if np.size(jax.tree.leaves(before)[index]) > 1 and not is_used(int(index)):
-            return failed(
-                UPDATES,
-                f"{leaf_name('networks', paths[index])} {place}: expected the loss or acting to use"
-                " a leaf that optimize changes, got no difference with other values of it; likely"
-                " cause: the online network takes the place of the target network",
-            )
+    is_large = np.array([np.size(leaf) > 1 for leaf in jax.tree.leaves(before)])
+    index = usage.first_unused(np.flatnonzero(is_changed & ~has_gradient & is_large), paths)
+    if index is not None:
+        return failed(
+            UPDATES,
+            f"{leaf_name('networks', paths[index])} {place}: expected the loss or acting to use a"
+            " leaf that optimize changes, got no difference with other values of it, and of the"
+            " leaves beside it; likely cause: the online network takes the place of the target"
+            " network",
+        )
     if "target_period" in dict(settings_of(subject.config.agent)):
         failure = _wrong_period(np.array(changes), has_gradient, np.array(publishes), paths)
         if failure is not None:
@@ -90,22 +105,60 @@ def check_updates(
     return passed(UPDATES, f"{detail}; {unused} are not in use" if unused else detail)
 
 
+class _Usage:
+    """Which leaves of the networks the loss or acting uses."""
+
+    def __init__(self, subject: Subject, recording: Recording, sensitivity: LossSensitivity):
+        self._policy, self.sensitivity = sensitivity.policy, sensitivity
+        if subject.setting("discount", "gamma") == 0.0:
+            settings = {"discount": _DISCOUNT, "gamma": _DISCOUNT}
+            self.sensitivity = LossSensitivity(subject, recording, **settings)
+
+    def is_used(self, index: int) -> bool:
+        """Whether other values of a leaf change the loss, a gradient or greedy acting."""
+        if self._policy.is_acting[index]:
+            return True
+        for attempt in range(ATTEMPTS):
+            leaves, structure = jax.tree.flatten(self.sensitivity.networks_of(attempt))
+            if not jnp.issubdtype(leaves[index].dtype, jnp.floating):
+                return False
+            # Not a constant, to which an advantage minus its mean is blind.
+            noise = np.random.default_rng(attempt).normal(_SHIFT, _SHIFT, leaves[index].shape)
+            leaves[index] = leaves[index] + jnp.asarray(noise, leaves[index].dtype)
+            networks = jax.tree.unflatten(structure, leaves)
+            items = self.sensitivity.items
+            effect = self.sensitivity.effect(items, networks=networks, attempt=attempt)
+            if effect > MAX_ROUNDING:
+                return True
+        return False
+
+    def first_unused(self, indices: Iterable[int], paths: list) -> int | None:
+        """Return the first leaf of a part of the networks of which no leaf is in use.
+
+        A part is an attribute or a key of the networks, such as the target network: some of its
+        leaves may be of no use, as a model's are in a search with few simulations.
+        """
+        parts: dict[str, list[int]] = {}
+        for index in map(int, indices):
+            parts.setdefault(str(paths[index][:1]), []).append(index)
+        unused = (part for part in parts.values() if not any(map(self.is_used, part)))
+        return next((part[0] for part in unused), None)
+
+
 def _unchanged(
-    is_changed: np.ndarray,
-    has_gradient: np.ndarray,
-    is_used: Callable[[int], bool],
-    paths: list,
-    place: str,
+    unchanged: Iterable[int], has_gradient: np.ndarray, usage: _Usage, paths: list, place: str
 ) -> str | None:
     """Return what is wrong with the first leaf that is in use, and that no update changed."""
-    for index in np.flatnonzero(~is_changed):
+    for index in map(int, unchanged):
         what = f"{leaf_name('networks', paths[index])} {place}"
         if has_gradient[index]:
             return (
                 f"{what}: expected optimize to change a leaf with a gradient, got the same values;"
                 " likely cause: optimize leaves it out"
             )
-        if is_used(int(index)):
+        # Units of a small network may be dead, and revive with other parameters.
+        is_dead = any(usage.sensitivity.has_gradients(each)[index] for each in range(1, ATTEMPTS))
+        if not is_dead and usage.is_used(index):
             return (
                 f"{what}: expected a leaf that the loss or acting uses to change, got the same"
                 " values, and no gradient; likely cause: the target network is never updated (if"
@@ -206,10 +259,7 @@ def _first_ignored(optimize: Any, networks: PyTree, *others: Any) -> int | None:
     if is_equal(as_numpy(networks), as_numpy(after)):
         return None  # A learning rate of 0, as in a warm-up.
     leaves, structure = jax.tree.flatten(grads)
-    sizes = [
-        float(jnp.linalg.norm(leaf)) if jnp.issubdtype(leaf.dtype, jnp.floating) else 0.0
-        for leaf in leaves
-    ]
+    sizes = _sizes(grads)
     for index, leaf in enumerate(leaves):
         # Small gradients may be lost in rounding.
         if sizes[index] == 0.0 or sizes[index] < _LEAST_SIZE * max(sizes):
@@ -243,41 +293,28 @@ def _first_forgotten(optimize: Any, networks: PyTree, *others: Any) -> int | Non
 
 
 def _slope(grads: PyTree, before: PyTree, after: PyTree) -> float:
+    """Return the cosine between the step of an update and the gradients."""
     leaves = zip(*map(jax.tree.leaves, map(as_numpy, (grads, before, after))), strict=True)
-    return float(
-        sum(
-            np.sum(grad.astype(np.float64) * (new.astype(np.float64) - old))
-            for grad, old, new in leaves
-            if np.issubdtype(grad.dtype, np.floating)
-        )
+    pairs = [
+        (grad.astype(np.float64), new.astype(np.float64) - old)
+        for grad, old, new in leaves
+        if np.issubdtype(grad.dtype, np.floating)
+    ]
+    product = sum(float(np.sum(grad * step)) for grad, step in pairs)
+    sizes = (
+        sum(float(np.sum(np.square(each))) for each in side) for side in zip(*pairs, strict=True)
     )
+    return product / max(float(np.sqrt(np.prod([*sizes]))), 1e-30)
+
+
+def _sizes(grads: PyTree) -> np.ndarray:
+    """Return the norm of each leaf; 0 of leaves that are no floats."""
+    leaves = jax.tree.leaves(as_numpy(grads))
+    is_float = [np.issubdtype(leaf.dtype, np.floating) for leaf in leaves]
+    norms = (float(np.linalg.norm(leaf)) for leaf in leaves)
+    return np.array([norm if is_ else 0.0 for norm, is_ in zip(norms, is_float, strict=True)])
 
 
 def _are_equal(left: PyTree, right: PyTree) -> np.ndarray:
     pairs = zip(jax.tree.leaves(as_numpy(left)), jax.tree.leaves(as_numpy(right)), strict=True)
     return np.array([np.array_equal(a, b) for a, b in pairs], bool)
-
-
-def _is_used(
-    subject: Subject, recording: Recording, sensitivity: LossSensitivity, index: int
-) -> bool:
-    """Whether another value of a leaf changes the loss, a gradient or greedy acting."""
-    leaves, structure = jax.tree.flatten(sensitivity.networks)
-    if not jnp.issubdtype(leaves[index].dtype, jnp.floating):
-        return False
-    # Not a constant, to which an advantage minus its mean is blind.
-    noise = np.random.default_rng(0).normal(_SHIFT, _SHIFT, leaves[index].shape)
-    leaves[index] = leaves[index] + jnp.asarray(noise, leaves[index].dtype)
-    shifted = jax.tree.unflatten(structure, leaves)
-    experience = sensitivity.experience(sensitivity.items)
-    row, state = first_row(recording), subject.start_states[0]
-
-    def outputs(networks: PyTree) -> Any:
-        key = jax.random.key(subject.config.seed)
-        learned = sensitivity.loss_and_gradients(networks, experience, key, jnp.int32(0))
-        acted = subject.agent.act(subject.agent.actor_networks(networks), state, row, greedy=True)
-        # The leaf's own gradient aside, an experience may hold what was computed from the networks.
-        (loss, _), grads = learned
-        return as_numpy((loss, grads, acted[:2]))
-
-    return not is_equal(outputs(sensitivity.networks), outputs(shifted))
