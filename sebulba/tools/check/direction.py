@@ -41,7 +41,7 @@ def _check_preference(trainer: Trainer) -> tuple[CheckResult, Networks]:
     networks = trainer.sensitivity.networks
     greedy, _ = trainer.policy.acted(networks)
     if not np.issubdtype(greedy.dtype, np.integer):
-        return _reward_and_compare(trainer, None)
+        return _reward_twice(trainer, None)
     sensitivity = trainer.sensitivity
     items = in_steps(sensitivity.items, lambda item: 0.0)
     learned = [each.trajectory for each in items[sensitivity.num_unlearned :]]
@@ -55,13 +55,25 @@ def _check_preference(trainer: Trainer) -> tuple[CheckResult, Networks]:
     least, *_, most = sorted(values, key=lambda value: float(_equals(greedy, value).mean()))
     answers = []
     for wanted in (least, most):
-        answers.append(_reward_and_compare(trainer, wanted))
+        answers.append(_reward_twice(trainer, wanted))
         if answers[-1][0].status == "pass":
             return answers[-1]
     return next((each for each in answers if each[0].status == "fail"), answers[0])
 
 
-def _reward_and_compare(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Networks]:
+def _reward_twice(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Networks]:
+    """Reward an action; before an accusation, begin with other networks as well."""
+    result, trained = _reward_and_compare(trainer, wanted, trainer.sensitivity.networks)
+    if result.status == "fail":
+        other, _ = _reward_and_compare(trainer, wanted, trainer.sensitivity.networks_of(1))
+        if other.status == "pass":
+            return unclear(PREFERENCE, f"with other networks, {other.detail}"), trained
+    return result, trained
+
+
+def _reward_and_compare(
+    trainer: Trainer, wanted: Any, start: Networks
+) -> tuple[CheckResult, Networks]:
     def reward(item: RecordedTrajectory) -> np.ndarray:
         action = item.trajectory.action
         return mean_component(action) if wanted is None else _equals(action, wanted)
@@ -77,11 +89,11 @@ def _reward_and_compare(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Net
                 return float(np.exp(log_prob).mean())
         return float(_equals(action, wanted).mean())
 
-    before = liking(trainer.sensitivity.networks)
+    before = liking(start)
     # Action values have to change more than probabilities, before a greedy action changes.
     for num_updates in (_UPDATES, 4 * _UPDATES):
         items = in_steps(trainer.sensitivity.items, reward)
-        trained = trainer.train(items, num_updates=num_updates)
+        trained = trainer.train(items, start, num_updates=num_updates)
         after = liking(trained)
         if abs(after - before) >= _MIN_CHANGE:
             break

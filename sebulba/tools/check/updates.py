@@ -301,10 +301,8 @@ def _slope(grads: PyTree, before: PyTree, after: PyTree) -> float:
         if np.issubdtype(grad.dtype, np.floating)
     ]
     product = sum(float(np.sum(grad * step)) for grad, step in pairs)
-    sizes = (
-        sum(float(np.sum(np.square(each))) for each in side) for side in zip(*pairs, strict=True)
-    )
-    return product / max(float(np.sqrt(np.prod([*sizes]))), 1e-30)
+    squares = [sum(float(np.sum(pair[side] ** 2)) for pair in pairs) for side in (0, 1)]
+    return product / max(float(np.sqrt(squares[0] * squares[1])), 1e-30)
 
 
 def _sizes(grads: PyTree) -> np.ndarray:
