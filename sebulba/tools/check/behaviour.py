@@ -9,24 +9,25 @@ import numpy as np
 
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from sebulba.tools.check import perturbation
-from sebulba.tools.check.names import CORRECTION
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import Perturbation
 from sebulba.tools.check.recording import RecordedTrajectory, first_learning_cycle
-from sebulba.tools.check.result import CheckResult, failed, passed, skipped
-from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
+from sebulba.tools.check.result import Answer, failed, passed, skipped
+from sebulba.tools.check.sensitivity import MAX_ROUNDING
 from sebulba.tools.check.subject import Subject
 
 _SHIFT = np.float32(0.37)
 
 
-def check_correction(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def correction(evidence: Evidence) -> Answer:
     """Change the extras of valid rows, then only what they say of the actions taken.
 
     The latter leaves the log-probability of each policy's mode as it is.
     """
+    subject, sensitivity = evidence.subject, evidence.loss
     items = sensitivity.items
     if not jax.tree.leaves(items[0].trajectory.extras):
-        return skipped(CORRECTION, "act returns no extras")
+        return skipped("act returns no extras")
     place = f"{items[-1].place}, rows 0 … {len(items[-1].trajectory.action) - 1}"
     change = Perturbation(
         field="extras",
@@ -44,26 +45,23 @@ def check_correction(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
         is_used = sensitivity.greatest_effect(change.apply(items)) > MAX_ROUNDING
     if not is_used:
         if not sensitivity.is_on_policy:
-            return skipped(CORRECTION, "the loss of the replay does not use the extras")
+            return skipped("the loss of the replay does not use the extras")
         if not _is_stale(subject):
-            return skipped(CORRECTION, "the data are never stale, and the loss uses no correction")
+            return skipped("the data are never stale, and the loss uses no correction")
         return failed(
-            CORRECTION,
             f"trajectory.extras ({place}): expected the loss to use the extras in valid rows, since"
             " trajectories may be older than the parameters; changing the stored policy changed"
-            " neither the loss nor its gradients; likely cause: the importance weights compare the"
-            " current policy with itself; a loss without them needs a policy lag of 0",
+            " neither the loss nor its gradients"
         )
     if not is_known:
-        return passed(CORRECTION, "the loss uses the extras in valid rows")
+        return passed("the loss uses the extras in valid rows")
     if sensitivity.greatest_effect(of_actions) <= MAX_ROUNDING:
         return failed(
-            CORRECTION,
             f"trajectory.extras ({place}): expected the loss to use the log-probabilities of the"
-            " actions taken; changing them, but not those of the modes, changed nothing; likely"
-            " cause: the behaviour policy's log-probability is that of its mode",
+            " actions taken; changing them, but not those of the modes, changed nothing",
+            "the behaviour policy's log-probability is that of its mode",
         )
-    return passed(CORRECTION, "the loss uses the log-probabilities of the actions taken")
+    return passed("the loss uses the log-probabilities of the actions taken")
 
 
 def _is_stale(subject: Subject) -> bool:

@@ -1,6 +1,7 @@
 """Run all checks of a config and print them as a table."""
 
 import collections
+import dataclasses
 import json
 import pathlib
 import sys
@@ -38,7 +39,7 @@ def run_check(
     Args:
         config: the config of a run.
         json_path: a file that the results are written to as JSON.
-        only: short names of the checks to run; empty: all.
+        only: names of the questions to ask; empty: all.
     """
     if config.devices.actor is None and config.devices.learner is None:
         # Two devices, to compare updates on one and on two. JAX reads this when a backend starts.
@@ -80,15 +81,18 @@ class Progress:
 
 
 def print_report(report: Report, title: str, stream: TextIO) -> None:
-    """Print a line for each check, the number of failures, and the memory plan of a run."""
+    """Print a line for each question, the number of failures, and the memory plan of a run."""
     width = None if stream.isatty() else _PLAIN_WIDTH
     console = rich.console.Console(file=stream, width=width, highlight=False)
     table = rich.table.Table(title=title, box=rich.box.SIMPLE, title_justify="left")
     table.add_column("")
-    table.add_column("check")
+    table.add_column("name")
+    table.add_column("property")
     table.add_column("result", overflow="fold")
     for result in report.results:
-        table.add_row(_MARKS[result.status], result.name, rich.text.Text(result.detail))
+        table.add_row(
+            _MARKS[result.status], result.name, result.property, rich.text.Text(result.detail)
+        )
     console.print(table)
     counts = collections.Counter(result.status for result in report.results)
     unclear = f", {counts['unclear']} unclear" if counts["unclear"] else ""
@@ -106,9 +110,6 @@ def write_report(report: Report, path: pathlib.Path) -> None:
     content = {
         "ok": not report.has_failures,
         "memory_plan": report.memory_plan,
-        "checks": [
-            {"name": result.name, "status": result.status, "detail": result.detail}
-            for result in report.results
-        ],
+        "checks": [dataclasses.asdict(result) for result in report.results],
     }
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.names import ENTROPY, PREFERENCE
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, passed, skipped, unclear
-from sebulba.tools.check.sensitivity import LossSensitivity
-from sebulba.tools.check.subject import Subject, settings_of
+from sebulba.tools.check.result import Answer, failed, passed, skipped, unclear
+from sebulba.tools.check.subject import settings_of
 from sebulba.tools.check.temperature import check_target_entropy
 from sebulba.tools.check.training import Trainer, in_steps, mean_component, too_large
 from sebulba.types import Networks
@@ -26,18 +25,15 @@ _LEAST_ENTROPY = 0.1  # nats, of the policy that a great entropy cost is tried o
 _MOST_HALVINGS = 6  # of the way from the initial networks to that policy
 
 
-def check_direction(subject: Subject, sensitivity: LossSensitivity) -> list[CheckResult]:
-    """Train with rewards for one action, then for entropy alone."""
-    reason = too_large(subject, sensitivity)
-    if reason is not None:
-        return [skipped(name, reason) for name in (PREFERENCE, ENTROPY)]
-    trainer = Trainer(subject, sensitivity)
-    preference, trained = _check_preference(trainer)
-    return [preference, _check_entropy(trainer, trained)]
-
-
-def _check_preference(trainer: Trainer) -> tuple[CheckResult, Networks]:
+def preference(evidence: Evidence) -> Answer:
     """Reward one action, then another one; for continuous actions, their mean component."""
+    reason = too_large(evidence)
+    return skipped(reason) if reason is not None else evidence.shared(_rewarded)[0]
+
+
+def _rewarded(evidence: Evidence) -> tuple[Answer, Networks]:
+    """Return the answer about preferences, and the networks after learning one."""
+    trainer = evidence.shared(_trainer)
     networks = trainer.sensitivity.networks
     greedy, _ = trainer.policy.acted(networks)
     if not np.issubdtype(greedy.dtype, np.integer):
@@ -50,7 +46,7 @@ def _check_preference(trainer: Trainer) -> tuple[CheckResult, Networks]:
     values = values[counts >= np.maximum(_LEAST_TAKEN, 0.1 * counts.max())]
     if len(values) < 2:
         reason = f"the loss learns from fewer than two actions that were taken {_LEAST_TAKEN} times"
-        return skipped(PREFERENCE, reason), networks
+        return skipped(reason), networks
     # An action that is never greedy cannot become so more seldom, nor one that always is, oftener.
     least, *_, most = sorted(values, key=lambda value: float(_equals(greedy, value).mean()))
     answers = []
@@ -61,19 +57,21 @@ def _check_preference(trainer: Trainer) -> tuple[CheckResult, Networks]:
     return next((each for each in answers if each[0].status == "fail"), answers[0])
 
 
-def _reward_twice(trainer: Trainer, wanted: Any) -> tuple[CheckResult, Networks]:
+def _trainer(evidence: Evidence) -> Trainer:
+    return Trainer(evidence.subject, evidence.loss)
+
+
+def _reward_twice(trainer: Trainer, wanted: Any) -> tuple[Answer, Networks]:
     """Reward an action; before an accusation, begin with other networks as well."""
     result, trained = _reward_and_compare(trainer, wanted, trainer.sensitivity.networks)
     if result.status == "fail":
         other, _ = _reward_and_compare(trainer, wanted, trainer.sensitivity.networks_of(1))
         if other.status == "pass":
-            return unclear(PREFERENCE, f"with other networks, {other.detail}"), trained
+            return unclear(f"with other networks, {other.detail}"), trained
     return result, trained
 
 
-def _reward_and_compare(
-    trainer: Trainer, wanted: Any, start: Networks
-) -> tuple[CheckResult, Networks]:
+def _reward_and_compare(trainer: Trainer, wanted: Any, start: Networks) -> tuple[Answer, Networks]:
     def reward(item: RecordedTrajectory) -> np.ndarray:
         action = item.trajectory.action
         return mean_component(action) if wanted is None else _equals(action, wanted)
@@ -100,14 +98,12 @@ def _reward_and_compare(
     what = "the mean of greedy actions" if wanted is None else f"action {wanted}"
     detail = f"{what}: {before:.3f} before, {after:.3f} after {num_updates} rewarding updates"
     if abs(after - before) < _MIN_CHANGE:
-        return unclear(PREFERENCE, detail), trained
+        return unclear(detail), trained
     if after > before:
-        return passed(PREFERENCE, detail), trained
+        return passed(detail), trained
     return failed(
-        PREFERENCE,
         f"networks (updates 0 … {num_updates - 1}): expected {what} to grow when rewarded, got"
-        f" {after:.3f} after {before:.3f}; likely cause: a sign in the policy's loss, in the TD"
-        " error or in the target",
+        f" {after:.3f} after {before:.3f}"
     ), trained
 
 
@@ -115,37 +111,40 @@ def _equals(action: np.ndarray, wanted: Any) -> np.ndarray:
     return (action == wanted).reshape(*action.shape[:2], -1).all(axis=-1)
 
 
-def _check_entropy(trainer: Trainer, networks: Networks) -> CheckResult:
+def entropy(evidence: Evidence) -> Answer:
     """Begin with a policy that prefers an action, and learn with a great entropy cost."""
+    reason = too_large(evidence)
+    if reason is not None:
+        return skipped(reason)
+    trainer = evidence.shared(_trainer)
     if "target_entropy" in dict(settings_of(trainer.subject.config.agent)):
         return check_target_entropy(trainer)
     if trainer.subject.setting("entropy_cost") is None:
-        return skipped(ENTROPY, "the agent has no setting `entropy_cost` or `target_entropy`")
+        return skipped("the agent has no setting `entropy_cost` or `target_entropy`")
+    _, networks = evidence.shared(_rewarded)
     costly = Trainer(trainer.subject, trainer.sensitivity, entropy_cost=_ENTROPY_COST)
 
-    def entropy(networks: Networks) -> float | None:
+    def mean_entropy(networks: Networks) -> float | None:
         _, distributions = trainer.policy.acted(networks)
         found = [each.entropy() for each in distributions if hasattr(each, "entropy")]
         return float(np.mean(np.asarray(found[0]))) if found else None
 
-    before = entropy(networks)
+    before = mean_entropy(networks)
     for _ in range(_MOST_HALVINGS):
         if before is None or before > _LEAST_ENTROPY:
             break
         # The gradient of the entropy vanishes where a policy is certain.
         networks = jax.tree.map(lambda a, b: (a + b) / 2, networks, trainer.sensitivity.networks)
-        before = entropy(networks)
+        before = mean_entropy(networks)
     if before is None:
-        return skipped(ENTROPY, "no distribution in the extras has an entropy")
+        return skipped("no distribution in the extras has an entropy")
     items = in_steps(trainer.sensitivity.items, lambda item: 0.0)
-    after = entropy(costly.train(items, networks, num_updates=_UPDATES))
+    after = mean_entropy(costly.train(items, networks, num_updates=_UPDATES))
     assert after is not None
     if after > before:
         detail = f"{before:.3f} nats before, {after:.3f} after {_UPDATES} updates for entropy alone"
-        return passed(ENTROPY, detail)
+        return passed(detail)
     return failed(
-        ENTROPY,
         f"networks (updates 0 … {_UPDATES - 1}): expected the policy's entropy to grow with an"
-        f" entropy_cost of {_ENTROPY_COST:g}, got {after:.3f} nats after {before:.3f}; likely"
-        " cause: the entropy has the wrong sign in the loss",
+        f" entropy_cost of {_ENTROPY_COST:g}, got {after:.3f} nats after {before:.3f}"
     )

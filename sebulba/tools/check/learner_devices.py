@@ -12,10 +12,10 @@ from sebulba.agent import Agent
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.reductions import LEARNER_AXIS
-from sebulba.tools.check.names import EQUALITY, REPLICAS, SPLITTING
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.recording import Recording
 from sebulba.tools.check.result import (
-    CheckResult,
+    Answer,
     as_numpy,
     failed,
     first_difference,
@@ -33,8 +33,9 @@ _STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chan
 _TOLERANCE = 1e-5  # relative; sums on one and on two devices round differently
 
 
-def check_splitting(subject: Subject) -> CheckResult:
+def splitting(evidence: Evidence) -> Answer:
     """Check that each leaf is split along its environment axis, and replicated if it has none."""
+    subject = evidence.subject
     axes = env_axes(subject.agent, subject.run_spec)
     learners = LearnerDevices(comparison_devices() or jax.local_devices()[:1])
     state = subject.start_states[0]
@@ -49,20 +50,16 @@ def check_splitting(subject: Subject) -> CheckResult:
         name, shape, got = leaf_name("actor state", path), tuple(local.shape), _split_axis(leaf)
         if axis > 0:
             return failed(
-                SPLITTING,
                 f"{name} of shape {shape}: expected the environments on axis 0, got them on axis"
-                f" {axis}; only leading axes can be split over learner devices",
+                f" {axis}; only leading axes can be split over learner devices"
             )
         if got != axis:
             return failed(
-                SPLITTING,
                 f"{name} of shape {shape}: expected it {_describe_axis(axis)}, got it"
-                f" {_describe_axis(got)}; likely cause: shard_actor_state places this leaf wrongly",
+                f" {_describe_axis(got)}"
             )
     failure = first_difference(state, placed, what="actor state after placement", axes=("env",))
-    detail = f"every leaf, over {len(learners)} learner devices"
-    cause = "shard_actor_state reorders environments or changes values"
-    return passed_unless(failure, SPLITTING, detail, cause)
+    return passed_unless(failure, f"every leaf, over {len(learners)} learner devices")
 
 
 def _split_axis(leaf: jax.Array) -> int:
@@ -82,59 +79,64 @@ def comparison_devices() -> list[jax.Device]:
     return []
 
 
-def check_equality(subject: Subject, recording: Recording) -> list[CheckResult]:
-    """Compare the mean gradients of one and of two learner devices on the same trajectories.
+def _on_one_and_two(evidence: Evidence) -> "tuple[_Updates, _Updates] | str":
+    """Return the updates of one and of two learner devices, or why there are none."""
+    subject, devices = evidence.subject, comparison_devices()
+    if not devices:
+        return "expected two devices, virtual CPU devices included, got one"
+    if subject.run_spec.num_envs % len(devices):
+        return (
+            f"expected actor.num_envs to be a multiple of {len(devices)}, got"
+            f" {subject.run_spec.num_envs}"
+        )
+    try:
+        several, _ = subject.agent_on(len(devices))
+    except ConfigError as error:
+        return f"the agent cannot use {len(devices)} learner devices: {error}"
+    one, _ = subject.agent_on(1)
+    updates = (
+        _Updates(subject, evidence.recording, agent, devices[:count])
+        for agent, count in ((one, 1), (several, len(devices)))
+    )
+    return next(updates), next(updates)
 
-    And compare the networks of two learner devices after an update.
+
+def devices(evidence: Evidence) -> Answer:
+    """Compare the mean gradients of one and of two learner devices on the same trajectories.
 
     Where a loss samples (a replay, minibatches), the devices sample differently. Then the means of
     many updates are compared, projected on random directions and within their standard errors.
     """
-    devices = comparison_devices()
-    reason = None
-    if not devices:
-        reason = "expected two devices, virtual CPU devices included, got one"
-    elif subject.run_spec.num_envs % len(devices):
-        reason = (
-            f"expected actor.num_envs to be a multiple of {len(devices)}, got"
-            f" {subject.run_spec.num_envs}"
-        )
-    else:
-        try:
-            several, _ = subject.agent_on(len(devices))
-        except ConfigError as error:
-            reason = f"the agent cannot use {len(devices)} learner devices: {error}"
-    if reason is not None:
-        return [skipped(EQUALITY, reason), skipped(REPLICAS, reason)]
-    one, _ = subject.agent_on(1)
-    updates = [
-        _Updates(subject, recording, agent, devices[:count])
-        for agent, count in ((one, 1), (several, len(devices)))
-    ]
+    updates = evidence.shared(_on_one_and_two)
+    if isinstance(updates, str):
+        return skipped(updates)
     samples = [each.gradients(2) for each in updates]
     is_sampled = any(not np.array_equal(*sample) for sample in samples)
     if is_sampled:
         more = [each.gradients(_SAMPLED_UPDATES - 2) for each in updates]
         samples = [np.concatenate(pair) for pair in zip(samples, more, strict=True)]
-    kind = f"{devices[0].platform} devices"
-    detail = f"1 and {len(devices)} {kind}: equal gradients, to a relative {_TOLERANCE}"
+    detail = f"equal gradients, to a relative {_TOLERANCE}"
     if is_sampled:
         detail = (
-            f"1 and {len(devices)} {kind}: equal mean gradients of {_SAMPLED_UPDATES} updates with"
-            f" different samples, to {_STANDARD_ERRORS:g} standard errors"
+            f"equal mean gradients of {_SAMPLED_UPDATES} updates with different samples, to"
+            f" {_STANDARD_ERRORS:g} standard errors"
         )
-    failure = _difference(samples, updates[0], len(devices))
-    cause = "a mean or sum over the batch does not use sebulba.toolkit.reductions"
-    return [passed_unless(failure, EQUALITY, detail, cause), _check_replicas(updates[1], kind)]
+    failure = _difference(samples, updates[0])
+    return passed_unless(failure, f"1 and {_NUM_DEVICES} {updates[1].platform} devices: {detail}")
 
 
-def _check_replicas(several: "_Updates", kind: str) -> CheckResult:
-    detail = f"equal networks on {_NUM_DEVICES} {kind} after an update"
-    cause = "optimize depends on one device's experience, or on the device"
-    return passed_unless(several.differing_replica(), REPLICAS, detail, cause)
+def replicas(evidence: Evidence) -> Answer:
+    """Compare the networks of two learner devices after an update."""
+    updates = evidence.shared(_on_one_and_two)
+    if isinstance(updates, str):
+        return skipped(updates)
+    several = updates[1]
+    several.gradients(1)
+    detail = f"equal networks on {_NUM_DEVICES} {several.platform} devices after an update"
+    return passed_unless(several.differing_replica(), detail)
 
 
-def _difference(samples: list[np.ndarray], one: "_Updates", num_devices: int) -> str | None:
+def _difference(samples: list[np.ndarray], one: "_Updates") -> str | None:
     means = [sample.mean(axis=0) for sample in samples]
     errors = [sample.std(axis=0, ddof=1) / np.sqrt(len(sample)) for sample in samples]
     allowed = _STANDARD_ERRORS * np.hypot(*errors)
@@ -147,7 +149,7 @@ def _difference(samples: list[np.ndarray], one: "_Updates", num_devices: int) ->
     index = int(np.argmax(wrong))
     return (
         f"{one.names[index // _DIRECTIONS]}, projected on a random direction: expected"
-        f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {num_devices} devices"
+        f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {_NUM_DEVICES}"
     )
 
 
@@ -193,6 +195,7 @@ class _Updates:
         devices: Sequence[jax.Device],
     ):
         learners = LearnerDevices(devices)
+        self.platform = devices[0].platform
         per_cycle = subject.run_spec.trajectories_per_cycle
         self._learner = subject.learner(_GradientsOnly(agent), devices)
         items = [item.placed(subject, learners) for item in recording.trajectories]

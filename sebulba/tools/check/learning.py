@@ -9,25 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sebulba.tools.check import memory, perturbation
-from sebulba.tools.check.names import MEMORY, REWARDS, TERMINATION, TRUNCATION, WEIGHT
+from sebulba.tools.check import perturbation
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import Entry, Perturbation, RowMask
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, is_equal, passed, skipped, unclear
+from sebulba.tools.check.result import Answer, failed, is_equal, passed, skipped, unclear
 from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
-from sebulba.tools.check.subject import Subject
 from sebulba.types import EnvStep
 
-PROPERTIES = (REWARDS, TERMINATION, WEIGHT, TRUNCATION)
-LOSS_CHECKS = (*PROPERTIES, MEMORY)
-
-_LIKELY_CAUSES = {
-    REWARDS: "rewards are one row off; transition t has the reward of row t + 1",
-    TERMINATION: "the discount is not γ·(1 − terminated)",
-    TRUNCATION: "it bootstraps from the reset row after it, or is taken for a termination",
-    WEIGHT: "a term of the loss is not masked with Trajectory.valid",
-}
-
+_NO_BOOTSTRAP = "the loss does not bootstrap, not even at the end of a trajectory"
 _MAX_ENTRIES_TRIED = 200  # to name the row; each one costs an update
 
 
@@ -49,70 +39,72 @@ def _ignores(field: str, rows: RowMask, kind: str) -> _Expectation:
     return _Expectation(field=field, rows=rows, kind=kind, is_used=False)
 
 
-_EXPECTATIONS = {
-    REWARDS: (
+def rewards(evidence: Evidence) -> Answer:
+    """Change rewards: the loss uses those of transitions, and ignores those of resets."""
+    return _examine_all(
+        evidence,
         _ignores("reward", perturbation.is_reset, "reset"),
         _uses("reward", perturbation.is_terminated, "terminated"),
         _uses("reward", perturbation.is_truncated, "truncated"),
-    ),
-    TERMINATION: (_ignores("observation", perturbation.is_terminated, "terminated"),),
-    WEIGHT: (
+    )
+
+
+def termination(evidence: Evidence) -> Answer:
+    """Change terminal observations, which the loss ignores.
+
+    A loss that learns from final observations depends on them at terminations too. It still has to
+    tell a termination from a truncation, if it bootstraps.
+    """
+    if not getattr(evidence.subject.agent, "learns_from_final_observations", False):
+        return _examine_all(
+            evidence, _ignores("observation", perturbation.is_terminated, "terminated")
+        )
+    if _bootstrap_source(evidence) is None:
+        return skipped(_NO_BOOTSTRAP)
+    flag = _uses("terminated flag", perturbation.is_terminated, "terminated")
+    return _examine_all(evidence, flag)
+
+
+def masks(evidence: Evidence) -> Answer:
+    """Change what acting returned in final rows, which the loss ignores."""
+    return _examine_all(
+        evidence,
         _ignores("action", perturbation.is_done, "done"),
         # In truncated rows, extras may hold the value to bootstrap from.
         _ignores("extras", perturbation.is_terminated, "terminated"),
         _uses("action", perturbation.is_valid, "valid"),
-    ),
-    TRUNCATION: (
+    )
+
+
+def truncation(evidence: Evidence) -> Answer:
+    """Change what the loss bootstraps from: a row's observation, or the value stored with it."""
+    source = _bootstrap_source(evidence)
+    if source is None:
+        return skipped(_NO_BOOTSTRAP)
+    return _examine_all(
+        evidence,
         # Apart: a loss that bootstraps from the reset after a truncation may still be right in a
         # trajectory's last row, behind which it has no other.
-        _uses("observation", perturbation.is_truncated_inside, "truncated"),
-        _uses("observation", perturbation.is_truncated_at_boundary, "truncated first or last"),
+        _uses(source, perturbation.is_truncated_inside, "truncated"),
+        _uses(source, perturbation.is_truncated_at_boundary, "truncated first or last"),
         _ignores("observation", perturbation.is_reset_in_last_row, "reset last"),
         _uses("truncated flag", perturbation.is_truncated, "truncated"),
-    ),
-}
-
-# A loss that learns from final observations depends on them at terminations too. It still has to
-# tell a termination from a truncation.
-_TERMINATED_FLAG = (_uses("terminated flag", perturbation.is_terminated, "terminated"),)
+    )
 
 
-def check_learning(subject: Subject, sensitivity: LossSensitivity) -> list[CheckResult]:
-    """Check every property of the loss, and the memory at the start of episodes."""
-    if not sensitivity.has_gradient:
-        reason = "the recorded trajectories gave no gradient"
-        return [skipped(name, reason) for name in LOSS_CHECKS]
-    results = [check_property(name, subject, sensitivity) for name in PROPERTIES]
-    return [*results, memory.check_memory(subject, sensitivity)]
-
-
-def check_property(name: str, subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
-    """Check every expectation of one property of the loss."""
-    space = subject.run_spec.environment.action_space
-    expectations = _expectations(subject)[name]
-    if name == TRUNCATION or expectations is _TERMINATED_FLAG:
-        source = _bootstrap_source(sensitivity, subject)
-        if source is None:
-            return skipped(name, "the loss does not bootstrap, not even at the end of a trajectory")
-        if source == "extras":
-            expectations = tuple(map(_of_stored_values, expectations))
-    findings = [_examine(expectation, sensitivity, space) for expectation in expectations]
+def _examine_all(evidence: Evidence, *expectations: _Expectation) -> Answer:
+    space = evidence.subject.run_spec.environment.action_space
+    findings = [_examine(each, evidence.loss, space) for each in expectations]
     failure = next((finding.failure for finding in findings if finding.failure), None)
-    seen = ", ".join(finding.seen for finding in findings if finding.seen)
     if failure is not None:
-        return failed(name, f"{failure}; likely cause: {_LIKELY_CAUSES[name]}")
+        return failed(failure)
     doubt = next((finding.doubt for finding in findings if finding.doubt), None)
     if doubt is not None:
-        return unclear(name, doubt)
+        return unclear(doubt)
+    seen = ", ".join(finding.seen for finding in findings if finding.seen)
     if not seen:
-        return skipped(name, "the recorded trajectories have no such row")
-    return passed(name, f"the loss {seen}")
-
-
-def _expectations(subject: Subject) -> dict[str, tuple[_Expectation, ...]]:
-    if getattr(subject.agent, "learns_from_final_observations", False):
-        return _EXPECTATIONS | {TERMINATION: _TERMINATED_FLAG}
-    return _EXPECTATIONS
+        return skipped("the recorded trajectories have no such row")
+    return passed(f"the loss {seen}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,21 +165,14 @@ def _first_with_effect(
     )
 
 
-def _of_stored_values(expectation: _Expectation) -> _Expectation:
-    """Return the expectation for a loss that bootstraps from values that acting stored."""
-    if expectation.field == "observation" and expectation.is_used:
-        return dataclasses.replace(expectation, field="extras")
-    return expectation
-
-
-def _bootstrap_source(sensitivity: LossSensitivity, subject: Subject) -> str | None:
+def _bootstrap_source(evidence: Evidence) -> str | None:
     """Return what the loss bootstraps from: the observation or the extras of a row; None: neither.
 
     A loss bootstraps if it tells terminations from truncations, or if it does so at the end of its
     rows: if it uses observation or extras of the last row that it uses at all, but not its action.
     """
-    space = subject.run_spec.environment.action_space
-    length = subject.run_spec.trajectory_length
+    sensitivity, spec = evidence.loss, evidence.subject.run_spec
+    space, length = spec.environment.action_space, spec.trajectory_length
     items = sensitivity.items
     num_rows = 1 + max(item.cycle for item in items) * length + length
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from sebulba.toolkit.replay import ReplayState
 from sebulba.tools.check.capture import from_data
-from sebulba.tools.check.names import MEMORY
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import other_values
 from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import (
-    CheckResult,
+    Answer,
     as_numpy,
     failed,
     is_equal,
@@ -26,16 +26,14 @@ from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import PyTree
 
-_RESET_CAUSE = "the recurrent state is not reset where is_first, or only after it was used"
-_USE_CAUSE = "the loss unrolls from a zero state instead of the stored one"
 
-
-def check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def memory(evidence: Evidence) -> Answer:
     """Change the states that trajectories begin with, with and without a reset in row 0.
 
     Without one, the loss has to use every leaf that acting remembers. With one, it has to ignore
     them all; row 0 of every trajectory is made a reset, since few begin with one.
     """
+    subject, sensitivity = evidence.subject, evidence.loss
     axes = env_axes(subject.agent, subject.run_spec)
     items = sensitivity.items
     for leaf in _remembered(subject, items, axes):
@@ -44,13 +42,13 @@ def check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
         if effect <= MAX_ROUNDING and _is_expected(sensitivity, changed):
             name = leaf_name("initial_state", leaf)
             return failed(
-                MEMORY,
                 f"{name} ({items[-1].place}, before row 0): expected the loss to use it where row 0"
                 " is no reset, since acting does; changing it changed neither the loss nor its"
-                f" gradients; likely cause: {_USE_CAUSE}",
+                " gradients",
+                "the loss unrolls from a zero state instead of the stored one",
             )
     if sensitivity.greatest_effect(_with_other_memory(items, axes)) <= MAX_ROUNDING:
-        return skipped(MEMORY, "the loss does not use the actor state, and needs none of it")
+        return skipped("the loss does not use the actor state, and needs none of it")
     reset_items = [_with_reset_in_row_0(item) for item in items]
     failure = None
     other_items = _with_other_memory(reset_items, axes)
@@ -60,7 +58,7 @@ def check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
             " row 0, env 0); changing it changed the loss or its gradients"
         )
     detail = "the loss uses initial_state, and ignores it where row 0 is a reset"
-    return passed_unless(failure, MEMORY, detail, _RESET_CAUSE)
+    return passed_unless(failure, detail)
 
 
 def _is_expected(sensitivity: LossSensitivity, changed: Sequence[RecordedTrajectory]) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 from sebulba.tools.check.capture import as_data, from_data
 from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import as_numpy, is_key
-from sebulba.tools.check.sampling import is_distribution
 from sebulba.tools.check.subject import Subject
 from sebulba.types import ActorState, EnvStep, Networks, PyTree
 
@@ -81,6 +80,11 @@ class Policy:
             )
 
         return [act(item) for item in items]
+
+
+def is_distribution(node: Any) -> bool:
+    """Whether a node of a pytree has the methods of a `Distribution`."""
+    return all(hasattr(node, name) for name in ("log_prob", "mode", "sample"))
 
 
 def _acted_rows(item: RecordedTrajectory) -> EnvStep:

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.toolkit.replay import ReplayState
-from sebulba.tools.check.names import PRIORITIES
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import other_values
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, leaf_name, passed, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.result import Answer, failed, leaf_name, passed, skipped
+from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject
 from sebulba.tools.check.training import Items, in_steps
 from sebulba.types import Experience, Networks
@@ -24,26 +24,26 @@ _LEAST_SHARE = 0.05  # of a great reward's priority, in all that it changes noti
 _TOLERANCE = 0.05  # of a priority, relative to the greatest
 
 
-def check_priorities(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def priorities(evidence: Evidence) -> Answer:
     """Change rewards in a replay, and see which priorities a loss sets otherwise."""
+    subject, sensitivity = evidence.subject, evidence.loss
     priorities = _Priorities(subject, sensitivity, sensitivity.items)
     if priorities.replay is None:
-        return skipped(PRIORITIES, "the experience has no replay of sebulba.toolkit")
+        return skipped("the experience has no replay of sebulba.toolkit")
     if priorities.path is None:
-        return skipped(PRIORITIES, "the rows of the replay have no reward")
+        return skipped("the rows of the replay have no reward")
     before = priorities.mass(priorities.rewards)
     drawn = np.argwhere(before != np.asarray(priorities.replay.mass))
     if not len(drawn):
-        return skipped(PRIORITIES, "a loss changes no priority")
-    count, failure = _change_one_reward(priorities, before, drawn)
-    failure = failure or _without_errors(priorities, drawn)
-    detail = f"{count} priorities changed with their own rewards alone"
+        return skipped("a loss changes no priority")
+    answer = _change_one_reward(priorities, before, drawn)
+    if answer.status == "pass":
+        answer = _without_errors(priorities, drawn) or answer
     mix = subject.setting("priority_mix")
-    if failure is None and isinstance(mix, float):
+    if answer.status == "pass" and isinstance(mix, float):
         episodes = _Priorities(subject, sensitivity, in_steps(sensitivity.items, lambda _: 0.0))
-        failure, measured = _compare_mix(episodes, mix)
-        detail += measured
-    return failed(PRIORITIES, failure) if failure else passed(PRIORITIES, detail)
+        return _compare_mix(episodes, mix) or answer
+    return answer
 
 
 class _Priorities:
@@ -122,9 +122,7 @@ class _Priorities:
         return np.asarray(replay.mass)
 
 
-def _change_one_reward(
-    priorities: _Priorities, before: np.ndarray, drawn: np.ndarray
-) -> tuple[int, str | None]:
+def _change_one_reward(priorities: _Priorities, before: np.ndarray, drawn: np.ndarray) -> Answer:
     """Change one reward at a time: it sets the priorities of its own sequences, and no others."""
     stride, stored = priorities.stride, priorities.rewards
     num_found = 0
@@ -139,28 +137,28 @@ def _change_one_reward(
     for stream, row in rewards_tried:
         rewards = stored.copy()
         rewards[stream, row] = other_values(rewards[stream, row])
-        changed = np.argwhere(priorities.mass(rewards) != before)
+        change = np.abs(priorities.mass(rewards) - before)
+        changed = np.argwhere(change > MAX_ROUNDING * before.max())
         num_found += len(changed)
         for other_stream, other_slot in changed:
             # Sequences overlap: all that begin before the reward may have it. In one that begins
             # with its row, it may be an input of the network.
             if other_stream != stream or other_slot * stride > row:
-                return num_found, (
+                return failed(
                     f"experience.rows.reward (stream {stream}, row {row}): expected it to change"
                     " priorities of sequences with this reward only, got another priority for"
-                    f" stream {other_stream}, row {other_slot * stride}; likely cause: priorities"
-                    " are not in the order of the sampled ids"
+                    f" stream {other_stream}, row {other_slot * stride}"
                 )
     if num_found:
-        return num_found, None
-    return 0, (
+        return passed(f"{num_found} priorities changed with their own rewards alone")
+    return failed(
         f"experience.mass: expected rewards to change priorities, got the same for"
-        f" {len(rewards_tried)} changed rewards; likely cause: priorities are not those of the TD"
-        " errors"
+        f" {len(rewards_tried)} changed rewards",
+        "priorities are not those of the TD errors",
     )
 
 
-def _without_errors(priorities: _Priorities, drawn: np.ndarray) -> str | None:
+def _without_errors(priorities: _Priorities, drawn: np.ndarray) -> Answer | None:
     """Set all rewards and parameters to 0, and with them most networks' TD errors."""
     networks = jax.tree.map(
         lambda leaf: jnp.zeros_like(leaf) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
@@ -171,14 +169,15 @@ def _without_errors(priorities: _Priorities, drawn: np.ndarray) -> str | None:
     if not wrong:
         return None
     stream, slot = wrong[0]
-    return (
+    return failed(
         f"experience.mass (stream {stream}, row {slot * priorities.stride}): expected a priority"
         " above 0 of a sequence without TD errors, which is never drawn again otherwise, got"
-        f" {mass[stream, slot]:g}; likely cause: a small positive number has to be added to it"
+        f" {mass[stream, slot]:g}",
+        "a small positive number has to be added to it",
     )
 
 
-def _compare_mix(priorities: _Priorities, mix: float) -> tuple[str | None, str]:
+def _compare_mix(priorities: _Priorities, mix: float) -> Answer | None:
     """Compare priorities of sequences with one great reward, and with nothing but great ones.
 
     Every episode has one step, so a reward is in one TD error. Among k errors, a single great one
@@ -202,22 +201,22 @@ def _compare_mix(priorities: _Priorities, mix: float) -> tuple[str | None, str]:
         got = float(np.mean([*singles.values()])) / everywhere
         place = f"experience.mass (stream {stream}, row {first})"
         if abs(got - expected) > _TOLERANCE:
-            return (
+            return failed(
                 f"{place}: expected a single great TD error among {len(singles)} to give"
                 f" η + (1 − η)/{len(singles)} = {expected:.3f} times the priority of"
-                f" {len(singles)} such errors (agent.priority_mix {mix:g}), got {got:.3f}; likely"
-                " cause: a sign in the mix of the greatest and the mean TD error"
-            ), ""
+                f" {len(singles)} such errors (agent.priority_mix {mix:g}), got {got:.3f}",
+                "a sign in the mix of the greatest and the mean TD error",
+            )
         learned, initial = [*singles], priorities.initial_rows(int(stream), int(slot), [*singles])
         if initial and initial != learned:
-            return (
+            return failed(
                 f"{place}: expected great rewards of rows {_listing(learned)} to raise the priority"
                 f" of a new sequence, as they do when it was learned from, got that for rows"
-                f" {_listing(initial)}; likely cause: update_experience takes other rows of the"
-                " sequence than the loss"
-            ), ""
-        return None, f"; one of {len(singles)} TD errors gives {got:.2f} of the priority of all"
-    return None, ""
+                f" {_listing(initial)}",
+                "update_experience takes other rows of the sequence than the loss",
+            )
+        return passed(f"one of {len(singles)} TD errors gives {got:.2f} of the priority of all")
+    return None
 
 
 def _listing(rows: list[int]) -> str:

@@ -9,10 +9,10 @@ import numpy as np
 
 from sebulba.agent import Agent
 from sebulba.tools.check.capture import from_data
-from sebulba.tools.check.names import DISCOUNT, PADDING
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import (
-    CheckResult,
+    Answer,
     as_numpy,
     failed,
     leaf_name,
@@ -32,10 +32,11 @@ _SHRINK = 0.3  # factor of parameters
 _LEAST_COSINE = 0.9999
 
 
-def check_padding(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def padding(evidence: Evidence) -> Answer:
     """Append as many environments, in which every row is terminated, to every trajectory."""
+    subject, sensitivity = evidence.subject, evidence.loss
     if not sensitivity.is_on_policy:
-        return skipped(PADDING, "a replay does not draw masked transitions")
+        return skipped("a replay does not draw masked transitions")
     num_envs = subject.run_spec.num_envs
     items = sensitivity.items[-subject.run_spec.trajectories_per_cycle :]
     axes = env_axes(subject.agent, subject.run_spec)
@@ -62,8 +63,7 @@ def check_padding(subject: Subject, sensitivity: LossSensitivity) -> CheckResult
             )
             break
     detail = f"equal gradients with {num_envs} more environments of masked rows"
-    cause = "a mean or a normalisation counts rows that are not valid"
-    return passed_unless(failure, PADDING, detail, cause)
+    return passed_unless(failure, detail)
 
 
 def _padded(item: RecordedTrajectory, axes: PyTree) -> RecordedTrajectory:
@@ -117,19 +117,18 @@ def _gradients(
     return float(loss), as_numpy(grads)
 
 
-def check_discount(
-    subject: Subject, recording: Recording, sensitivity: LossSensitivity
-) -> CheckResult:
+def discount(evidence: Evidence) -> Answer:
     """Measure the weight of a reward one transition later, or of a value to bootstrap from."""
+    subject, sensitivity = evidence.subject, evidence.loss
     declared = subject.setting("discount", "gamma")
     if not isinstance(declared, float):
-        return skipped(DISCOUNT, "the agent has no setting `discount`")
+        return skipped("the agent has no setting `discount`")
     if sensitivity.is_on_policy:
-        return _discount_of_rewards(subject, recording, declared)
+        return _discount_of_rewards(subject, evidence.recording, declared)
     return _discount_of_targets(subject, sensitivity, declared)
 
 
-def _discount_of_rewards(subject: Subject, recording: Recording, declared: float) -> CheckResult:
+def _discount_of_rewards(subject: Subject, recording: Recording, declared: float) -> Answer:
     """Learn from two equal transitions, and add to the reward of the first, then of the second.
 
     Equal transitions have the same gradient X of their estimates. A reward of the first transition
@@ -137,7 +136,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
     """
     length = subject.run_spec.trajectory_length
     if length < 2:
-        return skipped(DISCOUNT, "expected trajectories of two transitions or more")
+        return skipped("expected trajectories of two transitions or more")
     # Without memory, equal rows have equal estimates.
     agent, run_spec = subject.agent_on(1, core="lstm", lstm_size=None, **_ONE_BATCH)
     networks = agent.init_networks(jax.random.key(subject.config.seed))
@@ -166,18 +165,16 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
         gradient(row, size) - base for row, size in ((1, _REWARD), (2, _REWARD), (2, 2.0 * _REWARD))
     )
     if not _is_measurable(first, second, base) or not _is_linear(second, double):
-        return skipped(DISCOUNT, "the gradients are not linear in single rewards")
+        return skipped("the gradients are not linear in single rewards")
     weight = float(first @ second / (first @ first)) - 1.0
     lambda_ = subject.setting("lambda")
     least = declared * (lambda_ if isinstance(lambda_, float) else 1.0)
     if least - _DISCOUNT_TOLERANCE <= weight <= declared + _DISCOUNT_TOLERANCE:
-        return passed(DISCOUNT, f"a reward one transition later has the weight {weight:.4f}")
+        return passed(f"a reward one transition later has the weight {weight:.4f}")
     expected = f"{least:.4f}" if least == declared else f"{least:.4f} … {declared:.4f}"
     return failed(
-        DISCOUNT,
         f"trajectory.env_steps.reward (row 2, all envs): expected the weight γλ {expected} for the"
-        f" transition of row 0 (agent.discount {declared:g}), got {weight:.4f}; likely cause: the"
-        " discount is applied twice, or not at all",
+        f" transition of row 0 (agent.discount {declared:g}), got {weight:.4f}"
     )
 
 
@@ -218,9 +215,7 @@ def _two_equal_transitions(
     return trajectory, state
 
 
-def _discount_of_targets(
-    subject: Subject, sensitivity: LossSensitivity, declared: float
-) -> CheckResult:
+def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declared: float) -> Answer:
     """Add a constant to all rewards, then to the values that a target network gives.
 
     The latter is a shift of the target network's last bias: of a leaf without a gradient that moves
@@ -249,7 +244,7 @@ def _discount_of_targets(
         _flat(gradient(networks, size)) - base for size in (_REWARD, 2.0 * _REWARD)
     )
     if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
-        return skipped(DISCOUNT, "the gradients are not linear in the rewards")
+        return skipped("the gradients are not linear in the rewards")
     num_rewards = subject.setting("n_step") or 1
     expected = declared**num_rewards / sum(declared**k for k in range(num_rewards))
     leaves, structure = jax.tree.flatten(networks)
@@ -266,14 +261,12 @@ def _discount_of_targets(
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
         name = leaf_name("networks", paths[index])
         if abs(weight - expected) <= 2 * _DISCOUNT_TOLERANCE:
-            return passed(DISCOUNT, f"{name}: a bootstrap value has the weight {weight:.4f}")
+            return passed(f"{name}: a bootstrap value has the weight {weight:.4f}")
         return failed(
-            DISCOUNT,
             f"{name} (all sampled rows): expected a bootstrap value to have {expected:.4f} times"
-            f" the weight of the rewards (agent.discount {declared:g}), got {weight:.4f}; likely"
-            " cause: the discount is applied twice, or not at all",
+            f" the weight of the rewards (agent.discount {declared:g}), got {weight:.4f}"
         )
-    return skipped(DISCOUNT, "no leaf without a gradient shifts the bootstrap values alone")
+    return skipped("no leaf without a gradient shifts the bootstrap values alone")
 
 
 def _without_ends(item: RecordedTrajectory) -> RecordedTrajectory:

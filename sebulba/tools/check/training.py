@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.ingestion import Ingestion
 from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import as_numpy
@@ -26,10 +27,10 @@ RewardOf = Callable[[RecordedTrajectory], Any]
 """Rewards `[T, B]` of a trajectory's actions, or one number for all of them."""
 
 
-def too_large(subject: Subject, sensitivity: LossSensitivity) -> str | None:
+def too_large(evidence: Evidence) -> str | None:
     """Return why a training of the agent would take too long; None: it does not."""
-    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(sensitivity.networks))
-    observation = jax.tree.leaves(subject.run_spec.environment.observation)
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(evidence.loss.networks))
+    observation = jax.tree.leaves(evidence.subject.run_spec.environment.observation)
     if num_parameters * sum(leaf.size for leaf in observation) <= _MOST_WORK:
         return None
     return f"{num_parameters:,} parameters and images take too long; check a smaller task"

@@ -13,12 +13,10 @@ import gymnasium
 import jax
 import numpy as np
 
-from sebulba.tools.check.names import ADVANTAGES, SYMMETRY, VALUES
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import Perturbation, is_valid
 from sebulba.tools.check.policy import with_noise
-from sebulba.tools.check.result import CheckResult, as_numpy, failed, leaf_name, passed, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
-from sebulba.tools.check.subject import Subject
+from sebulba.tools.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped
 from sebulba.tools.check.training import (
     Items,
     Trainer,
@@ -56,29 +54,23 @@ _MOST_CHANGE = 0.05  # of a gradient by that constant, relative
 MakeItems = Callable[..., Items]
 
 
-def check_values(subject: Subject, sensitivity: LossSensitivity) -> list[CheckResult]:
+def values(evidence: Evidence) -> Answer:
     """Learn that every action is worth 1 more, then 1 less, and look at the gradients."""
-    reason = too_large(subject, sensitivity)
+    reason = too_large(evidence)
     if reason is not None:
-        return [skipped(name, reason) for name in (VALUES, SYMMETRY, ADVANTAGES)]
-    values = _Values(Trainer(subject, sensitivity, **_SETTINGS))
-    tried = [sensitivity.networks]
-    result = _check_fixed_point(values, tried)
-    if result.status != "fail":
-        failure = _depends_on_policy(values)
-        result = failed(VALUES, failure) if failure else result
-    return [
-        result,
-        _check_symmetry(values, tried),
-        _check_advantages(subject, sensitivity),
-    ]
+        return skipped(reason)
+    values = evidence.shared(_Values)
+    answer = values.fixed_point
+    return answer if answer.status == "fail" else _depends_on_policy(values) or answer
 
 
 class _Values:
-    """The value function of a trainer's agent."""
+    """The value function of the agent, and networks in which values are higher and lower."""
 
-    def __init__(self, trainer: Trainer):
-        self.trainer = trainer
+    def __init__(self, evidence: Evidence):
+        self.trainer = Trainer(evidence.subject, evidence.loss, **_SETTINGS)
+        self.tried = [evidence.loss.networks]
+        self.fixed_point = _check_fixed_point(self, self.tried)
 
     @functools.cached_property
     def leaves(self) -> list[bool]:
@@ -160,7 +152,7 @@ class _Values:
         return self.trainer.settled(networks, items, self._learned_leaves), value
 
 
-def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
+def _check_fixed_point(values: _Values, tried: list[Networks]) -> Answer:
     """Raise and lower all values, and compare the rewards that they expect at both.
 
     A constant part, such as a bonus of the loss itself, is in both and does not matter.
@@ -169,7 +161,7 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
     if any(values.leaves):
         found = values.vanishing_reward(in_steps, tried[-1])
     if found is None:
-        return skipped(VALUES, "no gradients are linear in a reward that all actions share")
+        return skipped("no gradients are linear in a reward that all actions share")
     ends = []
     for step in (_STEP, -_STEP):
         before, reward = found, found + step
@@ -177,34 +169,32 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> CheckResult:
         tried.append(networks)
         if (found - before) * step < -0.1 * _STEP:
             return failed(
-                VALUES,
                 f"networks ({values.trainer.place}): expected values to approach the reward"
                 f" {reward:.2f} of every action, when each episode has one step, got {found:.2f}"
-                f" after {before:.2f}; likely cause: a sign in the value loss, or in its targets",
+                f" after {before:.2f}"
             )
         ends.append((found, values.vanishing_reward(in_truncated_steps, networks, 0.0)))
     (high, high_truncated), (low, low_truncated) = ends
     if high - low < 0.5 * _ENOUGH or high_truncated is None or low_truncated is None:
         reason = f"values changed by {high - low:.2f} in {_MOST_ROUNDS * _ROUND} updates only"
-        return skipped(VALUES, reason)
+        return skipped(reason)
     weight = 1.0 - (high_truncated - low_truncated) / (high - low)
     discount = values.trainer.subject.setting("discount", "gamma")
     expected = discount if isinstance(discount, float) else 1.0
     if weight >= _LEAST_WEIGHT * expected - 0.05:
         return passed(
-            VALUES,
             f"values approach rewards, and the next value weighs {weight:.2f} (γ {expected:g})",
         )
     return failed(
-        VALUES,
         f"trajectory.env_steps.reward (all rows, {values.trainer.place}): expected the gradients"
         f" of truncated episodes of one step to vanish at {1.0 - expected:.2f} times the reward of"
-        f" terminated ones, got {1.0 - weight:.2f} times; likely cause: a sign in the value"
-        " loss, or the wrong sign or row of the bootstrap value (which is right in a game for two)",
+        f" terminated ones, got {1.0 - weight:.2f} times",
+        "a sign in the value loss, or the wrong sign or row of the bootstrap value (which is right"
+        " in a game for two)",
     )
 
 
-def _depends_on_policy(values: _Values) -> str | None:
+def _depends_on_policy(values: _Values) -> Answer | None:
     """Change the policy: with episodes of one step, values have to learn the same from a replay.
 
     Not asked if the loss uses the stored policy, as importance weights do, or if actions are
@@ -227,12 +217,13 @@ def _depends_on_policy(values: _Values) -> str | None:
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
     for path, is_value, grad, changed in zip(paths, values.leaves, grads, other_grads, strict=True):
         if is_value and np.max(np.abs(grad - changed)) > _SAME * np.max(np.abs(grad)):
-            return (
+            return failed(
                 f"{leaf_name('gradient', path)} ({trainer.place}): expected the same with another"
                 " policy, when each episode has one step, since values then learn nothing but"
                 f" rewards, got a change of {np.max(np.abs(grad - changed)):.3g} of"
-                f" {np.max(np.abs(grad)):.3g}; likely cause: a stop_gradient around the value"
-                " function's parameters is missing in the policy's loss"
+                f" {np.max(np.abs(grad)):.3g}",
+                "a stop_gradient around the value function's parameters is missing in the policy's"
+                " loss",
             )
     return None
 
@@ -246,15 +237,19 @@ def _uses_extras(trainer: Trainer) -> bool:
     return trainer.sensitivity.has_effect(changed)
 
 
-def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
+def symmetry(evidence: Evidence) -> Answer:
     """Compare the gradients with a great reward for every action, and with a great penalty.
 
     Those that grow with the reward have to be opposite, since the policy is the one that acted.
     """
+    reason = too_large(evidence)
+    if reason is not None:
+        return skipped(reason)
+    values = evidence.shared(_Values)
     trainer = values.trainer
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tried[0])]
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(values.tried[0])]
     compared = 0
-    for networks in tried:
+    for networks in values.tried:
         steps = in_steps(trainer.sensitivity.items, lambda item: 0.0)
         items = trainer.policy.acted_again(networks, steps)
         rewards = (_GREAT, 2.0 * _GREAT, -_GREAT, -2.0 * _GREAT)
@@ -269,22 +264,24 @@ def _check_symmetry(values: _Values, tried: list[Networks]) -> CheckResult:
             asymmetry = float(np.linalg.norm(reward + penalty) / sum(sizes))
             if asymmetry > _MOST_ASYMMETRY:
                 return failed(
-                    SYMMETRY,
                     f"{leaf_name('gradient', path)} ({trainer.place}): expected opposite gradients"
                     f" with a reward of {_GREAT:g} and of {-_GREAT:g} for every action, got norms"
                     f" of {sizes[0]:.4g} and {sizes[1]:.4g}, and of {asymmetry * sum(sizes):.4g}"
-                    " for their sum; likely cause: a bound on one side only, or a sign in the ratio"
-                    " or in the value loss (a loss may also be asymmetric on purpose)",
+                    " for their sum"
                 )
     if not compared:
-        return skipped(SYMMETRY, "no gradient grows with great rewards")
-    return passed(SYMMETRY, f"opposite gradients of {compared} leaves with rewards and penalties")
+        return skipped("no gradient grows with great rewards")
+    return passed(f"opposite gradients of {compared} leaves with rewards and penalties")
 
 
-def _check_advantages(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def advantages(evidence: Evidence) -> Answer:
     """Add a constant to all rewards: standardised advantages of actions stay what they are."""
+    subject, sensitivity = evidence.subject, evidence.loss
+    reason = too_large(evidence)
+    if reason is not None:
+        return skipped(reason)
     if subject.setting("normalize_advantage", "standardize_advantage", "norm_adv") is not True:
-        return skipped(ADVANTAGES, "the agent has no setting `normalize_advantages`, or not true")
+        return skipped("the agent has no setting `normalize_advantages`, or not true")
     settings = _SETTINGS | {"normalize_advantages": True, "baseline_cost": 0.0}
     trainer = Trainer(subject, sensitivity, **settings)
     networks = sensitivity.networks
@@ -305,17 +302,14 @@ def _check_advantages(subject: Subject, sensitivity: LossSensitivity) -> CheckRe
         if acts and np.any(one)
     ]
     if not changes:
-        return skipped(ADVANTAGES, "no leaf that acting depends on has a gradient")
+        return skipped("no leaf that acting depends on has a gradient")
     if min(changes) <= _MOST_CHANGE:
-        return passed(
-            ADVANTAGES, f"a constant of {_CONSTANT:g} changes gradients by {min(changes):.1e} only"
-        )
+        return passed(f"a constant of {_CONSTANT:g} changes gradients by {min(changes):.1e} only")
     return failed(
-        ADVANTAGES,
         f"trajectory.env_steps.reward (all rows, {trainer.place}): expected {_CONSTANT:g} more for"
         " every action to leave the policy's gradients as they are, when each episode has one step"
         f" (agent.normalize_advantages), got a relative change of {min(changes):.2g} or more in"
-        " every leaf; likely cause: the mean is not subtracted from the advantages",
+        " every leaf"
     )
 
 

@@ -13,7 +13,7 @@ import gc
 import hashlib
 import importlib
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import jax
 import jax.extend
@@ -21,18 +21,22 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from sebulba.config import Config
-from sebulba.tools.check import names, suite
+from sebulba.tools.check import suite
 from sebulba.tools.check.capture import from_data
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.recording import Recording
-from sebulba.tools.check.result import CheckResult, as_numpy
+from sebulba.tools.check.result import as_numpy
 from sebulba.tools.check.subject import Subject, assemble_subject
 from sebulba.types import PyTree
 
 ACTING = ("init_networks", "init_actor_state", "actor_networks", "act", "greedy act")
-_NEEDS_OWN_RECORDING = {names.ALIGNMENT, names.REPLAYED, names.DONATION, names.COMPILATION}
-_EVERY = frozenset(names.SHORT_NAMES.values())
+_LAST = {"devices", "replicas"}  # they take the longest
+_LEARNING = tuple(
+    each.name
+    for each in suite.QUESTIONS
+    if each.needs >= suite.Needs.UPDATES and each.name not in _LAST
+)
 SAME_RUN = "a run gives the same bits"
-_LAST = {names.EQUALITY, names.REPLICAS}  # they take the longest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class Outcome:
     """What became of a mutant."""
 
     kind: str  # found, equivalent, missed, or broken: it raises at once, and is no mutant
-    check: str = ""  # short name of the check that found it
+    check: str = ""  # the question that found it
     detail: str = ""
 
 
@@ -97,12 +101,11 @@ def original(config: Config) -> Original:
         AssertionError: a check of the sound agent fails.
     """
     subject = assemble_subject(config)
-    context = suite._Context(subject)
-    recording = context.recording
+    evidence = Evidence(subject)
+    recording = evidence.recording
     fingerprint = _fingerprint(subject)
-    checks = [each for each in suite._RECORDING_CHECKS if not _LAST.intersection(each.names)]
-    asked = suite._run_all(checks, context, _EVERY, lambda name: None)
-    outcome = _of_results(_until_failure(asked))
+    names = [each.name for each in suite.QUESTIONS if each.name not in _LAST]
+    outcome = _of_results(_until_failure(suite.results_of(evidence, names)))
     assert outcome.kind == "missed", outcome
     return Original(
         config=config,
@@ -128,7 +131,7 @@ def examine(sound: Original) -> Outcome:
         if outcome.kind == "found":
             return outcome
         # Without the comparison of learner devices, which takes the longest.
-        results, fingerprint = _full_check(sound, only=frozenset({names.PIPELINE}))
+        results, fingerprint = _full_check(sound, only=("pipeline",))
     else:
         results, fingerprint = _full_check(sound)
     outcome = _of_results(results)
@@ -137,17 +140,16 @@ def examine(sound: Original) -> Outcome:
     return outcome
 
 
-def _of_results(results: list[CheckResult]) -> Outcome:
-    short_names = {name: short for short, name in names.SHORT_NAMES.items()}
+def _of_results(results: list[suite.CheckResult]) -> Outcome:
     for result in results:
         if result.detail.startswith(("raised NameError", "raised AttributeError")):
             return Outcome(kind="broken", detail=result.detail)
         if result.status == "fail":
-            return Outcome(kind="found", check=short_names[result.name], detail=result.detail)
+            return Outcome(kind="found", check=result.name, detail=result.detail)
     return Outcome(kind="missed")
 
 
-def _until_failure(results: Iterator[CheckResult]) -> list[CheckResult]:
+def _until_failure(results: Iterator[suite.CheckResult]) -> list[suite.CheckResult]:
     asked = []
     for result in results:
         asked.append(result)
@@ -156,26 +158,19 @@ def _until_failure(results: Iterator[CheckResult]) -> list[CheckResult]:
     return asked
 
 
-def _ask(subject: Subject, recording: Recording) -> list[CheckResult]:
+def _ask(subject: Subject, recording: Recording) -> list[suite.CheckResult]:
     """Ask the questions about learning, on the original's recording."""
-    context = suite._Context(subject)
-    context.recording = recording
-    checks = [
-        each
-        for each in suite._RECORDING_CHECKS
-        if not (_NEEDS_OWN_RECORDING | _LAST).intersection(each.names) and each.needs_updates
-    ]
-    return _until_failure(suite._run_all(checks, context, _EVERY, lambda name: None))
+    return _until_failure(suite.results_of(Evidence(subject, recording), _LEARNING))
 
 
-def _full_check(sound: Original, only: frozenset[str] = _EVERY) -> tuple[list[CheckResult], str]:
+def _full_check(sound: Original, only: Collection[str] = ()) -> tuple[list[suite.CheckResult], str]:
     """Check the mutant as the command does; stop at the first failure."""
     try:
         subject = assemble_subject(sound.config)
     except Exception as error:
-        return [suite.failed(names.PROTOCOL, suite._describe(error))], ""
+        return [suite._result(suite.QUESTIONS[0], suite._raised(error))], ""
     try:
-        results = _until_failure(suite.results_of(subject, only))
+        results = _until_failure(suite.results_of(Evidence(subject), only))
         return results, _fingerprint(subject)
     finally:
         subject.close()
