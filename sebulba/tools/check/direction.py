@@ -21,7 +21,8 @@ _UPDATES = 40
 _ENTROPY_COST = 10.0  # far above any other term of the loss
 _MIN_CHANGE = 0.1  # of a probability, a share of greedy actions, or a mean action
 _LEAST_TAKEN = 4  # times, of an action that is rewarded
-_LEAST_ENTROPY = 0.1  # nats, of the policy that a great entropy cost is tried on
+_MIN_ENTROPY_NATS = 0.1  # of the policy that a great entropy cost is tried on
+_MIN_CHANGE_NATS = 0.05
 _MOST_HALVINGS = 6  # of the way from the initial networks to that policy
 
 
@@ -131,7 +132,7 @@ def entropy(evidence: Evidence) -> Answer:
 
     before = mean_entropy(networks)
     for _ in range(_MOST_HALVINGS):
-        if before is None or before > _LEAST_ENTROPY:
+        if before is None or before > _MIN_ENTROPY_NATS:
             break
         # The gradient of the entropy vanishes where a policy is certain.
         networks = jax.tree.map(lambda a, b: (a + b) / 2, networks, trainer.sensitivity.networks)
@@ -141,8 +142,10 @@ def entropy(evidence: Evidence) -> Answer:
     items = in_steps(trainer.sensitivity.items, lambda item: 0.0)
     after = mean_entropy(costly.train(items, networks, num_updates=_UPDATES))
     assert after is not None
+    detail = f"{before:.3f} nats before, {after:.3f} after {_UPDATES} updates for entropy alone"
+    if abs(after - before) < _MIN_CHANGE_NATS:
+        return unclear(detail)
     if after > before:
-        detail = f"{before:.3f} nats before, {after:.3f} after {_UPDATES} updates for entropy alone"
         return passed(detail)
     return failed(
         f"networks (updates 0 … {_UPDATES - 1}): expected the policy's entropy to grow with an"

@@ -11,7 +11,7 @@ from sebulba.toolkit.replay import ReplayState
 from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import other_values
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import Answer, failed, leaf_name, passed, skipped
+from sebulba.tools.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped
 from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject
 from sebulba.tools.check.training import Items, in_steps
@@ -21,6 +21,9 @@ _SEQUENCES_TRIED = 16
 _GREAT = 1e4  # a reward far above any value
 _MOST_ROWS = 128  # of a sequence
 _LEAST_SHARE = 0.05  # of a great reward's priority, in all that it changes noticeably
+_WEIGHED_BATCH = 256  # draws; a weight may be relative to the greatest of its batch
+_WEIGHED_DRAWS = 4  # batches
+_FAVOUR = 9.0  # times as likely
 _TOLERANCE = 0.05  # of a priority, relative to the greatest
 
 
@@ -44,6 +47,44 @@ def priorities(evidence: Evidence) -> Answer:
         episodes = _Priorities(subject, sensitivity, in_steps(sensitivity.items, lambda _: 0.0))
         return _compare_mix(episodes, mix) or answer
     return answer
+
+
+def importance(evidence: Evidence) -> Answer:
+    """Make the rows of some streams likelier to be drawn: with β = 1, they count as before."""
+    subject = evidence.subject
+    settings = {"importance_exponent": 1.0, "batch_size": _WEIGHED_BATCH}
+    if not subject.setting("priority_exponent") or None in map(subject.setting, settings):
+        return skipped(f"the agent has no priorities, or not the settings {', '.join(settings)}")
+    loss = evidence.loss_with(**settings)
+    priorities = _Priorities(subject, loss, loss.items)
+    if priorities.replay is None or priorities.path is None:
+        return skipped("the experience has no replay of sebulba.toolkit with rewards")
+    stored = np.asarray(priorities.replay.mass) > 0.0
+    is_first_half = (np.arange(len(stored)) < len(stored) // 2)[:, None]
+    rewards = np.where(is_first_half, other_values(priorities.rewards), priorities.rewards)
+
+    def effect(favoured: np.ndarray) -> float:
+        """Return how far rewards of the first half move the gradients."""
+        mass = stored * np.where(favoured, np.float32(_FAVOUR), np.float32(1.0))
+        changes = []
+        for draw in range(_WEIGHED_DRAWS):
+            pair = [
+                priorities.gradients(each, mass, draw) for each in (priorities.rewards, rewards)
+            ]
+            changes.append(pair[1] - pair[0])
+        return float(np.linalg.norm(np.mean(changes, axis=0)))
+
+    likely, unlikely = effect(is_first_half), effect(~is_first_half)
+    if unlikely == 0.0:
+        return skipped("rewards of unlikely draws change no gradient")
+    detail = f"{_FAVOUR:g} times as likely draws count {likely / unlikely:.2f} times as much"
+    if likely <= np.sqrt(_FAVOUR) * unlikely:
+        return passed(detail)
+    return failed(
+        f"experience.mass (streams 0 … {len(stored) // 2 - 1}): expected rewards of sequences that"
+        f" are {_FAVOUR:g} times as likely to be drawn to count as much with"
+        f" agent.importance_exponent 1, got {likely / unlikely:.2f} times as much"
+    )
 
 
 class _Priorities:
@@ -99,6 +140,23 @@ class _Priorities:
         if most <= 2.0 * least:
             return []  # Such as the greatest priority so far, for all new sequences.
         return [row for row, each in found.items() if each > _LEAST_SHARE * most]
+
+    def gradients(self, rewards: np.ndarray, mass: np.ndarray, draw: int) -> np.ndarray:
+        """Return the gradients with these rewards and masses, as one vector."""
+        assert self.replay is not None
+        rows = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: jnp.asarray(rewards) if path == self.path else leaf,
+            self.replay.rows,
+        )
+        replay = dataclasses.replace(self.replay, rows=rows, mass=jnp.asarray(mass))
+        _, grads = self._sensitivity.loss_and_gradients(
+            self._sensitivity.networks,
+            _with_replay(self._experience, replay),
+            jax.random.fold_in(self._key, draw),
+            jnp.int32(0),
+        )
+        leaves = jax.tree.leaves(as_numpy(grads))
+        return np.concatenate([leaf.reshape(-1).astype(np.float64) for leaf in leaves])
 
     def mass(self, rewards: np.ndarray, networks: Networks | None = None) -> np.ndarray:
         """Return `[streams, slots]`, priorities to the power of α, after a loss.

@@ -28,6 +28,7 @@ _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows 
 _TOLERANCE = 1e-4  # relative; sums of more terms round differently
 _REWARD = 0.05  # added to a reward; small, as losses may be quadratic within a bound only
 _DISCOUNT_TOLERANCE = 2e-3
+_FAR = 50.0  # a reward far above any value
 _SHRINK = 0.3  # factor of parameters
 _LEAST_COSINE = 0.9999
 
@@ -231,32 +232,41 @@ def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declare
         ),
         sensitivity.networks,
     )
+    leaves, structure = jax.tree.flatten(networks)
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
     key = jax.random.key(subject.config.seed)
 
-    def gradient(networks: Networks, reward: float) -> PyTree:
-        changed = [_with_reward(item, reward) for item in items]
-        experience = sensitivity.experience(changed)
-        return sensitivity.loss_and_gradients(networks, experience, key, jnp.int32(0))[1]
+    def gradient(*, reward: float = 0.0, leaf: int = 0, shift: float = 0.0) -> PyTree:
+        """Return the gradients with this much more of every reward, and of one leaf."""
+        shifted = [*leaves]
+        if shift:
+            shifted[leaf] = leaves[leaf] + jnp.asarray(shift, leaves[leaf].dtype)
+        experience = sensitivity.experience([_with_reward(item, reward) for item in items])
+        return sensitivity.loss_and_gradients(
+            jax.tree.unflatten(structure, shifted), experience, key, jnp.int32(0)
+        )[1]
 
-    grads = gradient(networks, 0.0)
+    grads = gradient()
     base = _flat(grads)
-    by_reward, double = (
-        _flat(gradient(networks, size)) - base for size in (_REWARD, 2.0 * _REWARD)
-    )
+    by_reward, double = (_flat(gradient(reward=size)) - base for size in (_REWARD, 2 * _REWARD))
     if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
         return skipped("the gradients are not linear in the rewards")
     num_rewards = subject.setting("n_step") or 1
     expected = declared**num_rewards / sum(declared**k for k in range(num_rewards))
-    leaves, structure = jax.tree.flatten(networks)
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
     for index, grad in enumerate(jax.tree.leaves(as_numpy(grads))):
         if np.any(grad) or not jnp.issubdtype(leaves[index].dtype, jnp.floating):
             continue
-        shifted = [*leaves]
-        shifted[index] = leaves[index] + jnp.float32(_REWARD)
-        by_leaf = _flat(gradient(jax.tree.unflatten(structure, shifted), 0.0)) - base
+        by_leaf = _flat(gradient(leaf=index, shift=_REWARD)) - base
         # A bootstrap value with the wrong sign has the opposite direction.
         if not any(_is_measurable(by_reward, sign * by_leaf, base) for sign in (1.0, -1.0)):
+            continue
+        # Hidden units, and one of several values of which the least counts, are bounded on one side.
+        far = [
+            np.linalg.norm(_flat(gradient(leaf=index, shift=size)) - base)
+            / np.linalg.norm(_flat(gradient(reward=size)) - base)
+            for size in (_FAR, -_FAR)
+        ]
+        if min(far) < 0.5 * max(far):
             continue
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
         name = leaf_name("networks", paths[index])

@@ -81,9 +81,10 @@ class LossSensitivity:
             return _relative_change(self._compute(before, attempt=attempt), results)
         return _relative_change(self._baseline(attempt), results)
 
-    def has_gradients(self, attempt: int) -> list[bool]:
-        """Whether each leaf of the networks has a gradient."""
-        updates = zip(*map(jax.tree.leaves, self._baseline(attempt)[1]), strict=True)
+    def has_gradients(self, networks: Networks) -> list[bool]:
+        """Whether each leaf of these networks has a gradient."""
+        _, gradients = self._compute(self.items, networks=networks)
+        updates = zip(*map(jax.tree.leaves, gradients), strict=True)
         return [any(map(np.any, leaves)) for leaves in updates]
 
     def _baseline(self, attempt: int) -> LossAndGradients:

@@ -238,6 +238,14 @@ QUESTIONS = (
         needs_jit=True,
     ),
     Question(
+        "next-values",
+        "the next value is the policy's, and the lesser of several",
+        values.next_values,
+        Needs.GRADIENT,
+        "the value of the next observation is that of another action",
+        needs_jit=True,
+    ),
+    Question(
         "symmetry",
         "rewards and penalties weigh the same",
         values.symmetry,
@@ -260,6 +268,13 @@ QUESTIONS = (
         priorities.priorities,
         Needs.GRADIENT,
         "priorities are not in the order of the sampled ids",
+    ),
+    Question(
+        "importance",
+        "likely draws count less",
+        priorities.importance,
+        Needs.GRADIENT,
+        "the loss is not multiplied by the importance weights",
     ),
     Question(
         "epochs",

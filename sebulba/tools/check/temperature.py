@@ -19,6 +19,7 @@ from sebulba.types import Networks
 _UPDATES = 160
 _TARGET_ENTROPY = 10.0  # nats; out of reach
 _LEAST_CHANGE = 1e-3  # of a gradient, relative to it
+_MIN_RELATIVE_EFFECT = 1e-3  # of the weight on value functions, of that of a reward
 _SHIFT = 0.5  # of the weight's parameter
 _REWARD = 0.05
 _LEAST_SPREAD = 0.35  # of actions in [-1, 1] with a positive entropy; uniform ones have 0.5
@@ -116,11 +117,13 @@ def _compare_values(trainer: Trainer, index: int, wide: Networks) -> Answer | No
         )
         if number != index
     )
-    if product >= 0.0:
+    pairs = zip(base, by_reward, strict=True)
+    size = sum(float(np.sum(np.square(reward - zero))) for zero, reward in pairs)
+    if product > _MIN_RELATIVE_EFFECT * size:
         return None
     return failed(
-        f"{_name(wide, index)} ({trainer.place}): expected a greater weight of the entropy to move"
-        " value functions as greater rewards do, since the policy's entropy is positive, got the"
-        " opposite gradients",
-        "the sign of the entropy in the value of the next action",
+        f"{_name(wide, index)} ({trainer.place}): expected {_SHIFT:g} more for the weight of the"
+        " entropy to move value functions as greater rewards do, since the policy's entropy is"
+        f" positive, got {product / size:.2g} times the change by a reward of {_REWARD:g}",
+        "the entropy is missing in the value of the next action, or has the wrong sign",
     )

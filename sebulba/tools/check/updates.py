@@ -1,7 +1,7 @@
 """Questions about optimisation steps: they descend, and every leaf that is used gets updated."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -166,19 +166,28 @@ class _Usage:
         """Whether other values of a leaf change the loss, a gradient or greedy acting."""
         if self._acts[index]:
             return True
+        items = self.loss.items
+        effects = (
+            self.loss.effect(items, networks=networks, attempt=attempt)
+            for attempt, networks in enumerate(self._others(index))
+        )
+        return any(effect > MAX_ROUNDING for effect in effects)
+
+    def has_gradient(self, index: int) -> bool:
+        """Whether a leaf has a gradient with other values: units of small networks revive."""
+        return any(self.loss.has_gradients(networks)[index] for networks in self._others(index))
+
+    def _others(self, index: int) -> Iterator[Networks]:
+        """Yield the networks of each attempt with noise on a leaf."""
         for attempt in range(ATTEMPTS):
             leaves, structure = jax.tree.flatten(self.loss.networks_of(attempt))
             if not jnp.issubdtype(leaves[index].dtype, jnp.floating):
-                return False
+                return
             # Not a constant, to which an advantage minus its mean is blind.
             rng, shift = np.random.default_rng(attempt), _SHIFT_OF_PARAMETERS
             noise = rng.normal(shift, shift, leaves[index].shape)
             leaves[index] = leaves[index] + jnp.asarray(noise, leaves[index].dtype)
-            networks = jax.tree.unflatten(structure, leaves)
-            effect = self.loss.effect(self.loss.items, networks=networks, attempt=attempt)
-            if effect > MAX_ROUNDING:
-                return True
-        return False
+            yield jax.tree.unflatten(structure, leaves)
 
 
 def _unchanged(run: UpdateRun, evidence: Evidence) -> Answer | None:
@@ -191,9 +200,7 @@ def _unchanged(run: UpdateRun, evidence: Evidence) -> Answer | None:
                 f"{run.name(index)}: expected optimize to change a leaf with a gradient, got the"
                 " same values"
             )
-        # Units of a small network may be dead, and revive with other parameters.
-        is_dead = any(usage.loss.has_gradients(each)[index] for each in range(1, ATTEMPTS))
-        if not is_dead and usage.is_used(index):
+        if usage.is_used(index) and not usage.has_gradient(index):
             return failed(
                 f"{run.name(index)}: expected a leaf that the loss or acting uses to change, got"
                 " the same values, and no gradient",

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sebulba.tools.check.evidence import Evidence
@@ -47,6 +48,8 @@ _SMALL = 0.05  # change of a reward, whose effect is linear
 _MOST_BEND = 0.5  # of gradients that count as linear, relative to their slope
 _GREAT = 100.0  # a reward far above any value
 _MOST_ASYMMETRY = 0.5
+_MOST_OUTPUTS = 16  # of a target network, as biases
+_MIN_SHARE = 0.2  # of the change by a reward, of an output that a bootstrap value depends on
 _SAME = 1e-4  # relative change of a gradient by rounding
 _CONSTANT = 5.0  # added to rewards of standard deviation 1
 _MOST_CHANGE = 0.05  # of a gradient by that constant, relative
@@ -83,6 +86,12 @@ class _Values:
         depends = [not np.array_equal(a, b) for a, b in zip(*pair, strict=True)]
         apart = [a and not b for a, b in zip(depends, self.trainer.policy.is_acting, strict=True)]
         return apart if any(apart) else depends
+
+    @functools.cached_property
+    def is_apart(self) -> bool:
+        """Whether there are leaves of a value function, and acting depends on none of them."""
+        pairs = zip(self.leaves, self.trainer.policy.is_acting, strict=True)
+        return any(self.leaves) and not any(is_value and acts for is_value, acts in pairs)
 
     @functools.cached_property
     def _learned_leaves(self) -> list[bool]:
@@ -205,9 +214,7 @@ def _depends_on_policy(values: _Values) -> Answer | None:
     if not isinstance(trainer.subject.run_spec.environment.action_space, gymnasium.spaces.Box):
         return None
     items, networks = trainer.sensitivity.items, trainer.sensitivity.networks
-    pairs = [*zip(values.leaves, trainer.policy.is_acting, strict=True)]
-    is_apart = any(values.leaves) and not any(a and b for a, b in pairs)
-    if trainer.sensitivity.is_on_policy or not is_apart or _uses_extras(trainer):
+    if trainer.sensitivity.is_on_policy or not values.is_apart or _uses_extras(trainer):
         return None
     rng = np.random.default_rng(0)
     noisy = jax.tree.map(lambda leaf: with_noise(leaf, rng), networks)
@@ -235,6 +242,78 @@ def _uses_extras(trainer: Trainer) -> bool:
         action_space=trainer.subject.run_spec.environment.action_space,
     ).apply(trainer.sensitivity.items)
     return trainer.sensitivity.has_effect(changed)
+
+
+def next_values(evidence: Evidence) -> Answer:
+    """Change stored actions, which bootstrap values ignore, and then bootstrap values alone.
+
+    Not asked on policy, where the next action is the one taken, nor of discrete actions, where the
+    next value is the greatest of several on purpose.
+    """
+    reason = too_large(evidence)
+    if reason is not None:
+        return skipped(reason)
+    values = evidence.shared(_Values)
+    space = evidence.subject.run_spec.environment.action_space
+    is_box = isinstance(space, gymnasium.spaces.Box)
+    if not is_box or evidence.loss.is_on_policy or not values.is_apart:
+        return skipped("the agent has no replay of continuous actions and a value function apart")
+    trainer, networks = values.trainer, evidence.loss.networks
+    # Values of 0, whatever the action is: gradients depend on the targets alone.
+    nothing = chosen(values.leaves, jax.tree.map(jnp.zeros_like, networks), networks)
+    items = in_truncated_steps(evidence.loss.items, lambda item: _STEP)
+    change = Perturbation(field="action", rows=is_valid, action_space=space)
+    same, other = (trainer.mean_gradients(nothing, each) for each in (items, change.apply(items)))
+    rest = zip(values.leaves, same, other, strict=True)
+    pairs = [(np.abs(one), np.abs(one - two)) for is_value, one, two in rest if is_value]
+    size, got = (max(float(np.max(pair[side])) for pair in pairs) for side in (0, 1))
+    if got > _SAME * size:
+        return failed(
+            f"trajectory.action ({trainer.place}): expected targets of values to ignore the actions"
+            f" of truncated episodes of one step, got a change of {got / size:.1g} of the gradients"
+            " with other actions",
+            "the value of the next observation is that of a stored action, not of the policy's",
+        )
+    return _compare_shifts(trainer, networks)
+
+
+def _compare_shifts(trainer: Trainer, networks: Networks) -> Answer:
+    """Raise and lower the outputs of target networks far, one at a time.
+
+    The lesser of several values falls with each of them, and is bounded by the others above.
+    """
+
+    def gradient(networks: Networks, reward: float) -> np.ndarray:
+        items = in_truncated_steps(trainer.sensitivity.items, lambda item: reward)
+        grads = trainer.mean_gradients(networks, items)
+        return np.concatenate([grad.reshape(-1).astype(np.float64) for grad in grads])
+
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    leaves, structure = jax.tree.flatten(networks)
+    has_gradient = trainer.sensitivity.has_gradients(networks)
+    base = gradient(networks, 0.0)
+    sizes = [float(np.linalg.norm(gradient(networks, far) - base)) for far in (_GREAT, -_GREAT)]
+    compared = 0
+    for number, leaf in enumerate(leaves):
+        if has_gradient[number] or not 0 < leaf.size <= _MOST_OUTPUTS or not leaf.ndim:
+            continue
+        for place in np.ndindex(leaf.shape):
+            effects = []
+            for far, size in zip((_GREAT, -_GREAT), sizes, strict=True):
+                shifted = [*leaves]
+                shifted[number] = leaf.at[place].add(far)
+                change = gradient(jax.tree.unflatten(structure, shifted), 0.0) - base
+                effects.append(float(np.linalg.norm(change)) / max(size, 1e-30))
+            compared += max(effects) > _MIN_SHARE
+            if effects[0] > max(_MIN_SHARE, 3.0 * effects[1]):
+                name = leaf_name("networks", paths[number])
+                return failed(
+                    f"{name}{[*place]} ({trainer.place}): expected a lower bootstrap value to count"
+                    f" at least as much as a higher one, got {effects[1]:.2f} and {effects[0]:.2f}"
+                    " times the change by such rewards",
+                    "the target takes the greater of several values, not the lesser",
+                )
+    return passed(f"targets ignore stored actions; {compared} outputs of target networks tried")
 
 
 def symmetry(evidence: Evidence) -> Answer:

@@ -11,7 +11,8 @@ from sebulba.tools.check.recording import record
 from sebulba.tools.check.subject import assemble_subject
 from sebulba.tools.check.suite import QUESTIONS, check, results_of
 from sebulba_agents.config import ImpalaConfig, PPOConfig, PQNConfig
-from sebulba_agents.replay_config import DDQNConfig, R2D2Config, SACConfig
+from sebulba_agents.replay_config import DDQNConfig, GumbelMuZeroConfig, R2D2Config, SACConfig
+from tests.extras import needs_search
 from tests.tools.check.faulty_agents import faulty
 from tests.tools.check.small_agents import SmallConfig
 
@@ -37,6 +38,21 @@ AGENTS = {
     "r2d2": R2D2,
     "ppo": PPOConfig(hidden_sizes=(4,), num_minibatches=4, num_epochs=2),
     "ddqn": DDQNConfig(hidden_sizes=(4,), min_replay_rows=120, **SMALL_REPLAY),
+    "prioritised ddqn": DDQNConfig(
+        hidden_sizes=(4,), min_replay_rows=120, priority_exponent=0.6, **SMALL_REPLAY
+    ),
+    "muzero": GumbelMuZeroConfig(
+        hidden_sizes=(8,),
+        latent_size=8,
+        model_sizes=(8,),
+        num_simulations=2,
+        unroll_length=3,
+        n_step=2,
+        num_bins=11,
+        priority_exponent=1.0,
+        min_replay_rows=120,
+        **SMALL_REPLAY,
+    ),
     "pqn": PQNConfig(hidden_sizes=(4,), num_minibatches=4, num_epochs=2),
     "sac": SACConfig(hidden_sizes=(8,), min_replay_rows=120, **SMALL_REPLAY),
     "small": SmallConfig(),
@@ -241,6 +257,11 @@ FAULTS = [
     ("IgnoresMask", "ddqn", "legal"),
     ("LearnsIllegalActions", "ddqn", "legal"),
     ("PrioritiesOfOthers", "r2d2", "priorities"),
+    ("IgnoresImportance", "prioritised ddqn", "importance"),
+    pytest.param("IgnoresImportanceOfSequences", "muzero", "importance", marks=needs_search),
+    ("TakesTheGreaterTwin", "sac", "next-values"),
+    ("TargetOfStoredAction", "sac", "next-values"),
+    ("TargetWithoutEntropy", "sac", "entropy"),
     ("UnmaskedMean", "impala", "padding"),
     ("NormalisesMaskedRows", "ppo", "padding"),
     ("DrawsWithReplacement", "ppo", "epochs"),
