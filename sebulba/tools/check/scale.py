@@ -260,13 +260,13 @@ def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declare
         # A bootstrap value with the wrong sign has the opposite direction.
         if not any(_is_measurable(by_reward, sign * by_leaf, base) for sign in (1.0, -1.0)):
             continue
-        # Hidden units, and one of several values of which the least counts, are bounded on one side.
+        # Hidden units, actions, and one of several values of which the least counts, are bounded.
         far = [
             np.linalg.norm(_flat(gradient(leaf=index, shift=size)) - base)
             / np.linalg.norm(_flat(gradient(reward=size)) - base)
             for size in (_FAR, -_FAR)
         ]
-        if min(far) < 0.5 * max(far):
+        if min(far) < max(0.5 * max(far), 0.2 * expected):
             continue
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
         name = leaf_name("networks", paths[index])
