@@ -27,7 +27,7 @@ from sebulba.tools.check.subject import env_axes
 from sebulba.types import ActorState, PyTree
 
 # XLA compiles this scan differently from the act cycle, and may reorder sums.
-_TOLERANCE = 1e-4
+_MAX_ERROR = 1e-4  # absolute, and relative
 _ROW_AXES = ("row", "env")
 
 
@@ -70,7 +70,12 @@ def states(evidence: Evidence) -> Answer:
                 ("final_state", ("env",), as_data(after), item.final_state),
             ):
                 failure = failure or first_difference(
-                    expected, got, what=what, axes=axes, place=item.place, tolerance=_TOLERANCE
+                    expected,
+                    got,
+                    what=what,
+                    axes=axes,
+                    place=item.place,
+                    tolerance=_MAX_ERROR,
                 )
             state = after
             count += len(item.trajectory.action) * subject.run_spec.num_envs
@@ -109,7 +114,7 @@ def resets(evidence: Evidence) -> Answer:
                 what=f"greedy act: {name}",
                 axes=_ROW_AXES,
                 place=f"actor {actor_id}",
-                tolerance=_TOLERANCE,
+                tolerance=_MAX_ERROR,
             )
     return passed_unless(failure, "in each episode, greedy acting equals a new actor's")
 

@@ -16,7 +16,7 @@ from sebulba.tools.check.result import Answer, failed, passed, skipped
 from sebulba.tools.check.sensitivity import MAX_ROUNDING
 from sebulba.tools.check.subject import Subject
 
-_SHIFT = np.float32(0.37)
+_SHIFT_OF_PARAMETERS = np.float32(0.37)
 
 
 def correction(evidence: Evidence) -> Answer:
@@ -93,7 +93,7 @@ def _with_other_log_probs(
         if not is_known(node):
             return node
         if isinstance(node, DiagonalGaussian):
-            return dataclasses.replace(node, mean=node.mean + _SHIFT)
+            return dataclasses.replace(node, mean=node.mean + _SHIFT_OF_PARAMETERS)
         if isinstance(node, MultiCategorical):
             actions = np.moveaxis(action, -1, 0)
             return MultiCategorical(choices=tuple(map(_swapped, node.choices, actions)))
@@ -103,7 +103,7 @@ def _with_other_log_probs(
         if not is_known(node):
             return node
         if isinstance(node, DiagonalGaussian):
-            return dataclasses.replace(node, mean=node.mean + _SHIFT, log_std=node.log_std + _SHIFT)
+            return jax.tree.map(lambda leaf: leaf + _SHIFT_OF_PARAMETERS, node)
         if isinstance(node, MultiCategorical):
             return MultiCategorical(choices=tuple(map(of_all, node.choices)))
         is_legal = jnp.isfinite(node.logits)  # see `distributions.legal_only`

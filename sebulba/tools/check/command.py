@@ -27,8 +27,8 @@ _MARKS: dict[Status, rich.text.Text] = {
     "unclear": rich.text.Text("?", style="yellow"),
     "skip": rich.text.Text("–", style="dim"),
 }
-_LEAST_CACHED_SECONDS = 0.02  # of compilation
-_PLAIN_WIDTH = 160  # columns of output that goes to a file or a pipe
+_MIN_CACHED_COMPILATION_SECONDS = 0.02
+_PLAIN_WIDTH_COLUMNS = 160  # of output to a file or a pipe
 
 
 def run_check(
@@ -46,7 +46,7 @@ def run_check(
         jax.config.update("jax_num_cpu_devices", 2)
     use_compilation_cache()
     # Most of the check's time is compilation, much of it of many small functions.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_CACHED_SECONDS)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_CACHED_COMPILATION_SECONDS)
     try:
         with Progress(sys.stderr) as progress:
             report = check(config, only=only, on_progress=progress.show)
@@ -82,7 +82,7 @@ class Progress:
 
 def print_report(report: Report, title: str, stream: TextIO) -> None:
     """Print a line for each question, the number of failures, and the memory plan of a run."""
-    width = None if stream.isatty() else _PLAIN_WIDTH
+    width = None if stream.isatty() else _PLAIN_WIDTH_COLUMNS
     console = rich.console.Console(file=stream, width=width, highlight=False)
     table = rich.table.Table(title=title, box=rich.box.SIMPLE, title_justify="left")
     table.add_column("")

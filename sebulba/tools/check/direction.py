@@ -17,13 +17,13 @@ from sebulba.tools.check.temperature import check_target_entropy
 from sebulba.tools.check.training import Trainer, in_steps, mean_component, too_large
 from sebulba.types import Networks
 
-_UPDATES = 40
+_NUM_UPDATES = 40
 _ENTROPY_COST = 10.0  # far above any other term of the loss
-_MIN_CHANGE = 0.1  # of a probability, a share of greedy actions, or a mean action
-_LEAST_TAKEN = 4  # times, of an action that is rewarded
+_MIN_CHANGE_OF_SHARE = 0.1  # of greedy actions; also of a probability, and of a mean action
+_MIN_TIMES_TAKEN = 4  # of an action that is rewarded
 _MIN_ENTROPY_NATS = 0.1  # of the policy that a great entropy cost is tried on
-_MIN_CHANGE_NATS = 0.05
-_MOST_HALVINGS = 6  # of the way from the initial networks to that policy
+_MIN_CHANGE_NATS = 0.02
+_MAX_HALVINGS = 6  # of the way from the recorded networks to that policy
 
 
 def preference(evidence: Evidence) -> Answer:
@@ -44,10 +44,10 @@ def _rewarded(evidence: Evidence) -> tuple[Answer, Networks]:
     learned = [each.trajectory for each in items[sensitivity.num_unlearned :]]
     taken = np.concatenate([each.action[each.valid] for each in learned])
     values, counts = np.unique(taken, axis=0, return_counts=True)
-    values = values[counts >= np.maximum(_LEAST_TAKEN, 0.1 * counts.max())]
+    values = values[counts >= np.maximum(_MIN_TIMES_TAKEN, 0.1 * counts.max(initial=0))]
     if len(values) < 2:
-        reason = f"the loss learns from fewer than two actions that were taken {_LEAST_TAKEN} times"
-        return skipped(reason), networks
+        least = f"taken {_MIN_TIMES_TAKEN} times"
+        return skipped(f"the loss learns from fewer than two actions {least}"), networks
     # An action that is never greedy cannot become so more seldom, nor one that always is, oftener.
     least, *_, most = sorted(values, key=lambda value: float(_equals(greedy, value).mean()))
     answers = []
@@ -90,15 +90,15 @@ def _reward_and_compare(trainer: Trainer, wanted: Any, start: Networks) -> tuple
 
     before = liking(start)
     # Action values have to change more than probabilities, before a greedy action changes.
-    for num_updates in (_UPDATES, 4 * _UPDATES):
+    for num_updates in (_NUM_UPDATES, 4 * _NUM_UPDATES):
         items = in_steps(trainer.sensitivity.items, reward)
         trained = trainer.train(items, start, num_updates=num_updates)
         after = liking(trained)
-        if abs(after - before) >= _MIN_CHANGE:
+        if abs(after - before) >= _MIN_CHANGE_OF_SHARE:
             break
     what = "the mean of greedy actions" if wanted is None else f"action {wanted}"
     detail = f"{what}: {before:.3f} before, {after:.3f} after {num_updates} rewarding updates"
-    if abs(after - before) < _MIN_CHANGE:
+    if abs(after - before) < _MIN_CHANGE_OF_SHARE:
         return unclear(detail), trained
     if after > before:
         return passed(detail), trained
@@ -131,7 +131,7 @@ def entropy(evidence: Evidence) -> Answer:
         return float(np.mean(np.asarray(found[0]))) if found else None
 
     before = mean_entropy(networks)
-    for _ in range(_MOST_HALVINGS):
+    for _ in range(_MAX_HALVINGS):
         if before is None or before > _MIN_ENTROPY_NATS:
             break
         # The gradient of the entropy vanishes where a policy is certain.
@@ -140,14 +140,14 @@ def entropy(evidence: Evidence) -> Answer:
     if before is None:
         return skipped("no distribution in the extras has an entropy")
     items = in_steps(trainer.sensitivity.items, lambda item: 0.0)
-    after = mean_entropy(costly.train(items, networks, num_updates=_UPDATES))
+    after = mean_entropy(costly.train(items, networks, num_updates=_NUM_UPDATES))
     assert after is not None
-    detail = f"{before:.3f} nats before, {after:.3f} after {_UPDATES} updates for entropy alone"
+    detail = f"{before:.3f} nats before, {after:.3f} after {_NUM_UPDATES} updates for entropy alone"
     if abs(after - before) < _MIN_CHANGE_NATS:
         return unclear(detail)
     if after > before:
         return passed(detail)
     return failed(
-        f"networks (updates 0 … {_UPDATES - 1}): expected the policy's entropy to grow with an"
+        f"networks (updates 0 … {_NUM_UPDATES - 1}): expected the policy's entropy to grow with an"
         f" entropy_cost of {_ENTROPY_COST:g}, got {after:.3f} nats after {before:.3f}"
     )

@@ -27,17 +27,20 @@ from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import Networks, PyTree
 
 _NUM_DEVICES = 2
-_SAMPLED_UPDATES = 48  # for a mean gradient, where the loss samples
-_DIRECTIONS = 4  # random projections of each leaf's gradient
-_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
-_TOLERANCE = 1e-5  # relative; sums on one and on two devices round differently
+_NUM_SAMPLED_UPDATES = 48  # averaged, where the loss samples
+_NUM_DIRECTIONS = 4  # random projections of each leaf's gradient
+_MAX_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
+_MAX_RELATIVE_ERROR = 1e-5  # sums on one and on two devices round differently
 
 
 def splitting(evidence: Evidence) -> Answer:
     """Check that each leaf is split along its environment axis, and replicated if it has none."""
     subject = evidence.subject
     axes = env_axes(subject.agent, subject.run_spec)
-    learners = LearnerDevices(comparison_devices() or jax.local_devices()[:1])
+    reason = _reason_for_one_device(evidence)
+    if reason is not None:
+        return skipped(reason)
+    learners = LearnerDevices(comparison_devices())
     state = subject.start_states[0]
     placed = subject.agent.shard_actor_state(state, learners)
     leaves = zip(
@@ -79,16 +82,22 @@ def comparison_devices() -> list[jax.Device]:
     return []
 
 
+def _reason_for_one_device(evidence: Evidence) -> str | None:
+    """Return why two learner devices cannot be compared with one; None: they can."""
+    num_envs = evidence.subject.run_spec.num_envs
+    if not comparison_devices():
+        return f"expected {_NUM_DEVICES} devices, virtual CPU devices included, got one"
+    if num_envs % _NUM_DEVICES:
+        return f"expected actor.num_envs to be a multiple of {_NUM_DEVICES}, got {num_envs}"
+    return None
+
+
 def _on_one_and_two(evidence: Evidence) -> "tuple[_Updates, _Updates] | str":
     """Return the updates of one and of two learner devices, or why there are none."""
     subject, devices = evidence.subject, comparison_devices()
-    if not devices:
-        return "expected two devices, virtual CPU devices included, got one"
-    if subject.run_spec.num_envs % len(devices):
-        return (
-            f"expected actor.num_envs to be a multiple of {len(devices)}, got"
-            f" {subject.run_spec.num_envs}"
-        )
+    reason = _reason_for_one_device(evidence)
+    if reason is not None:
+        return reason
     try:
         several, _ = subject.agent_on(len(devices))
     except ConfigError as error:
@@ -113,13 +122,13 @@ def devices(evidence: Evidence) -> Answer:
     samples = [each.gradients(2) for each in updates]
     is_sampled = any(not np.array_equal(*sample) for sample in samples)
     if is_sampled:
-        more = [each.gradients(_SAMPLED_UPDATES - 2) for each in updates]
+        more = [each.gradients(_NUM_SAMPLED_UPDATES - 2) for each in updates]
         samples = [np.concatenate(pair) for pair in zip(samples, more, strict=True)]
-    detail = f"equal gradients, to a relative {_TOLERANCE}"
+    detail = f"equal gradients, to a relative {_MAX_RELATIVE_ERROR}"
     if is_sampled:
         detail = (
-            f"equal mean gradients of {_SAMPLED_UPDATES} updates with different samples, to"
-            f" {_STANDARD_ERRORS:g} standard errors"
+            f"equal mean gradients of {_NUM_SAMPLED_UPDATES} updates with different samples, to"
+            f" {_MAX_STANDARD_ERRORS:g} standard errors"
         )
     failure = _difference(samples, updates[0])
     return passed_unless(failure, f"1 and {_NUM_DEVICES} {updates[1].platform} devices: {detail}")
@@ -139,16 +148,16 @@ def replicas(evidence: Evidence) -> Answer:
 def _difference(samples: list[np.ndarray], one: "_Updates") -> str | None:
     means = [sample.mean(axis=0) for sample in samples]
     errors = [sample.std(axis=0, ddof=1) / np.sqrt(len(sample)) for sample in samples]
-    allowed = _STANDARD_ERRORS * np.hypot(*errors)
+    allowed = _MAX_STANDARD_ERRORS * np.hypot(*errors)
     # Terms that cancel, in a projection or over the batch, leave their rounding errors.
     sizes = np.maximum(one.sizes, 1e-3 * one.sizes.max())
-    rounding = _TOLERANCE * sizes.repeat(_DIRECTIONS)
+    rounding = _MAX_RELATIVE_ERROR * sizes.repeat(_NUM_DIRECTIONS)
     wrong = np.abs(means[0] - means[1]) > allowed + rounding
     if not wrong.any():
         return None
     index = int(np.argmax(wrong))
     return (
-        f"{one.names[index // _DIRECTIONS]}, projected on a random direction: expected"
+        f"{one.names[index // _NUM_DIRECTIONS]}, projected on a random direction: expected"
         f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {_NUM_DEVICES}"
     )
 
@@ -247,5 +256,5 @@ class _Updates:
 
 
 def _project(leaf: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    signs = rng.choice([-1.0, 1.0], size=(_DIRECTIONS, leaf.size))
+    signs = rng.choice([-1.0, 1.0], size=(_NUM_DIRECTIONS, leaf.size))
     return signs @ leaf.reshape(-1).astype(np.float64)

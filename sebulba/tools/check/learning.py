@@ -119,7 +119,7 @@ class _Finding:
 def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: object) -> _Finding:
     change = Perturbation(field=expectation.field, rows=expectation.rows, action_space=space)
     entries = list(change.entries(sensitivity.items))
-    learned = [entry for entry in entries if entry.item >= sensitivity.num_unlearned]
+    learned = [entry for entry in entries if _is_learned(entry, sensitivity)]
     if expectation.is_used and not learned:
         return _Finding()  # Only in trajectories of earlier learner cycles.
     changed = change.apply(sensitivity.items)
@@ -142,7 +142,7 @@ def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: obj
         return _Finding(
             doubt=f"the {field} in {kind} rows changed the loss with some networks only"
         )
-    entry = entries[0]
+    entry = learned[0] if expectation.is_used else entries[0]
     if effect > MAX_ROUNDING:
         entry = _first_with_effect(change, entries, sensitivity) or entry
         changed = change.apply(sensitivity.items, only=entry)
@@ -152,6 +152,13 @@ def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: obj
         f" ({sensitivity.items[entry.item].place}, row {entry.row}, env {entry.env});"
         f" changing it gave {sensitivity.describe(changed)}"
     )
+
+
+def _is_learned(entry: Entry, sensitivity: LossSensitivity) -> bool:
+    """Whether the loss learns from an entry: an end in row 0 belongs to the trajectory before."""
+    done = sensitivity.items[entry.item].trajectory.env_steps.done
+    is_before = sensitivity.is_on_policy and entry.row == 0 and done[0, entry.env]
+    return entry.item >= sensitivity.num_unlearned and not is_before
 
 
 def _first_with_effect(

@@ -35,11 +35,11 @@ def memory(evidence: Evidence) -> Answer:
     """
     subject, sensitivity = evidence.subject, evidence.loss
     axes = env_axes(subject.agent, subject.run_spec)
-    items = sensitivity.items
+    items = [_with_start(item, is_first=False) for item in sensitivity.items]
     for leaf in _remembered(subject, items, axes):
         changed = _with_other_leaf(items, leaf)
-        effect = sensitivity.greatest_effect(changed)
-        if effect <= MAX_ROUNDING and _is_expected(sensitivity, changed):
+        effect = sensitivity.greatest_effect(changed, before=items)
+        if effect <= MAX_ROUNDING and _is_expected(sensitivity, items, changed):
             name = leaf_name("initial_state", leaf)
             return failed(
                 f"{name} ({items[-1].place}, before row 0): expected the loss to use it where row 0"
@@ -47,9 +47,10 @@ def memory(evidence: Evidence) -> Answer:
                 " gradients",
                 "the loss unrolls from a zero state instead of the stored one",
             )
-    if sensitivity.greatest_effect(_with_other_memory(items, axes)) <= MAX_ROUNDING:
+    other_items = _with_other_memory(items, axes)
+    if sensitivity.greatest_effect(other_items, before=items) <= MAX_ROUNDING:
         return skipped("the loss does not use the actor state, and needs none of it")
-    reset_items = [_with_reset_in_row_0(item) for item in items]
+    reset_items = [_with_start(item, is_first=True) for item in items]
     failure = None
     other_items = _with_other_memory(reset_items, axes)
     if sensitivity.effect(other_items, before=reset_items) > MAX_ROUNDING:
@@ -61,14 +62,18 @@ def memory(evidence: Evidence) -> Answer:
     return passed_unless(failure, detail)
 
 
-def _is_expected(sensitivity: LossSensitivity, changed: Sequence[RecordedTrajectory]) -> bool:
+def _is_expected(
+    sensitivity: LossSensitivity,
+    items: Sequence[RecordedTrajectory],
+    changed: Sequence[RecordedTrajectory],
+) -> bool:
     """Whether the loss has to use the actor state, given trajectories that differ in it alone.
 
     A replay may leave it out, and unroll from a zero state (Kapturowski et al. 2019, section 3).
     """
     if sensitivity.is_on_policy:
         return True
-    experiences = [sensitivity.experience(items) for items in (sensitivity.items, changed)]
+    experiences = [sensitivity.experience(each) for each in (items, changed)]
     if not is_equal(*map(as_numpy, experiences)):
         return True
     return any(
@@ -134,12 +139,19 @@ def _with_other_leaf(items: Sequence[RecordedTrajectory], path: tuple) -> list[R
     return [change(item) for item in items]
 
 
-def _with_reset_in_row_0(item: RecordedTrajectory) -> RecordedTrajectory:
-    is_first, reward = item.trajectory.env_steps.is_first, item.trajectory.env_steps.reward
-    is_first, reward = is_first.copy(), reward.copy()
-    is_first[0], reward[0] = True, 0.0
-    env_steps = dataclasses.replace(item.trajectory.env_steps, is_first=is_first, reward=reward)
-    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
+def _with_start(item: RecordedTrajectory, *, is_first: bool) -> RecordedTrajectory:
+    """Return the trajectory with a reset in row 0, or with no end and no reset there."""
+    rows = item.trajectory.env_steps
+    names = ("is_first", "terminated", "truncated", "reward")
+    changed = {name: getattr(rows, name).copy() for name in names}
+    changed["is_first"][0] = is_first
+    changed["is_first"][1] = False
+    changed["terminated"][0] = changed["truncated"][0] = False
+    if is_first:
+        changed["reward"][0] = 0.0
+    trajectory = dataclasses.replace(
+        item.trajectory, env_steps=dataclasses.replace(rows, **changed)
+    )
     return dataclasses.replace(item, trajectory=trajectory)
 
 

@@ -15,7 +15,7 @@ from sebulba.tools.check.result import as_numpy, is_key
 from sebulba.tools.check.subject import Subject
 from sebulba.types import ActorState, EnvStep, Networks, PyTree
 
-_NOISE = (1.0, 10.0)  # added to parameters
+_NOISE_SIZES = (1.0, 10.0)  # of parameters
 
 
 class Policy:
@@ -62,7 +62,7 @@ class Policy:
             return not all(map(np.array_equal, before, jax.tree.leaves(as_numpy(acted))))
 
         # Great noise as well: a small one may leave every greatest action value the greatest.
-        return [any(changes(index, size) for size in _NOISE) for index in range(len(leaves))]
+        return [any(changes(index, size) for size in _NOISE_SIZES) for index in range(len(leaves))]
 
     def acted_again(
         self, networks: Networks, items: Sequence[RecordedTrajectory]

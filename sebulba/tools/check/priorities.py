@@ -17,14 +17,14 @@ from sebulba.tools.check.subject import Subject
 from sebulba.tools.check.training import Items, in_steps
 from sebulba.types import Experience, Networks
 
-_SEQUENCES_TRIED = 16
-_GREAT = 1e4  # a reward far above any value
-_MOST_ROWS = 128  # of a sequence
-_LEAST_SHARE = 0.05  # of a great reward's priority, in all that it changes noticeably
-_WEIGHED_BATCH = 256  # draws; a weight may be relative to the greatest of its batch
-_WEIGHED_DRAWS = 4  # batches
-_FAVOUR = 9.0  # times as likely
-_TOLERANCE = 0.05  # of a priority, relative to the greatest
+_MAX_SEQUENCES_TRIED = 16
+_GREAT_REWARD = 1e4  # far above any value
+_MAX_ROWS_TRIED = 128  # of a sequence
+_MIN_SHARE_OF_PRIORITY = 0.05  # of a sequence of great rewards; less is no change
+_BATCH_SIZE = 256  # a weight may be relative to the greatest of its batch
+_NUM_BATCHES = 4
+_TIMES_AS_LIKELY = 9.0
+_MAX_RELATIVE_ERROR = 0.05  # of a priority
 
 
 def priorities(evidence: Evidence) -> Answer:
@@ -52,7 +52,7 @@ def priorities(evidence: Evidence) -> Answer:
 def importance(evidence: Evidence) -> Answer:
     """Make the rows of some streams likelier to be drawn: with β = 1, they count as before."""
     subject = evidence.subject
-    settings = {"importance_exponent": 1.0, "batch_size": _WEIGHED_BATCH}
+    settings = {"importance_exponent": 1.0, "batch_size": _BATCH_SIZE}
     if not subject.setting("priority_exponent") or None in map(subject.setting, settings):
         return skipped(f"the agent has no priorities, or not the settings {', '.join(settings)}")
     loss = evidence.loss_with(**settings)
@@ -65,9 +65,9 @@ def importance(evidence: Evidence) -> Answer:
 
     def effect(favoured: np.ndarray) -> float:
         """Return how far rewards of the first half move the gradients."""
-        mass = stored * np.where(favoured, np.float32(_FAVOUR), np.float32(1.0))
+        mass = stored * np.where(favoured, np.float32(_TIMES_AS_LIKELY), np.float32(1.0))
         changes = []
-        for draw in range(_WEIGHED_DRAWS):
+        for draw in range(_NUM_BATCHES):
             pair = [
                 priorities.gradients(each, mass, draw) for each in (priorities.rewards, rewards)
             ]
@@ -77,12 +77,14 @@ def importance(evidence: Evidence) -> Answer:
     likely, unlikely = effect(is_first_half), effect(~is_first_half)
     if unlikely == 0.0:
         return skipped("rewards of unlikely draws change no gradient")
-    detail = f"{_FAVOUR:g} times as likely draws count {likely / unlikely:.2f} times as much"
-    if likely <= np.sqrt(_FAVOUR) * unlikely:
+    detail = (
+        f"{_TIMES_AS_LIKELY:g} times as likely draws count {likely / unlikely:.2f} times as much"
+    )
+    if likely <= np.sqrt(_TIMES_AS_LIKELY) * unlikely:
         return passed(detail)
     return failed(
         f"experience.mass (streams 0 … {len(stored) // 2 - 1}): expected rewards of sequences that"
-        f" are {_FAVOUR:g} times as likely to be drawn to count as much with"
+        f" are {_TIMES_AS_LIKELY:g} times as likely to be drawn to count as much with"
         f" agent.importance_exponent 1, got {likely / unlikely:.2f} times as much"
     )
 
@@ -126,7 +128,7 @@ class _Priorities:
                 rewards = np.zeros(item.trajectory.action.shape[:2], np.float32)
                 cycle, number = divmod(row - 1, len(rewards))
                 if (item.actor_id, item.cycle) == (stream // num_envs, cycle):
-                    rewards[number, stream % num_envs] = _GREAT
+                    rewards[number, stream % num_envs] = _GREAT_REWARD
                 return rewards
 
             experience = self._sensitivity.experience(in_steps(self._items, reward))
@@ -139,7 +141,7 @@ class _Priorities:
         least, most = min(found.values()), max(found.values())
         if most <= 2.0 * least:
             return []  # Such as the greatest priority so far, for all new sequences.
-        return [row for row, each in found.items() if each > _LEAST_SHARE * most]
+        return [row for row, each in found.items() if each > _MIN_SHARE_OF_PRIORITY * most]
 
     def gradients(self, rewards: np.ndarray, mass: np.ndarray, draw: int) -> np.ndarray:
         """Return the gradients with these rewards and masses, as one vector."""
@@ -184,7 +186,7 @@ def _change_one_reward(priorities: _Priorities, before: np.ndarray, drawn: np.nd
     """Change one reward at a time: it sets the priorities of its own sequences, and no others."""
     stride, stored = priorities.stride, priorities.rewards
     num_found = 0
-    sequences = drawn[:: -(-len(drawn) // _SEQUENCES_TRIED)]
+    sequences = drawn[:: -(-len(drawn) // _MAX_SEQUENCES_TRIED)]
     # Rewards of a burn-in may have little effect, so a later one is tried, too.
     rewards_tried = [
         (int(stream), int(slot) * stride + offset)
@@ -242,23 +244,23 @@ def _compare_mix(priorities: _Priorities, mix: float) -> Answer | None:
     gives η + (1 − η)/k times the priority of k of them.
     """
     zeros = np.zeros_like(priorities.rewards)
-    before, after = priorities.mass(zeros), priorities.mass(zeros + _GREAT)
-    for stream, slot in np.argwhere(before != after)[:_SEQUENCES_TRIED]:
+    before, after = priorities.mass(zeros), priorities.mass(zeros + _GREAT_REWARD)
+    for stream, slot in np.argwhere(before != after)[:_MAX_SEQUENCES_TRIED]:
         everywhere = priorities.of_mass(after[stream, slot])
         singles: dict[int, float] = {}
         first = int(slot) * priorities.stride
-        for row in range(first, min(first + _MOST_ROWS, zeros.shape[1])):
+        for row in range(first, min(first + _MAX_ROWS_TRIED, zeros.shape[1])):
             rewards = zeros.copy()
-            rewards[stream, row] = _GREAT
+            rewards[stream, row] = _GREAT_REWARD
             single = priorities.of_mass(priorities.mass(rewards)[stream, slot])
-            if single > _LEAST_SHARE * everywhere:
+            if single > _MIN_SHARE_OF_PRIORITY * everywhere:
                 singles[row] = single
         if len(singles) < 2:
             continue
         expected = mix + (1.0 - mix) / len(singles)
         got = float(np.mean([*singles.values()])) / everywhere
         place = f"experience.mass (stream {stream}, row {first})"
-        if abs(got - expected) > _TOLERANCE:
+        if abs(got - expected) > _MAX_RELATIVE_ERROR:
             return failed(
                 f"{place}: expected a single great TD error among {len(singles)} to give"
                 f" η + (1 − η)/{len(singles)} = {expected:.3f} times the priority of"

@@ -21,9 +21,9 @@ from sebulba.tools.check.subject import env_axes
 from sebulba.types import ActorState, EnvStep, PyTree
 
 _ONE_ACTOR = "the agent allows only one actor, so there is none to compare it with"
-_STEPS = 256
+_NUM_STEPS = 256
 # Two environments whose actions vary less than this may coincide by chance.
-_MIN_DEPARTURES = 16  # steps with another action than the most frequent one
+_MIN_OTHER_STEPS = 16  # with another action than the most frequent one
 
 
 def actor_keys(evidence: Evidence) -> Answer:
@@ -31,7 +31,7 @@ def actor_keys(evidence: Evidence) -> Answer:
     actions = evidence.shared(_actions)
     if len(actions) < 2:
         return skipped(_ONE_ACTOR)
-    if _num_departures(actions[0]).sum() < _MIN_DEPARTURES:
+    if _num_departures(actions[0]).sum() < _MIN_OTHER_STEPS:
         return skipped("the agent acts deterministically, or nearly so")
     detail = f"{len(actions)} actors act differently on the same observation"
     return passed_unless(_first_equal("actors", dict(enumerate(actions))), detail)
@@ -40,7 +40,7 @@ def actor_keys(evidence: Evidence) -> Answer:
 def env_keys(evidence: Evidence) -> Answer:
     """Compare the actions of actor 0's environments on one observation."""
     actions = evidence.shared(_actions)[0]
-    random = np.flatnonzero(_num_departures(actions) >= _MIN_DEPARTURES)
+    random = np.flatnonzero(_num_departures(actions) >= _MIN_OTHER_STEPS)
     if len(random) < 2:
         return skipped("fewer than two environments of actor 0 act at random")
     detail = f"{len(random)} environments of actor 0 act differently on the same observation"
@@ -63,7 +63,7 @@ def _actions(evidence: Evidence) -> list[np.ndarray]:
             action, _, state = subject.agent.act(networks, state, row, greedy=False)
             return state, action
 
-        return jax.lax.scan(step, state, None, length=_STEPS)[1]
+        return jax.lax.scan(step, state, None, length=_NUM_STEPS)[1]
 
     choose = jax.jit(choose)
     first = subject.start_states[0]
@@ -109,7 +109,7 @@ def _first_equal(what: str, actions: dict[int, np.ndarray]) -> str | None:
         if np.array_equal(actions[one], actions[other]):
             return (
                 f"{what} {one} and {other}: expected different actions for the same observation,"
-                f" got the same in all {_STEPS} steps"
+                f" got the same in all {_NUM_STEPS} steps"
             )
     return None
 

@@ -11,7 +11,7 @@ from sebulba.tools.check.recording import first_learning_cycle
 from sebulba.tools.check.result import Answer, failed, passed, skipped
 from sebulba.types import Experience
 
-_MOST_UPDATES = 256
+_MAX_UPDATES = 256
 
 
 def epochs(evidence: Evidence) -> Answer:
@@ -24,7 +24,7 @@ def epochs(evidence: Evidence) -> Answer:
     num_updates = subject.agent.num_updates_per_cycle(cycle)
     if num_updates < 2 or not sensitivity.is_on_policy:
         return skipped("the agent takes one update per cycle, or has a replay")
-    if num_updates > _MOST_UPDATES:
+    if num_updates > _MAX_UPDATES:
         return skipped(f"{num_updates} updates per cycle are too many to try")
     agent, _ = subject.agent_on(1)
     length = subject.run_spec.trajectory_length

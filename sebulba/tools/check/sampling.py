@@ -24,14 +24,14 @@ from sebulba.tools.check.result import (
 from sebulba.tools.check.subject import env_axes
 from sebulba.types import ActorState, PyTree
 
-_DRAWS = 512
-_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
-_LEAST_PROBABILITY = 0.02  # of an action whose frequency is compared
+_NUM_DRAWS = 512
+_MAX_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
+_MIN_PROBABILITY = 0.02  # of an action whose frequency is compared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Draws:
-    """`_DRAWS` independent answers of `act` to one row."""
+    """`_NUM_DRAWS` independent answers of `act` to one row."""
 
     action: np.ndarray  # [N, B, ...]
     extras: PyTree  # [N, B, ...]
@@ -65,7 +65,7 @@ class _Sampler:
         def init(key: jax.Array) -> ActorState:
             return agent.init_actor_state(self._networks, num_envs, key, 0)
 
-        keys = jax.random.split(jax.random.key(self._subject.config.seed), _DRAWS)
+        keys = jax.random.split(jax.random.key(self._subject.config.seed), _NUM_DRAWS)
         return jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
 
     def greedy(self) -> _Draws:
@@ -79,7 +79,7 @@ class _Sampler:
             _, _, after = self._subject.agent.act(self._networks, state, self._row, greedy=False)
             return after, state
 
-        unroll = jax.jit(lambda state: jax.lax.scan(step, state, None, length=_DRAWS)[1])
+        unroll = jax.jit(lambda state: jax.lax.scan(step, state, None, length=_NUM_DRAWS)[1])
         return unroll(self._subject.start_states[0])
 
     def draw(self, states: ActorState, *, greedy: bool) -> _Draws:
@@ -122,11 +122,11 @@ def step_keys(evidence: Evidence) -> Answer:
     failure = None
     if over_steps <= over_actors // 8:
         failure = (
-            f"actor 0: expected other actions at each of {_DRAWS} steps on one observation, as"
+            f"actor 0: expected other actions at each of {_NUM_DRAWS} steps on one observation, as"
             f" with other keys ({over_actors} different batches of actions), got {over_steps}"
             " different batches of actions"
         )
-    detail = f"{over_steps} different batches of actions in {_DRAWS} steps on one observation"
+    detail = f"{over_steps} different batches of actions in {_NUM_DRAWS} steps on one observation"
     return passed_unless(failure, detail)
 
 
@@ -144,7 +144,7 @@ def greedy(evidence: Evidence) -> Answer:
         values, counts = np.unique(actions, axis=0, return_counts=True)
         departures[:, env] = (actions != values[np.argmax(counts)]).any(axis=-1)
     count = departures.size
-    allowed = epsilon + _STANDARD_ERRORS * np.sqrt(epsilon * (1.0 - epsilon) / count)
+    allowed = epsilon + _MAX_STANDARD_ERRORS * np.sqrt(epsilon * (1.0 - epsilon) / count)
     if departures.mean() > allowed:
         draw, env = np.argwhere(departures)[0]
         return failed(
@@ -184,7 +184,7 @@ def log_probs(evidence: Evidence) -> Answer:
     failures = (compare(name, each, sampled.action) for name, each in log_probs.items())
     failure = next((each for each in failures if each), None)
     return passed_unless(
-        failure, f"{', '.join(log_probs)}: agree with {_DRAWS} actions for one observation"
+        failure, f"{', '.join(log_probs)}: agree with {_NUM_DRAWS} actions for one observation"
     )
 
 
@@ -205,11 +205,11 @@ def _wrong_frequency(name: str, log_probs: np.ndarray, actions: np.ndarray) -> s
         for number, value in enumerate(values):
             chosen = index.reshape(-1) == number
             frequency, expected = chosen.mean(), float(np.exp(log_probs[chosen, env]).mean())
-            if max(frequency, expected) < _LEAST_PROBABILITY:
+            if max(frequency, expected) < _MIN_PROBABILITY:
                 continue
             bound = max(frequency, min(expected, 1.0))
             error = np.sqrt(max(bound * (1.0 - bound), 1e-3) / num_draws)
-            if abs(frequency - expected) > _STANDARD_ERRORS * error:
+            if abs(frequency - expected) > _MAX_STANDARD_ERRORS * error:
                 return (
                     f"{name} (row 0, env {env}): expected the probability of action"
                     f" {value.squeeze()}, which was {frequency:.3f} of {num_draws} draws, got"
@@ -239,7 +239,7 @@ def _wrong_density(name: str, log_probs: np.ndarray, actions: np.ndarray) -> str
         most = 0.5 * (size * np.log(2.0 * np.pi * np.e) + np.linalg.slogdet(covariance)[1])
         got = -float(log_probs[:, env].mean())
         error = float(log_probs[:, env].std()) / np.sqrt(num_draws) + size / np.sqrt(num_draws)
-        if got > most + _STANDARD_ERRORS * error:
+        if got > most + _MAX_STANDARD_ERRORS * error:
             return (
                 f"{name} (row 0, env {env}): expected a mean log density of at least {-most:.3f}"
                 f" for the {num_draws} actions drawn, got {-got:.3f}"

@@ -25,12 +25,12 @@ from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import Networks, PyTree, Trajectory
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
-_TOLERANCE = 1e-4  # relative; sums of more terms round differently
-_REWARD = 0.05  # added to a reward; small, as losses may be quadratic within a bound only
-_DISCOUNT_TOLERANCE = 2e-3
-_FAR = 50.0  # a reward far above any value
-_SHRINK = 0.3  # factor of parameters
-_LEAST_COSINE = 0.9999
+_MAX_RELATIVE_ERROR = 1e-4  # sums of more terms round differently
+_SMALL_REWARD = 0.05  # losses may be quadratic within a bound only
+_MAX_ERROR_OF_DISCOUNT = 2e-3
+_GREAT_REWARD = 50.0  # far above any value
+_FACTOR_OF_PARAMETERS = 0.3
+_MIN_COSINE = 0.9999
 
 
 def padding(evidence: Evidence) -> Answer:
@@ -54,7 +54,7 @@ def padding(evidence: Evidence) -> Answer:
     failure = None
     for (path, one), other in leaves:
         change = float(np.max(np.abs(one - other), initial=0.0))
-        if change > _TOLERANCE * scale:
+        if change > _MAX_RELATIVE_ERROR * scale:
             index = np.unravel_index(np.argmax(np.abs(one - other)), one.shape)
             failure = (
                 f"{leaf_name('gradient', path)} ({items[-1].place}, rows 0 …"
@@ -163,14 +163,14 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
 
     base = gradient(1, 0.0)
     first, second, double = (
-        gradient(row, size) - base for row, size in ((1, _REWARD), (2, _REWARD), (2, 2.0 * _REWARD))
+        gradient(row, times * _SMALL_REWARD) - base for row, times in ((1, 1.0), (2, 1.0), (2, 2.0))
     )
     if not _is_measurable(first, second, base) or not _is_linear(second, double):
         return skipped("the gradients are not linear in single rewards")
     weight = float(first @ second / (first @ first)) - 1.0
     lambda_ = subject.setting("lambda")
     least = declared * (lambda_ if isinstance(lambda_, float) else 1.0)
-    if least - _DISCOUNT_TOLERANCE <= weight <= declared + _DISCOUNT_TOLERANCE:
+    if least - _MAX_ERROR_OF_DISCOUNT <= weight <= declared + _MAX_ERROR_OF_DISCOUNT:
         return passed(f"a reward one transition later has the weight {weight:.4f}")
     expected = f"{least:.4f}" if least == declared else f"{least:.4f} … {declared:.4f}"
     return failed(
@@ -226,7 +226,7 @@ def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declare
     # Small values have small TD errors, where a Huber loss is quadratic.
     networks = jax.tree.map(
         lambda leaf: (
-            leaf * jnp.asarray(_SHRINK, leaf.dtype)
+            leaf * jnp.asarray(_FACTOR_OF_PARAMETERS, leaf.dtype)
             if jnp.issubdtype(leaf.dtype, jnp.floating)
             else leaf
         ),
@@ -248,7 +248,9 @@ def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declare
 
     grads = gradient()
     base = _flat(grads)
-    by_reward, double = (_flat(gradient(reward=size)) - base for size in (_REWARD, 2 * _REWARD))
+    by_reward, double = (
+        _flat(gradient(reward=size)) - base for size in (_SMALL_REWARD, 2 * _SMALL_REWARD)
+    )
     if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
         return skipped("the gradients are not linear in the rewards")
     num_rewards = subject.setting("n_step") or 1
@@ -256,21 +258,21 @@ def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declare
     for index, grad in enumerate(jax.tree.leaves(as_numpy(grads))):
         if np.any(grad) or not jnp.issubdtype(leaves[index].dtype, jnp.floating):
             continue
-        by_leaf = _flat(gradient(leaf=index, shift=_REWARD)) - base
+        by_leaf = _flat(gradient(leaf=index, shift=_SMALL_REWARD)) - base
         # A bootstrap value with the wrong sign has the opposite direction.
         if not any(_is_measurable(by_reward, sign * by_leaf, base) for sign in (1.0, -1.0)):
             continue
         # Hidden units, actions, and one of several values of which the least counts, are bounded.
         far = [
-            np.linalg.norm(_flat(gradient(leaf=index, shift=size)) - base)
-            / np.linalg.norm(_flat(gradient(reward=size)) - base)
-            for size in (_FAR, -_FAR)
+            float(np.linalg.norm(_flat(gradient(leaf=index, shift=size)) - base))
+            / float(np.linalg.norm(_flat(gradient(reward=size)) - base))
+            for size in (_GREAT_REWARD, -_GREAT_REWARD)
         ]
         if min(far) < max(0.5 * max(far), 0.2 * expected):
             continue
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
         name = leaf_name("networks", paths[index])
-        if abs(weight - expected) <= 2 * _DISCOUNT_TOLERANCE:
+        if abs(weight - expected) <= 2 * _MAX_ERROR_OF_DISCOUNT:
             return passed(f"{name}: a bootstrap value has the weight {weight:.4f}")
         return failed(
             f"{name} (all sampled rows): expected a bootstrap value to have {expected:.4f} times"
@@ -308,7 +310,7 @@ def _is_measurable(left: np.ndarray, right: np.ndarray, base: np.ndarray) -> boo
     sizes = [float(np.linalg.norm(each)) for each in (left, right)]
     if min(sizes) < 1e-4 * max(float(np.linalg.norm(base)), 1e-6):
         return False
-    return float(left @ right) / (sizes[0] * sizes[1]) > _LEAST_COSINE
+    return float(left @ right) / (sizes[0] * sizes[1]) > _MIN_COSINE
 
 
 def _is_linear(once: np.ndarray, twice: np.ndarray) -> bool:

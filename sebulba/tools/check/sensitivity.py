@@ -16,7 +16,7 @@ from sebulba.tools.check.subject import Subject
 from sebulba.types import Networks, PyTree
 
 # A replay agent may not sample a changed row in one update; eight make that unlikely.
-_SAMPLED_UPDATES = 8
+_NUM_SAMPLED_UPDATES = 8
 _SEED = 7
 MAX_ROUNDING = 1e-5
 """Changes of gradients by rounding, relative to the greatest gradient."""
@@ -52,7 +52,7 @@ class LossSensitivity:
         first = self._compute(self.items)
         self._baselines = {0: first}
         if not is_equal(first, self._compute(self.items, seed=_SEED + 1)):
-            self._num_updates = _SAMPLED_UPDATES
+            self._num_updates = _NUM_SAMPLED_UPDATES
             self._baselines = {0: self._compute(self.items)}
 
     @property
@@ -96,11 +96,16 @@ class LossSensitivity:
         """Whether these trajectories change the loss or a gradient by more than rounding."""
         return self.effect(items) > MAX_ROUNDING
 
-    def greatest_effect(self, items: Sequence[RecordedTrajectory]) -> float:
-        """Return the effect of the first attempt with more than rounding, or of the last one."""
+    def greatest_effect(
+        self,
+        items: Sequence[RecordedTrajectory],
+        *,
+        before: Sequence[RecordedTrajectory] | None = None,
+    ) -> float:
+        """Return the effect of the first attempt with more than rounding, or the greatest one."""
         effects = []
         for attempt in range(ATTEMPTS):
-            effects.append(self.effect(items, attempt=attempt))
+            effects.append(self.effect(items, before=before, attempt=attempt))
             if effects[-1] > MAX_ROUNDING:
                 break
         return max(effects)

@@ -16,11 +16,11 @@ from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
 from sebulba.types import Experience, Networks, PyTree
 
-_SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
+_NUM_SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
 # To get somewhere in few updates.
 _SETTINGS: dict[str, Any] = {"learning_rate": 0.01, "target_period": 10}
-_DRAWS = 8  # losses, whose gradients are averaged
-_MOST_WORK = 1e9  # parameters times elements of an observation
+_NUM_LOSSES = 8  # whose gradients are averaged
+_MAX_PRODUCTS = 1e9  # of parameters and elements of an observation
 
 Items = Sequence[RecordedTrajectory]
 RewardOf = Callable[[RecordedTrajectory], Any]
@@ -31,7 +31,7 @@ def too_large(evidence: Evidence) -> str | None:
     """Return why a training of the agent would take too long; None: it does not."""
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(evidence.loss.networks))
     observation = jax.tree.leaves(evidence.subject.run_spec.environment.observation)
-    if num_parameters * sum(leaf.size for leaf in observation) <= _MOST_WORK:
+    if num_parameters * sum(leaf.size for leaf in observation) <= _MAX_PRODUCTS:
         return None
     return f"{num_parameters:,} parameters and images take too long; check a smaller task"
 
@@ -73,7 +73,9 @@ class Trainer:
     def mean_gradients(self, networks: Networks, items: Items) -> list[np.ndarray]:
         """Return the leaves of gradients, averaged over several losses."""
         experience = self.experience(networks, items)
-        draws = [_arrays(self.gradients(networks, experience, step)[0]) for step in range(_DRAWS)]
+        draws = [
+            _arrays(self.gradients(networks, experience, step)[0]) for step in range(_NUM_LOSSES)
+        ]
         return [np.mean(each, axis=0) for each in zip(*draws, strict=True)]
 
     def train(
@@ -122,7 +124,7 @@ class Trainer:
 
         def follow(networks: Networks) -> Networks:
             start = networks, self._agent.init_opt_state(networks)
-            return jax.lax.fori_loop(0, _SETTLING_UPDATES, update, start)[0]
+            return jax.lax.fori_loop(0, _NUM_SETTLING_UPDATES, update, start)[0]
 
         return chosen(is_target, jax.jit(follow)(networks), networks)
 

@@ -37,22 +37,22 @@ _SETTINGS: dict[str, Any] = {
     "reward_clip": None,
     "priority_exponent": 0.0,
 }
-_ROUND = 10  # updates
-_MOST_ROUNDS = 20
-_STEP = 1.0  # by which values are to change
-_ENOUGH = 0.6  # of it
-# Of a bootstrap value, relative to γ. Rows that were not learned from make it vary, but with the
+_UPDATES_PER_ROUND = 10
+_MAX_ROUNDS = 20
+_STEP = 1.0  # of values
+_MIN_FRACTION_LEARNED = 0.6  # of the step
+# Of a bootstrap value. Rows that were not learned from make it vary, but with the
 # wrong sign it is about −γ.
-_LEAST_WEIGHT = 0.25
-_SMALL = 0.05  # change of a reward, whose effect is linear
-_MOST_BEND = 0.5  # of gradients that count as linear, relative to their slope
-_GREAT = 100.0  # a reward far above any value
-_MOST_ASYMMETRY = 0.5
-_MOST_OUTPUTS = 16  # of a target network, as biases
-_MIN_SHARE = 0.2  # of the change by a reward, of an output that a bootstrap value depends on
-_SAME = 1e-4  # relative change of a gradient by rounding
-_CONSTANT = 5.0  # added to rewards of standard deviation 1
-_MOST_CHANGE = 0.05  # of a gradient by that constant, relative
+_MIN_FRACTION_OF_DISCOUNT = 0.25
+_SMALL_REWARD = 0.05  # with an effect that is linear
+_MAX_RELATIVE_BEND = 0.5  # of gradients that count as linear
+_GREAT_REWARD = 100.0  # far above any value
+_MAX_RELATIVE_ASYMMETRY = 0.5
+_MAX_OUTPUTS = 16  # of a target network, as biases
+_MIN_FRACTION_OF_REWARD = 0.2  # of the effect of a reward, of an output in a bootstrap value
+_MAX_ROUNDING = 1e-4  # of a gradient, relative
+_CONSTANT_REWARD = 5.0  # beside rewards of standard deviation 1
+_MAX_RELATIVE_CHANGE = 0.05  # of a gradient by that constant
 
 MakeItems = Callable[..., Items]
 
@@ -121,12 +121,12 @@ class _Values:
         """Return the reward at which the gradients vanish; None: they are not linear in it."""
         lower, middle, upper = (
             self._flat(self.gradients(make, networks, near + change))
-            for change in (-_SMALL, 0.0, _SMALL)
+            for change in (-_SMALL_REWARD, 0.0, _SMALL_REWARD)
         )
-        slope = (upper - lower) / (2.0 * _SMALL)
+        slope = (upper - lower) / (2.0 * _SMALL_REWARD)
         size = float(slope @ slope)
-        error = np.linalg.norm(middle - 0.5 * (lower + upper)) / _SMALL
-        if size == 0.0 or error > _MOST_BEND * np.sqrt(size):
+        error = np.linalg.norm(middle - 0.5 * (lower + upper)) / _SMALL_REWARD
+        if size == 0.0 or error > _MAX_RELATIVE_BEND * np.sqrt(size):
             return None
         return near - float(middle @ slope) / size
 
@@ -147,16 +147,16 @@ class _Values:
         """
         items = in_steps(self.trainer.sensitivity.items, lambda item: reward)
         value = start
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             networks = self.trainer.train(
-                items, networks, num_updates=_ROUND, leaves=self._learned_leaves
+                items, networks, num_updates=_UPDATES_PER_ROUND, leaves=self._learned_leaves
             )
             found = self.vanishing_reward(in_steps, networks, value)
             if found is None:
                 break
             # Once more: rescaled values are not linear in rewards.
             value = self.vanishing_reward(in_steps, networks, found) or found
-            if abs(value - start) > _ENOUGH * abs(reward - start):
+            if abs(value - start) > _MIN_FRACTION_LEARNED * abs(reward - start):
                 break
         return self.trainer.settled(networks, items, self._learned_leaves), value
 
@@ -184,13 +184,15 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> Answer:
             )
         ends.append((found, values.vanishing_reward(in_truncated_steps, networks, 0.0)))
     (high, high_truncated), (low, low_truncated) = ends
-    if high - low < 0.5 * _ENOUGH or high_truncated is None or low_truncated is None:
-        reason = f"values changed by {high - low:.2f} in {_MOST_ROUNDS * _ROUND} updates only"
+    if high - low < 0.5 * _MIN_FRACTION_LEARNED or high_truncated is None or low_truncated is None:
+        reason = (
+            f"values changed by {high - low:.2f} in {_MAX_ROUNDS * _UPDATES_PER_ROUND} updates only"
+        )
         return skipped(reason)
     weight = 1.0 - (high_truncated - low_truncated) / (high - low)
     discount = values.trainer.subject.setting("discount", "gamma")
     expected = discount if isinstance(discount, float) else 1.0
-    if weight >= _LEAST_WEIGHT * expected - 0.05:
+    if weight >= _MIN_FRACTION_OF_DISCOUNT * expected - 0.05:
         return passed(
             f"values approach rewards, and the next value weighs {weight:.2f} (γ {expected:g})",
         )
@@ -223,7 +225,7 @@ def _depends_on_policy(values: _Values) -> Answer | None:
     grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
     for path, is_value, grad, changed in zip(paths, values.leaves, grads, other_grads, strict=True):
-        if is_value and np.max(np.abs(grad - changed)) > _SAME * np.max(np.abs(grad)):
+        if is_value and np.max(np.abs(grad - changed)) > _MAX_ROUNDING * np.max(np.abs(grad)):
             return failed(
                 f"{leaf_name('gradient', path)} ({trainer.place}): expected the same with another"
                 " policy, when each episode has one step, since values then learn nothing but"
@@ -267,7 +269,7 @@ def next_values(evidence: Evidence) -> Answer:
     rest = zip(values.leaves, same, other, strict=True)
     pairs = [(np.abs(one), np.abs(one - two)) for is_value, one, two in rest if is_value]
     size, got = (max(float(np.max(pair[side])) for pair in pairs) for side in (0, 1))
-    if got > _SAME * size:
+    if got > _MAX_ROUNDING * size:
         return failed(
             f"trajectory.action ({trainer.place}): expected targets of values to ignore the actions"
             f" of truncated episodes of one step, got a change of {got / size:.1g} of the gradients"
@@ -292,20 +294,21 @@ def _compare_shifts(trainer: Trainer, networks: Networks) -> Answer:
     leaves, structure = jax.tree.flatten(networks)
     has_gradient = trainer.sensitivity.has_gradients(networks)
     base = gradient(networks, 0.0)
-    sizes = [float(np.linalg.norm(gradient(networks, far) - base)) for far in (_GREAT, -_GREAT)]
+    both = (_GREAT_REWARD, -_GREAT_REWARD)
+    sizes = [float(np.linalg.norm(gradient(networks, far) - base)) for far in both]
     compared = 0
     for number, leaf in enumerate(leaves):
-        if has_gradient[number] or not 0 < leaf.size <= _MOST_OUTPUTS or not leaf.ndim:
+        if has_gradient[number] or not 0 < leaf.size <= _MAX_OUTPUTS or not leaf.ndim:
             continue
         for place in np.ndindex(leaf.shape):
             effects = []
-            for far, size in zip((_GREAT, -_GREAT), sizes, strict=True):
+            for far, size in zip(both, sizes, strict=True):
                 shifted = [*leaves]
                 shifted[number] = leaf.at[place].add(far)
                 change = gradient(jax.tree.unflatten(structure, shifted), 0.0) - base
                 effects.append(float(np.linalg.norm(change)) / max(size, 1e-30))
-            compared += max(effects) > _MIN_SHARE
-            if effects[0] > max(_MIN_SHARE, 3.0 * effects[1]):
+            compared += max(effects) > _MIN_FRACTION_OF_REWARD
+            if effects[0] > max(_MIN_FRACTION_OF_REWARD, 3.0 * effects[1]):
                 name = leaf_name("networks", paths[number])
                 return failed(
                     f"{name}{[*place]} ({trainer.place}): expected a lower bootstrap value to count"
@@ -331,7 +334,7 @@ def symmetry(evidence: Evidence) -> Answer:
     for networks in values.tried:
         steps = in_steps(trainer.sensitivity.items, lambda item: 0.0)
         items = trainer.policy.acted_again(networks, steps)
-        rewards = (_GREAT, 2.0 * _GREAT, -_GREAT, -2.0 * _GREAT)
+        rewards = (_GREAT_REWARD, 2.0 * _GREAT_REWARD, -_GREAT_REWARD, -2.0 * _GREAT_REWARD)
         gradients = [_leaves(values.gradients(in_steps, networks, each, items)) for each in rewards]
         every = zip(paths, *gradients, strict=True)
         for path, reward, more_reward, penalty, more_penalty in every:
@@ -341,12 +344,12 @@ def symmetry(evidence: Evidence) -> Answer:
                 continue
             compared += 1
             asymmetry = float(np.linalg.norm(reward + penalty) / sum(sizes))
-            if asymmetry > _MOST_ASYMMETRY:
+            if asymmetry > _MAX_RELATIVE_ASYMMETRY:
                 return failed(
                     f"{leaf_name('gradient', path)} ({trainer.place}): expected opposite gradients"
-                    f" with a reward of {_GREAT:g} and of {-_GREAT:g} for every action, got norms"
-                    f" of {sizes[0]:.4g} and {sizes[1]:.4g}, and of {asymmetry * sum(sizes):.4g}"
-                    " for their sum"
+                    f" with a reward of {_GREAT_REWARD:g} and of {-_GREAT_REWARD:g} for every"
+                    f" action, got norms of {sizes[0]:.4g} and {sizes[1]:.4g}, and of"
+                    f" {asymmetry * sum(sizes):.4g} for their sum"
                 )
     if not compared:
         return skipped("no gradient grows with great rewards")
@@ -376,19 +379,21 @@ def advantages(evidence: Evidence) -> Answer:
     changes = [
         float(np.max(np.abs(one - other)) / np.max(np.abs(one)))
         for one, other, acts in zip(
-            gradients(0.0), gradients(_CONSTANT), trainer.policy.is_acting, strict=True
+            gradients(0.0), gradients(_CONSTANT_REWARD), trainer.policy.is_acting, strict=True
         )
         if acts and np.any(one)
     ]
     if not changes:
         return skipped("no leaf that acting depends on has a gradient")
-    if min(changes) <= _MOST_CHANGE:
-        return passed(f"a constant of {_CONSTANT:g} changes gradients by {min(changes):.1e} only")
+    if min(changes) <= _MAX_RELATIVE_CHANGE:
+        return passed(
+            f"a constant of {_CONSTANT_REWARD:g} changes gradients by {min(changes):.1e} only"
+        )
     return failed(
-        f"trajectory.env_steps.reward (all rows, {trainer.place}): expected {_CONSTANT:g} more for"
-        " every action to leave the policy's gradients as they are, when each episode has one step"
-        f" (agent.normalize_advantages), got a relative change of {min(changes):.2g} or more in"
-        " every leaf"
+        f"trajectory.env_steps.reward (all rows, {trainer.place}): expected {_CONSTANT_REWARD:g}"
+        " more for every action to leave the policy's gradients as they are, when each episode has"
+        f" one step (agent.normalize_advantages), got a relative change of {min(changes):.2g} or"
+        " more in every leaf"
     )
 
 
