@@ -44,7 +44,7 @@ class Outcome:
     """What became of a mutant."""
 
     kind: str  # found, equivalent, missed, or broken: it raises at once, and is no mutant
-    check: str = ""  # the question that found it
+    check: str = ""  # the questions that found it
     detail: str = ""
 
 
@@ -116,24 +116,30 @@ def original(config: Config) -> Original:
     )
 
 
-def examine(sound: Original) -> Outcome:
-    """Ask the check's questions of the mutant of `mutated`, until one is answered with a ✗."""
+def examine(sound: Original, *, every: bool = False) -> Outcome:
+    """Ask the check's questions of the mutant of `mutated`.
+
+    Args:
+        sound: the original.
+        every: ask every question; else until one is answered with a ✗.
+    """
     try:
         agent, _ = sound.subject.agent_on(1)
         subject = dataclasses.replace(sound.subject, agent=agent)
         found = computations(subject, sound.recording)
     except Exception:
-        return _of_results(_full_check(sound)[0])
+        return _of_results(_full_check(sound, every=every)[0])
     if found == sound.computations:
         return Outcome(kind="equivalent", detail="the agent computes the same")
     if all(found[name] == sound.computations[name] for name in ACTING):
-        outcome = _of_results(_ask(subject, sound.recording))
+        asked = suite.results_of(Evidence(subject, sound.recording), _LEARNING)
+        outcome = _of_results(list(asked) if every else _until_failure(asked))
         if outcome.kind == "found":
             return outcome
         # Without the comparison of learner devices, which takes the longest.
         results, fingerprint = _full_check(sound, only=("pipeline",))
     else:
-        results, fingerprint = _full_check(sound)
+        results, fingerprint = _full_check(sound, every=every)
     outcome = _of_results(results)
     if outcome.kind == "missed" and fingerprint == sound.fingerprint:
         return Outcome(kind="equivalent", detail=SAME_RUN)
@@ -144,9 +150,11 @@ def _of_results(results: list[suite.CheckResult]) -> Outcome:
     for result in results:
         if result.detail.startswith(("raised NameError", "raised AttributeError")):
             return Outcome(kind="broken", detail=result.detail)
-        if result.status == "fail":
-            return Outcome(kind="found", check=result.name, detail=result.detail)
-    return Outcome(kind="missed")
+    found = [result for result in results if result.status == "fail"]
+    if not found:
+        return Outcome(kind="missed")
+    names = "`, `".join(result.name for result in found)
+    return Outcome(kind="found", check=names, detail=found[0].detail)
 
 
 def _until_failure(results: Iterator[suite.CheckResult]) -> list[suite.CheckResult]:
@@ -158,19 +166,17 @@ def _until_failure(results: Iterator[suite.CheckResult]) -> list[suite.CheckResu
     return asked
 
 
-def _ask(subject: Subject, recording: Recording) -> list[suite.CheckResult]:
-    """Ask the questions about learning, on the original's recording."""
-    return _until_failure(suite.results_of(Evidence(subject, recording), _LEARNING))
-
-
-def _full_check(sound: Original, only: Collection[str] = ()) -> tuple[list[suite.CheckResult], str]:
-    """Check the mutant as the command does; stop at the first failure."""
+def _full_check(
+    sound: Original, only: Collection[str] = (), *, every: bool = False
+) -> tuple[list[suite.CheckResult], str]:
+    """Check the mutant as the command does."""
     try:
         subject = assemble_subject(sound.config)
     except Exception as error:
         return [suite._result(suite.QUESTIONS[0], suite._raised(error))], ""
     try:
-        results = _until_failure(suite.results_of(Evidence(subject), only))
+        asked = suite.results_of(Evidence(subject), only)
+        results = list(asked) if every else _until_failure(asked)
         return results, _fingerprint(subject)
     finally:
         subject.close()
