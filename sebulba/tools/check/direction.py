@@ -125,23 +125,25 @@ def entropy(evidence: Evidence) -> Answer:
     _, networks = evidence.shared(_rewarded)
     costly = Trainer(trainer.subject, trainer.sensitivity, entropy_cost=_ENTROPY_COST)
 
-    def mean_entropy(networks: Networks) -> float | None:
+    def mean_entropy(networks: Networks) -> float:
         _, distributions = trainer.policy.acted(networks)
         found = [each.entropy() for each in distributions if hasattr(each, "entropy")]
-        return float(np.mean(np.asarray(found[0]))) if found else None
+        return float(np.mean(np.asarray(found[0]))) if found else np.nan
 
-    before = mean_entropy(networks)
+    if np.isnan(mean_entropy(networks)):
+        return skipped("no distribution in the extras has an entropy")
     for _ in range(_MAX_HALVINGS):
-        if before is None or before > _MIN_ENTROPY_NATS:
+        if mean_entropy(networks) > _MIN_ENTROPY_NATS:
             break
         # The gradient of the entropy vanishes where a policy is certain.
         networks = jax.tree.map(lambda a, b: (a + b) / 2, networks, trainer.sensitivity.networks)
-        before = mean_entropy(networks)
-    if before is None:
-        return skipped("no distribution in the extras has an entropy")
     items = in_steps(trainer.sensitivity.items, lambda item: 0.0)
-    after = mean_entropy(costly.train(items, networks, num_updates=_NUM_UPDATES))
-    assert after is not None
+    # An indifferent policy has the greatest entropy; one with other parameters prefers an action.
+    for start in (networks, trainer.sensitivity.networks_of(1)):
+        before = mean_entropy(start)
+        after = mean_entropy(costly.train(items, start, num_updates=_NUM_UPDATES))
+        if abs(after - before) >= _MIN_CHANGE_NATS:
+            break
     detail = f"{before:.3f} nats before, {after:.3f} after {_NUM_UPDATES} updates for entropy alone"
     if abs(after - before) < _MIN_CHANGE_NATS:
         return unclear(detail)

@@ -1,15 +1,14 @@
 """Checks of the loss's scale: masked rows change no mean, and rewards have their discount."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.agent import Agent
-from sebulba.tools.check.capture import from_data
 from sebulba.tools.check.evidence import Evidence
+from sebulba.tools.check.one_device import OneDevice
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import (
     Answer,
@@ -44,8 +43,13 @@ def padding(evidence: Evidence) -> Answer:
     padded = [_padded(item, axes) for item in items]
     results = []
     for width, trajectories in ((num_envs, items), (2 * num_envs, padded)):
-        agent, _ = subject.agent_on(1, num_envs=width, **_ONE_BATCH)
-        results.append(_gradients(agent, subject, sensitivity.networks, trajectories, width))
+        one = OneDevice(subject, num_envs=width, **_ONE_BATCH)
+        experience = one.experience(sensitivity.networks, trajectories)
+        key = jax.random.key(subject.config.seed)
+        (loss, _), grads = one.loss_and_gradients(
+            sensitivity.networks, experience, key, jnp.int32(0)
+        )
+        results.append((float(loss), as_numpy(grads)))
     (loss, grads), (other_loss, other_grads) = results
     scale = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(grads) if leaf.size)
     leaves = zip(
@@ -87,35 +91,6 @@ def _padded(item: RecordedTrajectory, axes: PyTree) -> RecordedTrajectory:
         final_state=jax.tree.map(twice, item.final_state, axes),
         trajectory=dataclasses.replace(trajectory, env_steps=env_steps),
     )
-
-
-def _gradients(
-    agent: Agent,
-    subject: Subject,
-    networks: Networks,
-    items: Sequence[RecordedTrajectory],
-    num_envs: int,
-) -> tuple[float, PyTree]:
-    @jax.jit
-    def compute(networks: Networks, arguments: list) -> tuple:
-        experience = agent.init_experience(networks, num_envs)
-        for each in arguments:
-            experience = agent.update_experience(networks, experience, *each)
-        key = jax.random.key(subject.config.seed)
-        return jax.value_and_grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))
-
-    like = subject.start_states[0]
-    arguments = [
-        (
-            from_data(item.initial_state, like),
-            from_data(item.final_state, like),
-            jax.tree.map(jnp.asarray, item.trajectory),
-            jnp.int32(item.actor_id),
-        )
-        for item in items
-    ]
-    (loss, _), grads = compute(networks, arguments)
-    return float(loss), as_numpy(grads)
 
 
 def discount(evidence: Evidence) -> Answer:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.ingestion import Ingestion
+from sebulba.tools.check.one_device import OneDevice
 from sebulba.tools.check.policy import Policy
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import as_numpy, is_equal
@@ -43,10 +43,10 @@ class LossSensitivity:
             settings: of the agent; those that it does not have are ignored.
         """
         self._subject = subject
-        agent, self._run_spec = subject.agent_on(1, **settings)
-        self._ingestion = Ingestion(agent, self._run_spec, subject.start_states[0])
+        self._one = OneDevice(subject, **settings)
+        self._run_spec = self._one.run_spec
         self.networks = jax.tree.map(jnp.asarray, recording.networks)
-        self.loss_and_gradients = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+        self.loss_and_gradients = self._one.loss_and_gradients
         self._num_updates = 1
         self.items = self._choose(recording.trajectories)
         first = self._compute(self.items)
@@ -155,7 +155,7 @@ class LossSensitivity:
 
     def experience(self, items: Sequence[RecordedTrajectory]) -> PyTree:
         """Return the agent's experience after these trajectories."""
-        return self._ingestion(self.networks, items)
+        return self._one.experience(self.networks, items)
 
     def networks_of(self, attempt: int) -> Networks:
         """Return the networks of an attempt."""
@@ -175,7 +175,7 @@ class LossSensitivity:
         networks: Networks | None = None,
     ) -> LossAndGradients:
         networks = self.networks_of(attempt) if networks is None else networks
-        experience = self._ingestion(networks, items)
+        experience = self._one.experience(networks, items)
         seed += attempt
         losses, gradients = [], []
         for step in range(self._num_updates):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.tools.check.evidence import Evidence
-from sebulba.tools.check.ingestion import Ingestion
+from sebulba.tools.check.one_device import OneDevice
 from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import as_numpy
 from sebulba.tools.check.sensitivity import LossSensitivity
@@ -48,10 +48,7 @@ class Trainer:
             settings: of the agent; those that it does not have are ignored.
         """
         self.subject, self.sensitivity = subject, sensitivity
-        self._agent, self._run_spec = subject.agent_on(1, **(_SETTINGS | settings))
-        self._optimize = jax.jit(self._agent.optimize)
-        self._ingestion = Ingestion(self._agent, self._run_spec, subject.start_states[0])
-        self._loss = jax.jit(jax.value_and_grad(self._agent.loss, has_aux=True))
+        self._one = OneDevice(subject, **(_SETTINGS | settings))
         self.policy = sensitivity.policy
 
     @property
@@ -62,12 +59,14 @@ class Trainer:
 
     def experience(self, networks: Networks, items: Items) -> Experience:
         """Return the agent's experience after these trajectories."""
-        return self._ingestion(networks, items[self.sensitivity.num_unlearned :])
+        return self._one.experience(networks, items[self.sensitivity.num_unlearned :])
 
     def gradients(self, networks: Networks, experience: Experience, step: int = 0) -> Any:
         """Return the gradients of one loss, and the experience after it."""
         key = jax.random.fold_in(jax.random.key(self.subject.config.seed), step)
-        (_, (experience, _)), grads = self._loss(networks, experience, key, jnp.int32(step))
+        (_, (experience, _)), grads = self._one.loss_and_gradients(
+            networks, experience, key, jnp.int32(step)
+        )
         return grads, experience
 
     def mean_gradients(self, networks: Networks, items: Items) -> list[np.ndarray]:
@@ -96,10 +95,10 @@ class Trainer:
         """
         networks = self.sensitivity.networks if start is None else start
         experience = self.experience(networks, items)
-        opt_state = self._agent.init_opt_state(networks)
+        opt_state = self._one.agent.init_opt_state(networks)
         for step in range(num_updates):
             grads, experience = self.gradients(networks, experience, step)
-            after, opt_state = self._optimize(networks, opt_state, grads, experience)
+            after, opt_state = self._one.optimize(networks, opt_state, grads, experience)
             networks = after if leaves is None else chosen(leaves, after, networks)
         return networks
 
@@ -120,10 +119,10 @@ class Trainer:
 
         def update(_: int, carry: tuple[Networks, PyTree]) -> tuple[Networks, PyTree]:
             networks, opt_state = carry
-            return self._agent.optimize(networks, opt_state, nothing, experience)
+            return self._one.agent.optimize(networks, opt_state, nothing, experience)
 
         def follow(networks: Networks) -> Networks:
-            start = networks, self._agent.init_opt_state(networks)
+            start = networks, self._one.agent.init_opt_state(networks)
             return jax.lax.fori_loop(0, _NUM_SETTLING_UPDATES, update, start)[0]
 
         return chosen(is_target, jax.jit(follow)(networks), networks)

@@ -44,6 +44,7 @@ _MIN_FRACTION_LEARNED = 0.6  # of the step
 # Of a bootstrap value. Rows that were not learned from make it vary, but with the
 # wrong sign it is about −γ.
 _MIN_FRACTION_OF_DISCOUNT = 0.25
+_MIN_DISCOUNT = 0.5
 _SMALL_REWARD = 0.05  # with an effect that is linear
 _MAX_RELATIVE_BEND = 0.5  # of gradients that count as linear
 _GREAT_REWARD = 100.0  # far above any value
@@ -192,7 +193,8 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> Answer:
     weight = 1.0 - (high_truncated - low_truncated) / (high - low)
     discount = values.trainer.subject.setting("discount", "gamma")
     expected = discount if isinstance(discount, float) else 1.0
-    if weight >= _MIN_FRACTION_OF_DISCOUNT * expected - 0.05:
+    # A small discount cannot be told from none.
+    if weight >= _MIN_FRACTION_OF_DISCOUNT * expected or expected < _MIN_DISCOUNT:
         return passed(
             f"values approach rewards, and the next value weighs {weight:.2f} (γ {expected:g})",
         )
