@@ -14,7 +14,7 @@ from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.tools.check.subject import settings_of
 from sebulba.tools.check.temperature import check_target_entropy
-from sebulba.tools.check.training import Trainer, in_steps, mean_component, too_large
+from sebulba.tools.check.training import Trainer, in_steps, mean_component
 from sebulba.types import Networks
 
 _NUM_UPDATES = 40
@@ -28,8 +28,7 @@ _MAX_HALVINGS = 6  # of the way from the recorded networks to that policy
 
 def preference(evidence: Evidence) -> Answer:
     """Reward one action, then another one; for continuous actions, their mean component."""
-    reason = too_large(evidence)
-    return skipped(reason) if reason is not None else evidence.shared(_rewarded)[0]
+    return evidence.shared(_rewarded)[0]
 
 
 def _rewarded(evidence: Evidence) -> tuple[Answer, Networks]:
@@ -114,9 +113,6 @@ def _equals(action: np.ndarray, wanted: Any) -> np.ndarray:
 
 def entropy(evidence: Evidence) -> Answer:
     """Begin with a policy that prefers an action, and learn with a great entropy cost."""
-    reason = too_large(evidence)
-    if reason is not None:
-        return skipped(reason)
     trainer = evidence.shared(_trainer)
     if "target_entropy" in dict(settings_of(trainer.subject.config.agent)):
         return check_target_entropy(trainer)

@@ -30,6 +30,7 @@ from sebulba.tools.check import (
 from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.result import Answer, Status, failed, passed, skipped
 from sebulba.tools.check.subject import assemble_subject
+from sebulba.tools.check.training import too_large
 
 OnProgress = Callable[[str], None]
 """Called with the property that a question is about, before it is asked."""
@@ -42,6 +43,7 @@ class Needs(enum.IntEnum):
     RECORDING = 1  # recorded trajectories
     UPDATES = 2  # and an agent that takes updates
     GRADIENT = 3  # and recorded trajectories that give a gradient
+    TRAINING = 4  # and hundreds of updates, for which the agent must not be too large
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +51,11 @@ class Question:
     """A property of agents, and the function that asks whether this agent has it."""
 
     name: str  # for `--only`
-    property: str
     ask: Callable[[Evidence], Answer]
     needs: Needs
+    property: str
     likely_cause: str  # of a failure that does not name another one
-    needs_jit: bool = False  # it takes hundreds of updates, or is about compiled functions
+    needs_jit: bool = False  # it is about compiled functions
 
 
 def _fits(evidence: Evidence) -> Answer:
@@ -67,253 +69,121 @@ def _runs(evidence: Evidence) -> Answer:
 
 
 # The quick ones first.
+# fmt: off
 QUESTIONS = (
-    Question("protocol", "the agent fits the environment", _fits, Needs.SUBJECT, ""),
-    Question(
-        "splitting",
+    Question("protocol", _fits, Needs.SUBJECT,
+        "the agent fits the environment",
+        ""),
+    Question("splitting", learner_devices.splitting, Needs.SUBJECT,
         "shard_actor_state splits by environment",
-        learner_devices.splitting,
-        Needs.SUBJECT,
-        "shard_actor_state places a leaf wrongly, or changes the order of environments",
-    ),
-    Question(
-        "exploration",
+        "shard_actor_state places a leaf wrongly, or changes the order of environments"),
+    Question("exploration", randomness.exploration, Needs.SUBJECT,
         "each environment has its own exploration",
-        randomness.exploration,
-        Needs.SUBJECT,
-        "init_actor_state does not use actor_id · num_envs + environment",
-    ),
-    Question("pipeline", "actors and learner run", _runs, Needs.SUBJECT, ""),
-    Question(
-        "rows",
+        "init_actor_state does not use actor_id · num_envs + environment"),
+    Question("pipeline", _runs, Needs.SUBJECT,
+        "actors and learner run",
+        ""),
+    Question("rows", acting.rows, Needs.RECORDING,
         "update_experience gets the environment's rows",
-        acting.rows,
-        Needs.RECORDING,
-        "a buffer was overwritten before the learner read it",
-    ),
-    Question(
-        "states",
+        "a buffer was overwritten before the learner read it"),
+    Question("states", acting.states, Needs.RECORDING,
         "acting again gives the same actor states",
-        acting.states,
-        Needs.RECORDING,
-        "act depends on more than its arguments, or shard_actor_state reorders leaves",
-    ),
-    Question(
-        "resets",
+        "act depends on more than its arguments, or shard_actor_state reorders leaves"),
+    Question("resets", acting.resets, Needs.RECORDING,
         "an episode begins without memory of the last",
-        acting.resets,
-        Needs.RECORDING,
-        "act does not reset its memory where is_first, before using the observation",
-    ),
-    Question(
-        "rewards",
+        "act does not reset its memory where is_first, before using the observation"),
+    Question("rewards", learning.rewards, Needs.GRADIENT,
         "the loss credits a reward to the action before it",
-        learning.rewards,
-        Needs.GRADIENT,
-        "rewards are one row off; transition t has the reward of row t + 1",
-    ),
-    Question(
-        "termination",
+        "rewards are one row off; transition t has the reward of row t + 1"),
+    Question("termination", learning.termination, Needs.GRADIENT,
         "the loss does not bootstrap at a termination",
-        learning.termination,
-        Needs.GRADIENT,
-        "the discount is not γ·(1 − terminated)",
-    ),
-    Question(
-        "masks",
+        "the discount is not γ·(1 − terminated)"),
+    Question("masks", learning.masks, Needs.GRADIENT,
         "the loss gives autoreset transitions weight 0",
-        learning.masks,
-        Needs.GRADIENT,
-        "a term of the loss is not masked with Trajectory.valid",
-    ),
-    Question(
-        "truncation",
+        "a term of the loss is not masked with Trajectory.valid"),
+    Question("truncation", learning.truncation, Needs.GRADIENT,
         "the loss bootstraps at a truncation",
-        learning.truncation,
-        Needs.GRADIENT,
-        "it bootstraps from the reset row after it, or is taken for a termination",
-    ),
-    Question(
-        "memory",
+        "it bootstraps from the reset row after it, or is taken for a termination"),
+    Question("memory", memory.memory, Needs.GRADIENT,
         "the loss begins episodes without memory",
-        memory.memory,
-        Needs.GRADIENT,
-        "the recurrent state is not reset where is_first, or only after it was used",
-    ),
-    Question(
-        "correction",
+        "the recurrent state is not reset where is_first, or only after it was used"),
+    Question("correction", behaviour.correction, Needs.GRADIENT,
         "the loss uses the stored behaviour policy",
-        behaviour.correction,
-        Needs.GRADIENT,
-        "the importance weights compare the current policy with itself; a loss without them needs"
-        " a policy lag of 0",
-    ),
-    Question(
-        "actor-keys",
+        "the importance weights compare the current policy with itself; a loss without them "
+        "needs a policy lag of 0"),
+    Question("actor-keys", randomness.actor_keys, Needs.RECORDING,
         "each actor draws its own random numbers",
-        randomness.actor_keys,
-        Needs.RECORDING,
-        "init_actor_state does not store its key in the actor state",
-    ),
-    Question(
-        "env-keys",
+        "init_actor_state does not store its key in the actor state"),
+    Question("env-keys", randomness.env_keys, Needs.RECORDING,
         "each environment draws its own random numbers",
-        randomness.env_keys,
-        Needs.RECORDING,
-        "act draws one random number for all environments",
-    ),
-    Question(
-        "step-keys",
+        "act draws one random number for all environments"),
+    Question("step-keys", sampling.step_keys, Needs.RECORDING,
         "each step draws its own random numbers",
-        sampling.step_keys,
-        Needs.RECORDING,
-        "act returns the actor state with the same key",
-    ),
-    Question(
-        "greedy",
+        "act returns the actor state with the same key"),
+    Question("greedy", sampling.greedy, Needs.RECORDING,
         "greedy actions do not depend on the random key",
-        sampling.greedy,
-        Needs.RECORDING,
-        "act samples although `greedy` is set",
-    ),
-    Question(
-        "log-probs",
+        "act samples although `greedy` is set"),
+    Question("log-probs", sampling.log_probs, Needs.RECORDING,
         "stored log-probabilities are those of the sampled actions",
-        sampling.log_probs,
-        Needs.RECORDING,
-        "the log-probability is not that of the action taken, or of another policy",
-    ),
-    Question(
-        "legal",
+        "the log-probability is not that of the action taken, or of another policy"),
+    Question("legal", acting.legal, Needs.RECORDING,
         "only legal actions are taken, and learned from",
-        acting.legal,
-        Needs.RECORDING,
-        "act does not use env_step.action_mask",
-    ),
-    Question(
-        "donation",
+        "act does not use env_step.action_mask"),
+    Question("donation", efficiency.donation, Needs.RECORDING,
         "actor and learner states are donated",
-        efficiency.donation,
-        Needs.RECORDING,
         "no output has the shape and dtype of this leaf",
-        needs_jit=True,
-    ),
-    Question(
-        "compilation",
+        needs_jit=True),
+    Question("compilation", efficiency.compilation, Needs.RECORDING,
         "every function is compiled once",
-        efficiency.compilation,
-        Needs.RECORDING,
         "a shape, dtype or static argument changes between cycles",
-        needs_jit=True,
-    ),
-    Question(
-        "updates",
+        needs_jit=True),
+    Question("updates", updates.updates, Needs.UPDATES,
         "updates descend, and reach every leaf in use",
-        updates.updates,
-        Needs.UPDATES,
-        "optimize leaves it out",
-    ),
-    Question(
-        "preference",
+        "optimize leaves it out"),
+    Question("preference", direction.preference, Needs.TRAINING,
         "rewarded actions become more likely",
-        direction.preference,
-        Needs.GRADIENT,
-        "a sign in the policy's loss, in the TD error or in the target",
-        needs_jit=True,
-    ),
-    Question(
-        "entropy",
+        "a sign in the policy's loss, in the TD error or in the target"),
+    Question("entropy", direction.entropy, Needs.TRAINING,
         "the entropy bonus raises the entropy",
-        direction.entropy,
-        Needs.GRADIENT,
-        "the entropy has the wrong sign in the loss",
-        needs_jit=True,
-    ),
-    Question(
-        "values",
+        "the entropy has the wrong sign in the loss"),
+    Question("values", values.values, Needs.TRAINING,
         "values approach rewards, and count the next value once",
-        values.values,
-        Needs.GRADIENT,
-        "a sign in the value loss, or in its targets",
-        needs_jit=True,
-    ),
-    Question(
-        "next-values",
+        "a sign in the value loss, or in its targets"),
+    Question("next-values", values.next_values, Needs.TRAINING,
         "the next value is the policy's, and the lesser of several",
-        values.next_values,
-        Needs.GRADIENT,
-        "the value of the next observation is that of another action",
-        needs_jit=True,
-    ),
-    Question(
-        "symmetry",
+        "the value of the next observation is that of another action"),
+    Question("symmetry", values.symmetry, Needs.TRAINING,
         "rewards and penalties weigh the same",
-        values.symmetry,
-        Needs.GRADIENT,
-        "a bound on one side only, or a sign in the ratio or in the value loss (a loss may also be"
-        " asymmetric on purpose)",
-        needs_jit=True,
-    ),
-    Question(
-        "advantages",
+        "a bound on one side only, or a sign in the ratio or in the value loss (a loss may also "
+        "be asymmetric on purpose)"),
+    Question("advantages", values.advantages, Needs.TRAINING,
         "standardised advantages ignore a constant reward",
-        values.advantages,
-        Needs.GRADIENT,
-        "the mean is not subtracted from the advantages",
-        needs_jit=True,
-    ),
-    Question(
-        "priorities",
+        "the mean is not subtracted from the advantages"),
+    Question("priorities", priorities.priorities, Needs.GRADIENT,
         "a TD error sets the priority of its own sequence",
-        priorities.priorities,
-        Needs.GRADIENT,
-        "priorities are not in the order of the sampled ids",
-    ),
-    Question(
-        "importance",
+        "priorities are not in the order of the sampled ids"),
+    Question("importance", priorities.importance, Needs.TRAINING,
         "likely draws count less",
-        priorities.importance,
-        Needs.GRADIENT,
-        "the loss is not multiplied by the importance weights",
-    ),
-    Question(
-        "epochs",
+        "the loss is not multiplied by the importance weights"),
+    Question("epochs", samples.epochs, Needs.GRADIENT,
         "each epoch learns once from every transition",
-        samples.epochs,
-        Needs.GRADIENT,
-        "minibatches are drawn with replacement, or leave samples out",
-    ),
-    Question(
-        "padding",
+        "minibatches are drawn with replacement, or leave samples out"),
+    Question("padding", scale.padding, Needs.GRADIENT,
         "environments without valid rows change nothing",
-        scale.padding,
-        Needs.GRADIENT,
-        "a mean or a normalisation counts rows that are not valid",
-    ),
-    Question(
-        "discount",
+        "a mean or a normalisation counts rows that are not valid"),
+    Question("discount", scale.discount, Needs.UPDATES,
         "later rewards have the declared discount",
-        scale.discount,
-        Needs.UPDATES,
-        "the discount is applied twice, or not at all",
-    ),
-    Question(
-        "devices",
+        "the discount is applied twice, or not at all"),
+    Question("devices", learner_devices.devices, Needs.UPDATES,
         "one and two learner devices learn the same",
-        learner_devices.devices,
-        Needs.UPDATES,
         "a mean or sum over the batch does not use sebulba.toolkit.reductions",
-        needs_jit=True,
-    ),
-    Question(
-        "replicas",
+        needs_jit=True),
+    Question("replicas", learner_devices.replicas, Needs.UPDATES,
         "every learner device has the same networks",
-        learner_devices.replicas,
-        Needs.UPDATES,
         "optimize depends on one device's experience, or on the device",
-        needs_jit=True,
-    ),
+        needs_jit=True),
 )
+# fmt: on
 BY_NAME = {question.name: question for question in QUESTIONS}
 
 
@@ -416,7 +286,7 @@ def _reason_to_skip(
         return skipped(f"see “{BY_NAME[cause].property}”")
     if question.needs >= Needs.UPDATES and not evidence.has_updates:
         return skipped("the agent takes no updates, so there is no gradient")
-    if question.needs_jit and is_jit_disabled():
+    if (question.needs_jit or question.needs >= Needs.TRAINING) and is_jit_disabled():
         return skipped("JAX_DISABLE_JIT is set")
     return None
 
@@ -424,6 +294,8 @@ def _reason_to_skip(
 def _ask(question: Question, evidence: Evidence) -> Answer:
     if question.needs >= Needs.GRADIENT and not evidence.loss.has_gradient:
         return skipped("the recorded trajectories gave no gradient")
+    if question.needs >= Needs.TRAINING and (reason := too_large(evidence)) is not None:
+        return skipped(reason)
     return question.ask(evidence)
 
 

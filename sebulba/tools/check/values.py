@@ -24,7 +24,6 @@ from sebulba.tools.check.training import (
     chosen,
     in_steps,
     in_truncated_steps,
-    too_large,
 )
 from sebulba.types import Networks, PyTree
 
@@ -60,9 +59,6 @@ MakeItems = Callable[..., Items]
 
 def values(evidence: Evidence) -> Answer:
     """Learn that every action is worth 1 more, then 1 less, and look at the gradients."""
-    reason = too_large(evidence)
-    if reason is not None:
-        return skipped(reason)
     values = evidence.shared(_Values)
     answer = values.fixed_point
     return answer if answer.status == "fail" else _depends_on_policy(values) or answer
@@ -254,9 +250,6 @@ def next_values(evidence: Evidence) -> Answer:
     Not asked on policy, where the next action is the one taken, nor of discrete actions, where the
     next value is the greatest of several on purpose.
     """
-    reason = too_large(evidence)
-    if reason is not None:
-        return skipped(reason)
     values = evidence.shared(_Values)
     space = evidence.subject.run_spec.environment.action_space
     is_box = isinstance(space, gymnasium.spaces.Box)
@@ -326,9 +319,6 @@ def symmetry(evidence: Evidence) -> Answer:
 
     Those that grow with the reward have to be opposite, since the policy is the one that acted.
     """
-    reason = too_large(evidence)
-    if reason is not None:
-        return skipped(reason)
     values = evidence.shared(_Values)
     trainer = values.trainer
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(values.tried[0])]
@@ -361,9 +351,6 @@ def symmetry(evidence: Evidence) -> Answer:
 def advantages(evidence: Evidence) -> Answer:
     """Add a constant to all rewards: standardised advantages of actions stay what they are."""
     subject, sensitivity = evidence.subject, evidence.loss
-    reason = too_large(evidence)
-    if reason is not None:
-        return skipped(reason)
     if subject.setting("normalize_advantage", "standardize_advantage", "norm_adv") is not True:
         return skipped("the agent has no setting `normalize_advantages`, or not true")
     settings = _SETTINGS | {"normalize_advantages": True, "baseline_cost": 0.0}
