@@ -155,9 +155,15 @@ def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: obj
 
 
 def _is_learned(entry: Entry, sensitivity: LossSensitivity) -> bool:
-    """Whether the loss learns from an entry: an end in row 0 belongs to the trajectory before."""
-    done = sensitivity.items[entry.item].trajectory.env_steps.done
-    is_before = sensitivity.is_on_policy and entry.row == 0 and done[0, entry.env]
+    """Whether the loss learns from an entry for sure.
+
+    On policy, an end in row 0 belongs to the trajectory before. A replay stores the last row of a
+    trajectory, and completes its last sequences, with the actor's next trajectory.
+    """
+    item, *later = sensitivity.items[entry.item :]
+    if not sensitivity.is_on_policy:
+        return any(each.actor_id == item.actor_id for each in later)
+    is_before = entry.row == 0 and item.trajectory.env_steps.done[0, entry.env]
     return entry.item >= sensitivity.num_unlearned and not is_before
 
 

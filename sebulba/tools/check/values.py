@@ -17,7 +17,7 @@ import numpy as np
 from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import Perturbation, is_valid
 from sebulba.tools.check.policy import with_noise
-from sebulba.tools.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped
+from sebulba.tools.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
 from sebulba.tools.check.training import (
     Items,
     Trainer,
@@ -71,6 +71,10 @@ class _Values:
         self.trainer = Trainer(evidence.subject, evidence.loss, **_SETTINGS)
         self.tried = [evidence.loss.networks]
         self.fixed_point = _check_fixed_point(self, self.tried)
+        if self.fixed_point.status == "fail":
+            again = _check_fixed_point(self, [evidence.loss.networks_of(1)])
+            if again.status == "pass":
+                self.fixed_point = unclear(f"with other networks, {again.detail}")
 
     @functools.cached_property
     def leaves(self) -> list[bool]:
