@@ -9,16 +9,15 @@ import sys
 
 from sebulba.config import flags
 from sebulba.process import program, run_command
-from sebulba.tools.check import names
 
 _PROG = program("check")
 _DESCRIPTION = """\
 Checks that the agent and the environment of a config work together. Runs them through the real
-pipeline on a known stream of rows, and prints for each check whether it passed (✓), failed (✗, with
-what was expected, what came, and a likely cause) or does not apply (–, with the reason).
+pipeline on a known stream of rows, and asks questions. Each answer is ✓ (the property holds), ✗
+(with what was expected, what came, and a likely cause), ? (unclear) or – (why it does not apply).
 
---only NAME…  run these checks only, by their short names
---list        print the short names of all checks, and end
+--only NAME…  ask these questions only
+--list        print the names of all questions, and end
 --json FILE   also write the results to this file, as JSON
 
 With the environment variable JAX_DISABLE_JIT=1 nothing is compiled, and a breakpoint in an agent
@@ -33,7 +32,9 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     options, argv = parser.parse_known_args()
     if options.list:
-        print("\n".join(f"{short:12}  {name}" for short, name in names.SHORT_NAMES.items()))
+        from sebulba.tools.check.suite import QUESTIONS
+
+        print("\n".join(f"{each.name:12}  {each.property}" for each in QUESTIONS))
         return
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     # Importing jax takes a second, so command line errors and --help come first.

@@ -8,26 +8,35 @@ import jax
 import numpy as np
 
 from sebulba.tools.check.capture import as_data, from_data
-from sebulba.tools.check.names import ALIGNMENT, FORGETTING, LEGAL, REPLAYED
+from sebulba.tools.check.evidence import Evidence
+from sebulba.tools.check.perturbation import Perturbation, is_valid
 from sebulba.tools.check.policy import unroll
 from sebulba.tools.check.probe import action_code, expected_rows
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
-from sebulba.tools.check.result import CheckResult, first_difference, passed_unless, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
-from sebulba.tools.check.subject import Subject, env_axes
+from sebulba.tools.check.result import (
+    Answer,
+    failed,
+    first_difference,
+    passed,
+    passed_unless,
+    skipped,
+    unclear,
+)
+from sebulba.tools.check.sensitivity import MAX_ROUNDING
+from sebulba.tools.check.subject import env_axes
 from sebulba.types import ActorState, PyTree
 
 # XLA compiles this scan differently from the act cycle, and may reorder sums.
-_TOLERANCE = 1e-4
+_MAX_ERROR = 1e-4  # absolute, and relative
 _ROW_AXES = ("row", "env")
 
 
-def check_alignment(subject: Subject, recording: Recording) -> CheckResult:
+def rows(evidence: Evidence) -> Answer:
     """Compare every row with the probe's, given the actions of the trajectory."""
-    failure, rows = None, 0
-    for actor_id, probe in enumerate(subject.probes):
+    failure, count = None, 0
+    for actor_id, probe in enumerate(evidence.subject.probes):
         code = np.zeros(probe.num_envs, np.float32)
-        for item in _of_actor(recording, actor_id):
+        for item in _of_actor(evidence.recording, actor_id):
             trajectory = item.trajectory
             length = len(trajectory.action)
             expected = expected_rows(probe, item.cycle * length, trajectory.action, code)
@@ -40,19 +49,19 @@ def check_alignment(subject: Subject, recording: Recording) -> CheckResult:
                 tolerance=1e-6,
             )
             code = np.asarray(action_code(probe.spec.action_space, trajectory.action[-1]))
-            rows += length * probe.num_envs
-    detail = f"equal observations, rewards, flags and actions in {rows:,} rows"
-    cause = "a buffer was overwritten before the learner read it"
-    return passed_unless(failure, ALIGNMENT, detail, cause)
+            count += length * probe.num_envs
+    detail = f"equal observations, rewards, flags and actions in {count:,} rows"
+    return passed_unless(failure, detail)
 
 
-def check_states(subject: Subject, recording: Recording) -> CheckResult:
+def states(evidence: Evidence) -> Answer:
     """Recompute `act` from the first row of each stream, and compare what the learner received."""
+    subject = evidence.subject
     acted = jax.jit(lambda *args: unroll(subject.agent, *args))
-    failure, rows = None, 0
+    failure, count = None, 0
     for actor_id, start in enumerate(subject.start_states):
         state = start
-        for item in _of_actor(recording, actor_id):
+        for item in _of_actor(evidence.recording, actor_id):
             action, extras, after = acted(item.networks, state, _acted_rows(item))
             for what, axes, expected, got in (
                 ("initial_state", ("env",), as_data(state), item.initial_state),
@@ -61,23 +70,28 @@ def check_states(subject: Subject, recording: Recording) -> CheckResult:
                 ("final_state", ("env",), as_data(after), item.final_state),
             ):
                 failure = failure or first_difference(
-                    expected, got, what=what, axes=axes, place=item.place, tolerance=_TOLERANCE
+                    expected,
+                    got,
+                    what=what,
+                    axes=axes,
+                    place=item.place,
+                    tolerance=_MAX_ERROR,
                 )
             state = after
-            rows += len(item.trajectory.action) * subject.run_spec.num_envs
-    detail = f"equal actions, extras, initial and final states over {rows:,} rows"
-    cause = "act depends on more than its arguments, or shard_actor_state reorders leaves"
-    return passed_unless(failure, REPLAYED, detail, cause)
+            count += len(item.trajectory.action) * subject.run_spec.num_envs
+    detail = f"equal actions, extras, initial and final states over {count:,} rows"
+    return passed_unless(failure, detail)
 
 
-def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
+def resets(evidence: Evidence) -> Answer:
     """Compare greedy acting with greedy acting from a new actor state at every reset.
 
     For the latter, each per-environment leaf is replaced by a new actor's where an episode begins.
     """
+    subject = evidence.subject
     axes = env_axes(subject.agent, subject.run_spec)
     if all(axis < 0 for axis in jax.tree.leaves(axes)):
-        return skipped(FORGETTING, "no leaf of the actor state is per environment")
+        return skipped("no leaf of the actor state is per environment")
 
     def without_reset(*args: Any) -> tuple[PyTree, PyTree]:
         return unroll(subject.agent, *args, greedy=True)[:2]
@@ -88,7 +102,7 @@ def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
     both = jax.jit(lambda *args: (without_reset(*args), with_reset(*args)))
     failure = None
     for actor_id, start in enumerate(subject.start_states):
-        items = _of_actor(recording, actor_id)[:2]
+        items = _of_actor(evidence.recording, actor_id)[:2]
         if not items:
             continue
         rows = jax.tree.map(lambda *x: np.concatenate(x), *[_acted_rows(item) for item in items])
@@ -100,28 +114,18 @@ def check_forgetting(subject: Subject, recording: Recording) -> CheckResult:
                 what=f"greedy act: {name}",
                 axes=_ROW_AXES,
                 place=f"actor {actor_id}",
-                tolerance=1e-5,
+                tolerance=_MAX_ERROR,
             )
-    detail = "in each episode, greedy acting equals a new actor's"
-    cause = "act does not reset its memory where is_first, before using the observation"
-    return passed_unless(failure, FORGETTING, detail, cause)
+    return passed_unless(failure, "in each episode, greedy acting equals a new actor's")
 
 
-def check_legal(
-    subject: Subject, recording: Recording, sensitivity: LossSensitivity | None
-) -> CheckResult:
-    """Look for illegal actions, sampled and greedy; then change the masks that the loss gets.
-
-    Args:
-        subject: the run.
-        recording: its trajectories.
-        sensitivity: of the loss; None: the agent takes no updates.
-    """
+def legal(evidence: Evidence) -> Answer:
+    """Look for illegal actions, sampled and greedy; then change the masks that the loss gets."""
+    subject, recording = evidence.subject, evidence.recording
     spec = subject.run_spec.environment
     if spec.action_mask is None:
-        return skipped(LEGAL, "the environment has no action masks")
+        return skipped("the environment has no action masks")
     acted = jax.jit(functools.partial(unroll, subject.agent, greedy=True))
-    failure = None
     for item in recording.trajectories:
         rows = _acted_rows(item)
         state = from_data(item.initial_state, subject.start_states[0])
@@ -131,23 +135,31 @@ def check_legal(
                 ~_is_legal(action, rows.action_mask, spec.action_space) & item.trajectory.valid
             )
             for row, env in np.argwhere(illegal)[:1]:
-                failure = failure or (
+                return failed(
                     f"{kind} action ({item.place}, row {row}, env {env}): expected a legal action,"
                     f" with action_mask {rows.action_mask[row, env].astype(int)}, got"
                     f" {action[row, env]}"
                 )
-    cause = "act does not use env_step.action_mask"
-    if failure is None and sensitivity is not None and sensitivity.has_gradient:
+    if evidence.has_updates and evidence.loss.has_gradient:
+        sensitivity = evidence.loss
         changed = [_with_legal_actions(item) for item in sensitivity.items]
-        if not sensitivity.has_effect(changed):
-            failure = (
+        if sensitivity.greatest_effect(changed) <= MAX_ROUNDING:
+            others = Perturbation(field="extras", rows=is_valid, action_space=spec.action_space)
+            if not sensitivity.is_on_policy and sensitivity.has_effect(
+                others.apply(sensitivity.items)
+            ):
+                reason = (
+                    "the loss uses the extras, which may hold policies of legal actions, and not"
+                    " the masks"
+                )
+                return unclear(reason)
+            return failed(
                 f"trajectory.env_steps.action_mask ({sensitivity.items[-1].place}, all rows):"
                 " expected the loss to use it, since illegal actions have no probability and no"
-                " value, got the same loss and gradients with all actions legal"
+                " value, got the same loss and gradients with all actions legal",
+                "the loss takes policies or greatest values over illegal actions",
             )
-            cause = "the loss takes policies or greatest values over illegal actions"
-    detail = f"{len(recording.trajectories)} trajectories, sampled and greedy"
-    return passed_unless(failure, LEGAL, detail, cause)
+    return passed(f"{len(recording.trajectories)} trajectories, sampled and greedy")
 
 
 def _is_legal(action: np.ndarray, mask: np.ndarray, space: Any) -> np.ndarray:

@@ -10,25 +10,25 @@ import numpy as np
 from sebulba.agent import AgentSettings, declared
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from sebulba.tools.check import perturbation
-from sebulba.tools.check.names import CORRECTION
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import Perturbation
 from sebulba.tools.check.recording import RecordedTrajectory, first_learning_cycle
-from sebulba.tools.check.result import CheckResult, failed, passed, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.result import Answer, failed, passed, skipped
+from sebulba.tools.check.sensitivity import MAX_ROUNDING
 from sebulba.tools.check.subject import Subject
 
-_LEAST_CHANGE = 1e-5  # relative to the greatest gradient; less is rounding
-_SHIFT = np.float32(0.37)
+_SHIFT_OF_PARAMETERS = np.float32(0.37)
 
 
-def check_correction(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def correction(evidence: Evidence) -> Answer:
     """Change the extras of valid rows, then only what they say of the actions taken.
 
     The latter leaves the log-probability of each policy's mode as it is.
     """
+    subject, sensitivity = evidence.subject, evidence.loss
     items = sensitivity.items
     if not jax.tree.leaves(items[0].trajectory.extras):
-        return skipped(CORRECTION, "act returns no extras")
+        return skipped("act returns no extras")
     place = f"{items[-1].place}, rows 0 … {len(items[-1].trajectory.action) - 1}"
     change = Perturbation(
         field="extras",
@@ -40,31 +40,29 @@ def check_correction(subject: Subject, sensitivity: LossSensitivity) -> CheckRes
         [pair[number] for pair in others if pair is not None] for number in (0, 1)
     )
     is_known = bool(of_all) and sensitivity.is_on_policy
-    is_used = sensitivity.has_effect(change.apply(items))
     if is_known:
-        is_used = sensitivity.relative_change(of_all) >= _LEAST_CHANGE
+        is_used = sensitivity.greatest_effect(of_all) > MAX_ROUNDING
+    else:
+        is_used = sensitivity.greatest_effect(change.apply(items)) > MAX_ROUNDING
     if not is_used:
         if not sensitivity.is_on_policy:
-            return skipped(CORRECTION, "the loss of the replay does not use the extras")
+            return skipped("the loss of the replay does not use the extras")
         if not _is_stale(subject):
-            return skipped(CORRECTION, "the data are never stale, and the loss uses no correction")
+            return skipped("the data are never stale, and the loss uses no correction")
         return failed(
-            CORRECTION,
             f"trajectory.extras ({place}): expected the loss to use the extras in valid rows, since"
             " trajectories may be older than the parameters; changing the stored policy changed"
-            " neither the loss nor its gradients; likely cause: the importance weights compare the"
-            " current policy with itself; a loss without them needs a policy lag of 0",
+            " neither the loss nor its gradients"
         )
     if not is_known:
-        return passed(CORRECTION, "the loss uses the extras in valid rows")
-    if sensitivity.relative_change(of_actions) < _LEAST_CHANGE:
+        return passed("the loss uses the extras in valid rows")
+    if sensitivity.greatest_effect(of_actions) <= MAX_ROUNDING:
         return failed(
-            CORRECTION,
             f"trajectory.extras ({place}): expected the loss to use the log-probabilities of the"
-            " actions taken; changing them, but not those of the modes, changed nothing; likely"
-            " cause: the behaviour policy's log-probability is that of its mode",
+            " actions taken; changing them, but not those of the modes, changed nothing",
+            "the behaviour policy's log-probability is that of its mode",
         )
-    return passed(CORRECTION, "the loss uses the log-probabilities of the actions taken")
+    return passed("the loss uses the log-probabilities of the actions taken")
 
 
 def _is_stale(subject: Subject) -> bool:
@@ -96,7 +94,7 @@ def _with_other_log_probs(
         if not is_known(node):
             return node
         if isinstance(node, DiagonalGaussian):
-            return dataclasses.replace(node, mean=node.mean + _SHIFT)
+            return dataclasses.replace(node, mean=node.mean + _SHIFT_OF_PARAMETERS)
         if isinstance(node, MultiCategorical):
             actions = np.moveaxis(action, -1, 0)
             return MultiCategorical(choices=tuple(map(_swapped, node.choices, actions)))
@@ -106,7 +104,7 @@ def _with_other_log_probs(
         if not is_known(node):
             return node
         if isinstance(node, DiagonalGaussian):
-            return dataclasses.replace(node, mean=node.mean + _SHIFT, log_std=node.log_std + _SHIFT)
+            return jax.tree.map(lambda leaf: leaf + _SHIFT_OF_PARAMETERS, node)
         if isinstance(node, MultiCategorical):
             return MultiCategorical(choices=tuple(map(of_all, node.choices)))
         is_legal = jnp.isfinite(node.logits)  # see `distributions.legal_only`

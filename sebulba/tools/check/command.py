@@ -1,6 +1,7 @@
 """Run all checks of a config and print them as a table."""
 
 import collections
+import dataclasses
 import json
 import pathlib
 import sys
@@ -23,10 +24,11 @@ from sebulba.tools.check.suite import Report, check
 _MARKS: dict[Status, rich.text.Text] = {
     "pass": rich.text.Text("✓", style="green"),
     "fail": rich.text.Text("✗", style="bold red"),
+    "unclear": rich.text.Text("?", style="yellow"),
     "skip": rich.text.Text("–", style="dim"),
 }
-_LEAST_CACHED_SECONDS = 0.02  # of compilation
-_PLAIN_WIDTH = 160  # columns of output that goes to a file or a pipe
+_MIN_CACHED_COMPILATION_SECONDS = 0.02
+_PLAIN_WIDTH_COLUMNS = 160  # of output to a file or a pipe
 
 
 def run_check(
@@ -37,14 +39,14 @@ def run_check(
     Args:
         config: the config of a run.
         json_path: a file that the results are written to as JSON.
-        only: short names of the checks to run; empty: all.
+        only: names of the questions to ask; empty: all.
     """
     if config.devices.actor is None and config.devices.learner is None:
         # Two devices, to compare updates on one and on two. JAX reads this when a backend starts.
         jax.config.update("jax_num_cpu_devices", 2)
     use_compilation_cache()
     # Most of the check's time is compilation, much of it of many small functions.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_CACHED_SECONDS)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_CACHED_COMPILATION_SECONDS)
     try:
         with Progress(sys.stderr) as progress:
             report = check(config, only=only, on_progress=progress.show)
@@ -79,18 +81,24 @@ class Progress:
 
 
 def print_report(report: Report, title: str, stream: TextIO) -> None:
-    """Print a line for each check, the number of failures, and the memory plan of a run."""
-    width = None if stream.isatty() else _PLAIN_WIDTH
+    """Print a line for each question, the number of failures, and the memory plan of a run."""
+    width = None if stream.isatty() else _PLAIN_WIDTH_COLUMNS
     console = rich.console.Console(file=stream, width=width, highlight=False)
     table = rich.table.Table(title=title, box=rich.box.SIMPLE, title_justify="left")
     table.add_column("")
-    table.add_column("check")
+    table.add_column("name")
+    table.add_column("property")
     table.add_column("result", overflow="fold")
     for result in report.results:
-        table.add_row(_MARKS[result.status], result.name, rich.text.Text(result.detail))
+        table.add_row(
+            _MARKS[result.status], result.name, result.property, rich.text.Text(result.detail)
+        )
     console.print(table)
     counts = collections.Counter(result.status for result in report.results)
-    console.print(f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
+    unclear = f", {counts['unclear']} unclear" if counts["unclear"] else ""
+    console.print(
+        f"{counts['pass']} passed, {counts['fail']} failed{unclear}, {counts['skip']} skipped"
+    )
     if report.has_failures:
         console.print("A row is one time step of a trajectory, a leaf one array of a pytree.")
     if report.memory_plan is not None:
@@ -102,9 +110,6 @@ def write_report(report: Report, path: pathlib.Path) -> None:
     content = {
         "ok": not report.has_failures,
         "memory_plan": report.memory_plan,
-        "checks": [
-            {"name": result.name, "status": result.status, "detail": result.detail}
-            for result in report.results
-        ],
+        "checks": [dataclasses.asdict(result) for result in report.results],
     }
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,27 +1,20 @@
-"""Checks of buffer donation and of recompilation."""
+"""Questions about buffer donation and recompilation."""
 
-from sebulba.tools.check.names import COMPILATION, DONATION
-from sebulba.tools.check.recording import Recording
-from sebulba.tools.check.result import CheckResult, passed_unless
-from sebulba.tools.check.subject import Subject
+from sebulba.tools.check.evidence import Evidence
+from sebulba.tools.check.result import Answer, failed, passed, passed_unless
 
 
-def check_donation(subject: Subject, recording: Recording) -> CheckResult:
-    """Check that each cycle of the learner and of every actor deletes its input state."""
-    del subject
-    leaf = recording.kept_leaf
+def donation(evidence: Evidence) -> Answer:
+    """Check that each learner cycle deletes its input state."""
+    leaf, num_cycles = evidence.recording.kept_leaf, evidence.recording.num_cycles
     failure = leaf and f"{leaf}: expected the cycle to donate this buffer, got it still allocated"
-    detail = f"{recording.num_cycles} learner cycles and one act cycle of each actor"
-    cause = "no output has the shape and dtype of this leaf"
-    return passed_unless(failure, DONATION, detail, cause)
+    return passed_unless(failure, f"{num_cycles} learner cycles")
 
 
-def check_compilation(subject: Subject, recording: Recording) -> CheckResult:
+def compilation(evidence: Evidence) -> Answer:
     """Check that cycles which call no new function compile nothing."""
-    del subject
-    late = recording.late_compilations
-    failure = f"{', '.join(dict.fromkeys(late))}: expected no compilation after the first call"
-    detail = f"no recompilation in {recording.num_cycles} learner cycles"
-    cause = "a shape, dtype or static argument changes between cycles"
-    got = f"{failure}, got {len(late)}" if late else None
-    return passed_unless(got, COMPILATION, detail, cause)
+    late = evidence.recording.late_compilations
+    if late:
+        functions = ", ".join(dict.fromkeys(late))
+        return failed(f"{functions}: expected no compilation after the first call, got {len(late)}")
+    return passed(f"no recompilation in {evidence.recording.num_cycles} learner cycles")

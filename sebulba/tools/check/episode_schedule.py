@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-_LENGTHS = (1, 2, 1, 3, 5, 8)  # env steps
-_TRAJECTORIES = 8  # after these the schedule repeats
+_LENGTHS_ENV_STEPS = (1, 2, 1, 3, 5, 8)
+_PERIOD_TRAJECTORIES = 8  # after which the schedule repeats
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,10 +44,10 @@ def make_schedule(*, num_envs: int, trajectory_length: int, seed: int) -> Episod
 
 
 def _environment_flags(length: int, env: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    period = _TRAJECTORIES * length
+    period = _PERIOD_TRAJECTORIES * length
     flags = {name: np.zeros(period, bool) for name in ("terminated", "truncated", "is_first")}
     is_slow = env % 4 == 3
-    row, episode, lengths = 0, 0, [2 * length + 1, 3] if is_slow else list(_LENGTHS)
+    row, episode, lengths = 0, 0, [2 * length + 1, 3] if is_slow else list(_LENGTHS_ENV_STEPS)
     while row < period:
         if episode % len(lengths) == 0:
             rng.shuffle(lengths)

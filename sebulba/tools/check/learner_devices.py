@@ -12,10 +12,10 @@ from sebulba.agent import Agent
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.reductions import LEARNER_AXIS
-from sebulba.tools.check.names import EQUALITY, REPLICAS, SPLITTING
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.recording import Recording
 from sebulba.tools.check.result import (
-    CheckResult,
+    Answer,
     as_numpy,
     failed,
     first_difference,
@@ -27,16 +27,20 @@ from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import Networks, PyTree
 
 _NUM_DEVICES = 2
-_SAMPLED_UPDATES = 48  # for a mean gradient, where the loss samples
-_DIRECTIONS = 4  # random projections of each leaf's gradient
-_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
-_TOLERANCE = 1e-5  # relative; sums on one and on two devices round differently
+_NUM_SAMPLED_UPDATES = 48  # averaged, where the loss samples
+_NUM_DIRECTIONS = 4  # random projections of each leaf's gradient
+_MAX_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
+_MAX_RELATIVE_ERROR = 1e-5  # sums on one and on two devices round differently
 
 
-def check_splitting(subject: Subject) -> CheckResult:
+def splitting(evidence: Evidence) -> Answer:
     """Check that each leaf is split along its environment axis, and replicated if it has none."""
+    subject = evidence.subject
     axes = env_axes(subject.agent, subject.run_spec)
-    learners = LearnerDevices(comparison_devices() or jax.local_devices()[:1])
+    reason = _reason_for_one_device(evidence)
+    if reason is not None:
+        return skipped(reason)
+    learners = LearnerDevices(comparison_devices())
     state = subject.start_states[0]
     placed = subject.agent.shard_actor_state(state, learners)
     leaves = zip(
@@ -49,20 +53,16 @@ def check_splitting(subject: Subject) -> CheckResult:
         name, shape, got = leaf_name("actor state", path), tuple(local.shape), _split_axis(leaf)
         if axis > 0:
             return failed(
-                SPLITTING,
                 f"{name} of shape {shape}: expected the environments on axis 0, got them on axis"
-                f" {axis}; only leading axes can be split over learner devices",
+                f" {axis}; only leading axes can be split over learner devices"
             )
         if got != axis:
             return failed(
-                SPLITTING,
                 f"{name} of shape {shape}: expected it {_describe_axis(axis)}, got it"
-                f" {_describe_axis(got)}; likely cause: shard_actor_state places this leaf wrongly",
+                f" {_describe_axis(got)}"
             )
     failure = first_difference(state, placed, what="actor state after placement", axes=("env",))
-    detail = f"every leaf, over {len(learners)} learner devices"
-    cause = "shard_actor_state reorders environments or changes values"
-    return passed_unless(failure, SPLITTING, detail, cause)
+    return passed_unless(failure, f"every leaf, over {len(learners)} learner devices")
 
 
 def _split_axis(leaf: jax.Array) -> int:
@@ -82,72 +82,83 @@ def comparison_devices() -> list[jax.Device]:
     return []
 
 
-def check_equality(subject: Subject, recording: Recording) -> list[CheckResult]:
-    """Compare the mean gradients of one and of two learner devices on the same trajectories.
+def _reason_for_one_device(evidence: Evidence) -> str | None:
+    """Return why two learner devices cannot be compared with one; None: they can."""
+    num_envs = evidence.subject.run_spec.num_envs
+    if not comparison_devices():
+        return f"expected {_NUM_DEVICES} devices, virtual CPU devices included, got one"
+    if num_envs % _NUM_DEVICES:
+        return f"expected actor.num_envs to be a multiple of {_NUM_DEVICES}, got {num_envs}"
+    return None
 
-    And compare the networks of two learner devices after an update.
+
+def _on_one_and_two(evidence: Evidence) -> "tuple[_Updates, _Updates] | str":
+    """Return the updates of one and of two learner devices, or why there are none."""
+    subject, devices = evidence.subject, comparison_devices()
+    reason = _reason_for_one_device(evidence)
+    if reason is not None:
+        return reason
+    try:
+        several, _ = subject.agent_on(len(devices))
+    except ConfigError as error:
+        return f"the agent cannot use {len(devices)} learner devices: {error}"
+    one, _ = subject.agent_on(1)
+    updates = (
+        _Updates(subject, evidence.recording, agent, devices[:count])
+        for agent, count in ((one, 1), (several, len(devices)))
+    )
+    return next(updates), next(updates)
+
+
+def devices(evidence: Evidence) -> Answer:
+    """Compare the mean gradients of one and of two learner devices on the same trajectories.
 
     Where a loss samples (a replay, minibatches), the devices sample differently. Then the means of
     many updates are compared, projected on random directions and within their standard errors.
     """
-    devices = comparison_devices()
-    reason = None
-    if not devices:
-        reason = "expected two devices, virtual CPU devices included, got one"
-    elif subject.run_spec.num_envs % len(devices):
-        reason = (
-            f"expected actor.num_envs to be a multiple of {len(devices)}, got"
-            f" {subject.run_spec.num_envs}"
-        )
-    else:
-        try:
-            several, _ = subject.agent_on(len(devices))
-        except ConfigError as error:
-            reason = f"the agent cannot use {len(devices)} learner devices: {error}"
-    if reason is not None:
-        return [skipped(EQUALITY, reason), skipped(REPLICAS, reason)]
-    one, _ = subject.agent_on(1)
-    updates = [
-        _Updates(subject, recording, agent, devices[:count])
-        for agent, count in ((one, 1), (several, len(devices)))
-    ]
+    updates = evidence.shared(_on_one_and_two)
+    if isinstance(updates, str):
+        return skipped(updates)
     samples = [each.gradients(2) for each in updates]
     is_sampled = any(not np.array_equal(*sample) for sample in samples)
     if is_sampled:
-        more = [each.gradients(_SAMPLED_UPDATES - 2) for each in updates]
+        more = [each.gradients(_NUM_SAMPLED_UPDATES - 2) for each in updates]
         samples = [np.concatenate(pair) for pair in zip(samples, more, strict=True)]
-    kind = f"{devices[0].platform} devices"
-    detail = f"1 and {len(devices)} {kind}: equal gradients, to a relative {_TOLERANCE}"
+    detail = f"equal gradients, to a relative {_MAX_RELATIVE_ERROR}"
     if is_sampled:
         detail = (
-            f"1 and {len(devices)} {kind}: equal mean gradients of {_SAMPLED_UPDATES} updates with"
-            f" different samples, to {_STANDARD_ERRORS:g} standard errors"
+            f"equal mean gradients of {_NUM_SAMPLED_UPDATES} updates with different samples, to"
+            f" {_MAX_STANDARD_ERRORS:g} standard errors"
         )
-    failure = _difference(samples, updates[0], len(devices))
-    cause = "a mean or sum over the batch does not use sebulba.toolkit.reductions"
-    return [passed_unless(failure, EQUALITY, detail, cause), _check_replicas(updates[1], kind)]
+    failure = _difference(samples, updates[0])
+    return passed_unless(failure, f"1 and {_NUM_DEVICES} {updates[1].platform} devices: {detail}")
 
 
-def _check_replicas(several: "_Updates", kind: str) -> CheckResult:
-    detail = f"equal networks on {_NUM_DEVICES} {kind} after an update"
-    cause = "optimize depends on one device's experience, or on the device"
-    return passed_unless(several.differing_replica(), REPLICAS, detail, cause)
+def replicas(evidence: Evidence) -> Answer:
+    """Compare the networks of two learner devices after an update."""
+    updates = evidence.shared(_on_one_and_two)
+    if isinstance(updates, str):
+        return skipped(updates)
+    several = updates[1]
+    several.gradients(1)
+    detail = f"equal networks on {_NUM_DEVICES} {several.platform} devices after an update"
+    return passed_unless(several.differing_replica(), detail)
 
 
-def _difference(samples: list[np.ndarray], one: "_Updates", num_devices: int) -> str | None:
+def _difference(samples: list[np.ndarray], one: "_Updates") -> str | None:
     means = [sample.mean(axis=0) for sample in samples]
     errors = [sample.std(axis=0, ddof=1) / np.sqrt(len(sample)) for sample in samples]
-    allowed = _STANDARD_ERRORS * np.hypot(*errors)
+    allowed = _MAX_STANDARD_ERRORS * np.hypot(*errors)
     # Terms that cancel, in a projection or over the batch, leave their rounding errors.
     sizes = np.maximum(one.sizes, 1e-3 * one.sizes.max())
-    rounding = _TOLERANCE * sizes.repeat(_DIRECTIONS)
+    rounding = _MAX_RELATIVE_ERROR * sizes.repeat(_NUM_DIRECTIONS)
     wrong = np.abs(means[0] - means[1]) > allowed + rounding
     if not wrong.any():
         return None
     index = int(np.argmax(wrong))
     return (
-        f"{one.names[index // _DIRECTIONS]}, projected on a random direction: expected"
-        f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {num_devices} devices"
+        f"{one.names[index // _NUM_DIRECTIONS]}, projected on a random direction: expected"
+        f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {_NUM_DEVICES}"
     )
 
 
@@ -193,6 +204,7 @@ class _Updates:
         devices: Sequence[jax.Device],
     ):
         learners = LearnerDevices(devices)
+        self.platform = devices[0].platform
         per_cycle = subject.run_spec.trajectories_per_cycle
         self._learner = subject.learner(_GradientsOnly(agent), devices)
         items = [item.placed(subject, learners) for item in recording.trajectories]
@@ -244,5 +256,5 @@ class _Updates:
 
 
 def _project(leaf: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    signs = rng.choice([-1.0, 1.0], size=(_DIRECTIONS, leaf.size))
+    signs = rng.choice([-1.0, 1.0], size=(_NUM_DIRECTIONS, leaf.size))
     return signs @ leaf.reshape(-1).astype(np.float64)

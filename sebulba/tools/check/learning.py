@@ -1,7 +1,7 @@
 """Checks of what the loss learns from a stream: which rows it uses, and which it ignores.
 
 Each expectation changes one field in every row of one kind and recomputes losses and gradients. A
-field that the loss should ignore has to leave them bitwise equal.
+field that the loss should ignore has to leave them equal, up to rounding.
 """
 
 import dataclasses
@@ -10,25 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from sebulba.agent import Agent, declared
-from sebulba.tools.check import memory, perturbation
-from sebulba.tools.check.names import MEMORY, REWARDS, TERMINATION, TRUNCATION, WEIGHT
+from sebulba.tools.check import perturbation
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import Entry, Perturbation, RowMask
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.tools.check.result import CheckResult, failed, is_equal, passed, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
-from sebulba.tools.check.subject import Subject
+from sebulba.tools.check.result import Answer, failed, is_equal, passed, skipped, unclear
+from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.types import EnvStep
 
-PROPERTIES = (REWARDS, TERMINATION, WEIGHT, TRUNCATION)
-LOSS_CHECKS = (*PROPERTIES, MEMORY)
-
-_LIKELY_CAUSES = {
-    REWARDS: "rewards are one row off; transition t has the reward of row t + 1",
-    TERMINATION: "the discount is not γ·(1 − terminated)",
-    TRUNCATION: "it bootstraps from the reset row after it, or is taken for a termination",
-    WEIGHT: "a term of the loss is not masked with Trajectory.valid",
-}
-
+_NO_BOOTSTRAP = "the loss does not bootstrap, not even at the end of a trajectory"
 _MAX_ENTRIES_TRIED = 200  # to name the row; each one costs an update
 
 
@@ -50,79 +40,87 @@ def _ignores(field: str, rows: RowMask, kind: str) -> _Expectation:
     return _Expectation(field=field, rows=rows, kind=kind, is_used=False)
 
 
-_EXPECTATIONS = {
-    REWARDS: (
+def rewards(evidence: Evidence) -> Answer:
+    """Change rewards: the loss uses those of transitions, and ignores those of resets."""
+    return _examine_all(
+        evidence,
         _ignores("reward", perturbation.is_reset, "reset"),
         _uses("reward", perturbation.is_terminated, "terminated"),
         _uses("reward", perturbation.is_truncated, "truncated"),
-    ),
-    TERMINATION: (_ignores("observation", perturbation.is_terminated, "terminated"),),
-    WEIGHT: (
+    )
+
+
+def termination(evidence: Evidence) -> Answer:
+    """Change terminal observations, which the loss ignores.
+
+    A loss that learns from final observations depends on them at terminations too. It still has to
+    tell a termination from a truncation, if it bootstraps.
+    """
+    if not declared(evidence.subject.agent, Agent, "learns_from_final_observations"):
+        return _examine_all(
+            evidence, _ignores("observation", perturbation.is_terminated, "terminated")
+        )
+    if _bootstrap_source(evidence) is None:
+        return skipped(_NO_BOOTSTRAP)
+    flag = _uses("terminated flag", perturbation.is_terminated, "terminated")
+    return _examine_all(evidence, flag)
+
+
+def masks(evidence: Evidence) -> Answer:
+    """Change what acting returned in final rows, which the loss ignores."""
+    return _examine_all(
+        evidence,
         _ignores("action", perturbation.is_done, "done"),
         # In truncated rows, extras may hold the value to bootstrap from.
         _ignores("extras", perturbation.is_terminated, "terminated"),
         _uses("action", perturbation.is_valid, "valid"),
-    ),
-    TRUNCATION: (
+    )
+
+
+def truncation(evidence: Evidence) -> Answer:
+    """Change what the loss bootstraps from: a row's observation, or the value stored with it."""
+    source = _bootstrap_source(evidence)
+    if source is None:
+        return skipped(_NO_BOOTSTRAP)
+    return _examine_all(
+        evidence,
         # Apart: a loss that bootstraps from the reset after a truncation may still be right in a
         # trajectory's last row, behind which it has no other.
-        _uses("observation", perturbation.is_truncated_inside, "truncated"),
-        _uses("observation", perturbation.is_truncated_at_boundary, "truncated first or last"),
+        _uses(source, perturbation.is_truncated_inside, "truncated"),
+        _uses(source, perturbation.is_truncated_at_boundary, "truncated first or last"),
         _ignores("observation", perturbation.is_reset_in_last_row, "reset last"),
         _uses("truncated flag", perturbation.is_truncated, "truncated"),
-    ),
-}
-
-# A loss that learns from final observations depends on them at terminations too. It still has to
-# tell a termination from a truncation.
-_TERMINATED_FLAG = (_uses("terminated flag", perturbation.is_terminated, "terminated"),)
+    )
 
 
-def check_learning(subject: Subject, sensitivity: LossSensitivity) -> list[CheckResult]:
-    """Check every property of the loss, and the memory at the start of episodes."""
-    if not sensitivity.has_gradient:
-        reason = "the recorded trajectories gave no gradient"
-        return [skipped(name, reason) for name in LOSS_CHECKS]
-    results = [check_property(name, subject, sensitivity) for name in PROPERTIES]
-    return [*results, memory.check_memory(subject, sensitivity)]
-
-
-def check_property(name: str, subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
-    """Check every expectation of one property of the loss."""
-    space = subject.run_spec.environment.action_space
-    expectations = _expectations(subject)[name]
-    if name == TRUNCATION or expectations is _TERMINATED_FLAG:
-        source = _bootstrap_source(sensitivity, subject)
-        if source is None:
-            return skipped(name, "the loss does not bootstrap, not even at the end of a trajectory")
-        if source == "extras":
-            expectations = tuple(map(_of_stored_values, expectations))
-    findings = [_examine(expectation, sensitivity, space) for expectation in expectations]
+def _examine_all(evidence: Evidence, *expectations: _Expectation) -> Answer:
+    space = evidence.subject.run_spec.environment.action_space
+    findings = [_examine(each, evidence.loss, space) for each in expectations]
     failure = next((finding.failure for finding in findings if finding.failure), None)
-    seen = ", ".join(finding.seen for finding in findings if finding.seen)
     if failure is not None:
-        return failed(name, f"{failure}; likely cause: {_LIKELY_CAUSES[name]}")
+        return failed(failure)
+    doubt = next((finding.doubt for finding in findings if finding.doubt), None)
+    if doubt is not None:
+        return unclear(doubt)
+    seen = ", ".join(finding.seen for finding in findings if finding.seen)
     if not seen:
-        return skipped(name, "the recorded trajectories have no such row")
-    return passed(name, f"the loss {seen}")
-
-
-def _expectations(subject: Subject) -> dict[str, tuple[_Expectation, ...]]:
-    if declared(subject.agent, Agent, "learns_from_final_observations"):
-        return _EXPECTATIONS | {TERMINATION: _TERMINATED_FLAG}
-    return _EXPECTATIONS
+        return skipped("the recorded trajectories have no such row")
+    return passed(f"the loss {seen}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Finding:
-    seen: str = ""  # an expectation that holds; empty with no failure: there were no such rows
+    """What an expectation came to; nothing: there were no such rows."""
+
+    seen: str = ""
     failure: str = ""
+    doubt: str = ""
 
 
 def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: object) -> _Finding:
     change = Perturbation(field=expectation.field, rows=expectation.rows, action_space=space)
     entries = list(change.entries(sensitivity.items))
-    learned = [entry for entry in entries if entry.item >= sensitivity.num_unlearned]
+    learned = [entry for entry in entries if _is_learned(entry, sensitivity)]
     if expectation.is_used and not learned:
         return _Finding()  # Only in trajectories of earlier learner cycles.
     changed = change.apply(sensitivity.items)
@@ -130,12 +128,23 @@ def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: obj
     if is_equal(*([item.trajectory for item in items] for items in (sensitivity.items, changed))):
         return _Finding()
     field, kind = expectation.field, expectation.kind
-    has_effect = sensitivity.has_effect(changed)
-    if has_effect == expectation.is_used:
+    effect = sensitivity.effect(changed)
+    if expectation.is_used and effect <= MAX_ROUNDING:
+        effect = sensitivity.greatest_effect(changed)
+    if (effect > MAX_ROUNDING) == expectation.is_used:
         verb = "uses" if expectation.is_used else "ignores"
         return _Finding(seen=f"{verb} the {field} in {kind} rows")
-    entry = entries[0]
-    if has_effect:
+    if effect and expectation.is_used:
+        return _Finding(
+            doubt=f"changing the {field} in {kind} rows changed the loss and its gradients by"
+            f" {effect:.1g} of the greatest gradient only"
+        )
+    if not expectation.is_used and sensitivity.effect(changed, attempt=1) <= MAX_ROUNDING:
+        return _Finding(
+            doubt=f"the {field} in {kind} rows changed the loss with some networks only"
+        )
+    entry = learned[0] if expectation.is_used else entries[0]
+    if effect > MAX_ROUNDING:
         entry = _first_with_effect(change, entries, sensitivity) or entry
         changed = change.apply(sensitivity.items, only=entry)
     verb = "use" if expectation.is_used else "ignore"
@@ -144,6 +153,19 @@ def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: obj
         f" ({sensitivity.items[entry.item].place}, row {entry.row}, env {entry.env});"
         f" changing it gave {sensitivity.describe(changed)}"
     )
+
+
+def _is_learned(entry: Entry, sensitivity: LossSensitivity) -> bool:
+    """Whether the loss learns from an entry for sure.
+
+    On policy, an end in row 0 belongs to the trajectory before. A replay stores the last row of a
+    trajectory, and completes its last sequences, with the actor's next trajectory.
+    """
+    item, *later = sensitivity.items[entry.item :]
+    if not sensitivity.is_on_policy:
+        return any(each.actor_id == item.actor_id for each in later)
+    is_before = entry.row == 0 and item.trajectory.env_steps.done[0, entry.env]
+    return entry.item >= sensitivity.num_unlearned and not is_before
 
 
 def _first_with_effect(
@@ -157,21 +179,14 @@ def _first_with_effect(
     )
 
 
-def _of_stored_values(expectation: _Expectation) -> _Expectation:
-    """Return the expectation for a loss that bootstraps from values that acting stored."""
-    if expectation.field == "observation" and expectation.is_used:
-        return dataclasses.replace(expectation, field="extras")
-    return expectation
-
-
-def _bootstrap_source(sensitivity: LossSensitivity, subject: Subject) -> str | None:
+def _bootstrap_source(evidence: Evidence) -> str | None:
     """Return what the loss bootstraps from: the observation or the extras of a row; None: neither.
 
     A loss bootstraps if it tells terminations from truncations, or if it does so at the end of its
     rows: if it uses observation or extras of the last row that it uses at all, but not its action.
     """
-    space = subject.run_spec.environment.action_space
-    length = subject.run_spec.trajectory_length
+    sensitivity, spec = evidence.loss, evidence.subject.run_spec
+    space, length = spec.environment.action_space, spec.trajectory_length
     items = sensitivity.items
     num_rows = 1 + max(item.cycle for item in items) * length + length
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from sebulba.toolkit.replay import ReplayState
 from sebulba.tools.check.capture import from_data
-from sebulba.tools.check.names import MEMORY
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.perturbation import other_values
 from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import (
-    CheckResult,
+    Answer,
     as_numpy,
     failed,
     is_equal,
@@ -22,53 +22,58 @@ from sebulba.tools.check.result import (
     passed_unless,
     skipped,
 )
-from sebulba.tools.check.sensitivity import LossSensitivity
+from sebulba.tools.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import PyTree
 
-_RESET_CAUSE = "the recurrent state is not reset where is_first, or only after it was used"
-_USE_CAUSE = "the loss unrolls from a zero state instead of the stored one"
 
-
-def check_memory(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def memory(evidence: Evidence) -> Answer:
     """Change the states that trajectories begin with, with and without a reset in row 0.
 
     Without one, the loss has to use every leaf that acting remembers. With one, it has to ignore
     them all; row 0 of every trajectory is made a reset, since few begin with one.
     """
+    subject, sensitivity = evidence.subject, evidence.loss
     axes = env_axes(subject.agent, subject.run_spec)
-    items = sensitivity.items
+    items = [_with_start(item, is_first=False) for item in sensitivity.items]
     for leaf in _remembered(subject, items, axes):
         changed = _with_other_leaf(items, leaf)
-        if not sensitivity.has_effect(changed) and _is_expected(sensitivity, changed):
+        effect = sensitivity.greatest_effect(changed, before=items)
+        if effect <= MAX_ROUNDING and _is_expected(sensitivity, items, changed):
             name = leaf_name("initial_state", leaf)
             return failed(
-                MEMORY,
                 f"{name} ({items[-1].place}, before row 0): expected the loss to use it where row 0"
                 " is no reset, since acting does; changing it changed neither the loss nor its"
-                f" gradients; likely cause: {_USE_CAUSE}",
+                " gradients",
+                "the loss unrolls from a zero state instead of the stored one",
             )
-    if not sensitivity.has_effect(_with_other_memory(items, axes)):
-        return skipped(MEMORY, "the loss does not use the actor state, and needs none of it")
-    reset_items = [_with_reset_in_row_0(item) for item in items]
+    other_items = _with_other_memory(items, axes)
+    if sensitivity.greatest_effect(other_items, before=items) <= MAX_ROUNDING:
+        return skipped("the loss does not use the actor state, and needs none of it")
+    reset_items = [_with_start(item, is_first=True) for item in items]
     failure = None
-    if sensitivity.differs(reset_items, _with_other_memory(reset_items, axes)):
+    other_items = _with_other_memory(reset_items, axes)
+    if sensitivity.effect(other_items, before=reset_items) > MAX_ROUNDING:
         failure = (
             f"expected the loss to ignore initial_state where row 0 is a reset ({items[-1].place},"
             " row 0, env 0); changing it changed the loss or its gradients"
         )
     detail = "the loss uses initial_state, and ignores it where row 0 is a reset"
-    return passed_unless(failure, MEMORY, detail, _RESET_CAUSE)
+    return passed_unless(failure, detail)
 
 
-def _is_expected(sensitivity: LossSensitivity, changed: Sequence[RecordedTrajectory]) -> bool:
+def _is_expected(
+    sensitivity: LossSensitivity,
+    items: Sequence[RecordedTrajectory],
+    changed: Sequence[RecordedTrajectory],
+) -> bool:
     """Whether the loss has to use the actor state, given trajectories that differ in it alone.
 
     A replay may leave it out, and unroll from a zero state (Kapturowski et al. 2019, section 3).
     """
     if sensitivity.is_on_policy:
         return True
-    experiences = [sensitivity.experience(items) for items in (sensitivity.items, changed)]
+    experiences = [sensitivity.experience(each) for each in (items, changed)]
     if not is_equal(*map(as_numpy, experiences)):
         return True
     return any(
@@ -134,12 +139,19 @@ def _with_other_leaf(items: Sequence[RecordedTrajectory], path: tuple) -> list[R
     return [change(item) for item in items]
 
 
-def _with_reset_in_row_0(item: RecordedTrajectory) -> RecordedTrajectory:
-    is_first, reward = item.trajectory.env_steps.is_first, item.trajectory.env_steps.reward
-    is_first, reward = is_first.copy(), reward.copy()
-    is_first[0], reward[0] = True, 0.0
-    env_steps = dataclasses.replace(item.trajectory.env_steps, is_first=is_first, reward=reward)
-    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
+def _with_start(item: RecordedTrajectory, *, is_first: bool) -> RecordedTrajectory:
+    """Return the trajectory with a reset in row 0, or with no end and no reset there."""
+    rows = item.trajectory.env_steps
+    names = ("is_first", "terminated", "truncated", "reward")
+    changed = {name: getattr(rows, name).copy() for name in names}
+    changed["is_first"][0] = is_first
+    changed["is_first"][1] = False
+    changed["terminated"][0] = changed["truncated"][0] = False
+    if is_first:
+        changed["reward"][0] = 0.0
+    trajectory = dataclasses.replace(
+        item.trajectory, env_steps=dataclasses.replace(rows, **changed)
+    )
     return dataclasses.replace(item, trajectory=trajectory)
 
 

@@ -13,7 +13,7 @@ from sebulba.types import EnvStep, PyTree, Trajectory
 RowMask = Callable[[EnvStep], np.ndarray]
 """Selects rows of a trajectory: `[T + 1, B]` bool."""
 
-_SHIFT = 0.37  # within [0, 1), the range of the probe's floats
+_SHIFT = 0.37  # of floats, whose range in the probe is [0, 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,10 @@ import numpy as np
 from sebulba.tools.check.capture import as_data, from_data
 from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import as_numpy, is_key
-from sebulba.tools.check.sampling import is_distribution
 from sebulba.tools.check.subject import Subject
 from sebulba.types import ActorState, EnvStep, Networks, PyTree
 
-_NOISE = (1.0, 10.0)  # added to parameters
+_NOISE_SIZES = (1.0, 10.0)  # of parameters
 
 
 class Policy:
@@ -63,7 +62,7 @@ class Policy:
             return not all(map(np.array_equal, before, jax.tree.leaves(as_numpy(acted))))
 
         # Great noise as well: a small one may leave every greatest action value the greatest.
-        return [any(changes(index, size) for size in _NOISE) for index in range(len(leaves))]
+        return [any(changes(index, size) for size in _NOISE_SIZES) for index in range(len(leaves))]
 
     def acted_again(
         self, networks: Networks, items: Sequence[RecordedTrajectory]
@@ -81,6 +80,11 @@ class Policy:
             )
 
         return [act(item) for item in items]
+
+
+def is_distribution(node: Any) -> bool:
+    """Whether a node of a pytree has the methods of a `Distribution`."""
+    return all(hasattr(node, name) for name in ("log_prob", "mode", "sample"))
 
 
 def _acted_rows(item: RecordedTrajectory) -> EnvStep:

@@ -7,30 +7,53 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.names import ACTORS, ENVIRONMENTS, EXPLORATION
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.recording import Recording
 from sebulba.tools.check.result import (
-    CheckResult,
+    Answer,
     as_numpy,
     is_key,
     leaf_name,
     passed_unless,
     skipped,
 )
-from sebulba.tools.check.subject import Subject, env_axes
+from sebulba.tools.check.subject import env_axes
 from sebulba.types import ActorState, EnvStep, PyTree
 
 _ONE_ACTOR = "the agent allows only one actor, so there is none to compare it with"
-_STEPS = 256
+_NUM_STEPS = 256
 # Two environments whose actions vary less than this may coincide by chance.
-_MIN_DEPARTURES = 16  # steps with another action than the most frequent one
+_MIN_OTHER_STEPS = 16  # with another action than the most frequent one
 
 
-def check_randomness(subject: Subject, recording: Recording) -> list[CheckResult]:
-    """Act repeatedly on one first observation, and compare the actions of actors, environments.
+def actor_keys(evidence: Evidence) -> Answer:
+    """Compare the actions of actors on one observation."""
+    actions = evidence.shared(_actions)
+    if len(actions) < 2:
+        return skipped(_ONE_ACTOR)
+    if _num_departures(actions[0]).sum() < _MIN_OTHER_STEPS:
+        return skipped("the agent acts deterministically, or nearly so")
+    detail = f"{len(actions)} actors act differently on the same observation"
+    return passed_unless(_first_equal("actors", dict(enumerate(actions))), detail)
+
+
+def env_keys(evidence: Evidence) -> Answer:
+    """Compare the actions of actor 0's environments on one observation."""
+    actions = evidence.shared(_actions)[0]
+    random = np.flatnonzero(_num_departures(actions) >= _MIN_OTHER_STEPS)
+    if len(random) < 2:
+        return skipped("fewer than two environments of actor 0 act at random")
+    detail = f"{len(random)} environments of actor 0 act differently on the same observation"
+    failure = _first_equal("actor 0, envs", {int(env): actions[:, env] for env in random})
+    return passed_unless(failure, detail)
+
+
+def _actions(evidence: Evidence) -> list[np.ndarray]:
+    """Return each actor's actions `[R, B, ...]` in many steps on one first observation.
 
     Every actor gets the actor state of actor 0, with its own random keys.
     """
+    subject, recording = evidence.subject, evidence.recording
     axes = env_axes(subject.agent, subject.run_spec)
     row = first_row(recording)
     networks = recording.trajectories[0].networks
@@ -40,15 +63,14 @@ def check_randomness(subject: Subject, recording: Recording) -> list[CheckResult
             action, _, state = subject.agent.act(networks, state, row, greedy=False)
             return state, action
 
-        return jax.lax.scan(step, state, None, length=_STEPS)[1]
+        return jax.lax.scan(step, state, None, length=_NUM_STEPS)[1]
 
     choose = jax.jit(choose)
     first = subject.start_states[0]
-    actions = [
+    return [
         np.asarray(choose(networks, with_randomness_of(state, first, axes)))
         for state in subject.start_states
     ]
-    return [_compare_actors(actions), _compare_environments(actions[0])]
 
 
 def first_row(recording: Recording) -> EnvStep:
@@ -81,46 +103,26 @@ def _num_departures(actions: np.ndarray) -> np.ndarray:
     return np.array(counts)
 
 
-def _compare_actors(actions: list[np.ndarray]) -> CheckResult:
-    if len(actions) < 2:
-        return skipped(ACTORS, _ONE_ACTOR)
-    if _num_departures(actions[0]).sum() < _MIN_DEPARTURES:
-        return skipped(ACTORS, "the agent acts deterministically, or nearly so")
-    detail = f"{len(actions)} actors act differently on the same observation"
-    cause = "init_actor_state does not store its key in the actor state"
-    failure = _first_equal("actors", dict(enumerate(actions)))
-    return passed_unless(failure, ACTORS, detail, cause)
-
-
-def _compare_environments(actions: np.ndarray) -> CheckResult:
-    random = np.flatnonzero(_num_departures(actions) >= _MIN_DEPARTURES)
-    if len(random) < 2:
-        return skipped(ENVIRONMENTS, "fewer than two environments of actor 0 act at random")
-    detail = f"{len(random)} environments of actor 0 act differently on the same observation"
-    cause = "act draws one random number for all environments"
-    failure = _first_equal("actor 0, envs", {int(env): actions[:, env] for env in random})
-    return passed_unless(failure, ENVIRONMENTS, detail, cause)
-
-
 def _first_equal(what: str, actions: dict[int, np.ndarray]) -> str | None:
     """Describe the first two actors or environments with equal actions; None: all differ."""
     for one, other in itertools.combinations(actions, 2):
         if np.array_equal(actions[one], actions[other]):
             return (
                 f"{what} {one} and {other}: expected different actions for the same observation,"
-                f" got the same in all {_STEPS} steps"
+                f" got the same in all {_NUM_STEPS} steps"
             )
     return None
 
 
-def check_exploration(subject: Subject) -> CheckResult:
+def exploration(evidence: Evidence) -> Answer:
     """Check that settings which differ among actors, such as ε, also differ among environments.
 
     New actors have the same networks and no experience, so a float that differs is a setting.
     """
+    subject = evidence.subject
     states = [as_numpy(state) for state in subject.start_states]
     if len(states) < 2:
-        return skipped(EXPLORATION, _ONE_ACTOR)
+        return skipped(_ONE_ACTOR)
     axes = jax.tree.leaves(env_axes(subject.agent, subject.run_spec))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(states[0])]
     failure, settings = None, []
@@ -145,10 +147,8 @@ def check_exploration(subject: Subject) -> CheckResult:
             f" each environment of each actor, got {got}"
         )
     if failure is None and not settings:
-        return skipped(EXPLORATION, "no setting in a new actor state differs among environments")
-    detail = f"{', '.join(settings)}: different in each environment"
-    cause = "init_actor_state does not use actor_id · num_envs + environment"
-    return passed_unless(failure, EXPLORATION, detail, cause)
+        return skipped("no setting in a new actor state differs among environments")
+    return passed_unless(failure, f"{', '.join(settings)}: different in each environment")
 
 
 def _listing(leaves: Iterable[np.ndarray]) -> str:

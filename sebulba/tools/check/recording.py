@@ -18,7 +18,7 @@ from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import ActorState, Networks, PyTree, Trajectory
 
 _MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
-_LEARNING_CYCLES = 3
+_NUM_LEARNING_CYCLES = 3
 _MAX_RECORDED_CYCLES = 24  # learner cycles; bounds the memory of recorded trajectories
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -76,7 +76,7 @@ def record(subject: Subject) -> Recording:
     ring, spec = subject.ring, subject.run_spec
     first = first_learning_cycle(subject) or 0
     turns = -(-2 * spec.num_actors // spec.trajectories_per_cycle)
-    num_cycles = max(first + _LEARNING_CYCLES, turns + 1)
+    num_cycles = max(first + _NUM_LEARNING_CYCLES, turns + 1)
 
     recorder = _Recorder(subject, num_cycles)
     jax.monitoring.register_event_duration_secs_listener(recorder.on_event)

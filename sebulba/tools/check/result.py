@@ -1,4 +1,4 @@
-"""The result of a check, and the first difference between two pytrees."""
+"""The answer to a question, and the first difference between two pytrees."""
 
 import dataclasses
 from typing import Any, Literal
@@ -9,38 +9,41 @@ import numpy as np
 
 from sebulba.types import PyTree
 
-Status = Literal["pass", "fail", "skip"]
+Status = Literal["pass", "fail", "skip", "unclear"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckResult:
-    """One line of the table that `sebulba.check` prints."""
+class Answer:
+    """The answer to a question about an agent."""
 
-    name: str  # the property that the check proves
     status: Status
-    detail: str  # pass: what was compared; fail: leaf, row, expected, got, cause; skip: the reason
+    detail: str
+    likely_cause: str | None = None  # of a failure; None: the question's own
 
 
-def passed(name: str, detail: str) -> CheckResult:
+def passed(detail: str) -> Answer:
     """Return a ✓ with what was compared."""
-    return CheckResult(name=name, status="pass", detail=detail)
+    return Answer(status="pass", detail=detail)
 
 
-def failed(name: str, detail: str) -> CheckResult:
-    """Return a ✗ with the leaf, the row, what was expected, what came, and a likely cause."""
-    return CheckResult(name=name, status="fail", detail=detail)
+def failed(detail: str, likely_cause: str | None = None) -> Answer:
+    """Return a ✗ with the leaf, the row, what was expected and what came."""
+    return Answer(status="fail", detail=detail, likely_cause=likely_cause)
 
 
-def skipped(name: str, reason: str) -> CheckResult:
-    """Return a –: the check does not apply, or cannot run here."""
-    return CheckResult(name=name, status="skip", detail=reason)
+def skipped(reason: str) -> Answer:
+    """Return a –: the question does not apply, or cannot be asked here."""
+    return Answer(status="skip", detail=reason)
 
 
-def passed_unless(failure: str | None, name: str, detail: str, likely_cause: str) -> CheckResult:
-    """Return a ✗ with the failure and its likely cause, or a ✓ with `detail` if there is none."""
-    if failure is None:
-        return passed(name, detail)
-    return failed(name, f"{failure}; likely cause: {likely_cause}")
+def unclear(reason: str) -> Answer:
+    """Return a ?: what was measured neither proves the property nor disproves it."""
+    return Answer(status="unclear", detail=reason)
+
+
+def passed_unless(failure: str | None, detail: str) -> Answer:
+    """Return a ✗ with the failure, or a ✓ with `detail` if there is none."""
+    return passed(detail) if failure is None else failed(failure)
 
 
 def first_difference(

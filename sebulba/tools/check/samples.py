@@ -6,27 +6,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.names import EPOCHS
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.recording import first_learning_cycle
-from sebulba.tools.check.result import CheckResult, failed, passed, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
-from sebulba.tools.check.subject import Subject
+from sebulba.tools.check.result import Answer, failed, passed, skipped
 from sebulba.types import Experience
 
-_MOST_UPDATES = 256
+_MAX_UPDATES = 256
 
 
-def check_epochs(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def epochs(evidence: Evidence) -> Answer:
     """Count the updates of a learner cycle in which each transition has a gradient.
 
     The gradient is that of the loss with respect to the experience, which includes observations.
     """
+    subject, sensitivity = evidence.subject, evidence.loss
     cycle = first_learning_cycle(subject) or 0
     num_updates = subject.agent.num_updates_per_cycle(cycle)
     if num_updates < 2 or not sensitivity.is_on_policy:
-        return skipped(EPOCHS, "the agent takes one update per cycle, or has a replay")
-    if num_updates > _MOST_UPDATES:
-        return skipped(EPOCHS, f"{num_updates} updates per cycle are too many to try")
+        return skipped("the agent takes one update per cycle, or has a replay")
+    if num_updates > _MAX_UPDATES:
+        return skipped(f"{num_updates} updates per cycle are too many to try")
     agent, _ = subject.agent_on(1)
     length = subject.run_spec.trajectory_length
     items = sensitivity.items[-subject.run_spec.trajectories_per_cycle :]
@@ -47,7 +46,7 @@ def check_epochs(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
     for step in range(num_updates):
         floats = [leaf for leaf in jax.tree.leaves(experience) if _is_rows(leaf, valid)]
         if not floats:
-            return skipped(EPOCHS, "no leaf of the experience has rows of floats [T, B, …]")
+            return skipped("no leaf of the experience has rows of floats [T, B, …]")
         key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
         grads, experience = gradients(floats, experience, key, jnp.int32(step))
         is_learned = np.zeros(valid.shape, bool)
@@ -61,14 +60,11 @@ def check_epochs(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
     if len(wrong) or expected == 0:
         row, env = wrong[0] if len(wrong) else (0, 0)
         return failed(
-            EPOCHS,
             f"experience (row {row}, env {env}): expected a gradient in the same number of a"
             f" cycle's {num_updates} updates as for other transitions ({expected}), got"
-            f" {counts[row, env]}; {len(wrong)} of {valid.sum()} transitions differ; likely cause:"
-            " minibatches are drawn with replacement, or leave samples out",
+            f" {counts[row, env]}; {len(wrong)} of {valid.sum()} transitions differ"
         )
-    detail = f"{valid.sum()} transitions, each in {expected} of {num_updates} updates"
-    return passed(EPOCHS, detail)
+    return passed(f"{valid.sum()} transitions, each in {expected} of {num_updates} updates")
 
 
 def _is_rows(leaf: Any, valid: np.ndarray) -> bool:

@@ -1,6 +1,7 @@
 """Checks of sampled and greedy actions, and of the log-probabilities that are stored with them."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,49 +9,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.names import BEHAVIOUR, GREEDY, STEPS
+from sebulba.tools.check.evidence import Evidence
+from sebulba.tools.check.policy import is_distribution
 from sebulba.tools.check.randomness import first_row, with_randomness_of
-from sebulba.tools.check.recording import Recording
 from sebulba.tools.check.result import (
-    CheckResult,
+    Answer,
     as_numpy,
+    failed,
     leaf_name,
+    passed,
     passed_unless,
     skipped,
 )
-from sebulba.tools.check.subject import Subject, env_axes
+from sebulba.tools.check.subject import env_axes
 from sebulba.types import ActorState, PyTree
 
-_DRAWS = 512
-_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
-_LEAST_PROBABILITY = 0.02  # of an action whose frequency is compared
+_NUM_DRAWS = 512
+_MAX_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
+_MIN_PROBABILITY = 0.02  # of an action whose frequency is compared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Draws:
-    """`_DRAWS` independent answers of `act` to one row."""
+    """`_NUM_DRAWS` independent answers of `act` to one row."""
 
     action: np.ndarray  # [N, B, ...]
     extras: PyTree  # [N, B, ...]
 
 
-def check_sampling(subject: Subject, recording: Recording) -> list[CheckResult]:
-    """Act on one observation, with equal memory and other random keys, and compare the actions.
+class _Sampler:
+    """Acts on one observation, with equal memory and other random keys.
 
     The keys are those of new actors, or those of one actor at consecutive steps.
     """
-    sampler = _Sampler(subject, recording)
-    fresh = sampler.fresh_states()
-    sampled = sampler.draw(fresh, greedy=False)
-    return [
-        _check_steps(sampled, sampler),
-        _check_greedy(subject, sampler.draw(fresh, greedy=True), recording),
-        _check_behaviour(sampled),
-    ]
 
-
-class _Sampler:
-    def __init__(self, subject: Subject, recording: Recording):
+    def __init__(self, evidence: Evidence):
+        subject, recording = evidence.subject, evidence.recording
         self._subject = subject
         self._axes = env_axes(subject.agent, subject.run_spec)
         self._networks = recording.trajectories[0].networks
@@ -58,15 +52,25 @@ class _Sampler:
         # Not a reset, in which an agent may sample a skill, and then acts on that.
         self._row = dataclasses.replace(row, is_first=jnp.zeros_like(row.is_first))
 
-    def fresh_states(self) -> ActorState:
-        """Return states of new actors, `[N, ...]`."""
+    @functools.cached_property
+    def sampled(self) -> _Draws:
+        """Sampled actions of new actors."""
+        return self.draw(self._new_states, greedy=False)
+
+    @functools.cached_property
+    def _new_states(self) -> ActorState:
+        """States of new actors, `[N, ...]`."""
         agent, num_envs = self._subject.agent, self._subject.run_spec.num_envs
 
         def init(key: jax.Array) -> ActorState:
             return agent.init_actor_state(self._networks, num_envs, key, 0)
 
-        keys = jax.random.split(jax.random.key(self._subject.config.seed), _DRAWS)
+        keys = jax.random.split(jax.random.key(self._subject.config.seed), _NUM_DRAWS)
         return jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
+
+    def greedy(self) -> _Draws:
+        """Return greedy actions of new actors."""
+        return self.draw(self._new_states, greedy=True)
 
     def successive_states(self) -> ActorState:
         """Return the states of one actor at consecutive steps, `[N, ...]`."""
@@ -75,7 +79,7 @@ class _Sampler:
             _, _, after = self._subject.agent.act(self._networks, state, self._row, greedy=False)
             return after, state
 
-        unroll = jax.jit(lambda state: jax.lax.scan(step, state, None, length=_DRAWS)[1])
+        unroll = jax.jit(lambda state: jax.lax.scan(step, state, None, length=_NUM_DRAWS)[1])
         return unroll(self._subject.start_states[0])
 
     def draw(self, states: ActorState, *, greedy: bool) -> _Draws:
@@ -104,34 +108,34 @@ def _distributions(extras: PyTree) -> Iterator[tuple[str, Any]]:
             yield leaf_name("extras", path), node
 
 
-def is_distribution(node: Any) -> bool:
-    """Whether a node of a pytree has the methods of a `Distribution`."""
-    return all(hasattr(node, name) for name in ("log_prob", "mode", "sample"))
-
-
 def _num_different(actions: np.ndarray) -> int:
     return len(np.unique(actions.reshape(len(actions), -1), axis=0))
 
 
-def _check_steps(sampled: _Draws, sampler: _Sampler) -> CheckResult:
-    over_actors = _num_different(sampled.action)
+def step_keys(evidence: Evidence) -> Answer:
+    """Compare the actions of one actor at consecutive steps, on one observation."""
+    sampler = evidence.shared(_Sampler)
+    over_actors = _num_different(sampler.sampled.action)
     if over_actors < 4:
-        return skipped(STEPS, "the agent acts deterministically, or nearly so")
+        return skipped("the agent acts deterministically, or nearly so")
     over_steps = _num_different(sampler.draw(sampler.successive_states(), greedy=False).action)
     failure = None
     if over_steps <= over_actors // 8:
         failure = (
-            f"actor 0: expected other actions at each of {_DRAWS} steps on one observation, as"
+            f"actor 0: expected other actions at each of {_NUM_DRAWS} steps on one observation, as"
             f" with other keys ({over_actors} different batches of actions), got {over_steps}"
             " different batches of actions"
         )
-    detail = f"{over_steps} different batches of actions in {_DRAWS} steps on one observation"
-    return passed_unless(failure, STEPS, detail, "act returns the actor state with the same key")
+    detail = f"{over_steps} different batches of actions in {_NUM_DRAWS} steps on one observation"
+    return passed_unless(failure, detail)
 
 
-def _check_greedy(subject: Subject, greedy: _Draws, recording: Recording) -> CheckResult:
-    if not jax.tree.leaves(recording.networks):
-        return skipped(GREEDY, "the agent has no networks, so no action is better than another")
+def greedy(evidence: Evidence) -> Answer:
+    """Compare greedy actions with each other and with modes, for many random keys."""
+    subject = evidence.subject
+    greedy = evidence.shared(_Sampler).greedy()
+    if not jax.tree.leaves(evidence.recording.networks):
+        return skipped("the agent has no networks, so no action is better than another")
     epsilon = float(subject.setting("evaluation_epsilon", "eval_epsilon") or 0.0)
     num_draws, num_envs = greedy.action.shape[:2]
     departures = np.zeros((num_draws, num_envs), bool)
@@ -140,37 +144,31 @@ def _check_greedy(subject: Subject, greedy: _Draws, recording: Recording) -> Che
         values, counts = np.unique(actions, axis=0, return_counts=True)
         departures[:, env] = (actions != values[np.argmax(counts)]).any(axis=-1)
     count = departures.size
-    allowed = epsilon + _STANDARD_ERRORS * np.sqrt(epsilon * (1.0 - epsilon) / count)
-    failure = None
+    allowed = epsilon + _MAX_STANDARD_ERRORS * np.sqrt(epsilon * (1.0 - epsilon) / count)
     if departures.mean() > allowed:
         draw, env = np.argwhere(departures)[0]
-        failure = (
+        return failed(
             f"action (row 0, env {env}, key {draw}): expected one greedy action for one"
             f" observation, except with probability {epsilon:g} (evaluation_epsilon), got another"
             f" in {departures.mean():.1%} of {count:,} draws"
         )
-    cause = "act samples although `greedy` is set"
-    if failure is None and epsilon == 0.0:
-        failure, cause = _away_from_mode(greedy), "greedy actions are not the policy's mode"
-    detail = f"equal in {count:,} draws, up to evaluation_epsilon {epsilon:g}"
-    return passed_unless(failure, GREEDY, detail, cause)
-
-
-def _away_from_mode(greedy: _Draws) -> str | None:
     for name, mode in greedy.extras["modes"].items():
-        if mode.shape != greedy.action.shape:
+        if mode.shape != greedy.action.shape or epsilon:
             continue
         differs = ~np.isclose(mode, greedy.action, rtol=1e-4, atol=1e-4)
         if differs.any():
             index = tuple(np.argwhere(differs)[0])
-            return (
+            return failed(
                 f"action (row 0, env {index[1]}): expected the mode {mode[index]:.6g} of {name},"
-                f" got {greedy.action[index]:.6g}"
+                f" got {greedy.action[index]:.6g}",
+                "greedy actions are not the policy's mode",
             )
-    return None
+    return passed(f"equal in {count:,} draws, up to evaluation_epsilon {epsilon:g}")
 
 
-def _check_behaviour(sampled: _Draws) -> CheckResult:
+def log_probs(evidence: Evidence) -> Answer:
+    """Compare stored log-probabilities with the frequencies or the spread of actions."""
+    sampled = evidence.shared(_Sampler).sampled
     log_probs = dict(sampled.extras["log_probs"])
     for path, leaf in jax.tree_util.tree_leaves_with_path(sampled.extras["extras"]):
         name = leaf_name("extras", path)
@@ -179,15 +177,15 @@ def _check_behaviour(sampled: _Draws) -> CheckResult:
             log_probs[name] = leaf
     log_probs = {name: each for name, each in log_probs.items() if each.ndim == 2}
     if not log_probs:
-        return skipped(BEHAVIOUR, "the extras have no distribution, and no log_prob of shape [B]")
+        return skipped("the extras have no distribution, and no log_prob of shape [B]")
     compare = (
         _wrong_frequency if np.issubdtype(sampled.action.dtype, np.integer) else _wrong_density
     )
     failures = (compare(name, each, sampled.action) for name, each in log_probs.items())
     failure = next((each for each in failures if each), None)
-    detail = f"{', '.join(log_probs)}: agree with {_DRAWS} actions for one observation"
-    cause = "the log-probability is not that of the action taken, or of another policy"
-    return passed_unless(failure, BEHAVIOUR, detail, cause)
+    return passed_unless(
+        failure, f"{', '.join(log_probs)}: agree with {_NUM_DRAWS} actions for one observation"
+    )
 
 
 def _wrong_frequency(name: str, log_probs: np.ndarray, actions: np.ndarray) -> str | None:
@@ -207,11 +205,11 @@ def _wrong_frequency(name: str, log_probs: np.ndarray, actions: np.ndarray) -> s
         for number, value in enumerate(values):
             chosen = index.reshape(-1) == number
             frequency, expected = chosen.mean(), float(np.exp(log_probs[chosen, env]).mean())
-            if max(frequency, expected) < _LEAST_PROBABILITY:
+            if max(frequency, expected) < _MIN_PROBABILITY:
                 continue
             bound = max(frequency, min(expected, 1.0))
             error = np.sqrt(max(bound * (1.0 - bound), 1e-3) / num_draws)
-            if abs(frequency - expected) > _STANDARD_ERRORS * error:
+            if abs(frequency - expected) > _MAX_STANDARD_ERRORS * error:
                 return (
                     f"{name} (row 0, env {env}): expected the probability of action"
                     f" {value.squeeze()}, which was {frequency:.3f} of {num_draws} draws, got"
@@ -241,7 +239,7 @@ def _wrong_density(name: str, log_probs: np.ndarray, actions: np.ndarray) -> str
         most = 0.5 * (size * np.log(2.0 * np.pi * np.e) + np.linalg.slogdet(covariance)[1])
         got = -float(log_probs[:, env].mean())
         error = float(log_probs[:, env].std()) / np.sqrt(num_draws) + size / np.sqrt(num_draws)
-        if got > most + _STANDARD_ERRORS * error:
+        if got > most + _MAX_STANDARD_ERRORS * error:
             return (
                 f"{name} (row 0, env {env}): expected a mean log density of at least {-most:.3f}"
                 f" for the {num_draws} actions drawn, got {-got:.3f}"

@@ -1,18 +1,17 @@
 """Checks of the loss's scale: masked rows change no mean, and rewards have their discount."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.agent import Agent
-from sebulba.tools.check.capture import from_data
-from sebulba.tools.check.names import DISCOUNT, PADDING
+from sebulba.tools.check.evidence import Evidence
+from sebulba.tools.check.one_device import OneDevice
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import (
-    CheckResult,
+    Answer,
     as_numpy,
     failed,
     leaf_name,
@@ -25,25 +24,32 @@ from sebulba.tools.check.subject import Subject, env_axes
 from sebulba.types import Networks, PyTree, Trajectory
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
-_TOLERANCE = 1e-4  # relative; sums of more terms round differently
-_REWARD = 0.05  # added to a reward; small, as losses may be quadratic within a bound only
-_DISCOUNT_TOLERANCE = 2e-3
-_SHRINK = 0.3  # factor of parameters
-_LEAST_COSINE = 0.9999
+_MAX_RELATIVE_ERROR = 1e-4  # sums of more terms round differently
+_SMALL_REWARD = 0.05  # losses may be quadratic within a bound only
+_MAX_ERROR_OF_DISCOUNT = 2e-3
+_GREAT_REWARD = 50.0  # far above any value
+_FACTOR_OF_PARAMETERS = 0.3
+_MIN_COSINE = 0.9999
 
 
-def check_padding(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
+def padding(evidence: Evidence) -> Answer:
     """Append as many environments, in which every row is terminated, to every trajectory."""
+    subject, sensitivity = evidence.subject, evidence.loss
     if not sensitivity.is_on_policy:
-        return skipped(PADDING, "a replay does not draw masked transitions")
+        return skipped("a replay does not draw masked transitions")
     num_envs = subject.run_spec.num_envs
     items = sensitivity.items[-subject.run_spec.trajectories_per_cycle :]
     axes = env_axes(subject.agent, subject.run_spec)
     padded = [_padded(item, axes) for item in items]
     results = []
     for width, trajectories in ((num_envs, items), (2 * num_envs, padded)):
-        agent, _ = subject.agent_on(1, num_envs=width, **_ONE_BATCH)
-        results.append(_gradients(agent, subject, sensitivity.networks, trajectories, width))
+        one = OneDevice(subject, num_envs=width, **_ONE_BATCH)
+        experience = one.experience(sensitivity.networks, trajectories)
+        key = jax.random.key(subject.config.seed)
+        (loss, _), grads = one.loss_and_gradients(
+            sensitivity.networks, experience, key, jnp.int32(0)
+        )
+        results.append((float(loss), as_numpy(grads)))
     (loss, grads), (other_loss, other_grads) = results
     scale = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(grads) if leaf.size)
     leaves = zip(
@@ -52,7 +58,7 @@ def check_padding(subject: Subject, sensitivity: LossSensitivity) -> CheckResult
     failure = None
     for (path, one), other in leaves:
         change = float(np.max(np.abs(one - other), initial=0.0))
-        if change > _TOLERANCE * scale:
+        if change > _MAX_RELATIVE_ERROR * scale:
             index = np.unravel_index(np.argmax(np.abs(one - other)), one.shape)
             failure = (
                 f"{leaf_name('gradient', path)} ({items[-1].place}, rows 0 …"
@@ -62,8 +68,7 @@ def check_padding(subject: Subject, sensitivity: LossSensitivity) -> CheckResult
             )
             break
     detail = f"equal gradients with {num_envs} more environments of masked rows"
-    cause = "a mean or a normalisation counts rows that are not valid"
-    return passed_unless(failure, PADDING, detail, cause)
+    return passed_unless(failure, detail)
 
 
 def _padded(item: RecordedTrajectory, axes: PyTree) -> RecordedTrajectory:
@@ -88,48 +93,18 @@ def _padded(item: RecordedTrajectory, axes: PyTree) -> RecordedTrajectory:
     )
 
 
-def _gradients(
-    agent: Agent,
-    subject: Subject,
-    networks: Networks,
-    items: Sequence[RecordedTrajectory],
-    num_envs: int,
-) -> tuple[float, PyTree]:
-    @jax.jit
-    def compute(networks: Networks, arguments: list) -> tuple:
-        experience = agent.init_experience(networks, num_envs)
-        for each in arguments:
-            experience = agent.update_experience(networks, experience, *each)
-        key = jax.random.key(subject.config.seed)
-        return jax.value_and_grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))
-
-    like = subject.start_states[0]
-    arguments = [
-        (
-            from_data(item.initial_state, like),
-            from_data(item.final_state, like),
-            jax.tree.map(jnp.asarray, item.trajectory),
-            jnp.int32(item.actor_id),
-        )
-        for item in items
-    ]
-    (loss, _), grads = compute(networks, arguments)
-    return float(loss), as_numpy(grads)
-
-
-def check_discount(
-    subject: Subject, recording: Recording, sensitivity: LossSensitivity
-) -> CheckResult:
+def discount(evidence: Evidence) -> Answer:
     """Measure the weight of a reward one transition later, or of a value to bootstrap from."""
+    subject, sensitivity = evidence.subject, evidence.loss
     declared = subject.setting("discount", "gamma")
     if not isinstance(declared, float):
-        return skipped(DISCOUNT, "the agent has no setting `discount`")
+        return skipped("the agent has no setting `discount`")
     if sensitivity.is_on_policy:
-        return _discount_of_rewards(subject, recording, declared)
+        return _discount_of_rewards(subject, evidence.recording, declared)
     return _discount_of_targets(subject, sensitivity, declared)
 
 
-def _discount_of_rewards(subject: Subject, recording: Recording, declared: float) -> CheckResult:
+def _discount_of_rewards(subject: Subject, recording: Recording, declared: float) -> Answer:
     """Learn from two equal transitions, and add to the reward of the first, then of the second.
 
     Equal transitions have the same gradient X of their estimates. A reward of the first transition
@@ -137,7 +112,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
     """
     length = subject.run_spec.trajectory_length
     if length < 2:
-        return skipped(DISCOUNT, "expected trajectories of two transitions or more")
+        return skipped("expected trajectories of two transitions or more")
     # Without memory, equal rows have equal estimates.
     agent, run_spec = subject.agent_on(1, core="lstm", lstm_size=None, **_ONE_BATCH)
     networks = agent.init_networks(jax.random.key(subject.config.seed))
@@ -163,21 +138,19 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
 
     base = gradient(1, 0.0)
     first, second, double = (
-        gradient(row, size) - base for row, size in ((1, _REWARD), (2, _REWARD), (2, 2.0 * _REWARD))
+        gradient(row, times * _SMALL_REWARD) - base for row, times in ((1, 1.0), (2, 1.0), (2, 2.0))
     )
     if not _is_measurable(first, second, base) or not _is_linear(second, double):
-        return skipped(DISCOUNT, "the gradients are not linear in single rewards")
+        return skipped("the gradients are not linear in single rewards")
     weight = float(first @ second / (first @ first)) - 1.0
     lambda_ = subject.setting("lambda")
     least = declared * (lambda_ if isinstance(lambda_, float) else 1.0)
-    if least - _DISCOUNT_TOLERANCE <= weight <= declared + _DISCOUNT_TOLERANCE:
-        return passed(DISCOUNT, f"a reward one transition later has the weight {weight:.4f}")
+    if least - _MAX_ERROR_OF_DISCOUNT <= weight <= declared + _MAX_ERROR_OF_DISCOUNT:
+        return passed(f"a reward one transition later has the weight {weight:.4f}")
     expected = f"{least:.4f}" if least == declared else f"{least:.4f} … {declared:.4f}"
     return failed(
-        DISCOUNT,
         f"trajectory.env_steps.reward (row 2, all envs): expected the weight γλ {expected} for the"
-        f" transition of row 0 (agent.discount {declared:g}), got {weight:.4f}; likely cause: the"
-        " discount is applied twice, or not at all",
+        f" transition of row 0 (agent.discount {declared:g}), got {weight:.4f}"
     )
 
 
@@ -218,9 +191,7 @@ def _two_equal_transitions(
     return trajectory, state
 
 
-def _discount_of_targets(
-    subject: Subject, sensitivity: LossSensitivity, declared: float
-) -> CheckResult:
+def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declared: float) -> Answer:
     """Add a constant to all rewards, then to the values that a target network gives.
 
     The latter is a shift of the target network's last bias: of a leaf without a gradient that moves
@@ -230,50 +201,59 @@ def _discount_of_targets(
     # Small values have small TD errors, where a Huber loss is quadratic.
     networks = jax.tree.map(
         lambda leaf: (
-            leaf * jnp.asarray(_SHRINK, leaf.dtype)
+            leaf * jnp.asarray(_FACTOR_OF_PARAMETERS, leaf.dtype)
             if jnp.issubdtype(leaf.dtype, jnp.floating)
             else leaf
         ),
         sensitivity.networks,
     )
-    key = jax.random.key(subject.config.seed)
-
-    def gradient(networks: Networks, reward: float) -> PyTree:
-        changed = [_with_reward(item, reward) for item in items]
-        experience = sensitivity.experience(changed)
-        return sensitivity.loss_and_gradients(networks, experience, key, jnp.int32(0))[1]
-
-    grads = gradient(networks, 0.0)
-    base = _flat(grads)
-    by_reward, double = (
-        _flat(gradient(networks, size)) - base for size in (_REWARD, 2.0 * _REWARD)
-    )
-    if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
-        return skipped(DISCOUNT, "the gradients are not linear in the rewards")
-    num_rewards = subject.setting("n_step") or 1
-    expected = declared**num_rewards / sum(declared**k for k in range(num_rewards))
     leaves, structure = jax.tree.flatten(networks)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    key = jax.random.key(subject.config.seed)
+
+    def gradient(*, reward: float = 0.0, leaf: int = 0, shift: float = 0.0) -> PyTree:
+        """Return the gradients with this much more of every reward, and of one leaf."""
+        shifted = [*leaves]
+        if shift:
+            shifted[leaf] = leaves[leaf] + jnp.asarray(shift, leaves[leaf].dtype)
+        experience = sensitivity.experience([_with_reward(item, reward) for item in items])
+        return sensitivity.loss_and_gradients(
+            jax.tree.unflatten(structure, shifted), experience, key, jnp.int32(0)
+        )[1]
+
+    grads = gradient()
+    base = _flat(grads)
+    by_reward, double = (
+        _flat(gradient(reward=size)) - base for size in (_SMALL_REWARD, 2 * _SMALL_REWARD)
+    )
+    if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
+        return skipped("the gradients are not linear in the rewards")
+    num_rewards = subject.setting("n_step") or 1
+    expected = declared**num_rewards / sum(declared**k for k in range(num_rewards))
     for index, grad in enumerate(jax.tree.leaves(as_numpy(grads))):
         if np.any(grad) or not jnp.issubdtype(leaves[index].dtype, jnp.floating):
             continue
-        shifted = [*leaves]
-        shifted[index] = leaves[index] + jnp.float32(_REWARD)
-        by_leaf = _flat(gradient(jax.tree.unflatten(structure, shifted), 0.0)) - base
+        by_leaf = _flat(gradient(leaf=index, shift=_SMALL_REWARD)) - base
         # A bootstrap value with the wrong sign has the opposite direction.
         if not any(_is_measurable(by_reward, sign * by_leaf, base) for sign in (1.0, -1.0)):
             continue
+        # Hidden units, actions, and one of several values of which the least counts, are bounded.
+        far = [
+            float(np.linalg.norm(_flat(gradient(leaf=index, shift=size)) - base))
+            / float(np.linalg.norm(_flat(gradient(reward=size)) - base))
+            for size in (_GREAT_REWARD, -_GREAT_REWARD)
+        ]
+        if min(far) < max(0.5 * max(far), 0.2 * expected):
+            continue
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
         name = leaf_name("networks", paths[index])
-        if abs(weight - expected) <= 2 * _DISCOUNT_TOLERANCE:
-            return passed(DISCOUNT, f"{name}: a bootstrap value has the weight {weight:.4f}")
+        if abs(weight - expected) <= 2 * _MAX_ERROR_OF_DISCOUNT:
+            return passed(f"{name}: a bootstrap value has the weight {weight:.4f}")
         return failed(
-            DISCOUNT,
             f"{name} (all sampled rows): expected a bootstrap value to have {expected:.4f} times"
-            f" the weight of the rewards (agent.discount {declared:g}), got {weight:.4f}; likely"
-            " cause: the discount is applied twice, or not at all",
+            f" the weight of the rewards (agent.discount {declared:g}), got {weight:.4f}"
         )
-    return skipped(DISCOUNT, "no leaf without a gradient shifts the bootstrap values alone")
+    return skipped("no leaf without a gradient shifts the bootstrap values alone")
 
 
 def _without_ends(item: RecordedTrajectory) -> RecordedTrajectory:
@@ -305,7 +285,7 @@ def _is_measurable(left: np.ndarray, right: np.ndarray, base: np.ndarray) -> boo
     sizes = [float(np.linalg.norm(each)) for each in (left, right)]
     if min(sizes) < 1e-4 * max(float(np.linalg.norm(base)), 1e-6):
         return False
-    return float(left @ right) / (sizes[0] * sizes[1]) > _LEAST_COSINE
+    return float(left @ right) / (sizes[0] * sizes[1]) > _MIN_COSINE
 
 
 def _is_linear(once: np.ndarray, twice: np.ndarray) -> bool:

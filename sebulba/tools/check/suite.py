@@ -1,15 +1,16 @@
-"""All checks, in the order in which they run and are printed."""
+"""All questions, in the order in which they are asked and printed."""
 
 import dataclasses
-import functools
+import enum
 import pathlib
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 
 from sebulba.agent_check import AgentError
 from sebulba.config import Config
 from sebulba.devices.mapping import is_jit_disabled
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, did_you_mean
+from sebulba.process import program
 from sebulba.tools.check import (
     acting,
     behaviour,
@@ -18,7 +19,6 @@ from sebulba.tools.check import (
     learner_devices,
     learning,
     memory,
-    names,
     priorities,
     randomness,
     samples,
@@ -27,144 +27,186 @@ from sebulba.tools.check import (
     updates,
     values,
 )
-from sebulba.tools.check.names import PIPELINE, PROTOCOL
-from sebulba.tools.check.recording import Recording, first_learning_cycle, record
-from sebulba.tools.check.result import CheckResult, failed, passed, skipped
-from sebulba.tools.check.sensitivity import LossSensitivity
-from sebulba.tools.check.subject import Subject, assemble_subject
+from sebulba.tools.check.evidence import Evidence
+from sebulba.tools.check.result import Answer, Status, failed, passed, skipped
+from sebulba.tools.check.subject import assemble_subject
+from sebulba.tools.check.training import too_large
 
-Results = CheckResult | list[CheckResult]
 OnProgress = Callable[[str], None]
-"""Called with the name of a check before it begins."""
+"""Called with the property that a question is about, before it is asked."""
 
 
-class _Context:
-    """What checks share; recorded and compiled when the first of them needs it."""
+class Needs(enum.IntEnum):
+    """What has to work before a question can be asked; each includes those above it."""
 
-    def __init__(self, subject: Subject):
-        self.subject = subject
+    SUBJECT = 0  # the agent and its environment
+    RECORDING = 1  # recorded trajectories
+    UPDATES = 2  # and an agent that takes updates
+    GRADIENT = 3  # and recorded trajectories that give a gradient
+    TRAINING = 4  # and hundreds of updates, for which the agent must not be too large
 
-    @functools.cached_property
-    def recording(self) -> Recording:
-        return record(self.subject)
 
-    @functools.cached_property
-    def sensitivity(self) -> LossSensitivity:
-        return LossSensitivity(self.subject, self.recording)
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A property of agents, and the function that asks whether this agent has it."""
+
+    name: str  # for `--only`
+    ask: Callable[[Evidence], Answer]
+    needs: Needs
+    property: str
+    likely_cause: str  # of a failure that does not name another one
+    needs_jit: bool = False  # it is about compiled functions
+
+
+def _fits(evidence: Evidence) -> Answer:
+    del evidence  # The subject could be assembled.
+    return passed("act keeps its shapes, and its actions fit the action space")
+
+
+def _runs(evidence: Evidence) -> Answer:
+    recording = evidence.recording
+    return passed(f"{recording.num_cycles} learner cycles, {recording.num_updates} updates")
+
+
+# The quick ones first.
+# fmt: off
+QUESTIONS = (
+    Question("protocol", _fits, Needs.SUBJECT,
+        "the agent fits the environment",
+        ""),
+    Question("splitting", learner_devices.splitting, Needs.SUBJECT,
+        "shard_actor_state splits by environment",
+        "shard_actor_state places a leaf wrongly, or changes the order of environments"),
+    Question("exploration", randomness.exploration, Needs.SUBJECT,
+        "each environment has its own exploration",
+        "init_actor_state does not use actor_id · num_envs + environment"),
+    Question("pipeline", _runs, Needs.SUBJECT,
+        "actors and learner run",
+        ""),
+    Question("rows", acting.rows, Needs.RECORDING,
+        "update_experience gets the environment's rows",
+        "a buffer was overwritten before the learner read it"),
+    Question("states", acting.states, Needs.RECORDING,
+        "acting again gives the same actor states",
+        "act depends on more than its arguments, or shard_actor_state reorders leaves"),
+    Question("resets", acting.resets, Needs.RECORDING,
+        "an episode begins without memory of the last",
+        "act does not reset its memory where is_first, before using the observation"),
+    Question("rewards", learning.rewards, Needs.GRADIENT,
+        "the loss credits a reward to the action before it",
+        "rewards are one row off; transition t has the reward of row t + 1"),
+    Question("termination", learning.termination, Needs.GRADIENT,
+        "the loss does not bootstrap at a termination",
+        "the discount is not γ·(1 − terminated)"),
+    Question("masks", learning.masks, Needs.GRADIENT,
+        "the loss gives autoreset transitions weight 0",
+        "a term of the loss is not masked with Trajectory.valid"),
+    Question("truncation", learning.truncation, Needs.GRADIENT,
+        "the loss bootstraps at a truncation",
+        "it bootstraps from the reset row after it, or is taken for a termination"),
+    Question("memory", memory.memory, Needs.GRADIENT,
+        "the loss begins episodes without memory",
+        "the recurrent state is not reset where is_first, or only after it was used"),
+    Question("correction", behaviour.correction, Needs.GRADIENT,
+        "the loss uses the stored behaviour policy",
+        "the importance weights compare the current policy with itself; a loss without them "
+        "needs a policy lag of 0"),
+    Question("actor-keys", randomness.actor_keys, Needs.RECORDING,
+        "each actor draws its own random numbers",
+        "init_actor_state does not store its key in the actor state"),
+    Question("env-keys", randomness.env_keys, Needs.RECORDING,
+        "each environment draws its own random numbers",
+        "act draws one random number for all environments"),
+    Question("step-keys", sampling.step_keys, Needs.RECORDING,
+        "each step draws its own random numbers",
+        "act returns the actor state with the same key"),
+    Question("greedy", sampling.greedy, Needs.RECORDING,
+        "greedy actions do not depend on the random key",
+        "act samples although `greedy` is set"),
+    Question("log-probs", sampling.log_probs, Needs.RECORDING,
+        "stored log-probabilities are those of the sampled actions",
+        "the log-probability is not that of the action taken, or of another policy"),
+    Question("legal", acting.legal, Needs.RECORDING,
+        "only legal actions are taken, and learned from",
+        "act does not use env_step.action_mask"),
+    Question("donation", efficiency.donation, Needs.RECORDING,
+        "actor and learner states are donated",
+        "no output has the shape and dtype of this leaf",
+        needs_jit=True),
+    Question("compilation", efficiency.compilation, Needs.RECORDING,
+        "every function is compiled once",
+        "a shape, dtype or static argument changes between cycles",
+        needs_jit=True),
+    Question("updates", updates.updates, Needs.UPDATES,
+        "updates descend, and reach every leaf in use",
+        "optimize leaves it out"),
+    Question("preference", direction.preference, Needs.TRAINING,
+        "rewarded actions become more likely",
+        "a sign in the policy's loss, in the TD error or in the target"),
+    Question("entropy", direction.entropy, Needs.TRAINING,
+        "the entropy bonus raises the entropy",
+        "the entropy has the wrong sign in the loss"),
+    Question("values", values.values, Needs.TRAINING,
+        "values approach rewards, and count the next value once",
+        "a sign in the value loss, or in its targets"),
+    Question("next-values", values.next_values, Needs.TRAINING,
+        "the next value is the policy's, and the lesser of several",
+        "the value of the next observation is that of another action"),
+    Question("symmetry", values.symmetry, Needs.TRAINING,
+        "rewards and penalties weigh the same",
+        "a bound on one side only, or a sign in the ratio or in the value loss (a loss may also "
+        "be asymmetric on purpose)"),
+    Question("advantages", values.advantages, Needs.TRAINING,
+        "standardised advantages ignore a constant reward",
+        "the mean is not subtracted from the advantages"),
+    Question("priorities", priorities.priorities, Needs.GRADIENT,
+        "a TD error sets the priority of its own sequence",
+        "priorities are not in the order of the sampled ids"),
+    Question("importance", priorities.importance, Needs.TRAINING,
+        "likely draws count less",
+        "the loss is not multiplied by the importance weights"),
+    Question("epochs", samples.epochs, Needs.GRADIENT,
+        "each epoch learns once from every transition",
+        "minibatches are drawn with replacement, or leave samples out"),
+    Question("padding", scale.padding, Needs.GRADIENT,
+        "environments without valid rows change nothing",
+        "a mean or a normalisation counts rows that are not valid"),
+    Question("discount", scale.discount, Needs.UPDATES,
+        "later rewards have the declared discount",
+        "the discount is applied twice, or not at all"),
+    Question("devices", learner_devices.devices, Needs.UPDATES,
+        "one and two learner devices learn the same",
+        "a mean or sum over the batch does not use sebulba.toolkit.reductions",
+        needs_jit=True),
+    Question("replicas", learner_devices.replicas, Needs.UPDATES,
+        "every learner device has the same networks",
+        "optimize depends on one device's experience, or on the device",
+        needs_jit=True),
+)
+# fmt: on
+BY_NAME = {question.name: question for question in QUESTIONS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Check:
-    names: tuple[str, ...]  # of its results
-    run: Callable[[_Context], Results]
-    needs_updates: bool = False
-    needs_jit: bool = False
+class CheckResult:
+    """One line of the table that `sebulba.check` prints."""
 
-
-def _learns(*names: str, run: Callable[[Subject, LossSensitivity], Results]) -> _Check:
-    """Return a check that needs losses and gradients."""
-
-    def checked(context: _Context) -> Results:
-        if not context.sensitivity.has_gradient:
-            reason = "the recorded trajectories gave no gradient"
-            return [skipped(name, reason) for name in names]
-        return run(context.subject, context.sensitivity)
-
-    return _Check(names=names, run=checked, needs_updates=True)
-
-
-def _acts(*names: str, run: Callable[[Subject, Recording], Results]) -> _Check:
-    """Return a check that needs recorded trajectories."""
-    return _Check(names=names, run=lambda context: run(context.subject, context.recording))
-
-
-_START_CHECKS = (
-    _Check(
-        names=(learner_devices.SPLITTING,),
-        run=lambda context: learner_devices.check_splitting(context.subject),
-    ),
-    _Check(
-        names=(randomness.EXPLORATION,),
-        run=lambda context: randomness.check_exploration(context.subject),
-    ),
-)
-# The quick ones first.
-_RECORDING_CHECKS = (
-    _acts(acting.ALIGNMENT, run=acting.check_alignment),
-    _acts(acting.REPLAYED, run=acting.check_states),
-    _acts(acting.FORGETTING, run=acting.check_forgetting),
-    *(
-        _learns(name, run=functools.partial(learning.check_property, name))
-        for name in learning.PROPERTIES
-    ),
-    _learns(memory.MEMORY, run=memory.check_memory),
-    _learns(behaviour.CORRECTION, run=behaviour.check_correction),
-    _acts(randomness.ACTORS, randomness.ENVIRONMENTS, run=randomness.check_randomness),
-    _acts(sampling.STEPS, sampling.GREEDY, sampling.BEHAVIOUR, run=sampling.check_sampling),
-    _Check(
-        names=(acting.LEGAL,),
-        run=lambda context: acting.check_legal(
-            context.subject,
-            context.recording,
-            context.sensitivity if first_learning_cycle(context.subject) is not None else None,
-        ),
-    ),
-    _Check(
-        names=(efficiency.DONATION,),
-        run=lambda context: efficiency.check_donation(context.subject, context.recording),
-        needs_jit=True,
-    ),
-    _Check(
-        names=(efficiency.COMPILATION,),
-        run=lambda context: efficiency.check_compilation(context.subject, context.recording),
-        needs_jit=True,
-    ),
-    dataclasses.replace(
-        _learns(updates.UPDATES, run=lambda *_: []),
-        run=lambda context: updates.check_updates(
-            context.subject, context.recording, context.sensitivity
-        ),
-    ),
-    dataclasses.replace(
-        _learns(
-            direction.PREFERENCE,
-            direction.ENTROPY,
-            run=direction.check_direction,
-        ),
-        needs_jit=True,  # hundreds of updates
-    ),
-    dataclasses.replace(
-        _learns(values.VALUES, values.SYMMETRY, values.ADVANTAGES, run=values.check_values),
-        needs_jit=True,
-    ),
-    _learns(priorities.PRIORITIES, run=priorities.check_priorities),
-    _learns(samples.EPOCHS, run=samples.check_epochs),
-    _learns(scale.PADDING, run=scale.check_padding),
-    dataclasses.replace(
-        _learns(scale.DISCOUNT, run=lambda *_: []),
-        run=lambda context: scale.check_discount(
-            context.subject, context.recording, context.sensitivity
-        ),
-    ),
-    _Check(
-        names=(learner_devices.EQUALITY, learner_devices.REPLICAS),
-        run=lambda context: learner_devices.check_equality(context.subject, context.recording),
-        needs_updates=True,
-        needs_jit=True,
-    ),
-)
+    name: str  # of the question
+    property: str  # what was asked
+    status: Status
+    detail: str  # pass: what was compared; fail: place, expected, got, cause; else the reason
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """The results of all checks."""
+    """The results of all questions."""
 
     results: tuple[CheckResult, ...]
     memory_plan: str | None  # None: the ring could not be assembled
 
     @property
     def has_failures(self) -> bool:
-        """Whether any check failed."""
+        """Whether any answer is a ✗."""
         return any(result.status == "fail" for result in self.results)
 
 
@@ -172,105 +214,108 @@ def check(
     config: Config,
     *,
     only: Collection[str] = (),
-    on_progress: OnProgress = lambda name: None,
+    on_progress: OnProgress = lambda text: None,
 ) -> Report:
-    """Run the checks of the agent and the environment of a config.
+    """Ask the questions about the agent and the environment of a config.
 
     Args:
-        config: of a run.
-        only: short names of the checks to run, as in `names.SHORT_NAMES`; empty: all. The protocol
-            and, if they need it, the pipeline are checked in any case.
-        on_progress: called with the name of a check before it begins.
+        config: the run's settings.
+        only: names of the questions to ask; empty: all. `protocol` and, if they need it,
+            `pipeline` are asked in any case.
+        on_progress: called with what a question is about, before it is asked.
 
     Raises:
         ConfigError: devices, environment or agent cannot be built from the config, or there is no
-            check of a name.
+            question of a name.
     """
-    wanted = names.resolve(only)
-    on_progress(PROTOCOL)
+    for name in only:
+        if name not in BY_NAME:
+            raise ConfigError(
+                f"--only: expected names of `{program('check')} --list`, got"
+                f" {name!r}{did_you_mean(name, BY_NAME)}"
+            )
+    on_progress(QUESTIONS[0].property)
     try:
         subject = assemble_subject(config)
     except ConfigError:
         raise
     except Exception as error:
-        return Report(results=(failed(PROTOCOL, _describe(error)),), memory_plan=None)
+        return Report(results=(_result(QUESTIONS[0], _raised(error)),), memory_plan=None)
     try:
-        results = tuple(results_of(subject, wanted, on_progress))
+        results = tuple(results_of(Evidence(subject), only, on_progress))
         return Report(results=results, memory_plan=subject.memory_plan.describe())
     finally:
         subject.close()
 
 
 def results_of(
-    subject: Subject,
-    wanted: frozenset[str] = frozenset(names.SHORT_NAMES.values()),
-    on_progress: OnProgress = lambda name: None,
+    evidence: Evidence,
+    only: Collection[str] = (),
+    on_progress: OnProgress = lambda text: None,
 ) -> Iterator[CheckResult]:
-    """Yield the results of the checks with these names, each as soon as it is known."""
-    context = _Context(subject)
-    yield passed(PROTOCOL, "act keeps its shapes, and its actions fit the action space")
-    yield from _run_all(_START_CHECKS, context, wanted, on_progress)
-    later = [name for each in _RECORDING_CHECKS for name in each.names if name in wanted]
-    if not later and PIPELINE not in wanted:
-        return
-    on_progress(PIPELINE)
-    try:
-        recording = context.recording
-    except ConfigError:
-        raise
-    except Exception as error:
-        yield failed(PIPELINE, _describe(error))
-        yield from (skipped(name, f"see “{PIPELINE}”") for name in later)
-        return
-    yield passed(
-        PIPELINE, f"{recording.num_cycles} learner cycles, {recording.num_updates} updates"
+    """Yield the results of the questions with these names (empty: all), each once it is known."""
+    wanted = {"protocol", *(only or BY_NAME)}
+    if any(BY_NAME[name].needs >= Needs.RECORDING for name in wanted):
+        wanted.add("pipeline")
+    broken: dict[Needs, str] = {}  # the question that found out that these do not work
+    for question in QUESTIONS:
+        if question.name not in wanted:
+            continue
+        if question is not QUESTIONS[0]:
+            on_progress(question.property)
+        answer = _reason_to_skip(question, evidence, broken)
+        if answer is None:
+            try:
+                answer = _ask(question, evidence)
+            except ConfigError:
+                raise
+            except Exception as error:
+                answer = _raised(error)
+                if question.name == "pipeline":
+                    broken[Needs.RECORDING] = "pipeline"
+                elif question.needs >= Needs.UPDATES and "loss" not in vars(evidence):
+                    broken[Needs.UPDATES] = question.name
+        yield _result(question, answer)
+
+
+def _reason_to_skip(
+    question: Question, evidence: Evidence, broken: dict[Needs, str]
+) -> Answer | None:
+    cause = next((name for needs, name in broken.items() if question.needs >= needs), None)
+    if cause is not None:
+        return skipped(f"see “{BY_NAME[cause].property}”")
+    if question.needs >= Needs.UPDATES and not evidence.has_updates:
+        return skipped("the agent takes no updates, so there is no gradient")
+    if (question.needs_jit or question.needs >= Needs.TRAINING) and is_jit_disabled():
+        return skipped("JAX_DISABLE_JIT is set")
+    return None
+
+
+def _ask(question: Question, evidence: Evidence) -> Answer:
+    if question.needs >= Needs.GRADIENT and not evidence.loss.has_gradient:
+        return skipped("the recorded trajectories gave no gradient")
+    if question.needs >= Needs.TRAINING and (reason := too_large(evidence)) is not None:
+        return skipped(reason)
+    return question.ask(evidence)
+
+
+def _result(question: Question, answer: Answer) -> CheckResult:
+    own = answer.likely_cause
+    cause = question.likely_cause if own is None else own
+    detail = answer.detail
+    if answer.status == "fail" and cause:
+        detail += f"; likely cause: {cause}"
+    return CheckResult(
+        name=question.name, property=question.property, status=answer.status, detail=detail
     )
-    yield from _run_all(_RECORDING_CHECKS, context, wanted, on_progress)
 
 
-def _run_all(
-    checks: Sequence[_Check], context: _Context, wanted: frozenset[str], on_progress: OnProgress
-) -> Iterator[CheckResult]:
-    has_updates = first_learning_cycle(context.subject) is not None
-    broken: str | None = None  # the check whose error ends all others that need the loss
-    for each in checks:
-        if not wanted.intersection(each.names):
-            continue
-        on_progress(each.names[0])
-        if each.needs_updates and not has_updates:
-            reason = "the agent takes no updates, so there is no gradient"
-        elif each.needs_jit and is_jit_disabled():
-            reason = "JAX_DISABLE_JIT is set"
-        elif each.needs_updates and broken:
-            reason = f"see “{broken}”"
-        else:
-            found, raised = _run(each, context)
-            yield from (result for result in found if result.name in wanted)
-            if raised and each.needs_updates and "sensitivity" not in vars(context):
-                broken = each.names[0]
-            continue
-        yield from (skipped(name, reason) for name in each.names if name in wanted)
-
-
-def _run(check: _Check, context: _Context) -> tuple[list[CheckResult], bool]:
-    """Run a check; if it raises, fail the first of its names and skip the others."""
-    try:
-        results = check.run(context)
-        return (results if isinstance(results, list) else [results]), False
-    except Exception as error:
-        first, *rest = check.names
-        return [
-            failed(first, _describe(error)),
-            *(skipped(name, f"see “{first}”") for name in rest),
-        ], True
-
-
-def _describe(error: Exception) -> str:
+def _raised(error: Exception) -> Answer:
     if isinstance(error, AgentError):
-        return str(error)
+        return failed(str(error), likely_cause="")
     what = str(error).strip().splitlines() or [""]
     frames = traceback.extract_tb(error.__traceback__)
     # The last frame of the agent or the framework is more useful than JAX's own at the end.
     ours = [each for each in frames if "site-packages" not in each.filename] or frames
     where = f"{pathlib.Path(ours[-1].filename).name}:{ours[-1].lineno}, in {ours[-1].name}"
-    return f"raised {type(error).__name__} ({where}): {what[0]}"
+    return failed(f"raised {type(error).__name__} ({where}): {what[0]}", likely_cause="")

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.names import ENTROPY
-from sebulba.tools.check.result import CheckResult, failed, leaf_name, passed
+from sebulba.tools.check.result import Answer, failed, leaf_name, passed
 from sebulba.tools.check.training import (
     Trainer,
     chosen,
@@ -17,15 +16,16 @@ from sebulba.tools.check.training import (
 )
 from sebulba.types import Networks
 
-_UPDATES = 160
-_TARGET_ENTROPY = 10.0  # nats; out of reach
-_LEAST_CHANGE = 1e-3  # of a gradient, relative to it
-_SHIFT = 0.5  # of the weight's parameter
-_REWARD = 0.05
-_LEAST_SPREAD = 0.35  # of actions in [-1, 1] with a positive entropy; uniform ones have 0.5
+_NUM_UPDATES = 160
+_TARGET_ENTROPY_NATS = 10.0  # out of reach
+_MIN_RELATIVE_CHANGE = 1e-3  # of a gradient
+_MIN_RELATIVE_EFFECT = 1e-3  # of the weight on value functions, of that of a reward
+_SHIFT_OF_WEIGHT = 0.5
+_SMALL_REWARD = 0.05
+_MIN_SPREAD_OF_ACTIONS = 0.35  # with a positive entropy in [-1, 1]; uniform ones have 0.5
 
 
-def check_target_entropy(trainer: Trainer) -> CheckResult:
+def check_target_entropy(trainer: Trainer) -> Answer:
     """Train for a low and for a high target entropy, and compare the policies.
 
     The bonus has to fall with the entropy, and to count as a reward of the next action.
@@ -33,29 +33,29 @@ def check_target_entropy(trainer: Trainer) -> CheckResult:
     items = in_steps(trainer.sensitivity.items, lambda item: mean_component(item.trajectory.action))
     narrow, wide = (
         Trainer(trainer.subject, trainer.sensitivity, target_entropy=target).train(
-            items, num_updates=_UPDATES
+            items, num_updates=_NUM_UPDATES
         )
-        for target in (-_TARGET_ENTROPY, _TARGET_ENTROPY)
+        for target in (-_TARGET_ENTROPY_NATS, _TARGET_ENTROPY_NATS)
     )
     low, high = trainer.policy.spread(narrow), trainer.policy.spread(wide)
     if high <= low:
         return failed(
-            ENTROPY,
-            f"networks (updates 0 … {_UPDATES - 1}): expected samples farther from greedy actions"
-            f" with a target_entropy of {_TARGET_ENTROPY:g} than with {-_TARGET_ENTROPY:g}, got"
-            f" {high:.3f} and {low:.3f}; likely cause: a sign in the temperature's loss",
+            f"networks (updates 0 … {_NUM_UPDATES - 1}): expected samples farther from greedy"
+            f" actions with a target_entropy of {_TARGET_ENTROPY_NATS:g} than with"
+            f" {-_TARGET_ENTROPY_NATS:g}, got {high:.3f} and {low:.3f}",
+            "a sign in the temperature's loss",
         )
     start = trainer.sensitivity.networks
     # Other leaves, such as the weight itself, stay the same.
     narrow, wide = (chosen(trainer.policy.is_acting, each, start) for each in (narrow, wide))
     for index in _weights(trainer, wide):
         failure = _compare_gradients(trainer, index, narrow, wide)
-        if failure is None and high >= _LEAST_SPREAD:
+        if failure is None and high >= _MIN_SPREAD_OF_ACTIONS:
             failure = _compare_values(trainer, index, wide)
         if failure is not None:
-            return failed(ENTROPY, failure)
+            return failure
     detail = f"samples are {high:.3f} from greedy actions with a high target, {low:.3f} with a low"
-    return passed(ENTROPY, f"{detail} one")
+    return passed(f"{detail} one")
 
 
 def _weights(trainer: Trainer, networks: Networks) -> Iterator[int]:
@@ -80,26 +80,26 @@ def _name(networks: Networks, index: int) -> str:
 
 def _compare_gradients(
     trainer: Trainer, index: int, narrow: Networks, wide: Networks
-) -> str | None:
+) -> Answer | None:
     """Compare the gradients of the weight: descent has to lower it where the entropy is high."""
     items = in_truncated_steps(trainer.sensitivity.items, _nothing)
     low, high = (
         float(trainer.mean_gradients(networks, items)[index]) for networks in (narrow, wide)
     )
-    if high - low > _LEAST_CHANGE * max(abs(low), abs(high)):
+    if high - low > _MIN_RELATIVE_CHANGE * max(abs(low), abs(high)):
         return None
-    return (
+    return failed(
         f"gradient of {_name(wide, index)} ({trainer.place}): expected it to grow with the"
-        f" policy's entropy, got {high:.4g} with a high and {low:.4g} with a low entropy; likely"
-        " cause: a sign in the temperature's loss, or a missing stop_gradient around the"
-        " temperature in the policy's loss"
+        f" policy's entropy, got {high:.4g} with a high and {low:.4g} with a low entropy",
+        "a sign in the temperature's loss, or a missing stop_gradient around the temperature in"
+        " the policy's loss",
     )
 
 
-def _compare_values(trainer: Trainer, index: int, wide: Networks) -> str | None:
+def _compare_values(trainer: Trainer, index: int, wide: Networks) -> Answer | None:
     """Raise the weight of a positive entropy: value functions have to learn as from rewards."""
     leaves, structure = jax.tree.flatten(wide)
-    leaves[index] = leaves[index] + jnp.asarray(_SHIFT, leaves[index].dtype)
+    leaves[index] = leaves[index] + jnp.asarray(_SHIFT_OF_WEIGHT, leaves[index].dtype)
     raised = jax.tree.unflatten(structure, leaves)
 
     def gradient(networks: Networks, reward: float) -> list[np.ndarray]:
@@ -108,7 +108,7 @@ def _compare_values(trainer: Trainer, index: int, wide: Networks) -> str | None:
 
     base, by_reward, by_weight = (
         gradient(networks, reward)
-        for networks, reward in ((wide, 0.0), (wide, _REWARD), (raised, 0.0))
+        for networks, reward in ((wide, 0.0), (wide, _SMALL_REWARD), (raised, 0.0))
     )
     product = sum(
         float(np.sum((reward - zero) * (weight - zero)))
@@ -117,10 +117,13 @@ def _compare_values(trainer: Trainer, index: int, wide: Networks) -> str | None:
         )
         if number != index
     )
-    if product >= 0.0:
+    pairs = zip(base, by_reward, strict=True)
+    size = sum(float(np.sum(np.square(reward - zero))) for zero, reward in pairs)
+    if product > _MIN_RELATIVE_EFFECT * size:
         return None
-    return (
-        f"{_name(wide, index)} ({trainer.place}): expected a greater weight of the entropy to move"
-        " value functions as greater rewards do, since the policy's entropy is positive, got the"
-        " opposite gradients; likely cause: the sign of the entropy in the value of the next action"
+    return failed(
+        f"{_name(wide, index)} ({trainer.place}): expected {_SHIFT_OF_WEIGHT:g} more for the weight"
+        " of the entropy to move value functions as greater rewards do, since the policy's entropy"
+        f" is positive, got {product / size:.2g} times the change by a reward of {_SMALL_REWARD:g}",
+        "the entropy is missing in the value of the next action, or has the wrong sign",
     )

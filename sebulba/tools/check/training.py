@@ -8,29 +8,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.tools.check.ingestion import Ingestion
+from sebulba.tools.check.evidence import Evidence
+from sebulba.tools.check.one_device import OneDevice
 from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import as_numpy
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
 from sebulba.types import Experience, Networks, PyTree
 
-_SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
+_NUM_SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
 # To get somewhere in few updates.
 _SETTINGS: dict[str, Any] = {"learning_rate": 0.01, "target_period": 10}
-_DRAWS = 8  # losses, whose gradients are averaged
-_MOST_WORK = 1e9  # parameters times elements of an observation
+_NUM_LOSSES = 8  # whose gradients are averaged
+_MAX_PRODUCTS = 1e9  # of parameters and elements of an observation
 
 Items = Sequence[RecordedTrajectory]
 RewardOf = Callable[[RecordedTrajectory], Any]
 """Rewards `[T, B]` of a trajectory's actions, or one number for all of them."""
 
 
-def too_large(subject: Subject, sensitivity: LossSensitivity) -> str | None:
+def too_large(evidence: Evidence) -> str | None:
     """Return why a training of the agent would take too long; None: it does not."""
-    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(sensitivity.networks))
-    observation = jax.tree.leaves(subject.run_spec.environment.observation)
-    if num_parameters * sum(leaf.size for leaf in observation) <= _MOST_WORK:
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(evidence.loss.networks))
+    observation = jax.tree.leaves(evidence.subject.run_spec.environment.observation)
+    if num_parameters * sum(leaf.size for leaf in observation) <= _MAX_PRODUCTS:
         return None
     return f"{num_parameters:,} parameters and images take too long; check a smaller task"
 
@@ -47,10 +48,7 @@ class Trainer:
             settings: of the agent; those that it does not have are ignored.
         """
         self.subject, self.sensitivity = subject, sensitivity
-        self._agent, self._run_spec = subject.agent_on(1, **(_SETTINGS | settings))
-        self._optimize = jax.jit(self._agent.optimize)
-        self._ingestion = Ingestion(self._agent, self._run_spec, subject.start_states[0])
-        self._loss = jax.jit(jax.value_and_grad(self._agent.loss, has_aux=True))
+        self._one = OneDevice(subject, **(_SETTINGS | settings))
         self.policy = sensitivity.policy
 
     @property
@@ -61,18 +59,22 @@ class Trainer:
 
     def experience(self, networks: Networks, items: Items) -> Experience:
         """Return the agent's experience after these trajectories."""
-        return self._ingestion(networks, items[self.sensitivity.num_unlearned :])
+        return self._one.experience(networks, items[self.sensitivity.num_unlearned :])
 
     def gradients(self, networks: Networks, experience: Experience, step: int = 0) -> Any:
         """Return the gradients of one loss, and the experience after it."""
         key = jax.random.fold_in(jax.random.key(self.subject.config.seed), step)
-        (_, (experience, _)), grads = self._loss(networks, experience, key, jnp.int32(step))
+        (_, (experience, _)), grads = self._one.loss_and_gradients(
+            networks, experience, key, jnp.int32(step)
+        )
         return grads, experience
 
     def mean_gradients(self, networks: Networks, items: Items) -> list[np.ndarray]:
         """Return the leaves of gradients, averaged over several losses."""
         experience = self.experience(networks, items)
-        draws = [_arrays(self.gradients(networks, experience, step)[0]) for step in range(_DRAWS)]
+        draws = [
+            _arrays(self.gradients(networks, experience, step)[0]) for step in range(_NUM_LOSSES)
+        ]
         return [np.mean(each, axis=0) for each in zip(*draws, strict=True)]
 
     def train(
@@ -93,10 +95,10 @@ class Trainer:
         """
         networks = self.sensitivity.networks if start is None else start
         experience = self.experience(networks, items)
-        opt_state = self._agent.init_opt_state(networks)
+        opt_state = self._one.agent.init_opt_state(networks)
         for step in range(num_updates):
             grads, experience = self.gradients(networks, experience, step)
-            after, opt_state = self._optimize(networks, opt_state, grads, experience)
+            after, opt_state = self._one.optimize(networks, opt_state, grads, experience)
             networks = after if leaves is None else chosen(leaves, after, networks)
         return networks
 
@@ -117,11 +119,11 @@ class Trainer:
 
         def update(_: int, carry: tuple[Networks, PyTree]) -> tuple[Networks, PyTree]:
             networks, opt_state = carry
-            return self._agent.optimize(networks, opt_state, nothing, experience)
+            return self._one.agent.optimize(networks, opt_state, nothing, experience)
 
         def follow(networks: Networks) -> Networks:
-            start = networks, self._agent.init_opt_state(networks)
-            return jax.lax.fori_loop(0, _SETTLING_UPDATES, update, start)[0]
+            start = networks, self._one.agent.init_opt_state(networks)
+            return jax.lax.fori_loop(0, _NUM_SETTLING_UPDATES, update, start)[0]
 
         return chosen(is_target, jax.jit(follow)(networks), networks)
 

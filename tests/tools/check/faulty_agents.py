@@ -290,6 +290,66 @@ class PrioritiesOfOthers(Faulty):
         return loss, (experience, metrics)
 
 
+class IgnoresImportance(Faulty):
+    """Counts all draws alike, however likely they were."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        sound = self.sound.loss_of_batch
+
+        def loss_of_batch(networks, batch):
+            weight = (batch.weight > 0.0).astype(jnp.float32)
+            return sound(networks, dataclasses.replace(batch, weight=weight))
+
+        self.sound.loss_of_batch = loss_of_batch
+
+
+class IgnoresImportanceOfSequences(Faulty):
+    """Counts all drawn sequences alike."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.sound._weights = lambda sample, experience: replay.uniform_weights(
+            sample.probability, sample.num_sequences
+        )
+
+
+class _OtherTargets(Faulty):
+    """Has other targets of its critics."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.sound.targets = self.targets
+
+    def targets(self, networks, batch, following, *, action=None, least=jnp.min, weight=1.0):
+        action = following.action if action is None else action
+        q = self.sound._critics.apply(networks.target_critics, batch.next_observation, action)
+        temperature = weight * jnp.exp(networks.online.log_temperature)
+        value = least(q, axis=0) - temperature * following.log_prob
+        return jax.lax.stop_gradient(batch.reward + batch.discount * value)
+
+
+class TakesTheGreaterTwin(_OtherTargets):
+    """Takes the greater of two critics."""
+
+    def targets(self, networks, batch, following):
+        return super().targets(networks, batch, following, least=jnp.max)
+
+
+class TargetWithoutEntropy(_OtherTargets):
+    """Leaves the entropy of the next action out."""
+
+    def targets(self, networks, batch, following):
+        return super().targets(networks, batch, following, weight=0.0)
+
+
+class TargetOfStoredAction(_OtherTargets):
+    """Takes the value of the stored action in the next observation."""
+
+    def targets(self, networks, batch, following):
+        return super().targets(networks, batch, following, action=batch.action)
+
+
 class IgnoresStoredState(Faulty):
     """Unrolls sequences from a zero state instead of the stored one."""
 

@@ -1,6 +1,6 @@
 """Mutate the shipped agents' source, and see whether the check finds each mutant.
 
-    python -m tests.tools.check.mutants [--list] [--sample N] [--only MODULE …] [--table]
+    python -m tests.tools.check.mutants [--list] [--sample N] [--only MODULE …] [--every] [--table]
 
 A mutant is *equivalent* if it computes what the original does, or for a reason in `EQUIVALENT`;
 *found* if a check fails; *missed* otherwise. One that raises an error at once is *broken*.
@@ -208,14 +208,19 @@ def _make_settings(agent: str) -> Any:
 
 
 def examine_all(
-    every: list[Mutant], results: pathlib.Path | None, again: Collection[str] = ()
+    every: list[Mutant],
+    results: pathlib.Path | None,
+    again: Collection[str] = (),
+    *,
+    all_questions: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the outcome of each mutant; those in the file of results are taken from it.
 
     Args:
         every: the mutants.
         results: JSON; None: no file.
-        again: outcomes in the file that are examined anew.
+        again: outcomes in the file that are examined once more.
+        all_questions: ask every question of each mutant; else until one finds it.
     """
     known = json.loads(results.read_text()) if results is not None and results.exists() else []
     rows = {_key(row): row for row in known}
@@ -225,14 +230,14 @@ def examine_all(
         del row["tree"]
         key = _key(row)
         if key not in rows or rows[key]["kind"] in again:
-            rows[key] = row | _examine(each, originals)
+            rows[key] = row | _examine(each, originals, all_questions)
             if results is not None:
                 text = json.dumps([*rows.values()], indent=1, ensure_ascii=False)
                 results.write_text(text + "\n")
         yield rows[key]
 
 
-def _examine(mutant: Mutant, originals: dict[str, Any]) -> dict[str, Any]:
+def _examine(mutant: Mutant, originals: dict[str, Any], all_questions: bool) -> dict[str, Any]:
     from tests.tools.check import mutation
 
     agent = AGENT_OF[mutant.module]
@@ -240,7 +245,7 @@ def _examine(mutant: Mutant, originals: dict[str, Any]) -> dict[str, Any]:
         originals[agent] = mutation.original(make_config(agent))
     start = time.process_time()
     with mutation.mutated(f"sebulba_agents.{mutant.module}", mutant.tree):
-        outcome = dataclasses.asdict(mutation.examine(originals[agent]))
+        outcome = dataclasses.asdict(mutation.examine(originals[agent], every=all_questions))
     if outcome["kind"] == "missed" or outcome["detail"] == mutation.SAME_RUN:
         # A short run is no proof.
         is_known = (mutant.module, mutant.before) in EQUIVALENT
@@ -301,6 +306,7 @@ def main() -> None:
     parser.add_argument("--lines", nargs="+", type=int, help="of the modules")
     parser.add_argument("--results", type=pathlib.Path, help="JSON, to continue from and to")
     parser.add_argument("--again", nargs="+", default=(), help="outcomes to examine anew: missed")
+    parser.add_argument("--every", action="store_true", help="ask every question of each mutant")
     parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     options = parser.parse_args()
     every = [
@@ -314,7 +320,7 @@ def main() -> None:
         return
     _set_up_jax()
     rows = []
-    for row in examine_all(every, options.results, options.again):
+    for row in examine_all(every, options.results, options.again, all_questions=options.every):
         rows.append(row)
         print(row["kind"], row["check"], f"{row['module']}.py:{row['line']}", row["operator"])
         print("   ", row["before"], "→", row["after"], f"({row['cpu_seconds']} s)")

@@ -13,7 +13,7 @@ import gc
 import hashlib
 import importlib
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import jax
 import jax.extend
@@ -21,18 +21,22 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from sebulba.config import Config
-from sebulba.tools.check import names, suite
+from sebulba.tools.check import suite
 from sebulba.tools.check.capture import from_data
+from sebulba.tools.check.evidence import Evidence
 from sebulba.tools.check.recording import Recording
-from sebulba.tools.check.result import CheckResult, as_numpy
+from sebulba.tools.check.result import as_numpy
 from sebulba.tools.check.subject import Subject, assemble_subject
 from sebulba.types import PyTree
 
 ACTING = ("init_networks", "init_actor_state", "actor_networks", "act", "greedy act")
-_NEEDS_OWN_RECORDING = {names.ALIGNMENT, names.REPLAYED, names.DONATION, names.COMPILATION}
-_EVERY = frozenset(names.SHORT_NAMES.values())
+_LAST = {"devices", "replicas"}  # they take the longest
+_LEARNING = tuple(
+    each.name
+    for each in suite.QUESTIONS
+    if each.needs >= suite.Needs.UPDATES and each.name not in _LAST
+)
 SAME_RUN = "a run gives the same bits"
-_LAST = {names.EQUALITY, names.REPLICAS}  # they take the longest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class Outcome:
     """What became of a mutant."""
 
     kind: str  # found, equivalent, missed, or broken: it raises at once, and is no mutant
-    check: str = ""  # short name of the check that found it
+    check: str = ""  # the questions that found it
     detail: str = ""
 
 
@@ -97,12 +101,11 @@ def original(config: Config) -> Original:
         AssertionError: a check of the sound agent fails.
     """
     subject = assemble_subject(config)
-    context = suite._Context(subject)
-    recording = context.recording
+    evidence = Evidence(subject)
+    recording = evidence.recording
     fingerprint = _fingerprint(subject)
-    checks = [each for each in suite._RECORDING_CHECKS if not _LAST.intersection(each.names)]
-    asked = suite._run_all(checks, context, _EVERY, lambda name: None)
-    outcome = _of_results(_until_failure(asked))
+    names = [each.name for each in suite.QUESTIONS if each.name not in _LAST]
+    outcome = _of_results(_until_failure(suite.results_of(evidence, names)))
     assert outcome.kind == "missed", outcome
     return Original(
         config=config,
@@ -113,41 +116,48 @@ def original(config: Config) -> Original:
     )
 
 
-def examine(sound: Original) -> Outcome:
-    """Ask the check's questions of the mutant of `mutated`, until one is answered with a ✗."""
+def examine(sound: Original, *, every: bool = False) -> Outcome:
+    """Ask the check's questions of the mutant of `mutated`.
+
+    Args:
+        sound: the original.
+        every: ask every question; else until one is answered with a ✗.
+    """
     try:
         agent, _ = sound.subject.agent_on(1)
         subject = dataclasses.replace(sound.subject, agent=agent)
         found = computations(subject, sound.recording)
     except Exception:
-        return _of_results(_full_check(sound)[0])
+        return _of_results(_full_check(sound, every=every)[0])
     if found == sound.computations:
         return Outcome(kind="equivalent", detail="the agent computes the same")
     if all(found[name] == sound.computations[name] for name in ACTING):
-        outcome = _of_results(_ask(subject, sound.recording))
+        asked = suite.results_of(Evidence(subject, sound.recording), _LEARNING)
+        outcome = _of_results(list(asked) if every else _until_failure(asked))
         if outcome.kind == "found":
             return outcome
         # Without the comparison of learner devices, which takes the longest.
-        results, fingerprint = _full_check(sound, only=frozenset({names.PIPELINE}))
+        results, fingerprint = _full_check(sound, only=("pipeline",))
     else:
-        results, fingerprint = _full_check(sound)
+        results, fingerprint = _full_check(sound, every=every)
     outcome = _of_results(results)
     if outcome.kind == "missed" and fingerprint == sound.fingerprint:
         return Outcome(kind="equivalent", detail=SAME_RUN)
     return outcome
 
 
-def _of_results(results: list[CheckResult]) -> Outcome:
-    short_names = {name: short for short, name in names.SHORT_NAMES.items()}
+def _of_results(results: list[suite.CheckResult]) -> Outcome:
     for result in results:
         if result.detail.startswith(("raised NameError", "raised AttributeError")):
             return Outcome(kind="broken", detail=result.detail)
-        if result.status == "fail":
-            return Outcome(kind="found", check=short_names[result.name], detail=result.detail)
-    return Outcome(kind="missed")
+    found = [result for result in results if result.status == "fail"]
+    if not found:
+        return Outcome(kind="missed")
+    names = "`, `".join(result.name for result in found)
+    return Outcome(kind="found", check=names, detail=found[0].detail)
 
 
-def _until_failure(results: Iterator[CheckResult]) -> list[CheckResult]:
+def _until_failure(results: Iterator[suite.CheckResult]) -> list[suite.CheckResult]:
     asked = []
     for result in results:
         asked.append(result)
@@ -156,26 +166,17 @@ def _until_failure(results: Iterator[CheckResult]) -> list[CheckResult]:
     return asked
 
 
-def _ask(subject: Subject, recording: Recording) -> list[CheckResult]:
-    """Ask the questions about learning, on the original's recording."""
-    context = suite._Context(subject)
-    context.recording = recording
-    checks = [
-        each
-        for each in suite._RECORDING_CHECKS
-        if not (_NEEDS_OWN_RECORDING | _LAST).intersection(each.names) and each.needs_updates
-    ]
-    return _until_failure(suite._run_all(checks, context, _EVERY, lambda name: None))
-
-
-def _full_check(sound: Original, only: frozenset[str] = _EVERY) -> tuple[list[CheckResult], str]:
-    """Check the mutant as the command does; stop at the first failure."""
+def _full_check(
+    sound: Original, only: Collection[str] = (), *, every: bool = False
+) -> tuple[list[suite.CheckResult], str]:
+    """Check the mutant as the command does."""
     try:
         subject = assemble_subject(sound.config)
     except Exception as error:
-        return [suite.failed(names.PROTOCOL, suite._describe(error))], ""
+        return [suite._result(suite.QUESTIONS[0], suite._raised(error))], ""
     try:
-        results = _until_failure(suite.results_of(subject, only))
+        asked = suite.results_of(Evidence(subject), only)
+        results = list(asked) if every else _until_failure(asked)
         return results, _fingerprint(subject)
     finally:
         subject.close()

@@ -10,11 +10,19 @@ import pytest
 from sebulba import check
 from sebulba.tools.check import command
 from sebulba.tools.check.command import print_report, write_report
-from sebulba.tools.check.result import failed, first_difference, passed, skipped
-from sebulba.tools.check.suite import Report
+from sebulba.tools.check.result import first_difference
+from sebulba.tools.check.suite import CheckResult, Report
 
 REPORT = Report(
-    results=(passed("one", "all"), failed("two", "leaf[3]: expected 1, got 2"), skipped("x", "no")),
+    results=tuple(
+        CheckResult(name=name, property="it holds", status=status, detail=detail)
+        for name, status, detail in (
+            ("one", "pass", "all"),
+            ("two", "fail", "leaf[3]: expected 1, got 2"),
+            ("three", "unclear", "a tie"),
+            ("x", "skip", "no"),
+        )
+    ),
     memory_plan="learner device 1 KiB",
 )
 
@@ -59,10 +67,11 @@ def test_json_without_a_file_is_a_usage_error(monkeypatch, capsys):
 def test_the_table_marks_each_check(capsys):
     print_report(REPORT, "an agent on an environment", sys.stdout)
     lines = capsys.readouterr().out.splitlines()
-    rows = {mark: line for line in lines for mark in "✓✗–" if line.strip().startswith(mark)}
+    rows = {mark: line for line in lines for mark in "✓✗?–" if line.strip().startswith(mark)}
     assert "one" in rows["✓"] and "two" in rows["✗"] and "x" in rows["–"]
     assert "leaf[3]: expected 1, got 2" in rows["✗"]
-    assert lines[-3] == "1 passed, 1 failed, 1 skipped"
+    assert "three" in rows["?"] and "a tie" in rows["?"]
+    assert lines[-3] == "1 passed, 1 failed, 1 unclear, 1 skipped"
     assert lines[-1] == "memory plan: learner device 1 KiB"
 
 
@@ -70,7 +79,12 @@ def test_the_json_holds_every_check(tmp_path):
     write_report(REPORT, tmp_path / "report.json")
     content = json.loads((tmp_path / "report.json").read_text())
     assert content["ok"] is False
-    assert [each["status"] for each in content["checks"]] == ["pass", "fail", "skip"]
+    assert [each["status"] for each in content["checks"]] == [
+        "pass",
+        "fail",
+        "unclear",
+        "skip",
+    ]
 
 
 def test_a_difference_names_leaf_row_environment_and_both_values():
@@ -80,6 +94,11 @@ def test_a_difference_names_leaf_row_environment_and_both_values():
     words = first_difference(expected, got, what="row", axes=("row", "env"), place="actor 3")
     assert words == "row.b[0] (actor 3, row 1, env 2): expected 0, got 5"
     assert first_difference(expected, expected, what="row", axes=("row", "env")) is None
+
+
+def test_an_unclear_answer_is_no_failure():
+    results = tuple(each for each in REPORT.results if each.status != "fail")
+    assert not Report(results=results, memory_plan=None).has_failures
 
 
 @pytest.mark.slow

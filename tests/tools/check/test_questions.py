@@ -8,14 +8,20 @@ import pytest
 from sebulba.tools.check import acting, updates
 
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
-PATHS = [path for path, _ in jax.tree_util.tree_leaves_with_path(LEAVES)]
-HAS_GRADIENT = np.array([True, False])
 
 
 def wrong_period(copies, publishes=range(9)):
     changes = np.ones((9, 2), bool)
     changes[:, 1] = np.isin(np.arange(9), copies)
-    return updates._wrong_period(changes, HAS_GRADIENT, np.isin(np.arange(9), publishes), PATHS)
+    run = updates.UpdateRun(
+        paths=[path for path, _ in jax.tree_util.tree_leaves_with_path(LEAVES)],
+        changes=changes,
+        gradient_sizes=np.array([1.0, 0.0]),
+        publishes=np.isin(np.arange(9), publishes),
+        first=None,
+    )
+    answer = updates.wrong_period(run)
+    return answer and answer.detail
 
 
 @pytest.mark.parametrize("copies", [(2, 5, 8), (0, 3, 6), (3, 6)])
