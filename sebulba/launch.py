@@ -8,9 +8,9 @@ import sys
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
-from sebulba.hosts.command_line import take_count
 from sebulba.hosts.local import run_together
 from sebulba.process import EXIT_CONFIG, program, run_command
+from sebulba.processes.command_line import take_count
 
 _PROG = f"{program('launch')} --local N [--virtual-devices K] [--cores C]"
 _DESCRIPTION = """\

@@ -13,8 +13,8 @@ from sebulba.config import Config, flags
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
 from sebulba.hosts import seeds
-from sebulba.hosts.children import end_with_parent
 from sebulba.process import EXIT_CONFIG, EXIT_FAILED, leave, program, run_command
+from sebulba.processes.children import end_with_parent
 from sebulba.storage.lock import refuse_if_in_use
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sebulba.hosts.children import Children, exit_code_of
-from sebulba.hosts.cores import on_cores_of_process
+from sebulba.processes.children import Children, exit_code_of
+from sebulba.processes.cores import on_cores_of_process
 
 _GRACE_S = 15.0
 _POLL_S = 0.2

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from sebulba.errors import ConfigError
-from sebulba.hosts.children import Children, exit_code_of
-from sebulba.hosts.command_line import take_flag
 from sebulba.process import EXIT_SIGNAL_BASE
+from sebulba.processes.children import Children, exit_code_of
+from sebulba.processes.command_line import take_flag
 
 FLAG = "--seeds"
 EXPECTED = "expected seeds as 0..4 (both ends included) or 0,3,7"

@@ -13,8 +13,8 @@ from sebulba.config.loading import load_config, split_arguments
 from sebulba.config.schema import key_types
 from sebulba.config.validation import value_of
 from sebulba.errors import ConfigError
-from sebulba.hosts.command_line import take_count
 from sebulba.hosts.seeds import take_seeds
+from sebulba.processes.command_line import take_count
 
 _MAX_RUNS = 10_000
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sebulba.hosts.children import Children, exit_code_of
-from sebulba.hosts.cores import on_cores_of_process
 from sebulba.process import EXIT_SIGNAL_BASE
+from sebulba.processes.children import Children, exit_code_of
+from sebulba.processes.cores import on_cores_of_process
 from sebulba.tools.sweep.points import Point, Sweep
 
 _POLL_S = 0.2

@@ -7,9 +7,9 @@ import pytest
 
 from sebulba import launch
 from sebulba.errors import ConfigError
-from sebulba.hosts.command_line import take_count
-from sebulba.hosts.cores import cores_of_process
 from sebulba.hosts.local import run_together
+from sebulba.processes.command_line import take_count
+from sebulba.processes.cores import cores_of_process
 
 
 def test_a_flag_is_taken_out_of_a_command_line():
