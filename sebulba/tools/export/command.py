@@ -12,6 +12,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba import export_loader
 from sebulba.envs.spaces import action_scaling
 from sebulba.errors import ConfigError
 from sebulba.evaluation.policy import act_function, first_actor_state
@@ -20,7 +21,6 @@ from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
 from sebulba.storage.checkpoints.manifest import is_key
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.metrics.files import write_json
-from sebulba.tools.export import standalone
 from sebulba.types import EnvStep, PyTree
 
 _ACT, _ARRAYS, _DESCRIPTION, _LOADER = "act.jax", "arrays.npz", "policy.json", "policy.py"
@@ -103,8 +103,8 @@ def export_policy(
             "jax": jax.__version__,
         },
     )
-    assert standalone.__file__ is not None
-    shutil.copyfile(standalone.__file__, directory / _LOADER)
+    assert export_loader.__file__ is not None
+    shutil.copyfile(export_loader.__file__, directory / _LOADER)
 
 
 def _exported(
