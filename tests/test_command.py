@@ -94,15 +94,21 @@ def test_a_command_finds_modules_of_the_working_directory(monkeypatch, capsys, t
     assert "expected its settings to be a dataclass `Config`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("first", ["train", "evaluate", "EvaluationResult"])
+def test_functions_with_the_name_of_their_module_are_found_without_jax(first):
+    script = (
+        f"import sys, sebulba; sebulba.{first};"
+        " print(callable(sebulba.train), callable(sebulba.evaluate), 'jax' in sys.modules)"
+    )
+    result = run_python("-W", "error", "-c", script)
+    assert (result.stdout, result.stderr) == ("True True False\n", "")
+
+
 @pytest.mark.parametrize("name", ["train", "evaluate"])
-def test_importing_the_module_of_a_command_leaves_the_function(name):
-    try:
-        importlib.import_module(f"sebulba.{name}")
-        function = getattr(sebulba, name)
-        assert function.__module__ in ("sebulba.run.api", "sebulba.tools.evaluate.function")
-        assert callable(function)
-    finally:
-        del sys.modules[f"sebulba.{name}"]
+def test_a_module_with_the_name_of_a_function_runs_as_a_command(name):
+    result = run_python("-W", "error", "-m", f"sebulba.{name}", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"usage: python -m sebulba.{name} ")
 
 
 def test_every_public_name_is_found():
