@@ -1,4 +1,4 @@
-"""The work of the commands check, export and sweep.
+"""The work of the commands check and export.
 
 Each has the name of its command line at the top of `sebulba`. Imports every package up to `run`.
 """
