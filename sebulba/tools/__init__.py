@@ -1,4 +1,4 @@
-"""The work of the commands check and export.
+"""The work of the command check.
 
 Each has the name of its command line at the top of `sebulba`. Imports every package up to `run`.
 """
