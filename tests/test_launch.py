@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from sebulba import launch
-from sebulba.hosts.local import run_together
+from sebulba.launch import run_together
 from sebulba.processes.cores import cores_of_process
 
 

@@ -3,7 +3,7 @@
 import random
 import sys
 
-from sebulba.tools.train import main
+from sebulba.train import main
 from tests.run.delays import insert_delays
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import jax
 
 from sebulba.process import run_command
 from sebulba.storage.checkpoints import checkpointer
-from sebulba.tools.train import main
+from sebulba.train import main
 
 WRITE = checkpointer.write_text
 NUMBERS = itertools.count(1)

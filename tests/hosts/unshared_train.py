@@ -8,7 +8,7 @@ import os
 import sys
 
 from sebulba.process import run_command
-from sebulba.tools.train import main
+from sebulba.train import main
 
 _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 _PRIVATE = 0x40000 | 0x4000  # MS_PRIVATE | MS_REC
