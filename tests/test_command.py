@@ -16,6 +16,13 @@ from tests.subprocesses import run_python, started
 from tests.test_structure import DOORS
 
 
+@pytest.fixture(autouse=True)
+def no_command_is_imported(monkeypatch):
+    """Hides what other tests imported: `runpy` warns of a command that is imported already."""
+    for name in {*DOORS} - {"__main__"}:
+        monkeypatch.delitem(sys.modules, f"sebulba.{name}", raising=False)
+
+
 def call(monkeypatch, *arguments):
     monkeypatch.setenv(CALLER_VARIABLE, "")  # and what it is set to is undone
     monkeypatch.setattr(sys, "argv", ["/usr/bin/sebulba", *arguments])
