@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from sebulba.config.loading import load_config
     from sebulba.config.schema import Config
     from sebulba.errors import ConfigError
+    from sebulba.evaluate import EvaluationResult, evaluate
     from sebulba.evaluation.policy import load_policy
     from sebulba.run.result import Result, TrainingError, TrainingInterrupted
     from sebulba.storage.checkpoints.restore import CheckpointError
-    from sebulba.tools.evaluate.function import EvaluationResult, evaluate
     from sebulba.train import train
 
 __version__ = "0.2.0"
@@ -35,11 +35,11 @@ _HOMES = {
     "CheckpointError": "sebulba.storage.checkpoints.restore",
     "Config": "sebulba.config.schema",
     "ConfigError": "sebulba.errors",
-    "EvaluationResult": "sebulba.tools.evaluate.function",
+    "EvaluationResult": "sebulba.evaluate",
     "Result": "sebulba.run.result",
     "TrainingError": "sebulba.run.result",
     "TrainingInterrupted": "sebulba.run.result",
-    "evaluate": "sebulba.tools.evaluate.function",
+    "evaluate": "sebulba.evaluate",
     "load_config": "sebulba.config.loading",
     "load_policy": "sebulba.evaluation.policy",
     "train": "sebulba.train",
@@ -53,9 +53,11 @@ def __getattr__(name: str) -> Any:
     # Imported on first use: command lines import this package, and importing jax takes a second.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    module = importlib.import_module(_HOMES[name])
+    # All names of the module at once: its import binds its own name, which may be a function's.
+    names = [each for each, home in _HOMES.items() if home == _HOMES[name]]
+    globals().update({each: getattr(module, each) for each in names})
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -1,15 +1,360 @@
-"""The command `python -m sebulba.evaluate`; its code is in `sebulba.tools.evaluate.arguments`."""
+"""Evaluate a policy: the command `python -m sebulba.evaluate RUN_DIR`, and `sebulba.evaluate`.
 
+Imports no jax before it evaluates, so that `--help` and errors of the command line come at once.
+"""
+
+import argparse
+import dataclasses
+import os
 import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from sebulba.process import run_command
-from sebulba.tools.evaluate.arguments import main
+from sebulba.errors import ConfigError
+from sebulba.process import (
+    EXIT_CHECKPOINT,
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_SIGNAL_BASE,
+    program,
+    run_command,
+)
+
+if TYPE_CHECKING:
+    from sebulba.envs.base import Environment
+    from sebulba.evaluation.episodes import Evaluation, PlayedEpisodes
+    from sebulba.evaluation.policy import Policy
+    from sebulba.evaluation.statistics import Statistics
+    from sebulba.evaluation.stored import StoredPolicy
+    from sebulba.ring.run_end import RunEnd
+    from sebulba.storage.metrics.base import Row
+
+_PIPE_WIDTH = 120
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """The episodes of an evaluation and their statistics."""
+
+    statistics: "Statistics"  # `return_mean`, `return_iqm`, `length_mean` and others, by name
+    returns: tuple[float, ...]  # of the episodes, in the order of the environments
+    lengths: tuple[int, ...]  # in env steps
+    unfinished: int  # episodes that did not end within the step budget
+    protocol: dict[str, Any]  # every setting that the results depend on
+
+    @property
+    def return_mean(self) -> float | int | None:
+        """The mean return; None: no episode ended."""
+        return self.statistics["return_mean"]
+
+
+def evaluate(
+    policy: "Policy | str | os.PathLike[str]",
+    *,
+    episodes: int = 100,
+    seed: int | None = None,
+    greedy: bool | None = None,
+    parallel_envs: int | None = None,
+    max_episode_steps: int | None = None,
+) -> EvaluationResult:
+    """Play episodes with a trained policy in new environments, and return their statistics.
+
+    Equal arguments give equal results, and those of `python -m sebulba.evaluate`.
+
+    Args:
+        policy: the `policy` of a `Result`, one from `sebulba.load_policy`, or a run directory,
+            whose latest checkpoint is taken.
+        episodes: number of episodes, divided evenly over the environments.
+        seed: of environments and sampled actions; None: the run's.
+        greedy: whether to take the mode of the policy. False: sample, and explore as in training at
+            the checkpoint's env steps. None: as `evaluation.greedy` of the run says; that of a
+            loaded policy is not used.
+        parallel_envs: environments stepped together; None: `evaluation.parallel_envs`.
+        max_episode_steps: step budget per episode; None: `evaluation.max_episode_steps`.
+
+    Raises:
+        ConfigError: not a run directory, or its environment or agent cannot be created.
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    from sebulba.evaluation.policy import Policy
+    from sebulba.evaluation.statistics import summarize
+    from sebulba.evaluation.stored import load_stored_policy
+    from sebulba.run.training import use_compilation_cache
+
+    use_compilation_cache()
+    stored = policy.stored if isinstance(policy, Policy) else load_stored_policy(policy, "latest")
+    evaluation, protocol = _play(
+        stored,
+        episodes=episodes,
+        seed=seed,
+        greedy=greedy,
+        parallel_envs=parallel_envs,
+        max_episode_steps=max_episode_steps,
+    )
+    played = evaluation.result()
+    return EvaluationResult(
+        statistics=summarize(played.records, seed=protocol["seed"]),
+        returns=tuple(record.episode_return for record in played.records),
+        lengths=tuple(record.episode_length for record in played.records),
+        unfinished=played.unfinished,
+        protocol=protocol,
+    )
+
+
+def main() -> None:
+    """Parse the command line, evaluate, and exit with one of the codes that training uses."""
+    sys.exit(evaluate_to_exit_code(_parser().parse_args()))
+
+
+def evaluate_to_exit_code(options: argparse.Namespace) -> int:
+    """Evaluate as the command line requests, and return the process's exit code.
+
+    Results go to stdout and the requested files, errors to stderr, with the cause on the last line.
+    """
+    from sebulba.ring.run_end import RunEnd
+    from sebulba.storage.checkpoints.restore import CheckpointError
+
+    try:
+        with RunEnd().listening() as run_end:
+            played_any = _evaluate(options, run_end)
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except CheckpointError as error:
+        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        return EXIT_CHECKPOINT
+    except Exception as error:
+        traceback.print_exc()
+        print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    if run_end.signal is not None:
+        print("sebulba: stopped by a signal; no results were written", file=sys.stderr)
+        return EXIT_SIGNAL_BASE + run_end.signal
+    if not played_any:
+        print(
+            "sebulba: no episode ended within the step budget; increase --max-episode-steps",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    return EXIT_DONE
+
+
+def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
+    """Play the episodes, print and write the results; return whether any episode ended."""
+    from sebulba.devices.known_answers import check_compiler
+    from sebulba.evaluation.recording import Recording
+    from sebulba.evaluation.rendering import check_rendering, load_opengl
+    from sebulba.evaluation.statistics import summarize
+    from sebulba.evaluation.stored import load_stored_policy, parse_which
+    from sebulba.evaluation.video import check_format, write_video
+    from sebulba.run.training import use_compilation_cache
+    from sebulba.storage.metrics.files import write_json
+
+    which = parse_which(options.checkpoint)
+    if options.video is not None:
+        check_format(options.video)
+        load_opengl()  # EnvPool looks for OpenGL only when it is imported.
+    use_compilation_cache()
+    check_compiler()
+    stored = load_stored_policy(options.run_dir, which)
+    if options.video is not None:
+        check_rendering(stored.config.env)
+    evaluation, protocol = _play(
+        stored,
+        episodes=options.episodes,
+        seed=options.seed,
+        greedy=options.greedy,
+        parallel_envs=options.parallel_envs,
+        max_episode_steps=options.max_episode_steps,
+        num_recorded=0 if options.video is None else options.video_episodes,
+        is_interrupted=lambda: run_end.is_interrupted,
+    )
+    if run_end.is_interrupted:
+        return False
+    played = evaluation.result()
+    statistics = summarize(played.records, seed=protocol["seed"])
+    _show(statistics, protocol, played)
+    if options.json is not None:
+        results = {
+            "statistics": statistics,
+            "episodes_unfinished": played.unfinished,
+            "protocol": protocol,
+            "episodes": [
+                {"env": env, "return": record.episode_return, "length": record.episode_length}
+                for env, records in enumerate(played.episodes)
+                for record in records
+            ],
+        }
+        write_json(options.json, results)
+    if isinstance(recording := evaluation.environment, Recording):
+        count = write_video(options.video, recording.frames(), fps=options.fps)
+        limit = " (recording stopped at the frame limit)" if recording.is_truncated else ""
+        print(f"{options.video}: {count:,} frames{limit}")
+    return bool(played.records)
+
+
+def _play(
+    stored: "StoredPolicy",
+    *,
+    episodes: int,
+    seed: int | None,
+    greedy: bool | None,
+    parallel_envs: int | None,
+    max_episode_steps: int | None,
+    num_recorded: int = 0,
+    is_interrupted: Callable[[], bool] = lambda: False,
+) -> tuple["Evaluation", "Row"]:
+    """Return an evaluation whose episodes are played unless it was interrupted, and its protocol.
+
+    Its environments are closed. If `num_recorded` is not 0, they are a `Recording` of so many
+    episodes. For the other arguments, see `evaluate`.
+    """
+    from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
+    from sebulba.evaluation.protocol import describe_protocol
+    from sebulba.evaluation.recording import Recording
+    from sebulba.evaluation.rendering import with_rendering
+
+    config, settings = stored.config, stored.config.evaluation
+    plan = EvaluationPlan(
+        env=with_rendering(config.env) if num_recorded else config.env,
+        episodes=episodes,
+        num_envs=parallel_envs or settings.parallel_envs,
+        max_episode_steps=max_episode_steps or settings.max_episode_steps,
+        greedy=settings.greedy if greedy is None else greedy,
+        seed=config.seed if seed is None else seed,
+    )
+    evaluator = Evaluator(
+        stored.agent,
+        plan,
+        device=stored.device,
+        num_training_envs=stored.num_training_envs,
+        env_timeout_s=config.actor.env_timeout_s,
+    )
+
+    def wrap(environment: "Environment") -> "Environment":
+        return Recording(environment, episodes=num_recorded) if num_recorded else environment
+
+    evaluation = evaluator.start(stored.networks, env_steps=stored.env_steps, wrap=wrap)
+    try:
+        while not evaluation.is_done and not is_interrupted():
+            evaluation.advance()
+    finally:
+        evaluation.close()
+    protocol = describe_protocol(
+        plan,
+        settings=evaluation.settings,
+        learner_cycle=stored.learner_cycle,
+        env_steps=stored.env_steps,
+        updates=stored.updates,
+    )
+    return evaluation, protocol
+
+
+def _show(statistics: "Statistics", protocol: "Row", played: "PlayedEpisodes") -> None:
+    """Print the statistics, and below them the settings that they depend on."""
+    import rich.console
+    import rich.table
+
+    from sebulba.evaluation.protocol import notable_settings
+
+    def number(key: str) -> str:
+        value = statistics[key]
+        return "unknown" if value is None else f"{value:,.2f}"
+
+    rows = {
+        "return: mean ± standard deviation": f"{number('return_mean')} ± {number('return_std')}",
+        "interquartile mean [95 % bootstrap interval]": (
+            f"{number('return_iqm')} [{number('return_iqm_low')}, {number('return_iqm_high')}]"
+        ),
+        "minimum, maximum": f"{number('return_min')}, {number('return_max')}",
+        "mean length": f"{number('length_mean')} env steps",
+        "episodes": f"{statistics['episodes']:,}",
+    }
+    if played.unfinished:
+        rows["unfinished, excluded"] = (
+            f"{played.unfinished:,}, so long episodes are missing; increase --max-episode-steps"
+        )
+    conditions = {
+        "policy": "greedy" if protocol["greedy"] else "sampled",
+        "trained for": f"{protocol['env_steps_trained']:,} env steps,"
+        f" {protocol['updates_trained']:,} updates (learner cycle {protocol['learner_cycle']:,})",
+        "environments": f"{protocol['num_envs']}, episodes per environment fixed in advance",
+        "seed": protocol["seed"],
+        **notable_settings(protocol["settings"]),
+    }
+    table = rich.table.Table(show_header=False, title=f"{protocol['suite']} {protocol['id']}")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    table.add_section()
+    for name, value in conditions.items():
+        table.add_row(name, str(value))
+    # A pipe has no width, and rich would wrap at 80 columns.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    rich.console.Console(width=width, highlight=False, markup=False).print(table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program("evaluate"),
+        description="Evaluate a trained policy in new environments and print its statistics.",
+        epilog="Defaults not shown come from the evaluation section of the run's config.",
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a finished or running run")
+
+    def add_count(name: str, help: str, default: int | None = None) -> None:
+        parser.add_argument(name, type=_at_least_one, default=default, metavar="N", help=help)
+
+    add_count("--episodes", "number of episodes; default: 100", 100)
+    parser.add_argument(
+        "--seed",
+        type=_seed,
+        metavar="S",
+        help="seed of environments and sampled actions; default: the run's seed",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        default="latest",
+        metavar="latest|best|CYCLE",
+        help="checkpoint to load; default: latest",
+    )
+    add_count("--parallel-envs", "number of environments stepped together")
+    add_count(
+        "--max-episode-steps",
+        "step budget per episode, pooled per environment; guarantees termination",
+    )
+    policy = parser.add_mutually_exclusive_group()
+    policy.add_argument(
+        "--greedy", action="store_const", const=True, help="act greedily, by the mode of the policy"
+    )
+    policy.add_argument(
+        "--stochastic",
+        action="store_const",
+        const=False,
+        dest="greedy",
+        help="sample actions, as in training",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write statistics and all episodes as JSON")
+    parser.add_argument("--video", metavar="FILE", help="record episodes to a .gif or .mp4 file")
+    add_count("--video-episodes", "number of episodes to record; default: 1", 1)
+    add_count("--fps", "frames per second of the video; default: 25", 25)
+    return parser
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"expected a number in [0, 2**31), got {value}")
+    return value
+
 
 if __name__ == "__main__":
     run_command(main)
-elif __name__ == "sebulba.evaluate":
-    # An import of this file binds its name in the package to what `sys.modules` holds in the end.
-    # There, the name is that of a function.
-    import sebulba
-
-    sys.modules[__name__] = sebulba.evaluate  # type: ignore[assignment]

@@ -4,13 +4,21 @@
 ...]` starts N processes of `python -m sebulba.train`, for tests and first steps. Imports no jax.
 """
 
+import os
+import selectors
+import socket
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from typing import Any
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
-from sebulba.hosts.command_line import take_count
-from sebulba.hosts.local import run_together
 from sebulba.process import EXIT_CONFIG, program, run_command
+from sebulba.processes.children import Children, exit_code_of
+from sebulba.processes.command_line import take_count
+from sebulba.processes.cores import on_cores_of_process
 
 _PROG = f"{program('launch')} --local N [--virtual-devices K] [--cores C]"
 _DESCRIPTION = """\
@@ -21,6 +29,8 @@ and the exit code is that of the failed one.
 --local N             number of processes
 --virtual-devices K   number of virtual CPU devices of each process (default: no virtual devices)
 --cores C             number of CPU cores of each process (default: an equal part of all)"""
+_GRACE_S = 15.0
+_POLL_S = 0.2
 
 
 def main() -> None:
@@ -43,6 +53,113 @@ def main() -> None:
         cores_per_process=num_cores,
     )
     sys.exit(code)
+
+
+def run_together(
+    argv: Sequence[str],
+    *,
+    num_processes: int,
+    num_devices: int | None,
+    cores_per_process: int | None = None,
+    grace_s: float = _GRACE_S,
+) -> int:
+    """Run `python -m sebulba.train` in several processes, and forward signals to them.
+
+    Args:
+        argv: the command line of the run.
+        num_processes: number of hosts.
+        num_devices: virtual CPU devices of each process; None: the devices of the machine.
+        cores_per_process: CPU cores of each process; None: an equal part of the machine's. On Linux
+            only; elsewhere all share them. Processes that share cores delay each other's updates.
+        grace_s: seconds from the first failure until the other processes are killed.
+
+    Returns:
+        0 if all ended with 0, else the exit code of the first failure (128 + signal number).
+    """
+    # The port is free again before the first host binds it; another process could take it.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    connection = [
+        *("--distributed.mode", "manual"),
+        *("--distributed.coordinator", f"127.0.0.1:{port}"),
+        *("--distributed.num-processes", str(num_processes)),
+    ]
+    variables = {}
+    if num_devices is not None:
+        variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
+    with Children().forwarding_signals() as children:
+        processes = []
+        for number in range(num_processes):
+            with on_cores_of_process(
+                number, num_processes=num_processes, cores_per_process=cores_per_process
+            ):
+                processes.append(
+                    children.start(
+                        [*argv, *connection, "--distributed.process-id", str(number)],
+                        variables=variables,
+                        output=subprocess.PIPE,
+                    )
+                )
+        with _Output(processes) as output:
+            return _wait(processes, output, grace_s)
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], output: "_Output", grace_s: float) -> int:
+    """Wait for all processes; `grace_s` after the first failure, kill the others."""
+    first_failure: int | None = None
+    deadline = float("inf")
+    while any(process.poll() is None for process in processes):
+        output.copy(_POLL_S)
+        codes = [process.poll() for process in processes]
+        if first_failure is None:
+            first_failure = next((code for code in codes if code), None)
+            deadline = time.monotonic() + grace_s if first_failure is not None else deadline
+        if time.monotonic() > deadline:
+            for process in processes:
+                process.kill()
+    output.copy_rest()
+    return exit_code_of(first_failure or next(filter(None, (p.wait() for p in processes)), 0))
+
+
+class _Output:
+    """Copies the processes' output to stderr, each line prefixed with the number of its host."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]):
+        self._selector = selectors.DefaultSelector()
+        self._incomplete: dict[int, bytes] = {}  # the unfinished last line of each process
+        self._pipes = [process.stdout for process in processes if process.stdout is not None]
+        for number, pipe in enumerate(self._pipes):
+            self._selector.register(pipe, selectors.EVENT_READ, number)
+
+    def __enter__(self) -> "_Output":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._selector.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def copy(self, timeout_s: float) -> bool:
+        """Copy the available output; wait at most `timeout_s` for any."""
+        events = self._selector.select(timeout_s)
+        for key, _ in events:
+            data = os.read(key.fd, 1 << 16)
+            if not data:
+                self._selector.unregister(key.fileobj)
+            *lines, rest = (self._incomplete.get(key.data, b"") + data).split(b"\n")
+            self._incomplete[key.data] = rest
+            if not data and rest:
+                lines.append(self._incomplete.pop(key.data))
+            for line in lines:
+                text = line.decode(errors="replace")
+                print(f"[{key.data}] {text}", file=sys.stderr, flush=True)
+        return bool(events)
+
+    def copy_rest(self) -> None:
+        """Copy the remaining output after all processes have ended."""
+        while self._selector.get_map() and self.copy(0.0):
+            pass
 
 
 if __name__ == "__main__":

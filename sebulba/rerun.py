@@ -1,14 +1,35 @@
 """Rerun a part of a run to look at it: `python -m sebulba.rerun RUN_DIR [--to-cycle N ...]`.
 
-The run directory is not changed.
+The run directory is not changed. Imports no jax before it reruns.
 """
 
 import argparse
+import dataclasses
+import json
 import pathlib
 import sys
+from typing import TYPE_CHECKING, Any
 
-from sebulba.process import program, run_command
+from sebulba.errors import ConfigError
+from sebulba.process import (
+    EXIT_CHECKPOINT,
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_NON_FINITE,
+    program,
+    run_command,
+)
 
+if TYPE_CHECKING:
+    from sebulba.agent import Agent
+    from sebulba.config import Config
+    from sebulba.devices.learner_devices import LearnerDevices
+    from sebulba.ring.records import Item
+    from sebulba.ring.ring import Ring
+    from sebulba.ring.update import LearnerState
+    from sebulba.types import PyTree
+
+_PIPE_WIDTH = 120
 _DESCRIPTION = """\
 Without --to-cycle: reruns the non-finite update that ended a run with exit code 6, from the
 checkpoint before it, and lists the inputs, metrics and gradients with NaN or infinite elements.
@@ -35,15 +56,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.to_cycle is None and (options.dump is not None or options.debug):
         parser.error("--dump and --debug: expected --to-cycle N")
-    # Importing jax takes a second, so command line errors and --help come first.
-    if options.to_cycle is None:
-        from sebulba.tools.rerun import rerun
-
-        sys.exit(rerun(options.run_dir))
-    from sebulba.tools.rerun_cycle import rerun_to_cycle
-
     sys.exit(
-        rerun_to_cycle(options.run_dir, options.to_cycle, dump=options.dump, debug=options.debug)
+        rerun(options.run_dir, to_cycle=options.to_cycle, dump=options.dump, debug=options.debug)
     )
 
 
@@ -51,6 +65,274 @@ def _cycle(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a learner cycle from 0, got {text}")
     return int(text)
+
+
+def rerun(
+    run_dir: pathlib.Path,
+    *,
+    to_cycle: int | None = None,
+    dump: pathlib.Path | None = None,
+    debug: bool = False,
+) -> int:
+    """Rerun a part of a run, print what is in it, and return the exit code.
+
+    Args:
+        run_dir: the run's directory, which is not changed.
+        to_cycle: rerun up to the update of this learner cycle, from 0, and show its batch. None:
+            rerun the non-finite update that ended the run, and show what is not finite in it.
+        dump: file for the batch as arrays, `.npz`; None: none.
+        debug: whether to stop in the debugger before the cycle is learned from.
+    """
+    # Importing jax takes a second, so command line errors and --help come first.
+    from sebulba.run.training import use_compilation_cache
+    from sebulba.storage.checkpoints.restore import CheckpointError
+
+    use_compilation_cache()
+    try:
+        if to_cycle is None:
+            return _rerun_update(run_dir)
+        _rerun_to_cycle(run_dir, to_cycle, dump=dump, debug=debug)
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except CheckpointError as error:
+        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        return EXIT_CHECKPOINT
+    return EXIT_DONE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Finding:
+    """How many elements of a leaf are not finite."""
+
+    part: str  # input, metric or gradient
+    path: str
+    size: int
+    num_nan: int
+    num_infinite: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every element is finite."""
+        return self.num_nan == self.num_infinite == 0
+
+
+def _rerun_update(run_dir: pathlib.Path) -> int:
+    """Rerun the update that stopped a run, show what is not finite, and return the exit code.
+
+    Makes the agent and the learner, and an environment only to read its spaces.
+    """
+    import jax
+
+    from sebulba.config.loading import load_config
+    from sebulba.config.run_spec import make_run_spec
+    from sebulba.devices.roles import assign_devices
+    from sebulba.evaluation.stored import read_environment_spec
+    from sebulba.ring.make import make_agent, make_learner
+    from sebulba.storage.checkpoints.restore import restore
+    from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE
+
+    try:
+        failure = json.loads((run_dir / NON_FINITE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"expected the directory of a run that ended with exit code {EXIT_NON_FINITE}"
+            f" (non-finite), got {run_dir}: {error}"
+        ) from error
+    config = load_config(str(run_dir / CONFIG))
+    devices = assign_devices(config.devices, jax.local_devices())
+    run_spec = make_run_spec(
+        config,
+        read_environment_spec(config.env),
+        len(devices.actor) * config.actor.threads_per_device,
+        len(devices.learner),
+    )
+    agent = make_agent(config, run_spec)
+    state = make_learner(config, agent, run_spec, devices.learner_devices).state
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+    for leaf in jax.tree.leaves(state):  # The devices never hold a replay twice.
+        leaf.delete()
+    arrays, _ = restore(
+        run_dir / CHECKPOINTS, failure["checkpoint"], {"learner": like}, partial=True
+    )
+    findings = _examine(
+        agent, devices.learner_devices, arrays["learner"], dtype=config.learner.gradients
+    )
+    _show_findings(findings, failure)
+    # Training judges an update by its loss and gradients alone, too.
+    judged = [each for each in findings if each.part == "gradient" or each.path == "loss"]
+    return EXIT_DONE if all(each.is_finite for each in judged) else EXIT_NON_FINITE
+
+
+def _examine(
+    agent: "Agent", learner_devices: "LearnerDevices", state: "LearnerState", *, dtype: str
+) -> list[_Finding]:
+    """Compute one update of a state on the learner devices, without applying it.
+
+    Gradients cross between devices in `dtype`.
+
+    Returns:
+        The inputs in the order of their use, then the metrics, the loss first, then the gradients.
+    """
+    import jax.numpy as jnp
+    import numpy as np
+
+    from sebulba.devices import mapping
+    from sebulba.devices.learner_devices import REPLICATED
+    from sebulba.ring.update import experience_of, loss_and_gradients
+    from sebulba.storage.checkpoints.manifest import flatten, is_key
+
+    def update(state: "LearnerState") -> "tuple[PyTree, PyTree]":
+        value, metrics, grads, _ = loss_and_gradients(
+            agent, state, experience_of(state), dtype=dtype
+        )
+        return {"loss": value, **metrics}, grads
+
+    mapped_update = mapping.map_over_learner_devices(
+        update, learner_devices, out_specs=(REPLICATED, REPLICATED)
+    )
+    metrics, grads = mapped_update(state)
+    inputs = {
+        "networks": state.networks,
+        "opt_state": state.opt_state,
+        "experience": state.experience,
+    }
+    findings = []
+    for part, tree in (("input", inputs), ("metric", metrics), ("gradient", grads)):
+        for path, leaf in flatten(tree).items():
+            if is_key(leaf) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+                continue
+            array = np.asarray(leaf).astype(np.float32)  # NumPy has no isinf for bfloat16
+            findings.append(
+                _Finding(
+                    part=part,
+                    path=path,
+                    size=array.size,
+                    num_nan=int(np.isnan(array).sum()),
+                    num_infinite=int(np.isinf(array).sum()),
+                )
+            )
+    return findings
+
+
+def _show_findings(findings: list[_Finding], failure: dict[str, Any]) -> None:
+    import rich.console
+    import rich.table
+
+    console = rich.console.Console(
+        width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False
+    )
+    table = rich.table.Table(
+        title=f"update {failure['update']}, learner cycle {failure['learner_cycle']}"
+    )
+    for column in ("part", "leaf", "elements", "NaN", "infinite"):
+        table.add_column(column, justify="left" if column in ("part", "leaf") else "right")
+    for each in findings:
+        numbers = (f"{each.size:,}", f"{each.num_nan:,}", f"{each.num_infinite:,}")
+        style = None if each.is_finite else "bold red"
+        table.add_row(each.part, each.path, *numbers, style=style)
+    console.print(table)
+    bad = [f"{each.part} {each.path}" for each in findings if not each.is_finite]
+    console.print(f"not finite: {', '.join(bad)}" if bad else "every leaf is finite")
+
+
+def _rerun_to_cycle(
+    run_dir: pathlib.Path, cycle: int, *, dump: pathlib.Path | None, debug: bool
+) -> None:
+    """Rerun a repeatable run up to the update of a learner cycle, and show its batch."""
+    import numpy as np
+
+    from sebulba.config.loading import load_config
+    from sebulba.ring.make import made_ring
+    from sebulba.run.warm_start import InitialNetworks
+    from sebulba.storage.checkpoints.manifest import flatten
+    from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
+
+    config = load_config(str(run_dir / CONFIG))
+    if config.learner.policy_lag is None and config.run.mode != "serial":
+        raise ConfigError(
+            "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
+            " is not repeatable"
+        )
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="serial"))
+    with made_ring(config, begin_with=InitialNetworks(config)) as ring:
+        _bring_before(ring, config, run_dir / CHECKPOINTS, cycle)
+        items = ring.act_in_turn()
+        _show_batch(items, cycle)
+        if dump is not None:
+            arrays: Any = {
+                f"actor {item.info.actor_id}, trajectory {item.info.sequence_number}: {path}": (
+                    np.asarray(leaf)
+                )
+                for item in items
+                for path, leaf in flatten(item.unroll.trajectory).items()
+            }
+            np.savez(dump, **arrays)
+            print(f"wrote {dump}")
+        if debug:
+            breakpoint()  # `items` is the batch; `ring.learn(items)` learns from it.
+
+
+def _bring_before(ring: "Ring", config: "Config", checkpoints: pathlib.Path, cycle: int) -> None:
+    """Bring a new ring to the point at which it has learned from all cycles before `cycle`."""
+    from sebulba.run.resume import resume
+    from sebulba.storage.checkpoints.restore import steps_in
+
+    are_stored = all(actor.carry.env_state is not None for actor in ring.actors)
+    can_resume = are_stored or config.checkpoint.exact_reset_cycles is not None
+    steps = [step for step in steps_in(checkpoints) if step <= cycle]
+    if can_resume and steps:
+        resumed = resume(ring, checkpoints, steps[-1])
+        if resumed.remapping is not None:
+            raise ConfigError(f"--to-cycle: expected a run on one host, got {resumed.remapping}")
+        print(resumed)
+    ring.publish()
+    while ring.learner.num_cycles < cycle:
+        if ring.end.goal:
+            raise ConfigError(
+                f"--to-cycle: expected at most {ring.learner.num_cycles}, after which the run"
+                f" reached its goal, got {cycle}"
+            )
+        ring.learn(ring.act_in_turn())
+
+
+def _show_batch(items: "list[Item]", cycle: int) -> None:
+    """Print the range of every leaf of a batch, and where its largest element is."""
+    import jax
+    import numpy as np
+    import rich.console
+    import rich.table
+
+    from sebulba.storage.checkpoints.manifest import flatten
+
+    console = rich.console.Console(
+        width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False
+    )
+    table = rich.table.Table(title=f"batch of learner cycle {cycle}")
+    for column in ("actor", "version", "leaf", "minimum", "maximum", "NaN", "infinite", "largest"):
+        table.add_column(column, justify="left" if column in ("leaf", "largest") else "right")
+    for item in items:
+        for path, leaf in flatten(item.unroll.trajectory).items():
+            if not jax.numpy.issubdtype(leaf.dtype, np.number):
+                continue
+            array = np.asarray(leaf).astype(np.float64)
+            magnitude = np.where(np.isnan(array), np.inf, np.abs(array))
+            row, env, *_ = np.unravel_index(int(np.argmax(magnitude)), array.shape)
+            is_finite = bool(np.isfinite(array).all())
+            table.add_row(
+                str(item.info.actor_id),
+                str(item.info.policy_version),
+                path,
+                f"{np.nanmin(array):.4g}",
+                f"{np.nanmax(array):.4g}",
+                f"{int(np.isnan(array).sum()):,}",
+                f"{int(np.isinf(array).sum()):,}",
+                f"row {row}, env {env}",
+                style=None if is_finite else "bold red",
+            )
+    console.print(table)
 
 
 if __name__ == "__main__":

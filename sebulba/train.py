@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from sebulba.config import Config, flags
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
-from sebulba.hosts import seeds
-from sebulba.hosts.children import end_with_parent
 from sebulba.process import EXIT_CONFIG, EXIT_FAILED, leave, program, run_command
+from sebulba.processes.children import end_with_parent
+from sebulba.processes.command_line import take_seeds
+from sebulba.processes.runs import TrainingRun, train_runs
 from sebulba.storage.lock import refuse_if_in_use
 
 if TYPE_CHECKING:
@@ -102,14 +103,13 @@ def main() -> None:
     """Parse the command line, train, and exit with the run's exit code."""
     end_with_parent()
     try:
-        all_seeds, argv = seeds.take_seeds(sys.argv[1:])
+        seeds, argv = take_seeds(sys.argv[1:])
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    if all_seeds is not None:
-        config = flags.parse([*argv, "--seed", str(max(all_seeds))], _PROG, _DESCRIPTION)
-        run_dir = config.run_dir or default_run_dir(config)
-        sys.exit(seeds.train_seeds(argv, all_seeds, run_dir=run_dir))
+    if seeds is not None:
+        config = flags.parse([*argv, "--seed", str(max(seeds))], _PROG, _DESCRIPTION)
+        sys.exit(train_seeds(argv, seeds, run_dir=config.run_dir or default_run_dir(config)))
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     try:
         # On several hosts the lock may be that of this run's first host.
@@ -125,6 +125,39 @@ def main() -> None:
         print(f"sebulba: {type(error).__name__}: {error} – while importing", file=sys.stderr)
         sys.exit(EXIT_FAILED)
     leave(train_to_exit_code(config))
+
+
+def train_seeds(argv: Sequence[str], seeds: Sequence[int], *, run_dir: str) -> int:
+    """Train with each seed in `run_dir/seed-N`, one after another, and print how each run ended.
+
+    Args:
+        argv: the command line of the runs, without a seed.
+        seeds: the seeds, in the order of the runs.
+        run_dir: holds the run directories.
+
+    Returns:
+        The exit code, as `train_runs` returns it.
+    """
+    runs = [
+        TrainingRun(
+            name=f"seed {seed}",
+            directory=(directory := f"{run_dir}/seed-{seed}"),
+            # The last of equal flags wins.
+            argv=(*argv, "--seed", str(seed), "--run-dir", directory),
+        )
+        for seed in seeds
+    ]
+    ends = {run.name: "not started" for run in runs}
+
+    def on_start(run: TrainingRun) -> None:
+        print(f"{run.name}: {run.directory}", file=sys.stderr)
+
+    def on_end(run: TrainingRun, code: int) -> None:
+        ends[run.name] = f"ended with {code}" if code else "done"
+
+    code = train_runs(runs, on_start=on_start, on_end=on_end)
+    print("; ".join(f"{name} {end}" for name, end in ends.items()), file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -16,6 +16,13 @@ from tests.subprocesses import run_python, started
 from tests.test_structure import DOORS
 
 
+@pytest.fixture(autouse=True)
+def no_command_is_imported(monkeypatch):
+    """Hides what other tests imported: `runpy` warns of a command that is imported already."""
+    for name in {*DOORS} - {"__main__"}:
+        monkeypatch.delitem(sys.modules, f"sebulba.{name}", raising=False)
+
+
 def call(monkeypatch, *arguments):
     monkeypatch.setenv(CALLER_VARIABLE, "")  # and what it is set to is undone
     monkeypatch.setattr(sys, "argv", ["/usr/bin/sebulba", *arguments])
@@ -92,6 +99,23 @@ def test_a_command_finds_modules_of_the_working_directory(monkeypatch, capsys, t
     monkeypatch.setattr(sys, "path", ["/usr/bin", *sys.path[1:]])
     assert call(monkeypatch, "train", "impala_catch", "--agent.name=my_own_settings:Agent") == 2
     assert "expected its settings to be a dataclass `Config`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", ["train", "evaluate", "EvaluationResult"])
+def test_functions_with_the_name_of_their_module_are_found_without_jax(first):
+    script = (
+        f"import sys, sebulba; sebulba.{first};"
+        " print(callable(sebulba.train), callable(sebulba.evaluate), 'jax' in sys.modules)"
+    )
+    result = run_python("-W", "error", "-c", script)
+    assert (result.stdout, result.stderr) == ("True True False\n", "")
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate"])
+def test_a_module_with_the_name_of_a_function_runs_as_a_command(name):
+    result = run_python("-W", "error", "-m", f"sebulba.{name}", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"usage: python -m sebulba.{name} ")
 
 
 def test_every_public_name_is_found():

@@ -27,7 +27,7 @@ CONTRACT = [
 DOORS = ["train", "evaluate", "check", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "hosts", "evaluation", "run", "tools"]
-FIGURES = ["curves", "figures"]  # below the tools; the former is below the latter
+SHARED = ["curves", "figures", "export_loader"]  # just above `run`, each below the next
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
@@ -57,9 +57,9 @@ def rank_of(module):
         return 0
     if room in {f"sebulba.{name}" for name in DOORS}:
         return len(LAYERS)
-    if room in {f"sebulba.{name}" for name in FIGURES}:
-        position = FIGURES.index(room.removeprefix("sebulba."))
-        return LAYERS.index("sebulba.tools") - 1 + (position + 1) / (len(FIGURES) + 1)
+    if room in {f"sebulba.{name}" for name in SHARED}:
+        position = SHARED.index(room.removeprefix("sebulba."))
+        return LAYERS.index("sebulba.run") + (position + 1) / (len(SHARED) + 1)
     return LAYERS.index(room)
 
 
@@ -94,7 +94,7 @@ def test_the_rooms_are_the_layers_the_contract_and_the_doors():
     rooms = {room_of(module) for module in PATHS} - {"sebulba", "sebulba_agents"}
     packages = {room for room in rooms if PATHS[room].name == "__init__.py"}
     assert packages == set(LAYERS) - {"sebulba", "sebulba_agents", "sebulba.shipped"}
-    assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, *FIGURES, *DOORS]}
+    assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, *SHARED, *DOORS]}
 
 
 def test_every_package_is_in_the_wheel():

@@ -1,7 +1,6 @@
-"""Several processes: the hosts of one run, and runs that this process starts.
+"""Several processes of one run: its hosts.
 
 Begin with `agreement.py`: the decisions that all hosts make after each learner cycle.
 `rendezvous.py` waits for all hosts, `connection.py` connects and compares them, `joining.py` makes
-the decisions before the first cycle. `local.py` starts the hosts of one run on this machine,
-`seeds.py` a run for each seed; they use `children.py` and `command_line.py`, and import no jax.
+the decisions before the first cycle.
 """

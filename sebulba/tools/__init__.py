@@ -1,4 +1,1 @@
-"""The work of the commands check, evaluate, export, rerun and sweep.
-
-Each has the name of its command line at the top of `sebulba`. Imports every package up to `run`.
-"""
+"""The work of the command check. Imports every package up to `run`."""

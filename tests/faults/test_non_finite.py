@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.envs import make_environment
+from sebulba.evaluation import stored
+from sebulba.rerun import rerun
+from sebulba.ring import environments, make
 from sebulba.run import training
 from sebulba.storage.checkpoints.restore import steps_in
-from sebulba.tools.rerun import rerun
 from tests import rings
 from tests.faults import breaking
 from tests.faults.breaking import NAN_AT, NanAgent
@@ -143,6 +146,28 @@ def test_rerun_finds_the_same_update_not_finite_and_says_where(stopped, capsys):
     assert f"update {NAN_AT}, learner cycle {NAN_AT // 2}" in out
     for line in ("networks.weights", "experience.trajectory.env_steps.reward", "reward_sum"):
         assert line in out
+
+
+def test_rerun_makes_one_environment_for_its_spec_and_closes_it(stopped, monkeypatch):
+    _, path, _ = stopped
+    made = []
+
+    class Closing:
+        """An environment that says when it is closed."""
+
+        def __init__(self, config, *, num_envs, seed):
+            self._environment = make_environment(config, num_envs=num_envs, seed=seed)
+            self.num_envs, self.spec, self.is_closed = num_envs, self._environment.spec, False
+            made.append(self)
+
+        def close(self):
+            self._environment.close()
+            self.is_closed = True
+
+    for module in (stored, environments, make):
+        monkeypatch.setattr(module, "make_environment", Closing)
+    assert rerun(path) == 6
+    assert [(each.num_envs, each.is_closed) for each in made] == [(1, True)]
 
 
 def test_rerun_with_a_mended_loss_ends_with_0(stopped, monkeypatch, capsys):

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from sebulba.hosts.children import exit_code_of
+from sebulba.processes.children import exit_code_of
 from tests.hosts.processes import CONFIG, ENDLESS, checkpoints, summaries
 from tests.subprocesses import DEADLINE_S, ROOT, environment, run_python, started, wait_for
 
 # A stand-in for training: starts like a run, and counts the SIGTERMs that it receives.
 CHILD = """
 import pathlib, signal, sys, threading, time
-from sebulba.hosts.children import end_with_parent
+from sebulba.processes.children import end_with_parent
 
 received = []
 signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
@@ -31,7 +31,7 @@ pathlib.Path({directory!r}, "ended").write_text("received " + str(len(received))
 """
 PARENT = """
 import sys
-from sebulba.hosts.children import Children
+from sebulba.processes.children import Children
 sys.executable = {interpreter!r}
 with Children().forwarding_signals() as children:
     children.start([]).wait()
@@ -84,7 +84,7 @@ def test_a_child_ends_when_its_parent_died_before_it_started(tmp_path):
 
 
 def test_a_process_without_a_parent_variable_outlives_its_parent(tmp_path):
-    script = "import sebulba.hosts.children as c; c.end_with_parent(); print('continues')"
+    script = "import sebulba.processes.children as c; c.end_with_parent(); print('continues')"
     assert run_python("-c", script).stdout == "continues\n"
 
 

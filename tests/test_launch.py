@@ -6,28 +6,8 @@ import sys
 import pytest
 
 from sebulba import launch
-from sebulba.errors import ConfigError
-from sebulba.hosts.command_line import take_count
-from sebulba.hosts.cores import cores_of_process
-from sebulba.hosts.local import run_together
-
-
-def test_a_flag_is_taken_out_of_a_command_line():
-    argv = ["--local", "3", "c.yaml", "--seed=1"]
-    assert take_count(argv, "--local") == (3, ["c.yaml", "--seed=1"])
-    assert take_count(["--local=2"], "--local") == (2, [])
-    assert take_count(["c.yaml"], "--local") == (None, ["c.yaml"])
-
-
-@pytest.mark.parametrize("argv", [["--local"], ["--local", "0"], ["--local=x"], ["--local", "-1"]])
-def test_a_flag_without_a_number_is_an_error(argv):
-    with pytest.raises(ConfigError, match="--local: expected an integer of at least 1"):
-        take_count(argv, "--local")
-
-
-def test_a_flag_given_twice_is_an_error():
-    with pytest.raises(ConfigError, match="expected it once, got 2 and 3"):
-        take_count(["--local", "2", "--local", "3"], "--local")
+from sebulba.launch import run_together
+from sebulba.processes.cores import cores_of_process
 
 
 @pytest.mark.parametrize(
@@ -97,28 +77,6 @@ import os, pathlib, sys
 number = sys.argv[sys.argv.index("--distributed.process-id") + 1]
 pathlib.Path("cores", number).write_text(" ".join(map(str, os.sched_getaffinity(0))))
 """
-
-
-@pytest.mark.parametrize(
-    ("num_cores", "num_processes", "cores_per_process", "expected"),
-    [
-        (4, 2, None, [{0, 1}, {2, 3}]),
-        (5, 2, None, [{0, 1}, {2, 3}]),
-        (4, 2, 1, [{0}, {1}]),
-        (2, 4, None, [{0}, {1}, {0}, {1}]),
-        (2, 2, 8, [{0, 1}, {0, 1}]),
-        (3, 1, None, [{0, 1, 2}]),
-    ],
-)
-def test_processes_share_cores_only_if_there_are_too_few(
-    num_cores, num_processes, cores_per_process, expected, monkeypatch
-):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(num_cores)))
-    got = [
-        cores_of_process(number, num_processes=num_processes, cores_per_process=cores_per_process)
-        for number in range(num_processes)
-    ]
-    assert got == expected
 
 
 def test_each_process_gets_its_cores_and_the_launcher_keeps_its_own(fake, tmp_path):

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import sebulba
-from sebulba.export import _parser
+from sebulba.export import _parser, export
+from sebulba.export_loader import Policy, _leaves_like
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
-from sebulba.tools.export.command import export
-from sebulba.tools.export.standalone import Policy, _leaves_like
 from tests.extras import needs_search
 
 NUM_ENVS, STEPS = 3, 6

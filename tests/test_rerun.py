@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
+from sebulba.rerun import rerun
 from sebulba.run import training
-from sebulba.tools.rerun_cycle import rerun_to_cycle
 from tests.faults.runs import make_config
 from tests.rings import before_learning_from
 
@@ -52,7 +52,7 @@ def test_the_batch_that_holds_a_bad_value_is_shown_and_written(run_dir, tmp_path
     path, batches = run_dir
     bad = max(cycle for cycle, rewards in enumerate(batches) if rewards.max() == BAD_REWARD)
     assert bad > 1
-    assert rerun_to_cycle(path, bad, dump=tmp_path / "batch.npz", debug=False) == 0
+    assert rerun(path, to_cycle=bad, dump=tmp_path / "batch.npz") == 0
     row, env = np.unravel_index(batches[bad].argmax(), batches[bad].shape)
     (line,) = [each for each in capsys.readouterr().out.splitlines() if "reward" in each]
     assert "1e+06" in line and f"row {row}, env {env}" in line
@@ -64,7 +64,7 @@ def test_the_batch_that_holds_a_bad_value_is_shown_and_written(run_dir, tmp_path
 def test_a_rerun_from_the_start_gives_the_same_batch(run_dir, tmp_path):
     path, batches = run_dir
     (tmp_path / "config.yaml").write_text((path / "config.yaml").read_text())
-    assert rerun_to_cycle(tmp_path, 5, dump=tmp_path / "batch.npz", debug=False) == 0
+    assert rerun(tmp_path, to_cycle=5, dump=tmp_path / "batch.npz") == 0
     with np.load(tmp_path / "batch.npz") as batch:
         (name,) = [name for name in batch if name.endswith("reward")]
         np.testing.assert_array_equal(batch[name], batches[5])
@@ -72,9 +72,9 @@ def test_a_rerun_from_the_start_gives_the_same_batch(run_dir, tmp_path):
 
 def test_what_cannot_be_repeated_is_refused(run_dir, tmp_path, capsys):
     path, batches = run_dir
-    assert rerun_to_cycle(path, 10**6, dump=None, debug=False) == 2
+    assert rerun(path, to_cycle=10**6) == 2
     assert f"expected at most {len(batches)}" in capsys.readouterr().err
     text = (path / "config.yaml").read_text().replace("policy_lag: 1", "policy_lag: null")
     (tmp_path / "config.yaml").write_text(text)
-    assert rerun_to_cycle(tmp_path, 1, dump=None, debug=False) == 2
+    assert rerun(tmp_path, to_cycle=1) == 2
     assert "a free-running run is not repeatable" in capsys.readouterr().err

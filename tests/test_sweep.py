@@ -1,14 +1,80 @@
+"""Sweeps: their runs, what is trained of them, and their results."""
+
 import json
 import os
 
 import pytest
 
-from sebulba.tools.sweep import running
-from sebulba.tools.sweep.command import sweep
-from sebulba.tools.sweep.points import parse_sweep
-from sebulba.tools.sweep.results import summarize_sweep
+from sebulba.config.loading import load_config, to_yaml
+from sebulba.errors import ConfigError
+from sebulba.processes import runs
+from sebulba.sweep import parse_sweep, split_values, summarize_sweep, sweep, train_points
 
 CATCH = "configs/impala_catch.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1e-3", ["1e-3"]),
+        ("1e-3, 3e-4", ["1e-3", "3e-4"]),
+        ("[64, 64],[32]", ["[64, 64]", "[32]"]),
+        ("{schedule: linear, start: 1},0.5", ["{schedule: linear, start: 1}", "0.5"]),
+        ("'a,b',c", ["'a,b'", "c"]),
+    ],
+)
+def test_commas_inside_of_brackets_and_quotes_separate_no_values(text, values):
+    assert split_values(text) == values
+
+
+def test_a_sweep_is_every_combination_with_every_seed(tmp_path):
+    swept = ["--agent.learning-rate", "1e-3,3e-4", "--agent.hidden-sizes", "[8],[8, 8]"]
+    fixed = ["--run.total-env-steps", "100", "--seeds", "0..2", "--jobs", "3"]
+    parsed = parse_sweep([CATCH, *swept, *fixed, "--run-dir", str(tmp_path)])
+    assert parsed.num_jobs == 3
+    assert len({point.directory for point in parsed.points}) == len(parsed.points) == 12
+    configs = [load_config(point.argv[0], point.argv[1:]) for point in parsed.points]
+    values = {(c.agent.learning_rate, c.agent.hidden_sizes, c.seed) for c in configs}
+    rates, sizes = (1e-3, 3e-4), ((8,), (8, 8))
+    assert values == {(rate, size, seed) for rate in rates for size in sizes for seed in range(3)}
+    assert {(c.run.total_env_steps, c.run_dir.startswith(str(tmp_path))) for c in configs} == {
+        (100, True)
+    }
+
+
+def test_an_earlier_run_with_another_config_is_not_mistaken_for_a_run_of_the_sweep(tmp_path):
+    argv = [CATCH, "--agent.learning-rate", "1e-3,3e-4", "--run-dir", str(tmp_path)]
+    point = parse_sweep(argv).points[0]
+    point.directory.mkdir()
+    config = load_config(point.argv[0], point.argv[1:])
+    (point.directory / "config.yaml").write_text(to_yaml(config))
+    assert parse_sweep(argv).points[0] == point
+    with pytest.raises(ConfigError, match=r"another run\.total_env_steps"):
+        parse_sweep([*argv, "--run.total-env-steps", "17"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected one config"),
+        ([CATCH, "--agent.learning-rate", "1e-3,many"], "agent.learning-rate"),
+        ([CATCH, "--agent.learning-rate", "1e-3,1e-3"], "every combination of values once"),
+        ([CATCH, "--resume", "latest"], "--resume"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_before_anything_is_trained(
+    arguments, message, tmp_path, capsys
+):
+    assert sweep([*arguments, "--run-dir", str(tmp_path / "sweep")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_task_of_a_slurm_array_is_one_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    argv = [CATCH, "--seeds", "0..1", "--run-dir", str(tmp_path / "sweep")]
+    assert sweep(argv) == 2
+    assert "sbatch --array=0-1" in capsys.readouterr().err
 
 
 def end_run(point, final, *, status="done"):
@@ -39,8 +105,8 @@ def started(monkeypatch):
         command_lines.append(list(argv))
         return FakeProcess(argv, 3 if "--seed=1" in argv else 0)
 
-    monkeypatch.setattr(running.Children, "start", start)
-    monkeypatch.setattr(running, "_POLL_S", 0.0)
+    monkeypatch.setattr(runs.Children, "start", start)
+    monkeypatch.setattr(runs, "_POLL_S", 0.0)
     return command_lines
 
 
@@ -49,7 +115,7 @@ def test_a_sweep_skips_what_is_done_and_resumes_what_was_interrupted(tmp_path, s
     parsed = parse_sweep(argv)
     end_run(parsed.points[0], 0.5)
     (parsed.points[2].directory / "checkpoints" / "7").mkdir(parents=True)
-    assert running.run_points(parsed, parsed.points) == 3  # of seed 1; the others still ran
+    assert train_points(parsed, parsed.points) == 3  # of seed 1; the others still ran
     seeds = [next(each for each in line if each.startswith("--seed=")) for line in started]
     assert seeds == ["--seed=1", "--seed=2", "--seed=3"]
     assert ["--resume=latest" in line for line in started] == [False, True, False]
@@ -73,11 +139,11 @@ def test_runs_at_a_time_share_the_cores_and_a_single_one_has_all(tmp_path, monke
         used.append(os.sched_getaffinity(0))
         return process
 
-    monkeypatch.setattr(running.Children, "start", start)
-    monkeypatch.setattr(running, "_POLL_S", 0.0)
+    monkeypatch.setattr(runs.Children, "start", start)
+    monkeypatch.setattr(runs, "_POLL_S", 0.0)
     argv = [CATCH, "--seeds", "0..3", "--run-dir", str(tmp_path)]
     parsed = parse_sweep([*argv, "--jobs", "2"])
-    assert running.run_points(parsed, parsed.points) == 0
+    assert train_points(parsed, parsed.points) == 0
     half = max(1, len(cores) // 2)
     first, second = set(cores[:half]), set(cores[half : 2 * half]) or set(cores[:half])
     # Seed 1 still runs while 0, 2 and 3 take turns with the other part.
@@ -85,7 +151,7 @@ def test_runs_at_a_time_share_the_cores_and_a_single_one_has_all(tmp_path, monke
     used.clear()
     parsed = parse_sweep(argv)
     lasting |= dict.fromkeys(lasting, 1)
-    assert running.run_points(parsed, parsed.points) == 0
+    assert train_points(parsed, parsed.points) == 0
     assert used == [every] * 4
     assert os.sched_getaffinity(0) == every
 
@@ -109,11 +175,11 @@ def test_results_are_over_the_seeds_that_are_done_the_best_first(tmp_path):
 def test_a_sweep_trains_and_compares(tmp_path, capsys):
     argv = [CATCH, "--agent.learning-rate", "1e-3,1e-9", "--seeds", "0..1", "--jobs", "2"]
     argv += ["--run.total-env-steps", "40000", "--run-dir", str(tmp_path / "sweep")]
-    assert sweep(argv, usage="") == 0
+    assert sweep(argv) == 0
     best, worst = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert best["settings"] == {"agent.learning-rate": "1e-3"}
     assert best["iqm"] > worst["iqm"]
     assert (tmp_path / "sweep" / "sweep.png").stat().st_size > 10_000
     capsys.readouterr()
-    assert sweep(argv, usage="") == 0
+    assert sweep(argv) == 0
     assert "4 of 4 runs are done already" in capsys.readouterr().err

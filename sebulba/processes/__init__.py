@@ -1,0 +1,6 @@
+"""Start training runs as child processes of a command. Imports no jax.
+
+`runs.py` trains several runs, some at a time; `children.py` starts a process and forwards signals
+to it, `cores.py` gives it its CPU cores, and `command_line.py` takes the flags of the command out
+of the command line of its runs.
+"""
