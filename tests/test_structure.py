@@ -24,9 +24,9 @@ CONTRACT = [
     "ranges",
     "references",
 ]
-DOORS = ["train", "evaluate", "check", "plot", "rerun", "launch", "configs"]
+DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
-OBSERVING = ["storage", "hosts", "evaluation", "run", "tools"]
+OBSERVING = ["storage", "processes", "hosts", "evaluation", "run", "check"]
 SHARED = ["curves", "figures", "export_loader"]  # just above `run`, each below the next
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
@@ -156,7 +156,7 @@ def test_no_algorithm_is_named_in_the_framework(path):
     assert named == []
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", [*DOORS, "check.__main__"])
 def test_a_command_line_is_read_without_jax(door):
     reached, left = set(), {f"sebulba.{door}"}
     while left:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from sebulba.agent_check import validate_agent
+from sebulba.check.suite import check
 from sebulba.config import DevicesConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
 from sebulba.run import training
 from sebulba.toolkit.cores import core_class
-from sebulba.tools.check.suite import check
 from tests.docs.blocks import ROOT, blocks_of
 from tests.on_policy import make_run_spec
 

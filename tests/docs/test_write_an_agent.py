@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
+from sebulba.check.suite import check
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
 from sebulba.run import training
-from sebulba.tools.check.suite import check
 from tests.docs.blocks import ROOT, blocks_of
 
 

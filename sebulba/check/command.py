@@ -1,0 +1,115 @@
+"""Run all checks of a config and print them as a table."""
+
+import collections
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Self, TextIO
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+import rich.text
+
+from sebulba.check.result import Status
+from sebulba.check.suite import Report, check
+from sebulba.config import Config
+from sebulba.errors import ConfigError
+from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
+from sebulba.run.training import use_compilation_cache
+
+_MARKS: dict[Status, rich.text.Text] = {
+    "pass": rich.text.Text("✓", style="green"),
+    "fail": rich.text.Text("✗", style="bold red"),
+    "unclear": rich.text.Text("?", style="yellow"),
+    "skip": rich.text.Text("–", style="dim"),
+}
+_MIN_CACHED_COMPILATION_SECONDS = 0.02
+_PLAIN_WIDTH_COLUMNS = 160  # of output to a file or a pipe
+
+
+def run_check(
+    config: Config, json_path: pathlib.Path | None = None, only: Sequence[str] = ()
+) -> int:
+    """Check a config, print the table, and return the process's exit code.
+
+    Args:
+        config: the config of a run.
+        json_path: a file that the results are written to as JSON.
+        only: names of the questions to ask; empty: all.
+    """
+    if config.devices.actor is None and config.devices.learner is None:
+        # Two devices, to compare updates on one and on two. JAX reads this when a backend starts.
+        jax.config.update("jax_num_cpu_devices", 2)
+    use_compilation_cache()
+    # Most of the check's time is compilation, much of it of many small functions.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_CACHED_COMPILATION_SECONDS)
+    try:
+        with Progress(sys.stderr) as progress:
+            report = check(config, only=only, on_progress=progress.show)
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    print_report(report, f"{config.agent.name} on {config.env.suite} {config.env.id}", sys.stdout)
+    if json_path is not None:
+        write_report(report, json_path)
+    return EXIT_FAILED if report.has_failures else EXIT_DONE
+
+
+class Progress:
+    """Shows the name of the check in progress, on one line of a terminal or one line each."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def show(self, name: str) -> None:
+        """Show a name in place of the last one."""
+        text = f"\r\033[Kchecking: {name}" if self._stream.isatty() else f"checking: {name}\n"
+        self._stream.write(text)
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._stream.isatty():
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+
+
+def print_report(report: Report, title: str, stream: TextIO) -> None:
+    """Print a line for each question, the number of failures, and the memory plan of a run."""
+    width = None if stream.isatty() else _PLAIN_WIDTH_COLUMNS
+    console = rich.console.Console(file=stream, width=width, highlight=False)
+    table = rich.table.Table(title=title, box=rich.box.SIMPLE, title_justify="left")
+    table.add_column("")
+    table.add_column("name")
+    table.add_column("property")
+    table.add_column("result", overflow="fold")
+    for result in report.results:
+        table.add_row(
+            _MARKS[result.status], result.name, result.property, rich.text.Text(result.detail)
+        )
+    console.print(table)
+    counts = collections.Counter(result.status for result in report.results)
+    unclear = f", {counts['unclear']} unclear" if counts["unclear"] else ""
+    console.print(
+        f"{counts['pass']} passed, {counts['fail']} failed{unclear}, {counts['skip']} skipped"
+    )
+    if report.has_failures:
+        console.print("A row is one time step of a trajectory, a leaf one array of a pytree.")
+    if report.memory_plan is not None:
+        console.print(f"memory plan: {report.memory_plan}", markup=False)
+
+
+def write_report(report: Report, path: pathlib.Path) -> None:
+    """Write the results as JSON: `{"ok": …, "memory_plan": …, "checks": [{"name": …}]}`."""
+    content = {
+        "ok": not report.has_failures,
+        "memory_plan": report.memory_plan,
+        "checks": [dataclasses.asdict(result) for result in report.results],
+    }
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

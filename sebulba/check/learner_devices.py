@@ -1,0 +1,260 @@
+"""Checks of sharding: actor states split by environment, and equal updates on 1 and 2 devices."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from sebulba.agent import Agent
+from sebulba.check.evidence import Evidence
+from sebulba.check.recording import Recording
+from sebulba.check.result import (
+    Answer,
+    as_numpy,
+    failed,
+    first_difference,
+    leaf_name,
+    passed_unless,
+    skipped,
+)
+from sebulba.check.subject import Subject, env_axes
+from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.errors import ConfigError
+from sebulba.toolkit.reductions import LEARNER_AXIS
+from sebulba.types import Networks, PyTree
+
+_NUM_DEVICES = 2
+_NUM_SAMPLED_UPDATES = 48  # averaged, where the loss samples
+_NUM_DIRECTIONS = 4  # random projections of each leaf's gradient
+_MAX_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
+_MAX_RELATIVE_ERROR = 1e-5  # sums on one and on two devices round differently
+
+
+def splitting(evidence: Evidence) -> Answer:
+    """Check that each leaf is split along its environment axis, and replicated if it has none."""
+    subject = evidence.subject
+    axes = env_axes(subject.agent, subject.run_spec)
+    reason = _reason_for_one_device(evidence)
+    if reason is not None:
+        return skipped(reason)
+    learners = LearnerDevices(comparison_devices())
+    state = subject.start_states[0]
+    placed = subject.agent.shard_actor_state(state, learners)
+    leaves = zip(
+        jax.tree_util.tree_leaves_with_path(state),
+        jax.tree.leaves(axes),
+        jax.tree.leaves(placed),
+        strict=True,
+    )
+    for (path, local), axis, leaf in leaves:
+        name, shape, got = leaf_name("actor state", path), tuple(local.shape), _split_axis(leaf)
+        if axis > 0:
+            return failed(
+                f"{name} of shape {shape}: expected the environments on axis 0, got them on axis"
+                f" {axis}; only leading axes can be split over learner devices"
+            )
+        if got != axis:
+            return failed(
+                f"{name} of shape {shape}: expected it {_describe_axis(axis)}, got it"
+                f" {_describe_axis(got)}"
+            )
+    failure = first_difference(state, placed, what="actor state after placement", axes=("env",))
+    return passed_unless(failure, f"every leaf, over {len(learners)} learner devices")
+
+
+def _split_axis(leaf: jax.Array) -> int:
+    spec = getattr(leaf.sharding, "spec", PartitionSpec())
+    return next((i for i, name in enumerate(spec) if name == LEARNER_AXIS), -1)
+
+
+def _describe_axis(axis: int) -> str:
+    return "replicated on every device" if axis < 0 else f"split along axis {axis}"
+
+
+def comparison_devices() -> list[jax.Device]:
+    """Return two devices of one kind, virtual CPU devices if need be; empty if there are none."""
+    for devices in (jax.local_devices(), jax.local_devices(backend="cpu")):
+        if len(devices) >= _NUM_DEVICES:
+            return list(devices[:_NUM_DEVICES])
+    return []
+
+
+def _reason_for_one_device(evidence: Evidence) -> str | None:
+    """Return why two learner devices cannot be compared with one; None: they can."""
+    num_envs = evidence.subject.run_spec.num_envs
+    if not comparison_devices():
+        return f"expected {_NUM_DEVICES} devices, virtual CPU devices included, got one"
+    if num_envs % _NUM_DEVICES:
+        return f"expected actor.num_envs to be a multiple of {_NUM_DEVICES}, got {num_envs}"
+    return None
+
+
+def _on_one_and_two(evidence: Evidence) -> "tuple[_Updates, _Updates] | str":
+    """Return the updates of one and of two learner devices, or why there are none."""
+    subject, devices = evidence.subject, comparison_devices()
+    reason = _reason_for_one_device(evidence)
+    if reason is not None:
+        return reason
+    try:
+        several, _ = subject.agent_on(len(devices))
+    except ConfigError as error:
+        return f"the agent cannot use {len(devices)} learner devices: {error}"
+    one, _ = subject.agent_on(1)
+    updates = (
+        _Updates(subject, evidence.recording, agent, devices[:count])
+        for agent, count in ((one, 1), (several, len(devices)))
+    )
+    return next(updates), next(updates)
+
+
+def devices(evidence: Evidence) -> Answer:
+    """Compare the mean gradients of one and of two learner devices on the same trajectories.
+
+    Where a loss samples (a replay, minibatches), the devices sample differently. Then the means of
+    many updates are compared, projected on random directions and within their standard errors.
+    """
+    updates = evidence.shared(_on_one_and_two)
+    if isinstance(updates, str):
+        return skipped(updates)
+    samples = [each.gradients(2) for each in updates]
+    is_sampled = any(not np.array_equal(*sample) for sample in samples)
+    if is_sampled:
+        more = [each.gradients(_NUM_SAMPLED_UPDATES - 2) for each in updates]
+        samples = [np.concatenate(pair) for pair in zip(samples, more, strict=True)]
+    detail = f"equal gradients, to a relative {_MAX_RELATIVE_ERROR}"
+    if is_sampled:
+        detail = (
+            f"equal mean gradients of {_NUM_SAMPLED_UPDATES} updates with different samples, to"
+            f" {_MAX_STANDARD_ERRORS:g} standard errors"
+        )
+    failure = _difference(samples, updates[0])
+    return passed_unless(failure, f"1 and {_NUM_DEVICES} {updates[1].platform} devices: {detail}")
+
+
+def replicas(evidence: Evidence) -> Answer:
+    """Compare the networks of two learner devices after an update."""
+    updates = evidence.shared(_on_one_and_two)
+    if isinstance(updates, str):
+        return skipped(updates)
+    several = updates[1]
+    several.gradients(1)
+    detail = f"equal networks on {_NUM_DEVICES} {several.platform} devices after an update"
+    return passed_unless(several.differing_replica(), detail)
+
+
+def _difference(samples: list[np.ndarray], one: "_Updates") -> str | None:
+    means = [sample.mean(axis=0) for sample in samples]
+    errors = [sample.std(axis=0, ddof=1) / np.sqrt(len(sample)) for sample in samples]
+    allowed = _MAX_STANDARD_ERRORS * np.hypot(*errors)
+    # Terms that cancel, in a projection or over the batch, leave their rounding errors.
+    sizes = np.maximum(one.sizes, 1e-3 * one.sizes.max())
+    rounding = _MAX_RELATIVE_ERROR * sizes.repeat(_NUM_DIRECTIONS)
+    wrong = np.abs(means[0] - means[1]) > allowed + rounding
+    if not wrong.any():
+        return None
+    index = int(np.argmax(wrong))
+    return (
+        f"{one.names[index // _NUM_DIRECTIONS]}, projected on a random direction: expected"
+        f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {_NUM_DEVICES}"
+    )
+
+
+class _GradientsOnly:
+    """An agent that changes no parameter, and stores in its optimizer state what it would change.
+
+    That state has the gradients, and the networks and optimizer state after one step from a new
+    optimizer state.
+    """
+
+    def __init__(self, agent: Agent):
+        self._agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    def init_opt_state(self, networks: Networks) -> PyTree:
+        start = self._agent.init_opt_state(networks)
+        grads = jax.tree.map(lambda leaf: leaf * 0, networks)
+        after = jax.tree.map(jnp.copy, (networks, start))
+        return {"grads": grads, "start": start, "after": after}
+
+    def optimize(
+        self, networks: Networks, opt_state: PyTree, grads: Networks, experience: PyTree
+    ) -> Any:
+        start = opt_state["start"]
+        after = self._agent.optimize(networks, start, grads, experience)
+        return networks, {"grads": grads, "start": start, "after": after}
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        del cycle
+        return 1
+
+
+class _Updates:
+    """A learner that computes gradients of the same trajectories, and changes no parameter."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        recording: Recording,
+        agent: Agent,
+        devices: Sequence[jax.Device],
+    ):
+        learners = LearnerDevices(devices)
+        self.platform = devices[0].platform
+        per_cycle = subject.run_spec.trajectories_per_cycle
+        self._learner = subject.learner(_GradientsOnly(agent), devices)
+        items = [item.placed(subject, learners) for item in recording.trajectories]
+        self._cycles = [items[i : i + per_cycle] for i in range(0, len(items), per_cycle)]
+        for cycle in self._cycles[:-1]:
+            self._learner.update(cycle)
+        self.sizes = np.zeros(0)  # sum of absolute gradients in each leaf, in the latest update
+        self.names = [
+            leaf_name("gradient", path)
+            for path, _ in jax.tree_util.tree_leaves_with_path(self._grads)
+        ]
+
+    @property
+    def _grads(self) -> Networks:
+        return self._learner.state.opt_state["grads"]
+
+    def differing_replica(self) -> str | None:
+        """Describe the first leaf that an update changes differently on two learner devices."""
+        after = self._learner.state.opt_state["after"]
+        leaves = zip(
+            jax.tree_util.tree_leaves_with_path(after[0]),
+            jax.tree.leaves(self._learner.state.networks),
+            strict=True,
+        )
+        for (path, leaf), before in leaves:
+            shards = [as_numpy(shard.data) for shard in leaf.addressable_shards]
+            differs = np.flatnonzero([not np.array_equal(shards[0], each) for each in shards])
+            if not len(differs):
+                continue
+            index = np.unravel_index(np.argmax(shards[0] != shards[differs[0]]), leaf.shape)
+            start = as_numpy(before.addressable_shards[0].data)[index]
+            return (
+                f"{leaf_name('networks', path)}{list(map(int, index))} (first update): expected the"
+                f" same on every learner device, got {shards[0][index]:.6g} on device 0 and"
+                f" {shards[differs[0]][index]:.6g} on device {differs[0]} ({start:.6g} before)"
+            )
+        return None
+
+    def gradients(self, num_updates: int) -> np.ndarray:
+        """Return the projected gradients of updates, `[num_updates, leaves · directions]`."""
+        projections = []
+        for _ in range(num_updates):
+            self._learner.update(self._cycles[-1])
+            rng = np.random.default_rng(0)
+            leaves = jax.tree.leaves(as_numpy(self._grads))
+            self.sizes = np.array([np.abs(leaf).sum(dtype=np.float64) for leaf in leaves])
+            projections.append(np.concatenate([_project(leaf, rng) for leaf in leaves]))
+        return np.stack(projections)
+
+
+def _project(leaf: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    signs = rng.choice([-1.0, 1.0], size=(_NUM_DIRECTIONS, leaf.size))
+    return signs @ leaf.reshape(-1).astype(np.float64)

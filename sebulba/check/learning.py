@@ -1,0 +1,228 @@
+"""Checks of what the loss learns from a stream: which rows it uses, and which it ignores.
+
+Each expectation changes one field in every row of one kind and recomputes losses and gradients. A
+field that the loss should ignore has to leave them equal, up to rounding.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from sebulba.agent import Agent, declared
+from sebulba.check import perturbation
+from sebulba.check.evidence import Evidence
+from sebulba.check.perturbation import Entry, Perturbation, RowMask
+from sebulba.check.recording import RecordedTrajectory
+from sebulba.check.result import Answer, failed, is_equal, passed, skipped, unclear
+from sebulba.check.sensitivity import MAX_ROUNDING, LossSensitivity
+from sebulba.types import EnvStep
+
+_NO_BOOTSTRAP = "the loss does not bootstrap, not even at the end of a trajectory"
+_MAX_ENTRIES_TRIED = 200  # to name the row; each one costs an update
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Expectation:
+    """Whether the loss has to use a field in rows of one kind, or has to ignore it."""
+
+    field: str
+    rows: RowMask
+    kind: str  # name of these rows in messages
+    is_used: bool
+
+
+def _uses(field: str, rows: RowMask, kind: str) -> _Expectation:
+    return _Expectation(field=field, rows=rows, kind=kind, is_used=True)
+
+
+def _ignores(field: str, rows: RowMask, kind: str) -> _Expectation:
+    return _Expectation(field=field, rows=rows, kind=kind, is_used=False)
+
+
+def rewards(evidence: Evidence) -> Answer:
+    """Change rewards: the loss uses those of transitions, and ignores those of resets."""
+    return _examine_all(
+        evidence,
+        _ignores("reward", perturbation.is_reset, "reset"),
+        _uses("reward", perturbation.is_terminated, "terminated"),
+        _uses("reward", perturbation.is_truncated, "truncated"),
+    )
+
+
+def termination(evidence: Evidence) -> Answer:
+    """Change terminal observations, which the loss ignores.
+
+    A loss that learns from final observations depends on them at terminations too. It still has to
+    tell a termination from a truncation, if it bootstraps.
+    """
+    if not declared(evidence.subject.agent, Agent, "learns_from_final_observations"):
+        return _examine_all(
+            evidence, _ignores("observation", perturbation.is_terminated, "terminated")
+        )
+    if _bootstrap_source(evidence) is None:
+        return skipped(_NO_BOOTSTRAP)
+    flag = _uses("terminated flag", perturbation.is_terminated, "terminated")
+    return _examine_all(evidence, flag)
+
+
+def masks(evidence: Evidence) -> Answer:
+    """Change what acting returned in final rows, which the loss ignores."""
+    return _examine_all(
+        evidence,
+        _ignores("action", perturbation.is_done, "done"),
+        # In truncated rows, extras may hold the value to bootstrap from.
+        _ignores("extras", perturbation.is_terminated, "terminated"),
+        _uses("action", perturbation.is_valid, "valid"),
+    )
+
+
+def truncation(evidence: Evidence) -> Answer:
+    """Change what the loss bootstraps from: a row's observation, or the value stored with it."""
+    source = _bootstrap_source(evidence)
+    if source is None:
+        return skipped(_NO_BOOTSTRAP)
+    return _examine_all(
+        evidence,
+        # Apart: a loss that bootstraps from the reset after a truncation may still be right in a
+        # trajectory's last row, behind which it has no other.
+        _uses(source, perturbation.is_truncated_inside, "truncated"),
+        _uses(source, perturbation.is_truncated_at_boundary, "truncated first or last"),
+        _ignores("observation", perturbation.is_reset_in_last_row, "reset last"),
+        _uses("truncated flag", perturbation.is_truncated, "truncated"),
+    )
+
+
+def _examine_all(evidence: Evidence, *expectations: _Expectation) -> Answer:
+    space = evidence.subject.run_spec.environment.action_space
+    findings = [_examine(each, evidence.loss, space) for each in expectations]
+    failure = next((finding.failure for finding in findings if finding.failure), None)
+    if failure is not None:
+        return failed(failure)
+    doubt = next((finding.doubt for finding in findings if finding.doubt), None)
+    if doubt is not None:
+        return unclear(doubt)
+    seen = ", ".join(finding.seen for finding in findings if finding.seen)
+    if not seen:
+        return skipped("the recorded trajectories have no such row")
+    return passed(f"the loss {seen}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Finding:
+    """What an expectation came to; nothing: there were no such rows."""
+
+    seen: str = ""
+    failure: str = ""
+    doubt: str = ""
+
+
+def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: object) -> _Finding:
+    change = Perturbation(field=expectation.field, rows=expectation.rows, action_space=space)
+    entries = list(change.entries(sensitivity.items))
+    learned = [entry for entry in entries if _is_learned(entry, sensitivity)]
+    if expectation.is_used and not learned:
+        return _Finding()  # Only in trajectories of earlier learner cycles.
+    changed = change.apply(sensitivity.items)
+    # With a space of one action, or with empty extras, there is no other value.
+    if is_equal(*([item.trajectory for item in items] for items in (sensitivity.items, changed))):
+        return _Finding()
+    field, kind = expectation.field, expectation.kind
+    effect = sensitivity.effect(changed)
+    if expectation.is_used and effect <= MAX_ROUNDING:
+        effect = sensitivity.greatest_effect(changed)
+    if (effect > MAX_ROUNDING) == expectation.is_used:
+        verb = "uses" if expectation.is_used else "ignores"
+        return _Finding(seen=f"{verb} the {field} in {kind} rows")
+    if effect and expectation.is_used:
+        return _Finding(
+            doubt=f"changing the {field} in {kind} rows changed the loss and its gradients by"
+            f" {effect:.1g} of the greatest gradient only"
+        )
+    if not expectation.is_used and sensitivity.effect(changed, attempt=1) <= MAX_ROUNDING:
+        return _Finding(
+            doubt=f"the {field} in {kind} rows changed the loss with some networks only"
+        )
+    entry = learned[0] if expectation.is_used else entries[0]
+    if effect > MAX_ROUNDING:
+        entry = _first_with_effect(change, entries, sensitivity) or entry
+        changed = change.apply(sensitivity.items, only=entry)
+    verb = "use" if expectation.is_used else "ignore"
+    return _Finding(
+        failure=f"expected the loss to {verb} the {field} in a {kind} row"
+        f" ({sensitivity.items[entry.item].place}, row {entry.row}, env {entry.env});"
+        f" changing it gave {sensitivity.describe(changed)}"
+    )
+
+
+def _is_learned(entry: Entry, sensitivity: LossSensitivity) -> bool:
+    """Whether the loss learns from an entry for sure.
+
+    On policy, an end in row 0 belongs to the trajectory before. A replay stores the last row of a
+    trajectory, and completes its last sequences, with the actor's next trajectory.
+    """
+    item, *later = sensitivity.items[entry.item :]
+    if not sensitivity.is_on_policy:
+        return any(each.actor_id == item.actor_id for each in later)
+    is_before = entry.row == 0 and item.trajectory.env_steps.done[0, entry.env]
+    return entry.item >= sensitivity.num_unlearned and not is_before
+
+
+def _first_with_effect(
+    change: Perturbation, entries: Sequence[Entry], sensitivity: LossSensitivity
+) -> Entry | None:
+    # The newest trajectories first: an on-policy agent learns from no others.
+    newest = sorted(entries, key=lambda entry: -entry.item)[:_MAX_ENTRIES_TRIED]
+    items = sensitivity.items
+    return next(
+        (each for each in newest if sensitivity.has_effect(change.apply(items, only=each))), None
+    )
+
+
+def _bootstrap_source(evidence: Evidence) -> str | None:
+    """Return what the loss bootstraps from: the observation or the extras of a row; None: neither.
+
+    A loss bootstraps if it tells terminations from truncations, or if it does so at the end of its
+    rows: if it uses observation or extras of the last row that it uses at all, but not its action.
+    """
+    sensitivity, spec = evidence.loss, evidence.subject.run_spec
+    space, length = spec.environment.action_space, spec.trajectory_length
+    items = sensitivity.items
+    num_rows = 1 + max(item.cycle for item in items) * length + length
+
+    def uses(field: str, row: int) -> bool:
+        return sensitivity.has_effect(_changed_at_row(field, row, items, length, space))
+
+    for row in reversed(range(num_rows)):
+        for field in ("observation", "extras"):
+            if uses(field, row):
+                is_certain = _tells_ends_apart(sensitivity, space) or not uses("action", row)
+                return field if is_certain else None
+    return None
+
+
+def _tells_ends_apart(sensitivity: LossSensitivity, space: object) -> bool:
+    for field, rows in (
+        ("terminated flag", perturbation.is_terminated),
+        ("truncated flag", perturbation.is_truncated),
+    ):
+        change = Perturbation(field=field, rows=rows, action_space=space)
+        if sensitivity.has_effect(change.apply(sensitivity.items)):
+            return True
+    return False
+
+
+def _changed_at_row(
+    field: str, row: int, items: Sequence[RecordedTrajectory], length: int, space: object
+) -> list[RecordedTrajectory]:
+    """Return the trajectories with a field changed in one row of every actor's stream."""
+
+    def changed(item: RecordedTrajectory) -> RecordedTrajectory:
+        def rows(env_steps: EnvStep) -> np.ndarray:
+            mask = perturbation.is_valid(env_steps)
+            number = item.cycle * length + np.arange(len(mask))
+            return mask & (number == row)[:, None]
+
+        return Perturbation(field=field, rows=rows, action_space=space).apply([item])[0]
+
+    return [changed(item) for item in items]

@@ -1,0 +1,140 @@
+"""The acting of an agent on recorded rows, as a function of its networks."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.check.capture import as_data, from_data
+from sebulba.check.recording import RecordedTrajectory
+from sebulba.check.result import as_numpy, is_key
+from sebulba.check.subject import Subject
+from sebulba.types import ActorState, EnvStep, Networks, PyTree
+
+_NOISE_SIZES = (1.0, 10.0)  # of parameters
+
+
+class Policy:
+    """Actions on the rows of a recorded trajectory, and which networks they depend on."""
+
+    def __init__(self, subject: Subject, networks: Networks, item: RecordedTrajectory):
+        """Compile the acting.
+
+        Args:
+            subject: the run.
+            networks: the learner's, around which `is_acting` looks.
+            item: whose rows `acted` uses.
+        """
+        self._networks, self._rows = networks, _acted_rows(item)
+        self._state = subject.start_states[0]
+
+        def act(networks: Networks, state: PyTree, rows: EnvStep, greedy: bool) -> Any:
+            networks = subject.agent.actor_networks(networks)
+            return unroll(subject.agent, networks, state, rows, greedy=greedy)
+
+        self._act = jax.jit(act, static_argnums=3)
+
+    def acted(self, networks: Networks, *, greedy: bool = True) -> tuple[np.ndarray, list[Any]]:
+        """Return actions `[T, B, ...]`, and the distributions in the extras."""
+        action, extras, _ = self._act(networks, self._state, self._rows, greedy)
+        leaves = jax.tree.leaves(extras, is_leaf=is_distribution)
+        return np.asarray(action), [leaf for leaf in leaves if is_distribution(leaf)]
+
+    def spread(self, networks: Networks) -> float:
+        """Return the mean distance between sampled and greedy actions."""
+        sampled, greedy = (self.acted(networks, greedy=each)[0] for each in (False, True))
+        return float(np.mean(np.abs(sampled - greedy)))
+
+    @functools.cached_property
+    def is_acting(self) -> list[bool]:
+        """Whether another value of each leaf changes greedy actions or their distributions."""
+        leaves, structure = jax.tree.flatten(self._networks)
+        before = jax.tree.leaves(as_numpy(self.acted(self._networks)))
+
+        def changes(index: int, size: float) -> bool:
+            others = [*leaves]
+            others[index] = with_noise(leaves[index], np.random.default_rng(0), size)
+            acted = self.acted(jax.tree.unflatten(structure, others))
+            return not all(map(np.array_equal, before, jax.tree.leaves(as_numpy(acted))))
+
+        # Great noise as well: a small one may leave every greatest action value the greatest.
+        return [any(changes(index, size) for size in _NOISE_SIZES) for index in range(len(leaves))]
+
+    def acted_again(
+        self, networks: Networks, items: Sequence[RecordedTrajectory]
+    ) -> list[RecordedTrajectory]:
+        """Return the trajectories with the actions and extras of these networks."""
+
+        def act(item: RecordedTrajectory) -> RecordedTrajectory:
+            state = from_data(item.initial_state, self._state)
+            action, extras, final = self._act(networks, state, _acted_rows(item), False)
+            trajectory = dataclasses.replace(
+                item.trajectory, action=np.asarray(action), extras=as_numpy(extras)
+            )
+            return dataclasses.replace(
+                item, trajectory=trajectory, final_state=as_numpy(as_data(final))
+            )
+
+        return [act(item) for item in items]
+
+
+def is_distribution(node: Any) -> bool:
+    """Whether a node of a pytree has the methods of a `Distribution`."""
+    return all(hasattr(node, name) for name in ("log_prob", "mode", "sample"))
+
+
+def _acted_rows(item: RecordedTrajectory) -> EnvStep:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[:-1]), item.trajectory.env_steps)
+
+
+def with_noise(leaf: jax.Array, rng: np.random.Generator, size: float = 1.0) -> jax.Array:
+    """Return a leaf with normal noise of this size; random keys are returned unchanged."""
+    if is_key(leaf):
+        return leaf
+    return leaf + jnp.asarray(rng.normal(0.0, size, leaf.shape), leaf.dtype)
+
+
+def unroll(
+    agent: Any,
+    networks: PyTree,
+    state: ActorState,
+    env_steps: PyTree,
+    *,
+    greedy: bool = False,
+    reset: tuple[ActorState, PyTree] | None = None,
+) -> tuple[PyTree, PyTree, ActorState]:
+    """Return actions and extras `[R, B, ...]`, and the actor state after the last row.
+
+    Args:
+        agent: the agent that acts.
+        networks: the actor's networks.
+        state: the actor state before the first row.
+        env_steps: `[R, B, ...]`.
+        greedy: passed to `act`.
+        reset: a new actor's state and its environment axes, to begin each episode with; None:
+            leave resets to `act`.
+    """
+
+    def step(state: ActorState, env_step: Any) -> tuple[ActorState, tuple[PyTree, PyTree]]:
+        if reset is not None:
+            state = _reset(state, *reset, env_step.is_first)
+        action, extras, state = agent.act(networks, state, env_step, greedy=greedy)
+        return state, (action, extras)
+
+    state, (action, extras) = jax.lax.scan(step, state, jax.tree.map(jnp.asarray, env_steps))
+    return action, extras, state
+
+
+def _reset(state: ActorState, new: ActorState, axes: PyTree, is_first: jax.Array) -> ActorState:
+    def reset(leaf: jax.Array, new: jax.Array, axis: int) -> jax.Array:
+        if axis < 0:
+            return leaf
+        shape = [1] * leaf.ndim
+        shape[axis] = is_first.shape[0]
+        return jnp.where(is_first.reshape(shape), new, leaf)
+
+    return jax.tree.map(reset, state, new, axes)

@@ -1,0 +1,78 @@
+"""Checks that a cycle's minibatches hold every transition equally often."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.check.evidence import Evidence
+from sebulba.check.recording import first_learning_cycle
+from sebulba.check.result import Answer, failed, passed, skipped
+from sebulba.types import Experience
+
+_MAX_UPDATES = 256
+
+
+def epochs(evidence: Evidence) -> Answer:
+    """Count the updates of a learner cycle in which each transition has a gradient.
+
+    The gradient is that of the loss with respect to the experience, which includes observations.
+    """
+    subject, sensitivity = evidence.subject, evidence.loss
+    cycle = first_learning_cycle(subject) or 0
+    num_updates = subject.agent.num_updates_per_cycle(cycle)
+    if num_updates < 2 or not sensitivity.is_on_policy:
+        return skipped("the agent takes one update per cycle, or has a replay")
+    if num_updates > _MAX_UPDATES:
+        return skipped(f"{num_updates} updates per cycle are too many to try")
+    agent, _ = subject.agent_on(1)
+    length = subject.run_spec.trajectory_length
+    items = sensitivity.items[-subject.run_spec.trajectories_per_cycle :]
+    valid = np.concatenate([item.trajectory.valid for item in items], axis=1)
+    experience = sensitivity.experience(items)
+    networks = sensitivity.networks
+
+    def loss(floats: list, experience: Experience, key: jax.Array, step: jax.Array) -> Any:
+        leaves, structure = jax.tree.flatten(experience)
+        places = [i for i, leaf in enumerate(leaves) if _is_rows(leaf, valid)]
+        for place, leaf in zip(places, floats, strict=True):
+            leaves[place] = leaf
+        value, aux = agent.loss(networks, jax.tree.unflatten(structure, leaves), key, step)
+        return value, aux[0]
+
+    gradients = jax.jit(jax.grad(loss, has_aux=True))
+    counts = np.zeros(valid.shape, int)
+    for step in range(num_updates):
+        floats = [leaf for leaf in jax.tree.leaves(experience) if _is_rows(leaf, valid)]
+        if not floats:
+            return skipped("no leaf of the experience has rows of floats [T, B, …]")
+        key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
+        grads, experience = gradients(floats, experience, key, jnp.int32(step))
+        is_learned = np.zeros(valid.shape, bool)
+        for grad in grads:
+            grad = np.asarray(grad)[:length]
+            is_learned |= (grad != 0.0).reshape(*valid.shape, -1).any(axis=-1)
+        counts += is_learned
+    values, numbers = np.unique(counts[valid], return_counts=True)
+    expected = int(values[np.argmax(numbers)])
+    wrong = np.argwhere(valid & (counts != expected))
+    if len(wrong) or expected == 0:
+        row, env = wrong[0] if len(wrong) else (0, 0)
+        return failed(
+            f"experience (row {row}, env {env}): expected a gradient in the same number of a"
+            f" cycle's {num_updates} updates as for other transitions ({expected}), got"
+            f" {counts[row, env]}; {len(wrong)} of {valid.sum()} transitions differ"
+        )
+    return passed(f"{valid.sum()} transitions, each in {expected} of {num_updates} updates")
+
+
+def _is_rows(leaf: Any, valid: np.ndarray) -> bool:
+    length, width = valid.shape
+    is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return (
+        is_float
+        and leaf.ndim >= 2
+        and leaf.shape[0] in (length, length + 1)
+        and (leaf.shape[1] == width)
+    )

@@ -1,0 +1,247 @@
+"""Checks of sampled and greedy actions, and of the log-probabilities that are stored with them."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.check.evidence import Evidence
+from sebulba.check.policy import is_distribution
+from sebulba.check.randomness import first_row, with_randomness_of
+from sebulba.check.result import (
+    Answer,
+    as_numpy,
+    failed,
+    leaf_name,
+    passed,
+    passed_unless,
+    skipped,
+)
+from sebulba.check.subject import env_axes
+from sebulba.types import ActorState, PyTree
+
+_NUM_DRAWS = 512
+_MAX_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
+_MIN_PROBABILITY = 0.02  # of an action whose frequency is compared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Draws:
+    """`_NUM_DRAWS` independent answers of `act` to one row."""
+
+    action: np.ndarray  # [N, B, ...]
+    extras: PyTree  # [N, B, ...]
+
+
+class _Sampler:
+    """Acts on one observation, with equal memory and other random keys.
+
+    The keys are those of new actors, or those of one actor at consecutive steps.
+    """
+
+    def __init__(self, evidence: Evidence):
+        subject, recording = evidence.subject, evidence.recording
+        self._subject = subject
+        self._axes = env_axes(subject.agent, subject.run_spec)
+        self._networks = recording.trajectories[0].networks
+        row = first_row(recording)
+        # Not a reset, in which an agent may sample a skill, and then acts on that.
+        self._row = dataclasses.replace(row, is_first=jnp.zeros_like(row.is_first))
+
+    @functools.cached_property
+    def sampled(self) -> _Draws:
+        """Sampled actions of new actors."""
+        return self.draw(self._new_states, greedy=False)
+
+    @functools.cached_property
+    def _new_states(self) -> ActorState:
+        """States of new actors, `[N, ...]`."""
+        agent, num_envs = self._subject.agent, self._subject.run_spec.num_envs
+
+        def init(key: jax.Array) -> ActorState:
+            return agent.init_actor_state(self._networks, num_envs, key, 0)
+
+        keys = jax.random.split(jax.random.key(self._subject.config.seed), _NUM_DRAWS)
+        return jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
+
+    def greedy(self) -> _Draws:
+        """Return greedy actions of new actors."""
+        return self.draw(self._new_states, greedy=True)
+
+    def successive_states(self) -> ActorState:
+        """Return the states of one actor at consecutive steps, `[N, ...]`."""
+
+        def step(state: ActorState, _: None) -> tuple[ActorState, ActorState]:
+            _, _, after = self._subject.agent.act(self._networks, state, self._row, greedy=False)
+            return after, state
+
+        unroll = jax.jit(lambda state: jax.lax.scan(step, state, None, length=_NUM_DRAWS)[1])
+        return unroll(self._subject.start_states[0])
+
+    def draw(self, states: ActorState, *, greedy: bool) -> _Draws:
+        """Act with the memory of one actor, and the random keys of each of these states."""
+        base = self._subject.start_states[0]
+
+        def act(state: ActorState) -> tuple[PyTree, PyTree]:
+            state = with_randomness_of(state, base, self._axes)
+            return self._subject.agent.act(self._networks, state, self._row, greedy=greedy)[:2]
+
+        action, extras = jax.jit(lambda states: jax.lax.map(act, states))(states)
+        log_probs = {
+            name: node.log_prob(action) for name, node in _distributions(extras) if node is not None
+        }
+        modes = {name: node.mode() for name, node in _distributions(extras)}
+        return _Draws(
+            action=np.asarray(action),
+            extras=as_numpy({"extras": extras, "log_probs": log_probs, "modes": modes}),
+        )
+
+
+def _distributions(extras: PyTree) -> Iterator[tuple[str, Any]]:
+    """Yield the distributions of `sebulba.toolkit.distributions`, and others with their methods."""
+    for path, node in jax.tree_util.tree_leaves_with_path(extras, is_leaf=is_distribution):
+        if is_distribution(node):
+            yield leaf_name("extras", path), node
+
+
+def _num_different(actions: np.ndarray) -> int:
+    return len(np.unique(actions.reshape(len(actions), -1), axis=0))
+
+
+def step_keys(evidence: Evidence) -> Answer:
+    """Compare the actions of one actor at consecutive steps, on one observation."""
+    sampler = evidence.shared(_Sampler)
+    over_actors = _num_different(sampler.sampled.action)
+    if over_actors < 4:
+        return skipped("the agent acts deterministically, or nearly so")
+    over_steps = _num_different(sampler.draw(sampler.successive_states(), greedy=False).action)
+    failure = None
+    if over_steps <= over_actors // 8:
+        failure = (
+            f"actor 0: expected other actions at each of {_NUM_DRAWS} steps on one observation, as"
+            f" with other keys ({over_actors} different batches of actions), got {over_steps}"
+            " different batches of actions"
+        )
+    detail = f"{over_steps} different batches of actions in {_NUM_DRAWS} steps on one observation"
+    return passed_unless(failure, detail)
+
+
+def greedy(evidence: Evidence) -> Answer:
+    """Compare greedy actions with each other and with modes, for many random keys."""
+    subject = evidence.subject
+    greedy = evidence.shared(_Sampler).greedy()
+    if not jax.tree.leaves(evidence.recording.networks):
+        return skipped("the agent has no networks, so no action is better than another")
+    epsilon = float(subject.setting("evaluation_epsilon", "eval_epsilon") or 0.0)
+    num_draws, num_envs = greedy.action.shape[:2]
+    departures = np.zeros((num_draws, num_envs), bool)
+    for env in range(num_envs):
+        actions = greedy.action[:, env].reshape(num_draws, -1)
+        values, counts = np.unique(actions, axis=0, return_counts=True)
+        departures[:, env] = (actions != values[np.argmax(counts)]).any(axis=-1)
+    count = departures.size
+    allowed = epsilon + _MAX_STANDARD_ERRORS * np.sqrt(epsilon * (1.0 - epsilon) / count)
+    if departures.mean() > allowed:
+        draw, env = np.argwhere(departures)[0]
+        return failed(
+            f"action (row 0, env {env}, key {draw}): expected one greedy action for one"
+            f" observation, except with probability {epsilon:g} (evaluation_epsilon), got another"
+            f" in {departures.mean():.1%} of {count:,} draws"
+        )
+    for name, mode in greedy.extras["modes"].items():
+        if mode.shape != greedy.action.shape or epsilon:
+            continue
+        differs = ~np.isclose(mode, greedy.action, rtol=1e-4, atol=1e-4)
+        if differs.any():
+            index = tuple(np.argwhere(differs)[0])
+            return failed(
+                f"action (row 0, env {index[1]}): expected the mode {mode[index]:.6g} of {name},"
+                f" got {greedy.action[index]:.6g}",
+                "greedy actions are not the policy's mode",
+            )
+    return passed(f"equal in {count:,} draws, up to evaluation_epsilon {epsilon:g}")
+
+
+def log_probs(evidence: Evidence) -> Answer:
+    """Compare stored log-probabilities with the frequencies or the spread of actions."""
+    sampled = evidence.shared(_Sampler).sampled
+    log_probs = dict(sampled.extras["log_probs"])
+    for path, leaf in jax.tree_util.tree_leaves_with_path(sampled.extras["extras"]):
+        name = leaf_name("extras", path)
+        is_named = any(word in name.lower() for word in ("log_prob", "logprob", "logp"))
+        if is_named and leaf.shape == sampled.action.shape[:2]:
+            log_probs[name] = leaf
+    log_probs = {name: each for name, each in log_probs.items() if each.ndim == 2}
+    if not log_probs:
+        return skipped("the extras have no distribution, and no log_prob of shape [B]")
+    compare = (
+        _wrong_frequency if np.issubdtype(sampled.action.dtype, np.integer) else _wrong_density
+    )
+    failures = (compare(name, each, sampled.action) for name, each in log_probs.items())
+    failure = next((each for each in failures if each), None)
+    return passed_unless(
+        failure, f"{', '.join(log_probs)}: agree with {_NUM_DRAWS} actions for one observation"
+    )
+
+
+def _wrong_frequency(name: str, log_probs: np.ndarray, actions: np.ndarray) -> str | None:
+    """Compare the probability of each action with its frequency."""
+    num_draws, num_envs = log_probs.shape
+    for env in range(num_envs):
+        of_env = actions[:, env].reshape(num_draws, -1)
+        values, index = np.unique(of_env, axis=0, return_inverse=True)
+        inverse = float(np.exp(-log_probs[0, env]))
+        # Equal probabilities are those of a uniform policy over some number of actions.
+        is_uniform = abs(inverse - round(inverse)) < 1e-2
+        if len(values) > 1 and np.ptp(log_probs[:, env]) == 0.0 and not is_uniform:
+            return (
+                f"{name} (row 0, env {env}): expected other log-probabilities of {len(values)}"
+                f" different actions, got {log_probs[0, env]:.6g} for all of them"
+            )
+        for number, value in enumerate(values):
+            chosen = index.reshape(-1) == number
+            frequency, expected = chosen.mean(), float(np.exp(log_probs[chosen, env]).mean())
+            if max(frequency, expected) < _MIN_PROBABILITY:
+                continue
+            bound = max(frequency, min(expected, 1.0))
+            error = np.sqrt(max(bound * (1.0 - bound), 1e-3) / num_draws)
+            if abs(frequency - expected) > _MAX_STANDARD_ERRORS * error:
+                return (
+                    f"{name} (row 0, env {env}): expected the probability of action"
+                    f" {value.squeeze()}, which was {frequency:.3f} of {num_draws} draws, got"
+                    f" {expected:.3f}"
+                )
+    return None
+
+
+def _wrong_density(name: str, log_probs: np.ndarray, actions: np.ndarray) -> str | None:
+    """Compare a log density's own entropy with that of a Gaussian of the actions' covariance.
+
+    A Gaussian has the greatest entropy of all densities with a covariance, so the mean of
+    −log p of the actions must not exceed it; and it must vary as the actions do.
+    """
+    num_draws, num_envs = log_probs.shape
+    for env in range(num_envs):
+        of_env = actions[:, env].reshape(num_draws, -1).astype(np.float64)
+        if not of_env.std() > 0.0:
+            continue
+        if np.ptp(log_probs[:, env]) == 0.0:
+            return (
+                f"{name} (row 0, env {env}): expected another log density for each of"
+                f" {num_draws} different actions, got {log_probs[0, env]:.6g} for all of them"
+            )
+        covariance = np.atleast_2d(np.cov(of_env.T)) + 1e-9 * np.eye(of_env.shape[1])
+        size = of_env.shape[1]
+        most = 0.5 * (size * np.log(2.0 * np.pi * np.e) + np.linalg.slogdet(covariance)[1])
+        got = -float(log_probs[:, env].mean())
+        error = float(log_probs[:, env].std()) / np.sqrt(num_draws) + size / np.sqrt(num_draws)
+        if got > most + _MAX_STANDARD_ERRORS * error:
+            return (
+                f"{name} (row 0, env {env}): expected a mean log density of at least {-most:.3f}"
+                f" for the {num_draws} actions drawn, got {-got:.3f}"
+            )
+    return None

@@ -1,0 +1,292 @@
+"""Checks of the loss's scale: masked rows change no mean, and rewards have their discount."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.agent import Agent
+from sebulba.check.evidence import Evidence
+from sebulba.check.one_device import OneDevice
+from sebulba.check.recording import RecordedTrajectory, Recording
+from sebulba.check.result import (
+    Answer,
+    as_numpy,
+    failed,
+    leaf_name,
+    passed,
+    passed_unless,
+    skipped,
+)
+from sebulba.check.sensitivity import LossSensitivity
+from sebulba.check.subject import Subject, env_axes
+from sebulba.types import Networks, PyTree, Trajectory
+
+_ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
+_MAX_RELATIVE_ERROR = 1e-4  # sums of more terms round differently
+_SMALL_REWARD = 0.05  # losses may be quadratic within a bound only
+_MAX_ERROR_OF_DISCOUNT = 2e-3
+_GREAT_REWARD = 50.0  # far above any value
+_FACTOR_OF_PARAMETERS = 0.3
+_MIN_COSINE = 0.9999
+
+
+def padding(evidence: Evidence) -> Answer:
+    """Append as many environments, in which every row is terminated, to every trajectory."""
+    subject, sensitivity = evidence.subject, evidence.loss
+    if not sensitivity.is_on_policy:
+        return skipped("a replay does not draw masked transitions")
+    num_envs = subject.run_spec.num_envs
+    items = sensitivity.items[-subject.run_spec.trajectories_per_cycle :]
+    axes = env_axes(subject.agent, subject.run_spec)
+    padded = [_padded(item, axes) for item in items]
+    results = []
+    for width, trajectories in ((num_envs, items), (2 * num_envs, padded)):
+        one = OneDevice(subject, num_envs=width, **_ONE_BATCH)
+        experience = one.experience(sensitivity.networks, trajectories)
+        key = jax.random.key(subject.config.seed)
+        (loss, _), grads = one.loss_and_gradients(
+            sensitivity.networks, experience, key, jnp.int32(0)
+        )
+        results.append((float(loss), as_numpy(grads)))
+    (loss, grads), (other_loss, other_grads) = results
+    scale = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(grads) if leaf.size)
+    leaves = zip(
+        jax.tree_util.tree_leaves_with_path(grads), jax.tree.leaves(other_grads), strict=True
+    )
+    failure = None
+    for (path, one), other in leaves:
+        change = float(np.max(np.abs(one - other), initial=0.0))
+        if change > _MAX_RELATIVE_ERROR * scale:
+            index = np.unravel_index(np.argmax(np.abs(one - other)), one.shape)
+            failure = (
+                f"{leaf_name('gradient', path)} ({items[-1].place}, rows 0 …"
+                f" {len(items[-1].trajectory.action)}): expected {one[index]:.6g} as without"
+                f" {num_envs} more environments that are terminated in every row, got"
+                f" {other[index]:.6g} (loss {loss:.6g} and {other_loss:.6g})"
+            )
+            break
+    detail = f"equal gradients with {num_envs} more environments of masked rows"
+    return passed_unless(failure, detail)
+
+
+def _padded(item: RecordedTrajectory, axes: PyTree) -> RecordedTrajectory:
+    def twice(leaf: np.ndarray, axis: int) -> np.ndarray:
+        return leaf if axis < 0 else np.concatenate([leaf, leaf], axis=axis)
+
+    trajectory = jax.tree.map(lambda leaf: twice(leaf, 1), item.trajectory)
+    num_envs = item.trajectory.env_steps.reward.shape[1]
+    rows = trajectory.env_steps
+    terminated, truncated, is_first = (
+        flag.copy() for flag in (rows.terminated, rows.truncated, rows.is_first)
+    )
+    terminated[:, num_envs:], truncated[:, num_envs:], is_first[:, num_envs:] = True, False, False
+    env_steps = dataclasses.replace(
+        rows, terminated=terminated, truncated=truncated, is_first=is_first
+    )
+    return dataclasses.replace(
+        item,
+        initial_state=jax.tree.map(twice, item.initial_state, axes),
+        final_state=jax.tree.map(twice, item.final_state, axes),
+        trajectory=dataclasses.replace(trajectory, env_steps=env_steps),
+    )
+
+
+def discount(evidence: Evidence) -> Answer:
+    """Measure the weight of a reward one transition later, or of a value to bootstrap from."""
+    subject, sensitivity = evidence.subject, evidence.loss
+    declared = subject.setting("discount", "gamma")
+    if not isinstance(declared, float):
+        return skipped("the agent has no setting `discount`")
+    if sensitivity.is_on_policy:
+        return _discount_of_rewards(subject, evidence.recording, declared)
+    return _discount_of_targets(subject, sensitivity, declared)
+
+
+def _discount_of_rewards(subject: Subject, recording: Recording, declared: float) -> Answer:
+    """Learn from two equal transitions, and add to the reward of the first, then of the second.
+
+    Equal transitions have the same gradient X of their estimates. A reward of the first transition
+    moves the gradient by X, and one of the second by (1 + w)·X, where w is γλ or γ.
+    """
+    length = subject.run_spec.trajectory_length
+    if length < 2:
+        return skipped("expected trajectories of two transitions or more")
+    # Without memory, equal rows have equal estimates.
+    agent, run_spec = subject.agent_on(1, core="lstm", lstm_size=None, **_ONE_BATCH)
+    networks = agent.init_networks(jax.random.key(subject.config.seed))
+    trajectory, state = _two_equal_transitions(subject, agent, networks, recording)
+
+    @jax.jit
+    def compute(reward: jax.Array) -> PyTree:
+        env_steps = dataclasses.replace(trajectory.env_steps, reward=reward)
+        changed = dataclasses.replace(trajectory, env_steps=env_steps)
+        experience = agent.init_experience(networks, run_spec.num_envs)
+        for actor in range(run_spec.trajectories_per_cycle):
+            actor_id = jnp.int32(actor % run_spec.num_actors)
+            experience = agent.update_experience(
+                networks, experience, state, state, changed, actor_id
+            )
+        key = jax.random.key(subject.config.seed)
+        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))[0]
+
+    def gradient(row: int, reward: float) -> np.ndarray:
+        rewards = np.array(trajectory.env_steps.reward)
+        rewards[row] += reward
+        return _flat(compute(jnp.asarray(rewards)))
+
+    base = gradient(1, 0.0)
+    first, second, double = (
+        gradient(row, times * _SMALL_REWARD) - base for row, times in ((1, 1.0), (2, 1.0), (2, 2.0))
+    )
+    if not _is_measurable(first, second, base) or not _is_linear(second, double):
+        return skipped("the gradients are not linear in single rewards")
+    weight = float(first @ second / (first @ first)) - 1.0
+    lambda_ = subject.setting("lambda")
+    least = declared * (lambda_ if isinstance(lambda_, float) else 1.0)
+    if least - _MAX_ERROR_OF_DISCOUNT <= weight <= declared + _MAX_ERROR_OF_DISCOUNT:
+        return passed(f"a reward one transition later has the weight {weight:.4f}")
+    expected = f"{least:.4f}" if least == declared else f"{least:.4f} … {declared:.4f}"
+    return failed(
+        f"trajectory.env_steps.reward (row 2, all envs): expected the weight γλ {expected} for the"
+        f" transition of row 0 (agent.discount {declared:g}), got {weight:.4f}"
+    )
+
+
+def _two_equal_transitions(
+    subject: Subject, agent: Agent, networks: Networks, recording: Recording
+) -> tuple[Trajectory, PyTree]:
+    """Return a trajectory whose rows are all the same and terminate from row 2 on."""
+    spec = subject.run_spec
+    recorded = recording.trajectories[0].trajectory.env_steps
+    shape = recorded.reward.shape
+
+    def everywhere(leaf: jax.Array, length: int) -> jax.Array:
+        return jnp.broadcast_to(jnp.asarray(leaf)[:1], (length, shape[1], *leaf.shape[1:]))
+
+    row = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(jnp.asarray(leaf[0, :1]), leaf[0].shape), recorded
+    )
+    row = dataclasses.replace(
+        row,
+        reward=jnp.full(shape[1], 0.1, jnp.float32),
+        **{name: jnp.zeros(shape[1], bool) for name in ("terminated", "truncated", "is_first")},
+    )
+    actor_networks = agent.actor_networks(networks)
+    state = agent.init_actor_state(
+        actor_networks, spec.num_envs, jax.random.key(subject.config.seed), 0
+    )
+    action, extras, _ = jax.jit(lambda *args: agent.act(*args, greedy=False))(
+        actor_networks, state, row
+    )
+    length = spec.trajectory_length
+    env_steps = jax.tree.map(lambda leaf: everywhere(leaf, length + 1), row)
+    terminated = jnp.broadcast_to((jnp.arange(length + 1) >= 2)[:, None], shape)
+    trajectory = Trajectory(
+        env_steps=dataclasses.replace(env_steps, terminated=terminated),
+        action=everywhere(action, length),
+        extras=jax.tree.map(lambda leaf: everywhere(leaf, length), extras),
+    )
+    return trajectory, state
+
+
+def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declared: float) -> Answer:
+    """Add a constant to all rewards, then to the values that a target network gives.
+
+    The latter is a shift of the target network's last bias: of a leaf without a gradient that moves
+    the gradients as rewards do, γⁿ / (1 + … + γⁿ⁻¹) times as far.
+    """
+    items = [_without_ends(item) for item in sensitivity.items]
+    # Small values have small TD errors, where a Huber loss is quadratic.
+    networks = jax.tree.map(
+        lambda leaf: (
+            leaf * jnp.asarray(_FACTOR_OF_PARAMETERS, leaf.dtype)
+            if jnp.issubdtype(leaf.dtype, jnp.floating)
+            else leaf
+        ),
+        sensitivity.networks,
+    )
+    leaves, structure = jax.tree.flatten(networks)
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    key = jax.random.key(subject.config.seed)
+
+    def gradient(*, reward: float = 0.0, leaf: int = 0, shift: float = 0.0) -> PyTree:
+        """Return the gradients with this much more of every reward, and of one leaf."""
+        shifted = [*leaves]
+        if shift:
+            shifted[leaf] = leaves[leaf] + jnp.asarray(shift, leaves[leaf].dtype)
+        experience = sensitivity.experience([_with_reward(item, reward) for item in items])
+        return sensitivity.loss_and_gradients(
+            jax.tree.unflatten(structure, shifted), experience, key, jnp.int32(0)
+        )[1]
+
+    grads = gradient()
+    base = _flat(grads)
+    by_reward, double = (
+        _flat(gradient(reward=size)) - base for size in (_SMALL_REWARD, 2 * _SMALL_REWARD)
+    )
+    if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
+        return skipped("the gradients are not linear in the rewards")
+    num_rewards = subject.setting("n_step") or 1
+    expected = declared**num_rewards / sum(declared**k for k in range(num_rewards))
+    for index, grad in enumerate(jax.tree.leaves(as_numpy(grads))):
+        if np.any(grad) or not jnp.issubdtype(leaves[index].dtype, jnp.floating):
+            continue
+        by_leaf = _flat(gradient(leaf=index, shift=_SMALL_REWARD)) - base
+        # A bootstrap value with the wrong sign has the opposite direction.
+        if not any(_is_measurable(by_reward, sign * by_leaf, base) for sign in (1.0, -1.0)):
+            continue
+        # Hidden units, actions, and one of several values of which the least counts, are bounded.
+        far = [
+            float(np.linalg.norm(_flat(gradient(leaf=index, shift=size)) - base))
+            / float(np.linalg.norm(_flat(gradient(reward=size)) - base))
+            for size in (_GREAT_REWARD, -_GREAT_REWARD)
+        ]
+        if min(far) < max(0.5 * max(far), 0.2 * expected):
+            continue
+        weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
+        name = leaf_name("networks", paths[index])
+        if abs(weight - expected) <= 2 * _MAX_ERROR_OF_DISCOUNT:
+            return passed(f"{name}: a bootstrap value has the weight {weight:.4f}")
+        return failed(
+            f"{name} (all sampled rows): expected a bootstrap value to have {expected:.4f} times"
+            f" the weight of the rewards (agent.discount {declared:g}), got {weight:.4f}"
+        )
+    return skipped("no leaf without a gradient shifts the bootstrap values alone")
+
+
+def _without_ends(item: RecordedTrajectory) -> RecordedTrajectory:
+    rows = item.trajectory.env_steps
+    nowhere = np.zeros_like(rows.terminated)
+    is_first = nowhere.copy()
+    is_first[0] = item.cycle == 0
+    env_steps = dataclasses.replace(
+        rows, reward=0.2 * rows.reward, terminated=nowhere, truncated=nowhere, is_first=is_first
+    )
+    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
+    return dataclasses.replace(item, trajectory=trajectory)
+
+
+def _with_reward(item: RecordedTrajectory, reward: float) -> RecordedTrajectory:
+    rows = item.trajectory.env_steps
+    env_steps = dataclasses.replace(rows, reward=(rows.reward + reward).astype(np.float32))
+    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
+    return dataclasses.replace(item, trajectory=trajectory)
+
+
+def _flat(tree: PyTree) -> np.ndarray:
+    leaves = jax.tree.leaves(as_numpy(tree))
+    return np.concatenate([leaf.reshape(-1).astype(np.float64) for leaf in leaves])
+
+
+def _is_measurable(left: np.ndarray, right: np.ndarray, base: np.ndarray) -> bool:
+    """Whether both changes exceed rounding by far, and have one direction."""
+    sizes = [float(np.linalg.norm(each)) for each in (left, right)]
+    if min(sizes) < 1e-4 * max(float(np.linalg.norm(base)), 1e-6):
+        return False
+    return float(left @ right) / (sizes[0] * sizes[1]) > _MIN_COSINE
+
+
+def _is_linear(once: np.ndarray, twice: np.ndarray) -> bool:
+    return float(np.linalg.norm(twice - 2.0 * once)) < 0.01 * float(np.linalg.norm(twice))

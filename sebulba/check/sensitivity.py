@@ -1,0 +1,226 @@
+"""Whether an agent's loss and gradients depend on a part of its trajectories."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.check.one_device import OneDevice
+from sebulba.check.policy import Policy
+from sebulba.check.recording import RecordedTrajectory, Recording
+from sebulba.check.result import as_numpy, is_equal
+from sebulba.check.subject import Subject
+from sebulba.types import Networks, PyTree
+
+# A replay agent may not sample a changed row in one update; eight make that unlikely.
+_NUM_SAMPLED_UPDATES = 8
+_SEED = 7
+MAX_ROUNDING = 1e-5
+"""Changes of gradients by rounding, relative to the greatest gradient."""
+ATTEMPTS = 4
+"""How often a question is asked, with other networks and keys, before it accuses."""
+
+LossAndGradients = tuple[list[float], list[PyTree]]
+
+
+class LossSensitivity:
+    """Losses and gradients of an agent on one learner device, as a function of trajectories.
+
+    Attempt 0 has the parameters at the end of the recording; in later attempts, these have noise,
+    which revives units of small networks. Random keys depend on the attempt alone, so equal
+    trajectories give bitwise equal results.
+    """
+
+    def __init__(self, subject: Subject, recording: Recording, **settings: Any):
+        """Choose enough trajectories for a gradient, and compute it as the baseline.
+
+        Args:
+            subject: the agent and its run spec.
+            recording: trajectories, and the learner's networks.
+            settings: of the agent; those that it does not have are ignored.
+        """
+        self._subject = subject
+        self._one = OneDevice(subject, **settings)
+        self._run_spec = self._one.run_spec
+        self.networks = jax.tree.map(jnp.asarray, recording.networks)
+        self.loss_and_gradients = self._one.loss_and_gradients
+        self._num_updates = 1
+        self.items = self._choose(recording.trajectories)
+        first = self._compute(self.items)
+        self._baselines = {0: first}
+        if not is_equal(first, self._compute(self.items, seed=_SEED + 1)):
+            self._num_updates = _NUM_SAMPLED_UPDATES
+            self._baselines = {0: self._compute(self.items)}
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether any gradient of the baseline differs from zero."""
+        return _has_gradient(self._baselines[0])
+
+    def effect(
+        self,
+        items: Sequence[RecordedTrajectory],
+        *,
+        before: Sequence[RecordedTrajectory] | None = None,
+        networks: Networks | None = None,
+        attempt: int = 0,
+    ) -> float:
+        """Return the greatest change of a gradient or loss, relative to the greatest gradient.
+
+        Args:
+            items: the changed trajectories.
+            before: those that they are compared with; None: `self.items`.
+            networks: other networks with `items`; None: those of the attempt.
+            attempt: number of the networks and keys.
+        """
+        results = self._compute(items, attempt=attempt, networks=networks)
+        if before is not None:
+            return _relative_change(self._compute(before, attempt=attempt), results)
+        return _relative_change(self._baseline(attempt), results)
+
+    def has_gradients(self, networks: Networks) -> list[bool]:
+        """Whether each leaf of these networks has a gradient."""
+        _, gradients = self._compute(self.items, networks=networks)
+        updates = zip(*map(jax.tree.leaves, gradients), strict=True)
+        return [any(map(np.any, leaves)) for leaves in updates]
+
+    def _baseline(self, attempt: int) -> LossAndGradients:
+        if attempt not in self._baselines:
+            self._baselines[attempt] = self._compute(self.items, attempt=attempt)
+        return self._baselines[attempt]
+
+    def has_effect(self, items: Sequence[RecordedTrajectory]) -> bool:
+        """Whether these trajectories change the loss or a gradient by more than rounding."""
+        return self.effect(items) > MAX_ROUNDING
+
+    def greatest_effect(
+        self,
+        items: Sequence[RecordedTrajectory],
+        *,
+        before: Sequence[RecordedTrajectory] | None = None,
+    ) -> float:
+        """Return the effect of the first attempt with more than rounding, or the greatest one."""
+        effects = []
+        for attempt in range(ATTEMPTS):
+            effects.append(self.effect(items, before=before, attempt=attempt))
+            if effects[-1] > MAX_ROUNDING:
+                break
+        return max(effects)
+
+    def describe(self, items: list[RecordedTrajectory]) -> str:
+        """Describe how these trajectories change the loss and its gradients."""
+        before, after = self._baselines[0], self._compute(items)
+        change = _relative_change(before, after)
+        if change <= MAX_ROUNDING:
+            return "no change of the loss or its gradients"
+        losses = list(zip(before[0], after[0], strict=True))
+        old, new = next(((a, b) for a, b in losses if a != b), losses[0])
+        return f"a loss of {new:.6g} instead of {old:.6g}, and a relative change of {change:.2g}"
+
+    def _choose(self, recorded: tuple[RecordedTrajectory, ...]) -> list[RecordedTrajectory]:
+        """Return the trajectories of twice as many learner cycles as a gradient takes.
+
+        Each actor has two of them at least: in row 0 of its first one, all environments reset.
+        """
+        per_cycle = self._run_spec.trajectories_per_cycle
+        least = -(-2 * self._run_spec.num_actors // per_cycle) * per_cycle
+        num_cycles = len(recorded) // per_cycle
+        for count in range(1, num_cycles + 1):
+            if _has_gradient(self._compute(list(recorded[: count * per_cycle]))):
+                return list(recorded[: max(least, 2 * count * per_cycle)])
+        return list(recorded)
+
+    @property
+    def num_unlearned(self) -> int:
+        """Number of trajectories at the start of `items` that the loss no longer learns from."""
+        if not self.is_on_policy:
+            return 0
+        return max(0, len(self.items) - self._run_spec.trajectories_per_cycle)
+
+    @functools.cached_property
+    def is_on_policy(self) -> bool:
+        """Whether the experience holds the trajectories of one learner cycle, and no older ones."""
+        per_cycle = self._run_spec.trajectories_per_cycle
+        items = self.items[: 2 * per_cycle], self.items[per_cycle : 2 * per_cycle]
+        both, newest = ([*_rows(self.experience(each))] for each in items)
+        return is_equal(both, newest)
+
+    @functools.cached_property
+    def policy(self) -> Policy:
+        """The acting on the newest trajectory's rows."""
+        return Policy(self._subject, self.networks, self.items[-1])
+
+    def experience(self, items: Sequence[RecordedTrajectory]) -> PyTree:
+        """Return the agent's experience after these trajectories."""
+        return self._one.experience(self.networks, items)
+
+    def networks_of(self, attempt: int) -> Networks:
+        """Return the networks of an attempt."""
+        rng = np.random.default_rng(attempt)
+        return (
+            jax.tree.map(lambda leaf: _other_leaf(leaf, rng), self.networks)
+            if attempt
+            else (self.networks)
+        )
+
+    def _compute(
+        self,
+        items: Sequence[RecordedTrajectory],
+        *,
+        seed: int = _SEED,
+        attempt: int = 0,
+        networks: Networks | None = None,
+    ) -> LossAndGradients:
+        networks = self.networks_of(attempt) if networks is None else networks
+        experience = self._one.experience(networks, items)
+        seed += attempt
+        losses, gradients = [], []
+        for step in range(self._num_updates):
+            key = jax.random.fold_in(jax.random.key(seed), step)
+            (loss, (experience, _)), grads = self.loss_and_gradients(
+                networks, experience, key, jnp.int32(step)
+            )
+            losses.append(float(loss))
+            gradients.append(as_numpy(grads))
+        return losses, gradients
+
+
+def _other_leaf(leaf: jax.Array, rng: np.random.Generator) -> jax.Array:
+    """Return parameters with noise of their size; what may be a variance stays positive."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    values = np.asarray(leaf, np.float64)
+    noise = rng.normal(size=leaf.shape)
+    is_signed = bool(np.any(values < 0.0))
+    size = np.sqrt(np.mean(np.square(values)))
+    changed = values + size * noise if is_signed else values * np.exp(0.3 * noise)
+    return jnp.asarray(changed, leaf.dtype)
+
+
+def _relative_change(before: LossAndGradients, after: LossAndGradients) -> float:
+    pairs = [*zip(jax.tree.leaves(before[1]), jax.tree.leaves(after[1]), strict=True)]
+    size = max((float(np.max(np.abs(a))) for a, _ in pairs if a.size), default=0.0)
+    # A loss is a sum of terms that may cancel; with them, gradients would be of their size.
+    losses = zip(before[0], after[0], strict=True)
+    changes = [_distance(a, b) / max(abs(a), size, 1e-30) for a, b in losses]
+    changes += [_distance(a, b) / max(size, 1e-30) for a, b in pairs if a.size]
+    return max(changes)
+
+
+def _distance(left: np.ndarray | float, right: np.ndarray | float) -> float:
+    """Return the greatest difference; a NaN equals a NaN, and no number."""
+    is_same = (left == right) | (np.isnan(left) & np.isnan(right))
+    gaps = np.where(is_same, 0.0, np.abs(np.subtract(left, right)))
+    return float(np.max(np.nan_to_num(gaps, nan=np.inf)))
+
+
+def _has_gradient(results: LossAndGradients) -> bool:
+    return any(np.any(leaf) for leaf in jax.tree.leaves(results[1]))
+
+
+def _rows(experience: PyTree) -> Iterator[np.ndarray]:
+    """Yield the leaves of an experience that may hold rows; others are counters."""
+    yield from (leaf for leaf in jax.tree.leaves(as_numpy(experience)) if leaf.ndim > 1)

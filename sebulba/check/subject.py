@@ -1,0 +1,207 @@
+"""The subject of the checks: a ring assembled as for a run, on probe environments."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import jax
+
+from sebulba.agent import Agent
+from sebulba.check.capture import CaptureConfig, CapturingAgent
+from sebulba.check.probe import ProbeEnvironment, probe_config
+from sebulba.config import Config, LearnerConfig
+from sebulba.config.agents import agent_factory
+from sebulba.config.run_spec import queue_slots_per_actor
+from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.devices.memory import MemoryPlan, plan_memory
+from sebulba.devices.roles import assign_devices
+from sebulba.envs import make_environment
+from sebulba.errors import ConfigError
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.learner import Learner
+from sebulba.ring.make import make_ring
+from sebulba.ring.ring import Ring
+from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
+
+_MIN_THREADS = 2  # two actors are needed to find what they share
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """An assembled ring with probe environments and a `CapturingAgent`."""
+
+    config: Config  # the run's config, with the probe as environment
+    run_spec: RunSpec
+    agent: Agent  # the captured agent itself
+    ring: Ring
+    probes: tuple[ProbeEnvironment, ...]  # one for each actor
+    start_states: tuple[ActorState, ...]  # one for each actor, before row 0 of its stream
+    memory_plan: MemoryPlan  # memory of a run, without the recorded arguments
+
+    def agent_on(
+        self, num_learner_devices: int, *, num_envs: int | None = None, **settings: Any
+    ) -> tuple[Agent, RunSpec]:
+        """Build the agent, and its run spec, for another number of learner devices.
+
+        Args:
+            num_learner_devices: of the run spec.
+            num_envs: of the run spec; None: the run's.
+            settings: of the agent; those that it does not have are ignored.
+        """
+        run_spec = dataclasses.replace(
+            self.run_spec,
+            num_learner_devices=num_learner_devices,
+            num_envs=num_envs or self.run_spec.num_envs,
+        )
+        config = with_settings(self.config.agent, **settings)
+        return agent_factory(config.name)(config, run_spec), run_spec
+
+    def learner(self, agent: Agent, devices: Sequence[jax.Device]) -> Learner:
+        """Build a learner of an agent on these learner devices."""
+        return Learner(
+            agent=agent,
+            learner_devices=LearnerDevices(devices),
+            num_envs_per_device=self.run_spec.num_envs // len(devices),
+            key=jax.random.key(self.config.seed),
+            clock=WallClock(),
+            config=LearnerConfig(mapping=self.config.learner.mapping),
+        )
+
+    def close(self) -> None:
+        """Close the ring's environments."""
+        self.ring.close_environments()
+
+    def setting(self, *names: str) -> Any:
+        """Return the agent's first setting with one of these words in its name; None: no such."""
+        return next(
+            (
+                value
+                for name, value in settings_of(self.config.agent)
+                if any(word in name for word in names)
+            ),
+            None,
+        )
+
+
+def settings_of(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of an agent's settings, those of wrapped agents included."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(value)
+        else:
+            yield field.name, value
+
+
+def with_settings(config: Any, **settings: Any) -> Any:
+    """Return an agent's settings with other values of those that it has."""
+    values = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in settings:
+            values[field.name] = settings[field.name]
+        elif dataclasses.is_dataclass(value):
+            values[field.name] = with_settings(value, **settings)
+    return dataclasses.replace(config, **values)
+
+
+def assemble_subject(config: Config) -> Subject:
+    """Assemble the ring of a config, in serial mode and with probes as environments.
+
+    A config with one actor thread gets a second one, if the agent's settings allow it.
+
+    Raises:
+        ConfigError: devices, environment or agent cannot be built from the config.
+        AgentError: the agent breaks the protocol.
+    """
+    spec = _environment_spec(config)
+    run = dataclasses.replace(
+        config,
+        env=probe_config(spec, config.actor.trajectory_length),
+        # Episode rollouts truncate and mask streams; the probe's rows would not be predictable.
+        actor=dataclasses.replace(config.actor, rollout="steps"),
+        run=dataclasses.replace(config.run, mode="serial", stop_at_return=None),
+    )
+    built: list[CapturingAgent] = []
+    try:
+        config, ring = _assemble(_with_threads(run), built)
+    except ConfigError:
+        built.clear()
+        config, ring = _assemble(run, built)
+    return Subject(
+        config=config,
+        run_spec=built[0].run_spec,
+        agent=built[0].captured,
+        ring=ring,
+        probes=tuple(
+            cast(ProbeEnvironment, actor.environments.environment) for actor in ring.actors
+        ),
+        start_states=tuple(actor.carry.actor_state for actor in ring.actors),
+        memory_plan=_memory_plan(run, built[0], num_actor_devices=len(ring.stagings)),
+    )
+
+
+def _memory_plan(run: Config, agent: CapturingAgent, *, num_actor_devices: int) -> MemoryPlan:
+    num_actors = run.actor.threads_per_device * num_actor_devices
+    run_spec = dataclasses.replace(agent.run_spec, num_actors=num_actors)
+    return plan_memory(
+        agent_factory(run.agent.name)(run.agent, run_spec),
+        run_spec,
+        num_actor_devices=num_actor_devices,
+        queue_slots_per_actor=queue_slots_per_actor(run.learner, num_actors),
+        policy_lag=run.learner.policy_lag,
+    )
+
+
+def _with_threads(config: Config) -> Config:
+    threads = max(_MIN_THREADS, config.actor.threads_per_device)
+    return dataclasses.replace(
+        config, actor=dataclasses.replace(config.actor, threads_per_device=threads)
+    )
+
+
+def _assemble(config: Config, built: list[CapturingAgent]) -> tuple[Config, Ring]:
+    captured = CaptureConfig(captured=config.agent, built=built)
+    local = jax.local_devices()
+    if config.devices.actor is None and config.devices.learner is None:
+        # Virtual CPU devices serve the comparison of updates alone, not the ring.
+        local = _real_devices()
+    ring = make_ring(
+        dataclasses.replace(config, agent=captured), devices=assign_devices(config.devices, local)
+    )
+    return config, ring
+
+
+def _real_devices() -> list[jax.Device]:
+    devices = jax.local_devices()
+    return devices[:1] if devices[0].platform == "cpu" else devices
+
+
+def _environment_spec(config: Config) -> EnvironmentSpec:
+    environment = make_environment(config.env, num_envs=1, seed=config.seed)
+    try:
+        return environment.spec
+    finally:
+        environment.close()
+
+
+def env_axes(agent: Agent, run_spec: RunSpec) -> PyTree:
+    """Return the environment axis of each leaf of the actor state; -1: not per environment.
+
+    It is the axis that grows with the number of environments.
+    """
+    few, many = (
+        jax.eval_shape(lambda key, n=n: _actor_state(agent, n, key), jax.random.key(0))
+        for n in (run_spec.num_envs, 2 * run_spec.num_envs)
+    )
+
+    def axis(few: jax.ShapeDtypeStruct, many: jax.ShapeDtypeStruct) -> int:
+        sizes = zip(few.shape, many.shape, strict=True)
+        return next((i for i, (a, b) in enumerate(sizes) if a != b), -1)
+
+    return jax.tree.map(axis, few, many)
+
+
+def _actor_state(agent: Agent, num_envs: int, key: jax.Array) -> ActorState:
+    networks = agent.actor_networks(agent.init_networks(key))
+    return agent.init_actor_state(networks, num_envs, key, 0)

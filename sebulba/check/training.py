@@ -1,0 +1,181 @@
+"""Short trainings on recorded trajectories with other rewards, for checks of what learning does."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.check.evidence import Evidence
+from sebulba.check.one_device import OneDevice
+from sebulba.check.recording import RecordedTrajectory
+from sebulba.check.result import as_numpy
+from sebulba.check.sensitivity import LossSensitivity
+from sebulba.check.subject import Subject
+from sebulba.types import Experience, Networks, PyTree
+
+_NUM_SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
+# To get somewhere in few updates.
+_SETTINGS: dict[str, Any] = {"learning_rate": 0.01, "target_period": 10}
+_NUM_LOSSES = 8  # whose gradients are averaged
+_MAX_PRODUCTS = 1e9  # of parameters and elements of an observation
+
+Items = Sequence[RecordedTrajectory]
+RewardOf = Callable[[RecordedTrajectory], Any]
+"""Rewards `[T, B]` of a trajectory's actions, or one number for all of them."""
+
+
+def too_large(evidence: Evidence) -> str | None:
+    """Return why a training of the agent would take too long; None: it does not."""
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(evidence.loss.networks))
+    observation = jax.tree.leaves(evidence.subject.run_spec.environment.observation)
+    if num_parameters * sum(leaf.size for leaf in observation) <= _MAX_PRODUCTS:
+        return None
+    return f"{num_parameters:,} parameters and images take too long; check a smaller task"
+
+
+class Trainer:
+    """An agent on one learner device, with other settings, and the recorded trajectories."""
+
+    def __init__(self, subject: Subject, sensitivity: LossSensitivity, **settings: Any):
+        """Build the agent.
+
+        Args:
+            subject: the run.
+            sensitivity: whose trajectories and networks are used.
+            settings: of the agent; those that it does not have are ignored.
+        """
+        self.subject, self.sensitivity = subject, sensitivity
+        self._one = OneDevice(subject, **(_SETTINGS | settings))
+        self.policy = sensitivity.policy
+
+    @property
+    def place(self) -> str:
+        """Name the actor, act cycle and rows of the newest trajectory, for messages."""
+        item = self.sensitivity.items[-1]
+        return f"{item.place}, rows 0 … {len(item.trajectory.action)}"
+
+    def experience(self, networks: Networks, items: Items) -> Experience:
+        """Return the agent's experience after these trajectories."""
+        return self._one.experience(networks, items[self.sensitivity.num_unlearned :])
+
+    def gradients(self, networks: Networks, experience: Experience, step: int = 0) -> Any:
+        """Return the gradients of one loss, and the experience after it."""
+        key = jax.random.fold_in(jax.random.key(self.subject.config.seed), step)
+        (_, (experience, _)), grads = self._one.loss_and_gradients(
+            networks, experience, key, jnp.int32(step)
+        )
+        return grads, experience
+
+    def mean_gradients(self, networks: Networks, items: Items) -> list[np.ndarray]:
+        """Return the leaves of gradients, averaged over several losses."""
+        experience = self.experience(networks, items)
+        draws = [
+            _arrays(self.gradients(networks, experience, step)[0]) for step in range(_NUM_LOSSES)
+        ]
+        return [np.mean(each, axis=0) for each in zip(*draws, strict=True)]
+
+    def train(
+        self,
+        items: Items,
+        start: Networks | None = None,
+        *,
+        num_updates: int,
+        leaves: Sequence[bool] | None = None,
+    ) -> Networks:
+        """Return networks after updates.
+
+        Args:
+            items: the trajectories.
+            start: networks; None: those at the end of the recording.
+            num_updates: optimisation steps.
+            leaves: which leaves may change; None: all.
+        """
+        networks = self.sensitivity.networks if start is None else start
+        experience = self.experience(networks, items)
+        opt_state = self._one.agent.init_opt_state(networks)
+        for step in range(num_updates):
+            grads, experience = self.gradients(networks, experience, step)
+            after, opt_state = self._one.optimize(networks, opt_state, grads, experience)
+            networks = after if leaves is None else chosen(leaves, after, networks)
+        return networks
+
+    def settled(self, networks: Networks, items: Items, leaves: Sequence[bool]) -> Networks:
+        """Return networks after many updates without gradients: target networks follow.
+
+        Args:
+            networks: before.
+            items: the trajectories of the experience that `optimize` gets.
+            leaves: which leaves may change.
+        """
+        grads, experience = self.gradients(networks, self.experience(networks, items))
+        pairs = zip(leaves, _arrays(grads), strict=True)
+        is_target = [may_change and not np.any(grad) for may_change, grad in pairs]
+        if not any(is_target):
+            return networks
+        nothing = jax.tree.map(jnp.zeros_like, grads)
+
+        def update(_: int, carry: tuple[Networks, PyTree]) -> tuple[Networks, PyTree]:
+            networks, opt_state = carry
+            return self._one.agent.optimize(networks, opt_state, nothing, experience)
+
+        def follow(networks: Networks) -> Networks:
+            start = networks, self._one.agent.init_opt_state(networks)
+            return jax.lax.fori_loop(0, _NUM_SETTLING_UPDATES, update, start)[0]
+
+        return chosen(is_target, jax.jit(follow)(networks), networks)
+
+
+def chosen(leaves: Iterable[bool], new: PyTree, old: PyTree) -> PyTree:
+    """Return a pytree with the chosen leaves of one, and the other leaves of the other."""
+    pairs = zip(leaves, jax.tree.leaves(new), jax.tree.leaves(old), strict=True)
+    return jax.tree.unflatten(
+        jax.tree.structure(old), [a if is_new else b for is_new, a, b in pairs]
+    )
+
+
+def in_steps(items: Items, reward: RewardOf) -> list[RecordedTrajectory]:
+    """Return the trajectories as episodes of one step that terminate, with these rewards."""
+    return _in_steps(items, reward, is_truncated=False)
+
+
+def in_truncated_steps(items: Items, reward: RewardOf) -> list[RecordedTrajectory]:
+    """Return the trajectories as episodes of one step that are truncated, with these rewards.
+
+    Every target is then a reward and one bootstrap value, whatever λ or n are.
+    """
+    return _in_steps(items, reward, is_truncated=True)
+
+
+def mean_component(action: np.ndarray) -> np.ndarray:
+    """Return the mean component `[T, B]` of continuous actions, clipped to ±1."""
+    return np.clip(action, -1.0, 1.0).reshape(*action.shape[:2], -1).mean(axis=-1)
+
+
+def _in_steps(items: Items, reward: RewardOf, is_truncated: bool) -> list[RecordedTrajectory]:
+    changed = []
+    last: dict[int, np.ndarray] = {}  # A row 0 ends the last transition of the trajectory before.
+    for item in items:
+        rows = item.trajectory.env_steps
+        number = item.cycle * (len(rows.reward) - 1) + np.arange(len(rows.reward))
+        is_last = np.broadcast_to((number % 2 == 1)[:, None], rows.reward.shape)
+        rewards = np.empty_like(rows.reward)
+        rewards[1:] = reward(item)
+        rewards[0] = last.get(item.actor_id, rewards[1])
+        last[item.actor_id] = rewards[-1]
+        env_steps = dataclasses.replace(
+            rows,
+            reward=np.where(is_last, rewards, np.float32(0.0)),
+            terminated=is_last & ~np.bool_(is_truncated),
+            truncated=is_last & np.bool_(is_truncated),
+            is_first=~is_last,
+        )
+        trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
+        changed.append(dataclasses.replace(item, trajectory=trajectory))
+    return changed
+
+
+def _arrays(tree: PyTree) -> list[np.ndarray]:
+    return jax.tree.leaves(as_numpy(tree))

@@ -1,1 +1,0 @@
-"""The work of the command check. Imports every package up to `run`."""

@@ -1,0 +1,74 @@
+"""PPO with one fault each, in its loss or in the order of its samples."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.toolkit.reductions import masked_moments
+from sebulba_agents.ppo import PPO, ppo_loss
+from tests.check.faulty_base import Faulty
+
+
+class _FaultyPPO(Faulty):
+    """PPO with a loss of its own, `self.ppo_loss`, or another order of its samples."""
+
+    def __init__(self, config, run_spec):
+        self.sound = PPO(config.sound, run_spec, loss=lambda *args: self.ppo_loss(*args))
+
+    def ppo_loss(self, outputs, batch, config):
+        return ppo_loss(outputs, batch, config)
+
+
+class NormalisesMaskedRows(_FaultyPPO):
+    """Normalises advantages over all rows, masked ones included."""
+
+    def ppo_loss(self, outputs, batch, config):
+        advantages = batch.extras.advantages
+        mean, std = masked_moments(advantages, jnp.ones_like(batch.valid))
+        extras = dataclasses.replace(batch.extras, advantages=(advantages - mean) / (std + 1e-8))
+        config = dataclasses.replace(config, normalize_advantages=False)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class KeepsTheMean(_FaultyPPO):
+    """Divides advantages by their standard deviation, and does not subtract their mean."""
+
+    def ppo_loss(self, outputs, batch, config):
+        advantages = batch.extras.advantages
+        _, std = masked_moments(advantages, batch.valid)
+        extras = dataclasses.replace(batch.extras, advantages=advantages / (std + 1e-8))
+        config = dataclasses.replace(config, normalize_advantages=False)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class IgnoresPenalties(_FaultyPPO):
+    """Learns from positive advantages only."""
+
+    def ppo_loss(self, outputs, batch, config):
+        advantages = jnp.maximum(batch.extras.advantages, 0.0)
+        extras = dataclasses.replace(batch.extras, advantages=advantages)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class DrawsWithReplacement(_FaultyPPO):
+    """Draws every minibatch from all samples."""
+
+    def loss(self, networks, experience, key, step):
+        if experience.order is None:
+            return self.sound.loss(networks, experience, key, step)
+        order = experience.order
+        drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.size)
+        changed = dataclasses.replace(experience, order=drawn)
+        return self.sound.loss(networks, changed, key, step)
+
+
+class LeavesOneOut(_FaultyPPO):
+    """Learns from the first sample of an epoch twice, and never from the last."""
+
+    def loss(self, networks, experience, key, step):
+        if experience.order is None:
+            return self.sound.loss(networks, experience, key, step)
+        order = experience.order
+        order = jnp.where(order == order.size - 1, 0, order)
+        return self.sound.loss(networks, dataclasses.replace(experience, order=order), key, step)

@@ -1,0 +1,45 @@
+"""Mutants of the shipped agents: operators change code, and the check finds a sample of them."""
+
+import ast
+
+import pytest
+
+from tests.check import mutants, mutation
+
+
+@pytest.mark.slow
+def test_every_operator_makes_mutants_of_the_shipped_agents():
+    every = list(mutants.mutants(list(mutants.AGENT_OF)))
+    assert len(every) >= 60
+    assert {each.operator for each in every} == set(mutants.OPERATORS)
+    assert {each.module for each in every} == set(mutants.AGENT_OF)
+
+
+@pytest.mark.slow
+def test_a_mutated_function_computes_otherwise_until_the_end():
+    from sebulba_agents import ppo
+
+    source = (mutants.SOURCE / "ppo.py").read_text()
+    other = ast.parse(source.replace("jnp.minimum(ratios", "jnp.maximum(ratios"))
+    with mutation.mutated("sebulba_agents.ppo", other):
+        assert float(ppo.clipped_surrogate(2.0, 1.0, 0.2)) == 2.0
+    assert float(ppo.clipped_surrogate(2.0, 1.0, 0.2)) == pytest.approx(1.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "before", "check"),
+    [
+        ("impala", "-log_probs", "preference"),
+        ("impala", "-reduce(entropies, valid)", "entropy"),
+        ("actor_critic", "env_steps.terminated", "termination"),
+    ],
+)
+def test_a_mutant_is_found(module, before, check):
+    (mutant,) = [
+        each
+        for each in mutants.mutants([module])
+        if each.before == before and each.operator in ("sign flipped", "leaf swapped")
+    ]
+    (row,) = mutants.examine_all([mutant], None)
+    assert (row["kind"], row["check"]) == ("found", check)

@@ -1,0 +1,121 @@
+"""The check accuses no sound agent, whatever its settings are."""
+
+import dataclasses
+
+import pytest
+
+from sebulba.check.suite import check
+from sebulba.config import EnvConfig, LearnerConfig
+from sebulba_agents.config import A2CConfig
+from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
+from tests.check.test_faults import AGENTS, R2D2, SMALL_REPLAY, config_of
+from tests.extras import needs_search
+
+MASKED = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
+CONTINUOUS = EnvConfig(suite="jax", id="ContinuousBandit-v0")
+REPLAY = {"min_replay_rows": 120, **SMALL_REPLAY}
+QRDQN = DistributionConfig(name="tests.check.sound_agents:QRDQN", num_outputs=8, n_step=2, **REPLAY)
+
+
+def other(agent, **settings):
+    return dataclasses.replace(AGENTS[agent], **settings)
+
+
+def statuses(agent, *names, seed=0, num_envs=4, length=8, env=None):
+    config = config_of(agent, seed)
+    if env is not None:
+        config = dataclasses.replace(config, env=env)
+    actor = dataclasses.replace(config.actor, num_envs=num_envs, trajectory_length=length)
+    learner = config.learner
+    if not getattr(agent, "corrects_for_policy_lag", True):
+        learner = LearnerConfig(trajectories_per_cycle=2, policy_lag=0)
+    config = dataclasses.replace(config, actor=actor, learner=learner)
+    return {result.name: result.status for result in check(config, only=names).results}
+
+
+def test_a_projection_that_rounds_is_no_bootstrap_at_a_termination():
+    assert statuses(DistributionConfig(**REPLAY), "termination")["termination"] == "pass"
+
+
+def test_a_target_network_is_of_no_use_without_a_discount():
+    found = statuses(other("sac", discount=0.0), "updates", env=CONTINUOUS)
+    assert found["updates"] == "pass"
+
+
+def test_a_greedy_action_that_changes_in_one_row_is_no_preference():
+    found = statuses(other("pqn", hidden_sizes=(4,)), "preference")
+    assert found["preference"] != "fail"
+
+
+def test_dead_units_are_no_fault_of_an_update():
+    found = statuses(other("pqn", hidden_sizes=(1,), discount=1.0, lambda_=1.0), "updates")
+    assert found["updates"] == "pass"
+
+
+@pytest.mark.slow
+@needs_search
+def test_stored_policies_of_legal_actions_leave_it_unclear_whether_masks_are_used():
+    assert statuses(AGENTS["muzero"], "legal", env=MASKED)["legal"] == "unclear"
+
+
+@pytest.mark.slow
+@needs_search
+def test_a_model_that_a_short_search_uses_in_part_is_no_fault():
+    agent = other("muzero", reanalyse_fraction=0.5, priority_exponent=0.0)
+    found = statuses(agent, "updates", env=EnvConfig(suite="jax", id="Catch-v0"))
+    assert found["updates"] == "pass"
+
+
+SOUND = {
+    "c51": (DistributionConfig(**REPLAY), {}),
+    "prioritised c51": (DistributionConfig(priority_exponent=0.6, n_step=3, **REPLAY), {}),
+    "qrdqn": (QRDQN, {}),
+    "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
+    "tiny td3": (TD3Config(num_units=2, **REPLAY), {"env": CONTINUOUS, "num_envs": 2}),
+    "awr": (AWRConfig(), {}),
+    "awr without discount": (
+        AWRConfig(discount=1.0, lambda_=1.0, learning_rate=0.1),
+        {"num_envs": 2, "length": 20},
+    ),
+    "tiny sac": (
+        other("sac", hidden_sizes=(2,)),
+        {"env": CONTINUOUS, "num_envs": 2, "length": 4},
+    ),
+    "fast sac": (other("sac", discount=1.0, learning_rate=0.05), {"env": CONTINUOUS}),
+    "pqn of rewards": (other("pqn", discount=0.0), {"num_envs": 2, "length": 20}),
+    "tiny ppo": (other("ppo", hidden_sizes=(1,), num_minibatches=2), {"num_envs": 2, "length": 4}),
+    "ppo of rewards": (other("ppo", discount=0.0), {}),
+    "fast ppo": (other("ppo", learning_rate=1.0, num_minibatches=1), {}),
+    "impala of one environment": (AGENTS["impala"], {"num_envs": 1}),
+    "impala without discount": (
+        other("impala", discount=1.0, learning_rate=0.1),
+        {"num_envs": 2, "length": 40},
+    ),
+    "impala of one transition": (other("impala", lstm_size=None), {"length": 1}),
+    "a2c": (A2CConfig(hidden_sizes=(2,), lambda_=0.5), {"num_envs": 2, "length": 5}),
+    "tiny ddqn": (
+        other("ddqn", hidden_sizes=(2,), batch_size=2, replay_ratio=1.0, target_period=3),
+        {"num_envs": 2, "length": 4},
+    ),
+    "clipped ddqn": (
+        other("ddqn", reward_clip=0.5, learning_rate=0.1, n_step=5),
+        {"num_envs": 2, "length": 20},
+    ),
+    "masked ddqn": (AGENTS["ddqn"], {"env": MASKED}),
+    "tiny r2d2": (
+        dataclasses.replace(
+            R2D2, hidden_sizes=(2,), lstm_size=2, dueling_size=2, burn_in=0, batch_size=4
+        ),
+        {"num_envs": 2},
+    ),
+    "r2d2 of rewards": (dataclasses.replace(R2D2, discount=0.0), {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_agent_is_not_accused(name, seed):
+    agent, settings = SOUND[name]
+    found = statuses(agent, seed=seed, **settings)
+    assert [question for question, status in found.items() if status == "fail"] == []
