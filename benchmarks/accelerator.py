@@ -32,7 +32,7 @@ from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.run.assembly import Ring
 from sebulba.toolkit.settings import ComputeDtype
-from sebulba.types import PyTree, Trajectory, TrajectoryItem
+from sebulba.types import Clock, PyTree, Trajectory, TrajectoryItem
 from sebulba_agents.config import ImpalaConfig
 
 _DTYPES: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
@@ -217,7 +217,7 @@ def _flops(config: Config, item: TrajectoryItem) -> float:
             trajectory,
             jnp.int32(0),
         )
-        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))
+        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, Clock.at())
 
     parts = (item.initial_state, item.final_state, item.trajectory)
     return jax.jit(learn).lower(jax.random.key(0), *parts).cost_analysis()["flops"]

@@ -21,12 +21,12 @@ from sebulba.devices.roles import assign_devices
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, EXIT_NON_FINITE
 from sebulba.ring.make import made_ring
-from sebulba.ring.update import LearnerState, experience_of, loss_and_gradients
+from sebulba.ring.update import LearnerState, clock_of, experience_of, loss_and_gradients
 from sebulba.run.training import use_compilation_cache
 from sebulba.storage.checkpoints.manifest import flatten, is_key
 from sebulba.storage.checkpoints.restore import CheckpointError, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE
-from sebulba.types import PyTree
+from sebulba.types import PyTree, as_words
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def rerun(run_dir: pathlib.Path) -> int:
         use_compilation_cache()
         # The checkpoint has the networks.
         config = dataclasses.replace(config, init_from=None)
-        agent, state = _restore(config, run_dir, failure["checkpoint"])
+        agent, state, progress = _restore(config, run_dir, failure["checkpoint"])
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -61,7 +61,14 @@ def rerun(run_dir: pathlib.Path) -> int:
         print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
         return EXIT_CHECKPOINT
     learner_devices = assign_devices(config.devices, jax.local_devices()).learner_devices
-    findings = examine(agent, learner_devices, state, dtype=config.learner.gradients)
+    findings = examine(
+        agent,
+        learner_devices,
+        state,
+        # Earlier versions wrote only the count after the learner cycle.
+        env_steps=failure.get("env_steps", progress["env_steps"]),
+        dtype=config.learner.gradients,
+    )
     _show(findings, failure)
     # Training judges an update by its loss and gradients alone, too.
     judged = [each for each in findings if each.part == "gradient" or each.path == "loss"]
@@ -69,26 +76,36 @@ def rerun(run_dir: pathlib.Path) -> int:
 
 
 def examine(
-    agent: Agent, learner_devices: LearnerDevices, state: LearnerState, *, dtype: str = "float32"
+    agent: Agent,
+    learner_devices: LearnerDevices,
+    state: LearnerState,
+    *,
+    env_steps: int,
+    dtype: str = "float32",
 ) -> list[Finding]:
     """Compute one update of a state on the learner devices, without applying it.
 
-    Gradients cross between devices in `dtype`.
+    Args:
+        agent: the algorithm.
+        learner_devices: those that hold the state.
+        state: before the update.
+        env_steps: of all hosts, learned from before the learner cycle.
+        dtype: in which gradients cross between devices.
 
     Returns:
         The inputs in the order of their use, then the metrics, the loss first, then the gradients.
     """
 
-    def update(state: LearnerState) -> tuple[PyTree, PyTree]:
+    def update(state: LearnerState, env_step_words: jax.Array) -> tuple[PyTree, PyTree]:
         value, metrics, grads, _ = loss_and_gradients(
-            agent, state, experience_of(state), dtype=dtype
+            agent, state, experience_of(state), clock_of(state, env_step_words), dtype=dtype
         )
         return {"loss": value, **metrics}, grads
 
     mapped_update = mapping.map_over_learner_devices(
         update, learner_devices, out_specs=(REPLICATED, REPLICATED)
     )
-    metrics, grads = mapped_update(state)
+    metrics, grads = mapped_update(state, as_words(env_steps))
     inputs = {
         "networks": state.networks,
         "opt_state": state.opt_state,
@@ -130,7 +147,10 @@ def _read_failure(run_dir: pathlib.Path) -> dict[str, Any]:
         ) from error
 
 
-def _restore(config: Config, run_dir: pathlib.Path, step: int) -> tuple[Agent, LearnerState]:
+def _restore(
+    config: Config, run_dir: pathlib.Path, step: int
+) -> tuple[Agent, LearnerState, dict[str, Any]]:
+    """Return the agent, the state that the update saw, and the progress after its cycle."""
     with made_ring(config) as ring:
         state = ring.learner.state
         like = jax.tree.map(
@@ -138,8 +158,13 @@ def _restore(config: Config, run_dir: pathlib.Path, step: int) -> tuple[Agent, L
         )
         for leaf in jax.tree.leaves(state):
             leaf.delete()
-        arrays, _ = restore(run_dir / CHECKPOINTS, step, {"learner": like}, partial=True)
-        return ring.agent, arrays["learner"]
+        arrays, meta = restore(run_dir / CHECKPOINTS, step, {"learner": like}, partial=True)
+        state = arrays["learner"]
+        # The count includes the update itself, whose clock counts those before it.
+        in_a_row = state.non_finite.in_a_row - 1
+        counts = dataclasses.replace(state.non_finite, in_a_row=in_a_row)
+        state = dataclasses.replace(state, non_finite=counts)
+        return ring.agent, state, meta["progress"]
 
 
 def _show(findings: list[Finding], failure: dict[str, Any]) -> None:
