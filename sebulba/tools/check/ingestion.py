@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from sebulba.agent import Agent
 from sebulba.tools.check.capture import from_data
 from sebulba.tools.check.recording import RecordedTrajectory
-from sebulba.types import ActorState, Experience, Networks, RunSpec
+from sebulba.types import ActorState, Clock, Experience, Networks, RunSpec
 
 
 class Ingestion:
@@ -38,3 +38,14 @@ class Ingestion:
                 jnp.int32(item.actor_id),
             )
         return experience
+
+    def clock(self, items: Sequence[RecordedTrajectory], step: int) -> Clock:
+        """Return the clock of an update after these trajectories.
+
+        Args:
+            items: those of whole learner cycles.
+            step: optimisation steps before.
+        """
+        earlier = items[: len(items) - self._run_spec.trajectories_per_cycle]
+        env_steps = sum(int(item.trajectory.valid.sum()) for item in earlier)
+        return Clock.at(step, env_steps=env_steps)

@@ -115,7 +115,7 @@ class _Priorities:
         changed = _with_replay(self._experience, dataclasses.replace(self.replay, rows=rows))
         networks = self._sensitivity.networks if networks is None else networks
         (_, (after, _)), _ = self._sensitivity.loss_and_gradients(
-            networks, changed, self._key, jnp.int32(0)
+            networks, changed, self._key, self._sensitivity.clock()
         )
         replay = _replay_of(after)
         assert replay is not None

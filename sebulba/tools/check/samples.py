@@ -11,7 +11,7 @@ from sebulba.tools.check.recording import first_learning_cycle
 from sebulba.tools.check.result import CheckResult, failed, passed, skipped
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
-from sebulba.types import Experience
+from sebulba.types import Clock, Experience
 
 _MOST_UPDATES = 256
 
@@ -34,12 +34,12 @@ def check_epochs(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
     experience = sensitivity.experience(items)
     networks = sensitivity.networks
 
-    def loss(floats: list, experience: Experience, key: jax.Array, step: jax.Array) -> Any:
+    def loss(floats: list, experience: Experience, key: jax.Array, clock: Clock) -> Any:
         leaves, structure = jax.tree.flatten(experience)
         places = [i for i, leaf in enumerate(leaves) if _is_rows(leaf, valid)]
         for place, leaf in zip(places, floats, strict=True):
             leaves[place] = leaf
-        value, aux = agent.loss(networks, jax.tree.unflatten(structure, leaves), key, step)
+        value, aux = agent.loss(networks, jax.tree.unflatten(structure, leaves), key, clock)
         return value, aux[0]
 
     gradients = jax.jit(jax.grad(loss, has_aux=True))
@@ -49,7 +49,7 @@ def check_epochs(subject: Subject, sensitivity: LossSensitivity) -> CheckResult:
         if not floats:
             return skipped(EPOCHS, "no leaf of the experience has rows of floats [T, B, …]")
         key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
-        grads, experience = gradients(floats, experience, key, jnp.int32(step))
+        grads, experience = gradients(floats, experience, key, Clock.at(step))
         is_learned = np.zeros(valid.shape, bool)
         for grad in grads:
             grad = np.asarray(grad)[:length]

@@ -22,7 +22,7 @@ from sebulba.tools.check.result import (
 )
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, env_axes
-from sebulba.types import Networks, PyTree, Trajectory
+from sebulba.types import Clock, Networks, PyTree, Trajectory
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
 _TOLERANCE = 1e-4  # relative; sums of more terms round differently
@@ -101,7 +101,7 @@ def _gradients(
         for each in arguments:
             experience = agent.update_experience(networks, experience, *each)
         key = jax.random.key(subject.config.seed)
-        return jax.value_and_grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))
+        return jax.value_and_grad(agent.loss, has_aux=True)(networks, experience, key, Clock.at())
 
     like = subject.start_states[0]
     arguments = [
@@ -154,7 +154,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
                 networks, experience, state, state, changed, actor_id
             )
         key = jax.random.key(subject.config.seed)
-        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))[0]
+        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, Clock.at())[0]
 
     def gradient(row: int, reward: float) -> np.ndarray:
         rewards = np.array(trajectory.env_steps.reward)
@@ -236,12 +236,12 @@ def _discount_of_targets(
         ),
         sensitivity.networks,
     )
-    key = jax.random.key(subject.config.seed)
+    key, clock = jax.random.key(subject.config.seed), sensitivity.clock()
 
     def gradient(networks: Networks, reward: float) -> PyTree:
         changed = [_with_reward(item, reward) for item in items]
         experience = sensitivity.experience(changed)
-        return sensitivity.loss_and_gradients(networks, experience, key, jnp.int32(0))[1]
+        return sensitivity.loss_and_gradients(networks, experience, key, clock)[1]
 
     grads = gradient(networks, 0.0)
     base = _flat(grads)

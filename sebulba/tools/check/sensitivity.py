@@ -12,7 +12,7 @@ from sebulba.tools.check.policy import Policy
 from sebulba.tools.check.recording import RecordedTrajectory, Recording
 from sebulba.tools.check.result import as_numpy, is_equal
 from sebulba.tools.check.subject import Subject
-from sebulba.types import PyTree
+from sebulba.types import Clock, PyTree
 
 # A replay agent may not sample a changed row in one update; eight make that unlikely.
 _SAMPLED_UPDATES = 8
@@ -113,6 +113,10 @@ class LossSensitivity:
         """Return the agent's experience after these trajectories."""
         return self._ingestion(self.networks, items)
 
+    def clock(self, step: int = 0) -> Clock:
+        """Return the clock of an update after `self.items`."""
+        return self._ingestion.clock(self.items, step)
+
     def _compute(
         self, items: Sequence[RecordedTrajectory], *, seed: int = _SEED
     ) -> LossAndGradients:
@@ -121,7 +125,7 @@ class LossSensitivity:
         for step in range(self._num_updates):
             key = jax.random.fold_in(jax.random.key(seed), step)
             (loss, (experience, _)), grads = self.loss_and_gradients(
-                self.networks, experience, key, jnp.int32(step)
+                self.networks, experience, key, self._ingestion.clock(items, step)
             )
             losses.append(float(loss))
             gradients.append(as_numpy(grads))

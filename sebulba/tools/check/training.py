@@ -13,7 +13,7 @@ from sebulba.tools.check.recording import RecordedTrajectory
 from sebulba.tools.check.result import as_numpy
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject
-from sebulba.types import Experience, Networks, PyTree
+from sebulba.types import Clock, Experience, Networks, PyTree
 
 _SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
 # To get somewhere in few updates.
@@ -66,8 +66,12 @@ class Trainer:
     def gradients(self, networks: Networks, experience: Experience, step: int = 0) -> Any:
         """Return the gradients of one loss, and the experience after it."""
         key = jax.random.fold_in(jax.random.key(self.subject.config.seed), step)
-        (_, (experience, _)), grads = self._loss(networks, experience, key, jnp.int32(step))
+        (_, (experience, _)), grads = self._loss(networks, experience, key, self._clock(step))
         return grads, experience
+
+    def _clock(self, step: int) -> Clock:
+        learned = self.sensitivity.items[self.sensitivity.num_unlearned :]
+        return self._ingestion.clock(learned, step)
 
     def mean_gradients(self, networks: Networks, items: Items) -> list[np.ndarray]:
         """Return the leaves of gradients, averaged over several losses."""
@@ -96,7 +100,8 @@ class Trainer:
         opt_state = self._agent.init_opt_state(networks)
         for step in range(num_updates):
             grads, experience = self.gradients(networks, experience, step)
-            after, opt_state = self._optimize(networks, opt_state, grads, experience)
+            clock = self._clock(step)
+            after, opt_state = self._optimize(networks, opt_state, grads, experience, clock)
             networks = after if leaves is None else chosen(leaves, after, networks)
         return networks
 
@@ -113,11 +118,11 @@ class Trainer:
         is_target = [may_change and not np.any(grad) for may_change, grad in pairs]
         if not any(is_target):
             return networks
-        nothing = jax.tree.map(jnp.zeros_like, grads)
+        nothing, clock = jax.tree.map(jnp.zeros_like, grads), self._clock(0)
 
         def update(_: int, carry: tuple[Networks, PyTree]) -> tuple[Networks, PyTree]:
             networks, opt_state = carry
-            return self._agent.optimize(networks, opt_state, nothing, experience)
+            return self._agent.optimize(networks, opt_state, nothing, experience, clock)
 
         def follow(networks: Networks) -> Networks:
             start = networks, self._agent.init_opt_state(networks)

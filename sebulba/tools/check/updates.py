@@ -15,7 +15,7 @@ from sebulba.tools.check.result import CheckResult, as_numpy, failed, is_equal, 
 from sebulba.tools.check.sampling import first_row
 from sebulba.tools.check.sensitivity import LossSensitivity
 from sebulba.tools.check.subject import Subject, settings_of
-from sebulba.types import PyTree
+from sebulba.types import Clock, PyTree
 
 _PERIOD = 3  # of a target network, in updates
 _LEAST_UPDATES = 8
@@ -43,11 +43,12 @@ def check_updates(
     unlike_descent: str | None = None
     for step in range(num_updates):
         key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
+        clock = sensitivity.clock(step)
         (_, (experience, _)), grads = sensitivity.loss_and_gradients(
-            networks, experience, key, jnp.int32(step)
+            networks, experience, key, clock
         )
         opt_before = opt_state
-        after, opt_state = optimize(networks, opt_before, grads, experience)
+        after, opt_state = optimize(networks, opt_before, grads, experience, clock)
         slope = _slope(grads, networks, after)
         if step == 0 and slope > 0.0:
             return failed(
@@ -57,7 +58,8 @@ def check_updates(
             )
         if step == 0:
             others = (opt_before, grads, experience, after)
-            unlike_descent = _unlike_descent(paths, optimize, networks, *others)
+            first = functools.partial(_at, optimize, clock)
+            unlike_descent = _unlike_descent(paths, first, networks, *others)
         changes.append(~_are_equal(networks, after))
         acting = (as_numpy(agent.actor_networks(each)) for each in (networks, after))
         publishes.append(not is_equal(*acting))
@@ -88,6 +90,10 @@ def check_updates(
     unused = len(paths) - int(is_changed.sum())
     detail = f"{int(is_changed.sum())} leaves changed in {num_updates} updates"
     return passed(UPDATES, f"{detail}; {unused} are not in use" if unused else detail)
+
+
+def _at(optimize: Any, clock: Clock, *args: Any) -> Any:
+    return optimize(*args, clock)
 
 
 def _unchanged(
@@ -274,7 +280,7 @@ def _is_used(
 
     def outputs(networks: PyTree) -> Any:
         key = jax.random.key(subject.config.seed)
-        learned = sensitivity.loss_and_gradients(networks, experience, key, jnp.int32(0))
+        learned = sensitivity.loss_and_gradients(networks, experience, key, sensitivity.clock())
         acted = subject.agent.act(subject.agent.actor_networks(networks), state, row, greedy=True)
         # The leaf's own gradient aside, an experience may hold what was computed from the networks.
         (loss, _), grads = learned

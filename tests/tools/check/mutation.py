@@ -26,7 +26,7 @@ from sebulba.tools.check.capture import from_data
 from sebulba.tools.check.recording import Recording
 from sebulba.tools.check.result import CheckResult, as_numpy
 from sebulba.tools.check.subject import Subject, assemble_subject
-from sebulba.types import PyTree
+from sebulba.types import Clock, PyTree
 
 ACTING = ("init_networks", "init_actor_state", "actor_networks", "act", "greedy act")
 _NEEDS_OWN_RECORDING = {names.ALIGNMENT, names.REPLAYED, names.DONATION, names.COMPILATION}
@@ -208,7 +208,8 @@ def computations(subject: Subject, recording: Recording) -> dict[str, str]:
     actor = jax.eval_shape(agent.actor_networks, networks)
     act = functools.partial(agent.act, greedy=False)
     greedy = functools.partial(agent.act, greedy=True)
-    learned = (networks, experience, key, number)
+    clock = Clock.at()
+    learned = (networks, experience, key, clock)
     functions = {
         "init_networks": (agent.init_networks, (key,)),
         "init_actor_state": (
@@ -226,7 +227,7 @@ def computations(subject: Subject, recording: Recording) -> dict[str, str]:
         ),
         "loss": (jax.grad(lambda *args: agent.loss(*args)[0], allow_int=True), learned),
         "experience after the loss": (lambda *args: agent.loss(*args)[1][0], learned),
-        "optimize": (agent.optimize, (networks, opt_state, networks, experience)),
+        "optimize": (agent.optimize, (networks, opt_state, networks, experience, clock)),
     }
     hashes = {name: _of_jaxpr(jax.make_jaxpr(f)(*args)) for name, (f, args) in functions.items()}
     counts = [agent.num_updates_per_cycle(cycle) for cycle in range(100)]
