@@ -33,7 +33,7 @@ from sebulba.errors import ConfigError
 from sebulba.ring.records import Item
 from sebulba.ring.ring import Ring
 from sebulba.toolkit.settings import ComputeDtype
-from sebulba.types import PyTree, Trajectory
+from sebulba.types import Clock, PyTree, Trajectory
 from sebulba_agents.config import ImpalaConfig
 
 _DTYPES: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
@@ -218,7 +218,7 @@ def _flops(config: Config, item: Item) -> float:
             trajectory,
             jnp.int32(0),
         )
-        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))
+        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, Clock.at())
 
     unroll = item.unroll
     parts = (unroll.initial_state, unroll.final_state, unroll.trajectory)

@@ -22,7 +22,7 @@ from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.ring.deques import Closed
 from sebulba.ring.ring import Ring
-from sebulba.types import PyTree, Trajectory
+from sebulba.types import Clock, PyTree, Trajectory
 
 
 def make_config(*, torso: str, num_envs: int, updates: int) -> Config:
@@ -134,8 +134,9 @@ def _gradient_step(agent: Agent, experience: PyTree) -> Callable[[PyTree, Trajec
         networks, opt_state = state
         batch = dataclasses.replace(experience, trajectory=trajectory)
         loss = jax.value_and_grad(agent.loss, has_aux=True)
-        (value, _), grads = loss(networks, batch, jax.random.key(0), jnp.int32(0))
-        return agent.optimize(networks, opt_state, grads, batch), value
+        clock = Clock.at()
+        (value, _), grads = loss(networks, batch, jax.random.key(0), clock)
+        return agent.optimize(networks, opt_state, grads, batch, clock), value
 
     return step
 

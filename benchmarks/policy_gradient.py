@@ -19,7 +19,7 @@ from sebulba.toolkit.reductions import masked_mean
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.torsos import DeepTorso, DQNTorso, ShallowTorso
 from sebulba.toolkit.window import Window, init_window, push
-from sebulba.types import EnvStep, Networks, PyTree, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, Networks, PyTree, RunSpec, Trajectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,10 +145,10 @@ class PolicyGradient(Agent):
         return push(experience, (), trajectory)
 
     def loss(
-        self, networks: Networks, experience: Window, key: jax.Array, step: jax.Array
+        self, networks: Networks, experience: Window, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return the negative mean of log-probability times return."""
-        del key, step
+        del key, clock
         trajectory = experience.trajectory
         arrived = jax.tree.map(lambda leaf: leaf[1:], trajectory.env_steps)
         discounts = jnp.where(arrived.terminated, 0.0, self._config.discount)
@@ -158,10 +158,15 @@ class PolicyGradient(Agent):
         return -masked_mean(log_probs * returns, trajectory.valid), (experience, {})
 
     def optimize(
-        self, networks: Networks, opt_state: PyTree, grads: Networks, experience: Window
+        self,
+        networks: Networks,
+        opt_state: PyTree,
+        grads: Networks,
+        experience: Window,
+        clock: Clock,
     ) -> tuple[Networks, PyTree]:
         """Take one step of Adam."""
-        del experience
+        del experience, clock
         # Optax computes powers of floats and integer counts, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = self._optimizer.update(grads, opt_state, networks)

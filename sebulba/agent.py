@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 if TYPE_CHECKING:
     import jax
 
-    from sebulba.types import ActorState, EnvStep, Experience, Networks, PyTree, Trajectory
+    from sebulba.types import ActorState, Clock, EnvStep, Experience, Networks, PyTree, Trajectory
 
 Metrics: TypeAlias = "dict[str, jax.Array]"
 
@@ -162,7 +162,7 @@ class Agent(Protocol):
         ...
 
     def loss(
-        self, networks: Networks, experience: Experience, key: jax.Array, step: jax.Array
+        self, networks: Networks, experience: Experience, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[Experience, Metrics]]:
         """Return the loss of one optimisation step on this learner device's share.
 
@@ -170,9 +170,7 @@ class Agent(Protocol):
             networks: differentiated.
             experience: this learner device's.
             key: different on every learner device and at every step.
-            step: int32 `[]`, optimisation steps taken before this one in the run, including those
-                discarded as non-finite. `optimize` can find it in the experience: see
-                `sebulba.toolkit.learner_clock`.
+            clock: the number of this step, and the env steps learned from before its cycle.
 
         Returns:
             The scalar loss, the experience (with new priorities, for example), and scalar metrics.
@@ -182,7 +180,12 @@ class Agent(Protocol):
         ...
 
     def optimize(
-        self, networks: Networks, opt_state: PyTree, grads: Networks, experience: Experience
+        self,
+        networks: Networks,
+        opt_state: PyTree,
+        grads: Networks,
+        experience: Experience,
+        clock: Clock,
     ) -> tuple[Networks, PyTree]:
         """Return the networks, including target networks, and optimizer state after one step.
 
@@ -194,6 +197,7 @@ class Agent(Protocol):
             opt_state: before the step.
             grads: averaged over all learner devices of all hosts.
             experience: this learner device's, as returned by `loss`.
+            clock: the one that `loss` got.
         """
         ...
 

@@ -5,7 +5,7 @@ Shapes come from `jax.eval_shape`, so nothing is computed or compiled.
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,11 +16,12 @@ from jax.sharding import NamedSharding
 from sebulba.agent import Agent
 from sebulba.errors import ConfigError
 from sebulba.pytree import describe_inline, leaf_name
-from sebulba.types import EnvStep, PyTree, RunSpec
+from sebulba.types import Clock, EnvStep, PyTree, RunSpec
 
 # The learner keeps the metrics of each until the cycle ends.
 _MAX_UPDATES = 100_000
 _OPTIONAL_METHODS = {"advance_actor_state", "copy_to_targets"}
+_TAKE_CLOCK = {"loss", "optimize"}
 
 
 class AgentError(ValueError):
@@ -31,7 +32,8 @@ def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
     """Check methods, and that `act` keeps the actor state's shapes and returns actions.
 
     Raises:
-        AgentError: a method is missing, or a leaf has another shape or dtype than expected.
+        AgentError: a method is missing or takes no clock, or a leaf has another shape or dtype
+            than expected.
     """
     _check_methods(agent)
     with _without_notes_of_jax():
@@ -88,9 +90,8 @@ def _check_loss(agent: Agent, run_spec: RunSpec) -> None:
     opt_state = jax.eval_shape(agent.init_opt_state, networks)
     num_envs = run_spec.num_envs_per_learner_device
     experience = jax.eval_shape(lambda x: agent.init_experience(x, num_envs), networks)
-    returned = jax.eval_shape(
-        agent.loss, networks, experience, key, jax.ShapeDtypeStruct((), jnp.int32)
-    )
+    clock = jax.eval_shape(Clock.at)
+    returned = jax.eval_shape(agent.loss, networks, experience, key, clock)
     try:
         loss, (next_experience, metrics) = returned
     except (TypeError, ValueError):
@@ -103,7 +104,7 @@ def _check_loss(agent: Agent, run_spec: RunSpec) -> None:
             raise AgentError(f"loss: {name}: expected a scalar, got {describe_inline(value)}")
     _expect_same("loss: experience", next_experience, experience)
     next_networks, next_opt_state = jax.eval_shape(
-        agent.optimize, networks, opt_state, networks, next_experience
+        agent.optimize, networks, opt_state, networks, next_experience, clock
     )
     _expect_same("optimize: networks", next_networks, networks)
     _expect_same("optimize: optimizer state", next_opt_state, opt_state)
@@ -116,13 +117,30 @@ def _check_methods(agent: Agent) -> None:
         own = getattr(agent, name, None)
         # An agent that inherits the protocol has all methods, but those of the protocol are empty.
         if not callable(own) or getattr(own, "__func__", None) is method:
-            signature = inspect.signature(method)
-            plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
             what = (inspect.getdoc(method) or "").splitlines()[0]
             raise AgentError(
                 f"{type(agent).__name__} has no method {name}; implement"
-                f" `def {name}{inspect.Signature(plain)}`: {what} See sebulba.agent.Agent"
+                f" `def {name}{_plain(method)}`: {what} See sebulba.agent.Agent"
             )
+        if name in _TAKE_CLOCK and not _takes_clock(own):
+            raise AgentError(
+                f"{type(agent).__name__}.{name}: expected `def {name}{_plain(method)}`, got"
+                f" `{name}{_plain(own)}`. `clock.step` is the number of the optimisation step,"
+                " `clock.env_steps` the env steps. See sebulba.types.Clock"
+            )
+
+
+def _takes_clock(method: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(method).parameters
+    return "clock" in parameters or any(
+        each.kind is each.VAR_POSITIONAL for each in parameters.values()
+    )
+
+
+def _plain(method: Callable[..., Any]) -> inspect.Signature:
+    """Return a signature without types."""
+    parameters = inspect.signature(method).parameters.values()
+    return inspect.Signature([each.replace(annotation=each.empty) for each in parameters])
 
 
 def action_shapes(run_spec: RunSpec, num_envs: int) -> PyTree:

@@ -154,11 +154,19 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
     )
     for leaf in jax.tree.leaves(state):  # The devices never hold a replay twice.
         leaf.delete()
-    arrays, _ = restore(
+    arrays, meta = restore(
         run_dir / CHECKPOINTS, failure["checkpoint"], {"learner": like}, partial=True
     )
+    state = arrays["learner"]
+    # The count includes the update itself, whose clock counts those before it.
+    counts = dataclasses.replace(state.non_finite, in_a_row=state.non_finite.in_a_row - 1)
     findings = _examine(
-        agent, devices.learner_devices, arrays["learner"], dtype=config.learner.gradients
+        agent,
+        devices.learner_devices,
+        dataclasses.replace(state, non_finite=counts),
+        # Earlier versions wrote only the count after the learner cycle.
+        env_steps=failure.get("env_steps", meta["progress"]["env_steps"]),
+        dtype=config.learner.gradients,
     )
     _show_findings(findings, failure)
     # Training judges an update by its loss and gradients alone, too.
@@ -167,11 +175,21 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
 
 
 def _examine(
-    agent: "Agent", learner_devices: "LearnerDevices", state: "LearnerState", *, dtype: str
+    agent: "Agent",
+    learner_devices: "LearnerDevices",
+    state: "LearnerState",
+    *,
+    env_steps: int,
+    dtype: str,
 ) -> list[_Finding]:
     """Compute one update of a state on the learner devices, without applying it.
 
-    Gradients cross between devices in `dtype`.
+    Args:
+        agent: the algorithm.
+        learner_devices: hold the state.
+        state: before the update.
+        env_steps: of all hosts, learned from before the learner cycle.
+        dtype: the dtype in which gradients cross between devices.
 
     Returns:
         The inputs in the order of their use, then the metrics, the loss first, then the gradients.
@@ -181,19 +199,20 @@ def _examine(
 
     from sebulba.devices import mapping
     from sebulba.devices.learner_devices import REPLICATED
-    from sebulba.ring.update import experience_of, loss_and_gradients
+    from sebulba.ring.update import clock_of, experience_of, loss_and_gradients
     from sebulba.storage.checkpoints.manifest import flatten, is_key
+    from sebulba.types import as_words
 
-    def update(state: "LearnerState") -> "tuple[PyTree, PyTree]":
+    def update(state: "LearnerState", env_step_words: Any) -> "tuple[PyTree, PyTree]":
         value, metrics, grads, _ = loss_and_gradients(
-            agent, state, experience_of(state), dtype=dtype
+            agent, state, experience_of(state), clock_of(state, env_step_words), dtype=dtype
         )
         return {"loss": value, **metrics}, grads
 
     mapped_update = mapping.map_over_learner_devices(
         update, learner_devices, out_specs=(REPLICATED, REPLICATED)
     )
-    metrics, grads = mapped_update(state)
+    metrics, grads = mapped_update(state, as_words(env_steps))
     inputs = {
         "networks": state.networks,
         "opt_state": state.opt_state,

@@ -18,6 +18,8 @@ import dataclasses
 from typing import Any
 
 import gymnasium
+import jax.numpy as jnp
+import numpy as np
 
 from sebulba.pytree import pytree_dataclass
 
@@ -70,6 +72,47 @@ class Trajectory:
         mean, and counts as no env step.
         """
         return ~self.env_steps.done[:-1]
+
+
+@pytree_dataclass
+class Clock:
+    """When an optimisation step is taken: what schedules and periods depend on.
+
+    It is the same on every learner device of every host, and counts updates that were discarded as
+    non-finite. A count in the optimizer state would be discarded together with them, and phases
+    would shift.
+    """
+
+    step: Array  # [] int32, optimisation steps before this one in the run
+    previous_step: Array  # [] int32, the latest of them that was not discarded; -1: none
+    env_step_words: Array  # [2] uint32, `as_words` of the exact `env_steps`
+
+    @property
+    def env_steps(self) -> Array:
+        """`[]` float32: env steps of all hosts learned from before this learner cycle."""
+        low, high = self.env_step_words[0], self.env_step_words[1]
+        return high.astype(jnp.float32) * 2.0**32 + low.astype(jnp.float32)
+
+    @classmethod
+    def at(cls, step: int = 0, *, previous_step: int | None = None, env_steps: int = 0) -> "Clock":
+        """Return the clock at a step, to call an agent without a run.
+
+        Args:
+            step: optimisation steps before.
+            previous_step: the latest of them that was not discarded; None: none was discarded.
+            env_steps: learned from before.
+        """
+        return cls(
+            step=jnp.int32(step),
+            previous_step=jnp.int32(step - 1 if previous_step is None else previous_step),
+            env_step_words=jnp.asarray(as_words(env_steps)),
+        )
+
+
+def as_words(count: int) -> np.ndarray:
+    """Return a count as `[2]` uint32: its remainder modulo 2**32, and its multiples of 2**32."""
+    high, low = divmod(count, 2**32)
+    return np.array([low, high], np.uint32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.types import EnvironmentSpec, Trajectory
+from sebulba.types import Clock, EnvironmentSpec, Trajectory
 from tests.compiled import jitted, jitted_gradient
 from tests.streams import random_env_steps
 from tests.toys import toy_run_spec
@@ -94,14 +94,8 @@ def make_experience(agent, networks, env_steps=None):
 def evaluate(agent, networks, experience, step=0):
     """Return loss, metrics and gradient."""
     loss = jitted_gradient(agent.loss)
-    (value, (_, metrics)), grads = loss(networks, experience, jax.random.key(0), np.int32(step))
+    (value, (_, metrics)), grads = loss(networks, experience, jax.random.key(0), Clock.at(step))
     return value, metrics, grads
-
-
-def at_step(experience, step):
-    """Return a window as `loss` returns it at a step."""
-    clock = dataclasses.replace(experience.clock, step=jnp.int32(step))
-    return dataclasses.replace(experience, clock=clock)
 
 
 def to_device(tree):

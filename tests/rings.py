@@ -42,7 +42,7 @@ from sebulba.ring.ring import Observer as Observer
 from sebulba.ring.running import run as run
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.ring.threads import start_daemon
-from sebulba.ring.update import STATE_SPECS, experience_of, loss_and_gradients
+from sebulba.ring.update import STATE_SPECS, clock_of, experience_of, loss_and_gradients
 from sebulba.ring.update import NonFiniteError as NonFiniteError
 from sebulba.run import autosave, watchdog
 from sebulba.run.all_reduce import AllReduceProbe, AllReduceUse
@@ -53,7 +53,7 @@ from sebulba.run.rows import MetricsRows
 from sebulba.run.warm_start import InitialNetworks
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.metrics.writers import MetricsFanOut
-from sebulba.types import ActorState, Trajectory
+from sebulba.types import ActorState, Trajectory, as_words
 
 # Rings
 
@@ -519,9 +519,9 @@ def check_replicas(learner):
     ReplicaCheck(learner).on_cycle(types.SimpleNamespace(num_cycles=learner.num_cycles))
 
 
-def update(learner, items):
-    """Run a learner's next cycle; return its metrics, as `Learner` does."""
-    return learner.update([item.unroll for item in items])
+def update(learner, items, *, env_steps=0):
+    """Run a learner's next cycle after so many env steps; return its metrics, as `Learner` does."""
+    return learner.update([item.unroll for item in items], env_steps=env_steps)
 
 
 def published(learner):
@@ -547,7 +547,7 @@ def learn(ring, items):
 def update_step(learner):
     """Return one optimisation step, mapped over the learner devices: from the learner's state."""
     return shard(
-        learner.device_update.step,
+        lambda state: learner.device_update.step(state, as_words(0)),
         learner.learner_devices,
         in_specs=(STATE_SPECS,),
         out_specs=(STATE_SPECS, REPLICATED),
@@ -561,8 +561,8 @@ def mean_gradients(learner, dtype):
     """
 
     def gradients(state):
-        experience = experience_of(state)
-        return loss_and_gradients(learner.device_update.agent, state, experience, dtype=dtype)[2]
+        agent, clock = learner.device_update.agent, clock_of(state, as_words(0))
+        return loss_and_gradients(agent, state, experience_of(state), clock, dtype=dtype)[2]
 
     return shard(gradients, learner.learner_devices, in_specs=(STATE_SPECS,), out_specs=REPLICATED)
 
@@ -659,9 +659,9 @@ def before_learning_from(call, *, setattr=setattr):
     """Have a function called with the trajectories of each learner cycle, before its updates."""
     update = Learner.update
 
-    def after_call(self, unrolls):
+    def after_call(self, unrolls, **kwargs):
         call([unroll.trajectory for unroll in unrolls])
-        return update(self, unrolls)
+        return update(self, unrolls, **kwargs)
 
     setattr(Learner, "update", after_call)
 

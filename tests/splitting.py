@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.toolkit.reductions import LEARNER_AXIS
+from sebulba.types import Clock
 
 
 def step_whole(agent, loss, networks, opt_state, batch):
@@ -41,4 +42,4 @@ def step_split(agent, loss, networks, opt_state, batch, *, num_devices):
 def _step(agent, loss, networks, opt_state, batch, average=lambda x: x):
     value, grads = average(jax.value_and_grad(loss)(networks, batch))
     experience = agent.init_experience(networks, 1)
-    return *agent.optimize(networks, opt_state, grads, experience), value
+    return *agent.optimize(networks, opt_state, grads, experience, Clock.at()), value

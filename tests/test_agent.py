@@ -45,6 +45,45 @@ def test_settings_correct_for_the_policy_lag_unless_they_say_no():
     assert corrects == [True, True, True, False, False]
 
 
+class OldLoss(ToyAgent):
+    def loss(self, networks, experience, key, step):
+        raise AssertionError("traced")
+
+
+class OldOptimize(ToyAgent):
+    def optimize(self, networks, opt_state, grads, experience):
+        raise AssertionError("traced")
+
+
+@pytest.mark.parametrize(
+    ("agent_class", "expected", "got"),
+    [
+        (
+            OldLoss,
+            r"def loss\(self, networks, experience, key, clock\)",
+            r"loss\(networks, experience, key, step\)",
+        ),
+        (
+            OldOptimize,
+            r"def optimize\(self, networks, opt_state, grads, experience, clock\)",
+            r"optimize\(networks, opt_state, grads, experience\)",
+        ),
+    ],
+)
+def test_a_method_without_a_clock_is_refused_with_the_signature(agent_class, expected, got):
+    message = rf"{agent_class.__name__}\.\w+: expected `{expected}`, got `{got}`. `clock\.step` is"
+    with pytest.raises(AgentError, match=message):
+        validate_agent(agent_class(ToyConfig(), toy_run_spec()), toy_run_spec())
+
+
+def test_a_method_that_passes_its_arguments_on_need_not_name_the_clock():
+    class Wrapper(ToyAgent):
+        def optimize(self, networks, *args):
+            return super().optimize(networks, *args)
+
+    validate_agent(Wrapper(ToyConfig(), toy_run_spec()), toy_run_spec())
+
+
 def test_an_agent_that_inherits_the_protocol_and_lacks_a_method_is_refused():
     class Unfinished(Agent):
         def __init__(self, config, run_spec):

@@ -134,7 +134,7 @@ class ToyAgent:
             trajectories_of=experience.trajectories_of.at[actor_id].add(1),
         )
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         trajectory = experience.trajectory
         valid = trajectory.valid
         logits = trajectory.env_steps.observation[:-1] @ networks["weights"]
@@ -145,7 +145,7 @@ class ToyAgent:
         metrics = {"reward_sum": masked_sum(reward, valid)}
         return loss, (experience, metrics)
 
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         updates, opt_state = self._optimizer.update(grads, opt_state)
         return optax.apply_updates(networks, updates), opt_state
 

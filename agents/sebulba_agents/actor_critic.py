@@ -18,7 +18,6 @@ from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import check_core
 from sebulba.toolkit.distributions import Distribution, legal_only
-from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.normalization import (
     Normalization,
     clip_rewards,
@@ -33,7 +32,7 @@ from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import action_shape, zeros
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.toolkit.window import Window, init_window, push
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import ActorCriticConfig
 from sebulba_agents.networks import ActorCritic, CoreState, PolicyValue
 
@@ -219,14 +218,13 @@ class ActorCriticAgent(Agent):
         networks: ActorCriticNetworks,
         experience: Window,
         key: jax.Array,
-        step: jax.Array,
+        clock: Clock,
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return the loss of one optimisation step on the complete window."""
         del key
-        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
         outputs = self.unroll_trajectory(networks, experience.initial, experience.trajectory)
         batch = with_scaled_rewards(networks, experience.trajectory)
-        loss, metrics = self._loss(outputs, batch, self._config_at(experience))
+        loss, metrics = self._loss(outputs, batch, self._config_at(clock))
         return loss, (experience, metrics)
 
     def optimize(
@@ -235,6 +233,7 @@ class ActorCriticAgent(Agent):
         opt_state: ActorCriticOptState,
         grads: ActorCriticNetworks,
         experience: Window,
+        clock: Clock,
     ) -> tuple[ActorCriticNetworks, ActorCriticOptState]:
         """Take a step of the optimizer; a learner cycle's last step also updates the statistics.
 
@@ -245,11 +244,11 @@ class ActorCriticAgent(Agent):
             networks.params,
             opt_state.optimizer,
             grads.params,
-            learning_rate=self._config_at(experience).learning_rate,
+            learning_rate=self._config_at(clock).learning_rate,
         )
         # Not from a count of updates, which would leave out the discarded ones. A mask instead of
         # `lax.cond`, which would put collectives into a branch.
-        is_last = (experience.clock.step + 1) % self._num_updates_per_cycle == 0
+        is_last = (clock.step + 1) % self._num_updates_per_cycle == 0
         normalization = merge_rows(
             networks.normalization,
             experience.trajectory.env_steps,
@@ -307,10 +306,10 @@ class ActorCriticAgent(Agent):
         last_action = jnp.concatenate([memory.last_action[None], trajectory.action])
         return self.unroll(networks, trajectory.env_steps, last_action, memory.core)[0]
 
-    def _config_at(self, experience: Window) -> ActorCriticConfig:
+    def _config_at(self, clock: Clock) -> ActorCriticConfig:
         """Return the config with the current values of its schedules."""
-        env_steps, total = experience.clock.env_steps, self._run_spec.total_env_steps
-        return at_env_steps(self._config, env_steps, total_env_steps=total)
+        total = self._run_spec.total_env_steps
+        return at_env_steps(self._config, clock.env_steps, total_env_steps=total)
 
 
 def with_scaled_rewards(networks: ActorCriticNetworks, trajectory: Trajectory) -> Trajectory:

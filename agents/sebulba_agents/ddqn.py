@@ -5,8 +5,6 @@ Optional: prioritised replay (Schaul et al. 2016, arXiv 1511.05952), a dueling n
 distributions of returns: docs/tutorials/replay.md.
 """
 
-import dataclasses
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,13 +12,12 @@ import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration, greedy_action
-from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Transitions, frame_stack, transition_replay
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import check_network
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.own_q_learning import (
     Loss,
     Values,
@@ -155,14 +152,13 @@ class DDQN(TargetNetworkAgent):
         return self._replay.add(experience, trajectory, actor_id)
 
     def loss(
-        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
-        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
-        batch = self._replay.sample(experience, key)
+        batch = self._replay.sample(experience, key, clock)
         loss, td_error, metrics = self.loss_of_batch(networks, batch)
         experience = self._replay.update_priorities(experience, batch.ids, td_error)
-        metrics |= self._replay.ratio.metrics(experience, step, batch.num_transitions)
+        metrics |= self._replay.ratio.metrics(experience, clock.step, batch.num_transitions)
         return loss, (experience, metrics)
 
     def loss_of_batch(

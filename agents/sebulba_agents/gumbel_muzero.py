@@ -23,12 +23,11 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
-from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Row, Sample
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.spaces import zeros
-from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Array, Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.muzero_networks import (
     LearnedModel,
     MuZeroNetwork,
@@ -153,12 +152,6 @@ class GumbelMuZero(TargetNetworkAgent):
         """
         del networks, initial_state, final_state
         spec = self._replay_spec
-        clock = count_env_steps(
-            experience.clock,
-            trajectory.valid,
-            trajectories_per_cycle=self._run_spec.trajectories_per_cycle,
-        )
-        experience = dataclasses.replace(experience, clock=clock)
         rows = replay.rows_of(trajectory, self._frame_stack, trajectory.extras)
         experience = replay.add(spec, experience, rows, (), actor_id)
         ids = replay.newest(spec, experience, actor_id)
@@ -171,24 +164,23 @@ class GumbelMuZero(TargetNetworkAgent):
         return replay.update_priorities(spec, experience, ids, priority)
 
     def loss(
-        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
         spec = self._replay_spec
         sample_key, plan_key, action_key = jax.random.split(key, 3)
-        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
         sample = replay.sample(spec, experience, sample_key, self._batch_size)
         rows = replay.as_seen(sample.sequences.rows, self._frame_stack)
         planned = self._reanalyse(networks, plan_key, rows)
         targets = self._targets(action_key, rows, planned)
-        weights = self._weights(sample, experience)
+        weights = self._weights(sample, clock)
         first = jax.tree.map(lambda x: x[0], rows.env_step.observation)
         loss, error, metrics = self.loss_of_batch(networks.online, first, targets, weights)
         if spec.priority_exponent:
             experience = replay.update_priorities(
                 spec, experience, sample.ids, error + _MIN_PRIORITY
             )
-        metrics |= self._replay_ratio.metrics(experience, step, sample.num_sequences)
+        metrics |= self._replay_ratio.metrics(experience, clock.step, sample.num_sequences)
         return loss, (experience, metrics)
 
     def loss_of_batch(
@@ -244,11 +236,11 @@ class GumbelMuZero(TargetNetworkAgent):
         config = self._config
         return config.reanalyse_fraction > 0.0 and config.reanalyse_with == "target"
 
-    def _weights(self, sample: Sample, experience: ReplayState) -> jax.Array:
+    def _weights(self, sample: Sample, clock: Clock) -> jax.Array:
         if not self._replay_spec.priority_exponent:
             return replay.uniform_weights(sample.probability, sample.num_sequences)
         total = self._run_spec.total_env_steps
-        config = at_env_steps(self._config, experience.clock.env_steps, total_env_steps=total)
+        config = at_env_steps(self._config, clock.env_steps, total_env_steps=total)
         # Not over their maximum: with β = 1 that leaves next to nothing of many batches.
         return replay.importance_weights(
             sample.probability, sample.num_sequences, config.importance_exponent

@@ -26,7 +26,7 @@ from sebulba.toolkit.reductions import masked_moments, mean_share
 from sebulba.toolkit.returns import gae
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.window import Window
-from sebulba.types import RunSpec, Trajectory
+from sebulba.types import Clock, RunSpec, Trajectory
 from sebulba_agents.actor_critic import (
     ActorCriticAgent,
     ActorCriticNetworks,
@@ -185,14 +185,14 @@ class PPO(ActorCriticAgent):
         )
 
     def loss(
-        self, networks: ActorCriticNetworks, experience: Window, key: jax.Array, step: jax.Array
+        self, networks: ActorCriticNetworks, experience: Window, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return the loss of the next minibatch."""
         num_minibatches = self._config.num_minibatches
         # One minibatch is the window as it is: no shuffling, and no gather of all its rows.
         if num_minibatches == 1:
-            return super().loss(networks, experience, key, step)
-        experience, chosen = next_minibatch(experience, key, step, num_minibatches)
+            return super().loss(networks, experience, key, clock)
+        experience, chosen = next_minibatch(experience, key, clock, num_minibatches)
         batch: Trajectory | TransitionBatch
         if self._config.lstm_size is not None:
             unrolls = choose_environments(experience, chosen)
@@ -202,7 +202,7 @@ class PPO(ActorCriticAgent):
             batch = choose_transitions(experience, chosen)
             # A feed-forward network does not look at the last action.
             outputs, _ = self.unroll(networks, batch.env_steps, jnp.zeros_like(batch.action), ())
-        loss, metrics = self._loss(outputs, batch, self._config_at(experience))
+        loss, metrics = self._loss(outputs, batch, self._config_at(clock))
         return loss, (experience, metrics)
 
     def _with_targets(

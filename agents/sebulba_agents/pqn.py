@@ -32,7 +32,7 @@ from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import fold_time
 from sebulba.toolkit.window import Window, init_window, push
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import PQNConfig
 from sebulba_agents.normalized_network import NormalizedQNetwork, check_normalized_network
 from sebulba_agents.q_learning import num_discrete_actions, select_action
@@ -123,10 +123,10 @@ class PQN(Agent):
         return push(experience, (), trajectory)
 
     def loss(
-        self, networks: PyTree, experience: Window, key: jax.Array, step: jax.Array
+        self, networks: PyTree, experience: Window, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return the loss of the next minibatch."""
-        experience, chosen = next_minibatch(experience, key, step, self._config.num_minibatches)
+        experience, chosen = next_minibatch(experience, key, clock, self._config.num_minibatches)
         batch = choose_transitions(experience, chosen)
         loss, metrics = self.loss_of_batch(networks, batch)
         return loss, (experience, metrics)
@@ -151,11 +151,12 @@ class PQN(Agent):
         return mean_share(0.5 * jnp.square(td_error), valid), metrics
 
     def optimize(
-        self, networks: PyTree, opt_state: PyTree, grads: PyTree, experience: Window
+        self, networks: PyTree, opt_state: PyTree, grads: PyTree, experience: Window, clock: Clock
     ) -> tuple[PyTree, PyTree]:
         """Take a step of RAdam."""
-        env_steps, total = experience.clock.env_steps, self._run_spec.total_env_steps
-        config = at_env_steps(self._config, env_steps, total_env_steps=total)
+        config = at_env_steps(
+            self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
+        )
         return descend(self._radam, networks, opt_state, grads, learning_rate=config.learning_rate)
 
     def num_updates_per_cycle(self, cycle: int) -> int:

@@ -20,7 +20,6 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import legal_logits
 from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons, greedy_action
-from sebulba.toolkit.learner_clock import at_step, count_env_steps
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Sample, frame_stack, replay_ratio, replay_spec
 from sebulba.toolkit.replay.priorities import importance_weights, over_maximum
@@ -29,7 +28,7 @@ from sebulba.toolkit.schedules import value_at
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import check_network
-from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Array, Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.q_learning import (
     RecurrentQNetwork,
     num_discrete_actions,
@@ -196,12 +195,6 @@ class R2D2(TargetNetworkAgent):
         memory = jax.tree.map(lambda x: x[None], initial_state.memory)
         if self._has_interior_starts:
             memory = jax.tree.map(lambda x: x[:: spec.stride], actor_q.memory)
-        clock = count_env_steps(
-            experience.clock,
-            trajectory.valid,
-            trajectories_per_cycle=self._run_spec.trajectories_per_cycle,
-        )
-        experience = dataclasses.replace(experience, clock=clock)
         experience = replay.add(spec, experience, rows, memory, actor_id)
         ids = replay.newest(spec, experience, actor_id)
         rows = replay.read(spec, experience, ids).rows
@@ -211,20 +204,19 @@ class R2D2(TargetNetworkAgent):
         return replay.update_priorities(spec, experience, ids, priority)
 
     def loss(
-        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+        self, networks: TargetNetworks, experience: ReplayState, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
         spec = self._replay_spec
-        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
         sample = replay.sample(spec, experience, key, self._batch_size)
         exponent = value_at(
             self._config.importance_exponent,
-            experience.clock.env_steps,
+            clock.env_steps,
             total_env_steps=self._run_spec.total_env_steps,
         )
         loss, priority, metrics = self.loss_of_sample(networks, sample, exponent)
         experience = replay.update_priorities(spec, experience, sample.ids, priority)
-        metrics |= self._replay_ratio.metrics(experience, step, sample.num_sequences)
+        metrics |= self._replay_ratio.metrics(experience, clock.step, sample.num_sequences)
         return loss, (experience, metrics)
 
     def loss_of_sample(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical, MultiCategorical, legal_only
-from sebulba.types import EnvStep, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, RunSpec, Trajectory
 from sebulba_agents.config import RandomConfig
 
 
@@ -74,10 +74,10 @@ class RandomAgent(Agent):
         return experience
 
     def loss(
-        self, networks: tuple[()], experience: tuple[()], key: jax.Array, step: jax.Array
+        self, networks: tuple[()], experience: tuple[()], key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[tuple[()], Metrics]]:
         """Return 0; never called, since no learner cycle has updates."""
-        del networks, key, step
+        del networks, key, clock
         return jnp.zeros((), jnp.float32), (experience, {})
 
     def optimize(
@@ -86,9 +86,10 @@ class RandomAgent(Agent):
         opt_state: tuple[()],
         grads: tuple[()],
         experience: tuple[()],
+        clock: Clock,
     ) -> tuple[tuple[()], tuple[()]]:
         """Change nothing."""
-        del grads, experience
+        del grads, experience, clock
         return networks, opt_state
 
     def num_updates_per_cycle(self, cycle: int) -> int:

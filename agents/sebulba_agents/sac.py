@@ -21,7 +21,7 @@ from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import ObservationTorso, check_network
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.replay_config import SACConfig
 from sebulba_agents.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 
@@ -205,11 +205,11 @@ class SAC(Agent):
         return self._replay.add(experience, trajectory, actor_id)
 
     def loss(
-        self, networks: SACNetworks, experience: ReplayState, key: jax.Array, step: jax.Array
+        self, networks: SACNetworks, experience: ReplayState, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay."""
         batch_key, sample_key, next_key = jax.random.split(key, 3)
-        batch = self._replay.sample(experience, batch_key)
+        batch = self._replay.sample(experience, batch_key, clock)
         policy = networks.online.policy
         loss, metrics = self.loss_of_batch(
             networks,
@@ -217,7 +217,7 @@ class SAC(Agent):
             sample=self._draw(sample_key, policy, batch.observation),
             next_sample=self._draw(next_key, policy, batch.next_observation),
         )
-        metrics |= self._replay.ratio.metrics(experience, step, batch.num_transitions)
+        metrics |= self._replay.ratio.metrics(experience, clock.step, batch.num_transitions)
         return loss, (experience, metrics)
 
     def loss_of_batch(
@@ -278,12 +278,11 @@ class SAC(Agent):
         opt_state: PyTree,
         grads: SACNetworks,
         experience: ReplayState,
+        clock: Clock,
     ) -> tuple[SACNetworks, PyTree]:
         """Take an Adam step, and update the target critics' moving average."""
         config = at_env_steps(
-            self._config,
-            experience.clock.env_steps,
-            total_env_steps=self._run_spec.total_env_steps,
+            self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
         )
         online, opt_state = descend(
             self._optimizer,

@@ -27,7 +27,7 @@ from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import MLPTorso, ObservationTorso, check_network, fold_time
 from sebulba.toolkit.window import Window
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.a2c import a2c_loss
 from sebulba_agents.actor_critic import (
     ActorCriticAgent,
@@ -246,11 +246,11 @@ class SkillsAgent(Agent):
         )
 
     def loss(
-        self, networks: SkillsNetworks, experience: Window, key: jax.Array, step: jax.Array
+        self, networks: SkillsNetworks, experience: Window, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return A2C's loss and the discriminator's cross-entropy, over the rows arrived at."""
         loss, (experience, metrics) = self._actor_critic.loss(
-            networks.actor_critic, experience, key, step
+            networks.actor_critic, experience, key, clock
         )
         valid = experience.trajectory.valid
         rows = experience.trajectory.env_steps.observation
@@ -271,15 +271,14 @@ class SkillsAgent(Agent):
         opt_state: SkillsOptState,
         grads: SkillsNetworks,
         experience: Window,
+        clock: Clock,
     ) -> tuple[SkillsNetworks, SkillsOptState]:
         """Take a step of each optimizer."""
         actor_critic, actor_critic_state = self._actor_critic.optimize(
-            networks.actor_critic, opt_state.actor_critic, grads.actor_critic, experience
+            networks.actor_critic, opt_state.actor_critic, grads.actor_critic, experience, clock
         )
         config = at_env_steps(
-            self._config,
-            experience.clock.env_steps,
-            total_env_steps=self._run_spec.total_env_steps,
+            self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
         )
         discriminator, discriminator_state = descend(
             self._optimizer,

@@ -8,7 +8,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.replay import ReplayRatio, ReplayState
 from sebulba.toolkit.schedules import at_env_steps
-from sebulba.types import PyTree, RunSpec
+from sebulba.types import Clock, PyTree, RunSpec
 from sebulba_agents.replay_config import ValueReplayConfig
 
 
@@ -56,9 +56,10 @@ class TargetNetworkAgent(Agent):
         opt_state: TargetOptState,
         grads: TargetNetworks,
         experience: ReplayState,
+        clock: Clock,
     ) -> tuple[TargetNetworks, TargetOptState]:
         """Take an Adam step; copy to the target network every `target_period` updates."""
-        clock = experience.clock
+        del experience
         config = at_env_steps(
             self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
         )

@@ -11,7 +11,7 @@ from sebulba.check.result import without_key
 from sebulba.config.agents import agent_factory
 from sebulba.devices.memory import trajectory_shapes
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import ActorState, Experience, Networks, PyTree, RunSpec, Trajectory
+from sebulba.types import ActorState, Clock, Experience, Networks, PyTree, RunSpec, Trajectory
 
 
 @pytree_dataclass
@@ -106,10 +106,10 @@ class CapturingAgent:
         )
 
     def loss(
-        self, networks: Networks, experience: CapturedExperience, key: jax.Array, step: jax.Array
+        self, networks: Networks, experience: CapturedExperience, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[CapturedExperience, dict[str, jax.Array]]]:
         """Return the agent's loss."""
-        loss, (of_agent, metrics) = self.captured.loss(networks, experience.of_agent, key, step)
+        loss, (of_agent, metrics) = self.captured.loss(networks, experience.of_agent, key, clock)
         return loss, (dataclasses.replace(experience, of_agent=of_agent), metrics)
 
     def optimize(
@@ -118,9 +118,10 @@ class CapturingAgent:
         opt_state: PyTree,
         grads: Networks,
         experience: CapturedExperience,
+        clock: Clock,
     ) -> tuple[Networks, PyTree]:
         """Take the agent's optimization step."""
-        return self.captured.optimize(networks, opt_state, grads, experience.of_agent)
+        return self.captured.optimize(networks, opt_state, grads, experience.of_agent, clock)
 
 
 def as_data(state: ActorState) -> PyTree:

@@ -24,7 +24,7 @@ from sebulba.check.subject import Subject, env_axes
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.reductions import LEARNER_AXIS
-from sebulba.types import Networks, PyTree
+from sebulba.types import Clock, Networks, PyTree
 
 _NUM_DEVICES = 2
 _NUM_SAMPLED_UPDATES = 48  # averaged, where the loss samples
@@ -182,10 +182,15 @@ class _GradientsOnly:
         return {"grads": grads, "start": start, "after": after}
 
     def optimize(
-        self, networks: Networks, opt_state: PyTree, grads: Networks, experience: PyTree
+        self,
+        networks: Networks,
+        opt_state: PyTree,
+        grads: Networks,
+        experience: PyTree,
+        clock: Clock,
     ) -> Any:
         start = opt_state["start"]
-        after = self._agent.optimize(networks, start, grads, experience)
+        after = self._agent.optimize(networks, start, grads, experience, clock)
         return networks, {"grads": grads, "start": start, "after": after}
 
     def num_updates_per_cycle(self, cycle: int) -> int:
@@ -209,8 +214,10 @@ class _Updates:
         self._learner = subject.learner(_GradientsOnly(agent), devices)
         items = [item.placed(subject, learners) for item in recording.trajectories]
         self._cycles = [items[i : i + per_cycle] for i in range(0, len(items), per_cycle)]
+        self._env_steps = 0  # before the next cycle
         for cycle in self._cycles[:-1]:
-            self._learner.update(cycle)
+            self._learner.update(cycle, env_steps=self._env_steps)
+            self._env_steps += sum(int(unroll.trajectory.valid.sum()) for unroll in cycle)
         self.sizes = np.zeros(0)  # sum of absolute gradients in each leaf, in the latest update
         self.names = [
             leaf_name("gradient", path)
@@ -247,7 +254,7 @@ class _Updates:
         """Return the projected gradients of updates, `[num_updates, leaves · directions]`."""
         projections = []
         for _ in range(num_updates):
-            self._learner.update(self._cycles[-1])
+            self._learner.update(self._cycles[-1], env_steps=self._env_steps)
             rng = np.random.default_rng(0)
             leaves = jax.tree.leaves(as_numpy(self._grads))
             self.sizes = np.array([np.abs(leaf).sum(dtype=np.float64) for leaf in leaves])

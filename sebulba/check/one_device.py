@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from sebulba.check.capture import from_data
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.subject import Subject
-from sebulba.types import Experience, Networks
+from sebulba.types import Clock, Experience, Networks
 
 
 class OneDevice:
@@ -42,3 +42,14 @@ class OneDevice:
                 jnp.int32(item.actor_id),
             )
         return experience
+
+    def clock(self, items: Sequence[RecordedTrajectory], step: int = 0) -> Clock:
+        """Return the clock of an update after these trajectories.
+
+        Args:
+            items: those of complete learner cycles.
+            step: optimisation steps before.
+        """
+        earlier = items[: len(items) - self.run_spec.trajectories_per_cycle]
+        env_steps = sum(int(item.trajectory.valid.sum()) for item in earlier)
+        return Clock.at(step, env_steps=env_steps)

@@ -155,7 +155,7 @@ class _Priorities:
             self._sensitivity.networks,
             _with_replay(self._experience, replay),
             jax.random.fold_in(self._key, draw),
-            jnp.int32(0),
+            self._sensitivity.clock(),
         )
         leaves = jax.tree.leaves(as_numpy(grads))
         return np.concatenate([leaf.reshape(-1).astype(np.float64) for leaf in leaves])
@@ -175,7 +175,7 @@ class _Priorities:
         changed = _with_replay(self._experience, dataclasses.replace(self.replay, rows=rows))
         networks = self._sensitivity.networks if networks is None else networks
         (_, (after, _)), _ = self._sensitivity.loss_and_gradients(
-            networks, changed, self._key, jnp.int32(0)
+            networks, changed, self._key, self._sensitivity.clock()
         )
         replay = _replay_of(after)
         assert replay is not None

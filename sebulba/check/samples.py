@@ -9,7 +9,7 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.recording import first_learning_cycle
 from sebulba.check.result import Answer, failed, passed, skipped
-from sebulba.types import Experience
+from sebulba.types import Clock, Experience
 
 _MAX_UPDATES = 256
 
@@ -33,12 +33,12 @@ def epochs(evidence: Evidence) -> Answer:
     experience = sensitivity.experience(items)
     networks = sensitivity.networks
 
-    def loss(floats: list, experience: Experience, key: jax.Array, step: jax.Array) -> Any:
+    def loss(floats: list, experience: Experience, key: jax.Array, clock: Clock) -> Any:
         leaves, structure = jax.tree.flatten(experience)
         places = [i for i, leaf in enumerate(leaves) if _is_rows(leaf, valid)]
         for place, leaf in zip(places, floats, strict=True):
             leaves[place] = leaf
-        value, aux = agent.loss(networks, jax.tree.unflatten(structure, leaves), key, step)
+        value, aux = agent.loss(networks, jax.tree.unflatten(structure, leaves), key, clock)
         return value, aux[0]
 
     gradients = jax.jit(jax.grad(loss, has_aux=True))
@@ -48,7 +48,7 @@ def epochs(evidence: Evidence) -> Answer:
         if not floats:
             return skipped("no leaf of the experience has rows of floats [T, B, …]")
         key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
-        grads, experience = gradients(floats, experience, key, jnp.int32(step))
+        grads, experience = gradients(floats, experience, key, Clock.at(step))
         is_learned = np.zeros(valid.shape, bool)
         for grad in grads:
             grad = np.asarray(grad)[:length]

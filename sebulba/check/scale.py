@@ -21,7 +21,7 @@ from sebulba.check.result import (
 )
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject, env_axes
-from sebulba.types import Networks, PyTree, Trajectory
+from sebulba.types import Clock, Networks, PyTree, Trajectory
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
 _MAX_RELATIVE_ERROR = 1e-4  # sums of more terms round differently
@@ -47,7 +47,7 @@ def padding(evidence: Evidence) -> Answer:
         experience = one.experience(sensitivity.networks, trajectories)
         key = jax.random.key(subject.config.seed)
         (loss, _), grads = one.loss_and_gradients(
-            sensitivity.networks, experience, key, jnp.int32(0)
+            sensitivity.networks, experience, key, one.clock(trajectories)
         )
         results.append((float(loss), as_numpy(grads)))
     (loss, grads), (other_loss, other_grads) = results
@@ -129,7 +129,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
                 networks, experience, state, state, changed, actor_id
             )
         key = jax.random.key(subject.config.seed)
-        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, jnp.int32(0))[0]
+        return jax.grad(agent.loss, has_aux=True)(networks, experience, key, Clock.at())[0]
 
     def gradient(row: int, reward: float) -> np.ndarray:
         rewards = np.array(trajectory.env_steps.reward)
@@ -218,7 +218,7 @@ def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declare
             shifted[leaf] = leaves[leaf] + jnp.asarray(shift, leaves[leaf].dtype)
         experience = sensitivity.experience([_with_reward(item, reward) for item in items])
         return sensitivity.loss_and_gradients(
-            jax.tree.unflatten(structure, shifted), experience, key, jnp.int32(0)
+            jax.tree.unflatten(structure, shifted), experience, key, sensitivity.clock()
         )[1]
 
     grads = gradient()

@@ -13,7 +13,7 @@ from sebulba.check.policy import Policy
 from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import as_numpy, is_equal
 from sebulba.check.subject import Subject
-from sebulba.types import Networks, PyTree
+from sebulba.types import Clock, Networks, PyTree
 
 # A replay agent may not sample a changed row in one update; eight make that unlikely.
 _NUM_SAMPLED_UPDATES = 8
@@ -59,6 +59,10 @@ class LossSensitivity:
     def has_gradient(self) -> bool:
         """Whether any gradient of the baseline differs from zero."""
         return _has_gradient(self._baselines[0])
+
+    def clock(self, step: int = 0) -> Clock:
+        """Return the clock of an update after the baseline's trajectories."""
+        return self._one.clock(self.items, step)
 
     def effect(
         self,
@@ -181,7 +185,7 @@ class LossSensitivity:
         for step in range(self._num_updates):
             key = jax.random.fold_in(jax.random.key(seed), step)
             (loss, (experience, _)), grads = self.loss_and_gradients(
-                networks, experience, key, jnp.int32(step)
+                networks, experience, key, self._one.clock(items, step)
             )
             losses.append(float(loss))
             gradients.append(as_numpy(grads))

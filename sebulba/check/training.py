@@ -14,7 +14,7 @@ from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import as_numpy
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject
-from sebulba.types import Experience, Networks, PyTree
+from sebulba.types import Clock, Experience, Networks, PyTree
 
 _NUM_SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
 # To get somewhere in few updates.
@@ -65,9 +65,13 @@ class Trainer:
         """Return the gradients of one loss, and the experience after it."""
         key = jax.random.fold_in(jax.random.key(self.subject.config.seed), step)
         (_, (experience, _)), grads = self._one.loss_and_gradients(
-            networks, experience, key, jnp.int32(step)
+            networks, experience, key, self._clock(step)
         )
         return grads, experience
+
+    def _clock(self, step: int) -> Clock:
+        learned = self.sensitivity.items[self.sensitivity.num_unlearned :]
+        return self._one.clock(learned, step)
 
     def mean_gradients(self, networks: Networks, items: Items) -> list[np.ndarray]:
         """Return the leaves of gradients, averaged over several losses."""
@@ -98,7 +102,9 @@ class Trainer:
         opt_state = self._one.agent.init_opt_state(networks)
         for step in range(num_updates):
             grads, experience = self.gradients(networks, experience, step)
-            after, opt_state = self._one.optimize(networks, opt_state, grads, experience)
+            after, opt_state = self._one.optimize(
+                networks, opt_state, grads, experience, self._clock(step)
+            )
             networks = after if leaves is None else chosen(leaves, after, networks)
         return networks
 
@@ -115,11 +121,11 @@ class Trainer:
         is_target = [may_change and not np.any(grad) for may_change, grad in pairs]
         if not any(is_target):
             return networks
-        nothing = jax.tree.map(jnp.zeros_like, grads)
+        nothing, clock = jax.tree.map(jnp.zeros_like, grads), self._clock(0)
 
         def update(_: int, carry: tuple[Networks, PyTree]) -> tuple[Networks, PyTree]:
             networks, opt_state = carry
-            return self._one.agent.optimize(networks, opt_state, nothing, experience)
+            return self._one.agent.optimize(networks, opt_state, nothing, experience, clock)
 
         def follow(networks: Networks) -> Networks:
             start = networks, self._one.agent.init_opt_state(networks)

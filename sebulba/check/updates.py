@@ -21,7 +21,7 @@ from sebulba.check.result import (
 )
 from sebulba.check.sensitivity import ATTEMPTS, MAX_ROUNDING
 from sebulba.check.subject import settings_of
-from sebulba.types import Experience, Networks, PyTree
+from sebulba.types import Clock, Experience, Networks, PyTree
 
 _TARGET_PERIOD_UPDATES = 3
 _MIN_UPDATES = 8
@@ -65,6 +65,7 @@ class _FirstUpdate:
     opt_state: PyTree
     grads: Networks
     experience: Experience
+    clock: Clock
     after: Networks
 
     def repeat(
@@ -73,7 +74,7 @@ class _FirstUpdate:
         """Return the networks after the update, with other networks or gradients."""
         networks = self.networks if networks is None else networks
         grads = self.grads if grads is None else grads
-        return self.optimize(networks, self.opt_state, grads, self.experience)[0]
+        return self.optimize(networks, self.opt_state, grads, self.experience, self.clock)[0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,13 +113,11 @@ def _run(evidence: Evidence) -> UpdateRun:
     opt_state = agent.init_opt_state(networks)
     changes, publishes, sizes = [], [], []
     for step in range(min(max(_MIN_UPDATES, per_cycle), _MAX_UPDATES)):
-        key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
-        (_, (experience, _)), grads = loss.loss_and_gradients(
-            networks, experience, key, jnp.int32(step)
-        )
-        after, new_opt_state = optimize(networks, opt_state, grads, experience)
+        key, clock = jax.random.fold_in(jax.random.key(subject.config.seed), step), loss.clock(step)
+        (_, (experience, _)), grads = loss.loss_and_gradients(networks, experience, key, clock)
+        after, new_opt_state = optimize(networks, opt_state, grads, experience, clock)
         if step == 0:
-            first = _FirstUpdate(optimize, networks, opt_state, grads, experience, after)
+            first = _FirstUpdate(optimize, networks, opt_state, grads, experience, clock, after)
         changes.append(~_are_equal(networks, after))
         acting = (as_numpy(agent.actor_networks(each)) for each in (networks, after))
         publishes.append(not is_equal(*acting))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
@@ -30,7 +31,7 @@ def map_over_learner_devices(
 
     Args:
         function: takes one device's blocks, returns a tuple.
-        learner_devices: placed the arguments of later calls.
+        learner_devices: placed the arguments of later calls, except NumPy arrays.
         out_specs: a tuple of prefix pytrees of PartitionSpec, one for each result.
         donate_argnums: positions of donated arguments.
         mapping: `shard_map`, or `pmap` for the same numbers from `jax.pmap`, whose dispatch takes 4
@@ -87,13 +88,14 @@ class Mapped:
 
 
 def specs_of(tree: PyTree) -> PyTree:
-    """Return the PartitionSpec of every array, which is on the learner devices."""
+    """Return the PartitionSpec of every array; one of NumPy is the same on every device."""
     return jax.tree.map(_spec_of, tree)
 
 
-def _spec_of(leaf: jax.Array) -> PartitionSpec:
-    # Other arrays are on a single learner device, where all specs mean the same.
-    return leaf.sharding.spec if isinstance(leaf.sharding, NamedSharding) else REPLICATED
+def _spec_of(leaf: jax.Array | np.ndarray) -> PartitionSpec:
+    sharding = getattr(leaf, "sharding", None)
+    # Other JAX arrays are on a single learner device, where all specs mean the same.
+    return sharding.spec if isinstance(sharding, NamedSharding) else REPLICATED
 
 
 def is_jit_disabled() -> bool:

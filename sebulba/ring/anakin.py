@@ -34,7 +34,7 @@ from sebulba.ring.fused_cycle import FusedCycle
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
 from sebulba.ring.update import STATE_SPECS, LearnerState
-from sebulba.types import PyTree
+from sebulba.types import PyTree, as_words
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
 _CALL_S = 0.25
@@ -115,7 +115,7 @@ class Anakin:
     def is_slow(self) -> bool:
         """Whether separate programs would be faster."""
         num_cycles, num_updates = self._next_cycles()
-        arguments = (self.ring.learner.state, self._carries, np.int32(num_cycles))
+        arguments = (*self._begin(), np.int32(num_cycles))
         # A replay agent takes no updates at first.
         jaxpr = jax.make_jaxpr(self._program(max(1, num_updates)))(*arguments)
         return is_slow_in_a_loop(jaxpr, self._learner_devices.devices[0].platform)
@@ -150,6 +150,11 @@ class Anakin:
             actor.start_at(jax.device_put(carry, actor.device), num_cycles=num_cycles)
         ring.trajectories.restore([num_cycles] * len(ring.actors))
 
+    def _begin(self) -> tuple[PyTree, PyTree, np.ndarray]:
+        """Return the state, the carries and the env steps that the next call starts from."""
+        ring = self.ring
+        return ring.learner.state, self._carries, as_words(ring.progress.env_steps)
+
     def _run_call(self, observers: Sequence[Observer]) -> bool:
         """Run one call of learner cycles.
 
@@ -159,7 +164,7 @@ class Anakin:
         """
         ring, learner = self.ring, self.ring.learner
         num_cycles, num_updates = self._next_cycles()
-        begin = (learner.state, self._carries)
+        begin = self._begin()
         program = self._program(num_updates)
         started = time.perf_counter()
         state, carries, recorded = jax.block_until_ready(program(*begin, np.int32(num_cycles)))
@@ -240,29 +245,34 @@ class Anakin:
     def _program(self, num_updates: int) -> Callable[..., Any]:
         """Return the jitted call for learner cycles of so many updates, whose activity it begins.
 
-        It takes the learner's state, the actors' carries and the number of cycles, and returns the
-        state, the carries, and what is to be recorded of each cycle, `[capacity, ...]`.
+        It takes the learner's state, the actors' carries, the words of the env steps learned from,
+        and the number of cycles. It returns the state, the carries, and what is to be recorded of
+        each cycle, `[capacity, ...]`.
         """
         clock = self.ring.learner.clock
         clock.begin(UPDATE if num_updates in self._programs else COMPILE)
         if num_updates in self._programs:
             return self._programs[num_updates]
         cycle = jax.jit(self._cycle_function(num_updates))
-        shapes = jax.eval_shape(cycle, self.ring.learner.state, self._carries)[-1]
+        shapes = jax.eval_shape(cycle, *self._begin())[-1]
         longest = -(-min(self._boundaries) // self._env_steps_per_cycle)
         self._capacity = max(1, min(longest, _MAX_BYTES // num_bytes(shapes)))
 
-        def program(state: PyTree, carries: PyTree, num_cycles: jax.Array) -> PyTree:
+        def program(
+            state: PyTree, carries: PyTree, env_step_words: jax.Array, num_cycles: jax.Array
+        ) -> PyTree:
             def body(i: jax.Array, looped: PyTree) -> PyTree:
-                state, carries, recorded = looped
-                state, carries, new = cycle(state, carries)
+                state, carries, words, recorded = looped
+                state, carries, words, new = cycle(state, carries, words)
                 write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=0)
-                return state, carries, jax.tree.map(write, recorded, new)
+                return state, carries, words, jax.tree.map(write, recorded, new)
 
             recorded = jax.tree.map(
                 lambda leaf: jnp.zeros((self._capacity, *leaf.shape), leaf.dtype), shapes
             )
-            return jax.lax.fori_loop(0, num_cycles, body, (state, carries, recorded))
+            start = (state, carries, env_step_words, recorded)
+            state, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
+            return state, carries, recorded
 
         sharding = self._learner_devices.sharding
         states = jax.tree.map(sharding, STATE_SPECS)
@@ -293,11 +303,13 @@ class Anakin:
         learn = shard(
             functools.partial(update.cycle, num_updates=num_updates),
             self._learner_devices,
-            in_specs=(STATE_SPECS, tuple(specs)),
+            in_specs=(STATE_SPECS, tuple(specs), REPLICATED),
             out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
         )
 
-        def cycle(state: LearnerState, carries: tuple[ActCarry, ...]) -> PyTree:
+        def cycle(
+            state: LearnerState, carries: tuple[ActCarry, ...], env_step_words: jax.Array
+        ) -> PyTree:
             current, unrolls, tallies = list(carries), [], []
             networks = ring.agent.actor_networks(state.networks)
             for number in range(len(specs)):
@@ -314,7 +326,7 @@ class Anakin:
                         actor_id=jnp.int32(actor_id),
                     )
                 )
-            state, _, metrics = learn(state, tuple(unrolls))
+            state, _, metrics = learn(state, tuple(unrolls), env_step_words)
             is_alive = state.non_finite.in_a_row < update.max_non_finite_updates
             recorded = _Recorded(
                 env_steps=tuple(tally.env_steps for tally in tallies),
@@ -325,6 +337,15 @@ class Anakin:
                 num_discarded=state.non_finite.total,
                 metrics=metrics,
             )
-            return state, tuple(current), recorded
+            words = env_step_words
+            for tally in tallies:
+                words = _add(words, tally.env_steps)
+            return state, tuple(current), words, recorded
 
         return cycle
+
+
+def _add(words: jax.Array, count: jax.Array) -> jax.Array:
+    """Return `as_words` of a sum, from that of one count and from another `[]` int32."""
+    low = words[0] + count.astype(jnp.uint32)
+    return jnp.stack([low, words[1] + (low < words[0]).astype(jnp.uint32)])

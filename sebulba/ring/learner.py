@@ -24,7 +24,7 @@ from sebulba.ring.update import (
     Update,
     init_state,
 )
-from sebulba.types import Networks
+from sebulba.types import Networks, as_words
 
 _DEFAULTS = LearnerConfig()
 
@@ -56,6 +56,7 @@ class Learner:
         self.num_updates = 0
         self.num_non_finite_updates = 0  # discarded, including the one that ended the run
         self._in_a_row = 0  # consecutive ones, after the last discarded update
+        self._env_steps = 0  # learned from before the last cycle
         self.clock = clock
         self.state = init_state(agent, learner_devices, num_envs_per_device, key)
         # A copy: the first update donates the state, and actors would hold deleted arrays.
@@ -78,10 +79,14 @@ class Learner:
         self._programs: dict[tuple[int, bool], mapping.Mapped] = {}
 
     @functools.partial(jax.profiler.annotate_function, name=UPDATE)  # in a trace of `run.profile`
-    def update(self, unrolls: Sequence[Unroll]) -> list[Metrics]:
+    def update(self, unrolls: Sequence[Unroll], *, env_steps: int) -> list[Metrics]:
         """Run a learner cycle: add unrolls, take its optimisation steps, and wait for them.
 
         `published` then holds the networks for the actors, which are never donated.
+
+        Args:
+            unrolls: those of the cycle.
+            env_steps: of all hosts, learned from before this cycle.
 
         Returns:
             The metrics of the optimisation steps, on the devices: for each jitted call, a leading
@@ -93,11 +98,12 @@ class Learner:
         # The agent's Python code may hang.
         self.clock.begin(UPDATE)
         num_updates = num_updates_of(self._agent, self.num_cycles)
-        calls = self._calls(num_updates, tuple(unrolls))
+        self._env_steps, words = env_steps, as_words(env_steps)
+        calls = self._calls(num_updates, tuple(unrolls), words)
         metrics: list[Metrics] = []
         for num_updates_of_call in calls:
             program = self._program(num_updates_of_call, has_unrolls=not metrics)
-            results = program(self.state, () if metrics else tuple(unrolls))
+            results = program(self.state, () if metrics else tuple(unrolls), words)
             self.state, self.published, metrics_of_call = results
             metrics.append(metrics_of_call)
             bound_programs_in_flight(metrics)
@@ -110,7 +116,9 @@ class Learner:
         self.clock.lap(UPDATE)
         return metrics if num_updates else []
 
-    def _calls(self, num_updates: int, unrolls: tuple[Unroll, ...]) -> list[int]:
+    def _calls(
+        self, num_updates: int, unrolls: tuple[Unroll, ...], env_step_words: np.ndarray
+    ) -> list[int]:
         """Return the updates of each jitted call of a learner cycle."""
         if num_updates <= 1:
             return [num_updates]
@@ -118,7 +126,8 @@ class Learner:
             self.clock.begin(COMPILE)
             program = self._program(num_updates, has_unrolls=True)
             self._is_one_program = not is_slow_in_a_loop(
-                program.jaxpr(self.state, unrolls), self.learner_devices.devices[0].platform
+                program.jaxpr(self.state, unrolls, env_step_words),
+                self.learner_devices.devices[0].platform,
             )
         return [num_updates] if self._is_one_program else [1] * num_updates
 
@@ -144,7 +153,10 @@ class Learner:
         """
         if self._in_a_row >= self._max_non_finite_updates:
             raise NonFiniteError(
-                update=self.num_updates, cycle=self.num_cycles - 1, in_a_row=self._in_a_row
+                update=self.num_updates,
+                cycle=self.num_cycles - 1,
+                env_steps=self._env_steps,
+                in_a_row=self._in_a_row,
             )
 
     def _without_frozen(self, metrics: list[Metrics], num_updates: int) -> list[Metrics]:

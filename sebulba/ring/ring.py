@@ -154,7 +154,9 @@ class Ring:
         """
         with annotate_errors(lambda: where_learner(self.learner)):
             self.is_between_cycles = False
-            metrics = self.learner.update([item.unroll for item in items])
+            metrics = self.learner.update(
+                [item.unroll for item in items], env_steps=self.progress.env_steps
+            )
             self.publish()
             self.count([item.info for item in items], metrics)
             for item in items:

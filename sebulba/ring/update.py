@@ -20,7 +20,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.ring.records import Unroll
 from sebulba.toolkit.prng import stream
 from sebulba.toolkit.reductions import learner_device_index, mean_over_learner_devices
-from sebulba.types import Array, Experience, Networks, PyTree
+from sebulba.types import Array, Clock, Experience, Networks, PyTree
 
 _Tree = TypeVar("_Tree", bound=PyTree)
 
@@ -31,11 +31,13 @@ class NonFiniteError(FloatingPointError):
     Attributes:
         update: number of the last of these updates, from 0 over the whole run.
         cycle: number of its learner cycle.
+        env_steps: of all hosts, learned from before that cycle.
     """
 
-    def __init__(self, *, update: int, cycle: int, in_a_row: int):
+    def __init__(self, *, update: int, cycle: int, env_steps: int, in_a_row: int):
         self.update = update
         self.cycle = cycle
+        self.env_steps = env_steps
         before = f", the last of {in_a_row} in a row," if in_a_row > 1 else ""
         super().__init__(
             f"the loss or the gradients of update {update} (learner cycle {cycle}){before} are not"
@@ -82,13 +84,19 @@ class Update:
     gradients: str = "float32"  # dtype in which gradients cross between devices
 
     def cycle(
-        self, state: LearnerState, unrolls: tuple[Unroll, ...], *, num_updates: int
+        self,
+        state: LearnerState,
+        unrolls: tuple[Unroll, ...],
+        env_step_words: Array,
+        *,
+        num_updates: int,
     ) -> tuple[LearnerState, Networks, Metrics]:
         """Add trajectories to the experience, and take optimisation steps.
 
         Args:
             state: before.
             unrolls: this device's shares of them; empty to continue a cycle.
+            env_step_words: of all hosts, learned from before this cycle: see `Clock`.
             num_updates: optimisation steps.
 
         Returns:
@@ -108,19 +116,19 @@ class Update:
             state = dataclasses.replace(state, experience=_block(experience))
         metrics: Metrics = {}
         if num_updates == 1:
-            state, metrics = self.step(state)
+            state, metrics = self.step(state, env_step_words)
             metrics = jax.tree.map(lambda x: x[None], metrics)
         elif num_updates > 1:
             state, metrics = jax.lax.scan(
-                lambda state, _: self.step(state), state, length=num_updates
+                lambda state, _: self.step(state, env_step_words), state, length=num_updates
             )
         return state, self.agent.actor_networks(state.networks), metrics
 
-    def step(self, state: LearnerState) -> tuple[LearnerState, Metrics]:
+    def step(self, state: LearnerState, env_step_words: Array) -> tuple[LearnerState, Metrics]:
         """Take an optimisation step; return the state and the metrics."""
-        before = experience_of(state)
+        before, clock = experience_of(state), clock_of(state, env_step_words)
         value, metrics, grads, experience = loss_and_gradients(
-            self.agent, state, before, dtype=self.gradients
+            self.agent, state, before, clock, dtype=self.gradients
         )
         metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
         # One test for all gradients: the norm is finite only if each of them is (an overflow of
@@ -133,7 +141,7 @@ class Update:
         is_taken = is_alive & (in_a_row < self.max_non_finite_updates)
         networks, opt_state = _select(
             is_applied,
-            self.agent.optimize(state.networks, state.opt_state, grads, experience),
+            self.agent.optimize(state.networks, state.opt_state, grads, experience, clock),
             (state.networks, state.opt_state),
         )
         state = LearnerState(
@@ -151,20 +159,39 @@ class Update:
 
 
 def loss_and_gradients(
-    agent: Agent, state: LearnerState, experience: Experience, *, dtype: str = "float32"
+    agent: Agent,
+    state: LearnerState,
+    experience: Experience,
+    clock: Clock,
+    *,
+    dtype: str = "float32",
 ) -> tuple[jax.Array, Metrics, Networks, Experience]:
     """Return an update's loss, metrics and gradients, averaged over devices, and its experience.
 
-    Runs on each learner device, with the `experience_of(state)` of that device. Gradients cross
-    between devices in `dtype`.
+    Runs on each learner device, with the `experience_of(state)` of that device and the
+    `clock_of(state, …)`. Gradients cross between devices in `dtype`.
     """
     # Folded from the number of the step, so that a resumed run draws the same numbers.
     key = jax.random.fold_in(state.key, state.step)
     key = jax.random.fold_in(key, learner_device_index())
     loss = jax.value_and_grad(agent.loss, has_aux=True)
-    (value, (experience, metrics)), grads = loss(state.networks, experience, key, state.step)
+    (value, (experience, metrics)), grads = loss(state.networks, experience, key, clock)
     grads, (value, metrics) = mean_of_gradients(grads, (value, metrics), dtype=dtype)
     return value, metrics, grads, experience
+
+
+def clock_of(state: LearnerState, env_step_words: Array) -> Clock:
+    """Return the clock of the next update of a state.
+
+    Args:
+        state: before the update.
+        env_step_words: of all hosts, learned from before the learner cycle: see `Clock`.
+    """
+    return Clock(
+        step=state.step,
+        previous_step=state.step - 1 - state.non_finite.in_a_row,
+        env_step_words=env_step_words,
+    )
 
 
 def experience_of(state: LearnerState) -> Experience:

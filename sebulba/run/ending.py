@@ -150,7 +150,12 @@ def _write_summary(summary: dict[str, Any], path: pathlib.Path, display: Display
 
 def _write_non_finite(error: NonFiniteError, path: pathlib.Path, display: Display) -> None:
     """Write which checkpoint holds the state that the update saw: the one taken after its cycle."""
-    where = {"update": error.update, "learner_cycle": error.cycle, "checkpoint": error.cycle + 1}
+    where = {
+        "update": error.update,
+        "learner_cycle": error.cycle,
+        "env_steps": error.env_steps,
+        "checkpoint": error.cycle + 1,
+    }
     try:
         write_json(path / NON_FINITE, where)
     except OSError as failure:

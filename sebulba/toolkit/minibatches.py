@@ -11,10 +11,9 @@ import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.shuffling import shuffle
 from sebulba.toolkit.window import Window
-from sebulba.types import EnvStep, PyTree, RunSpec
+from sebulba.types import Clock, EnvStep, PyTree, RunSpec
 
 
 @pytree_dataclass
@@ -65,27 +64,27 @@ def with_order(window: Window, *, of_unrolls: bool) -> Window:
 
 
 def next_minibatch(
-    window: Window, key: jax.Array, step: jax.Array, num_minibatches: int
+    window: Window, key: jax.Array, clock: Clock, num_minibatches: int
 ) -> tuple[Window, jax.Array]:
-    """Return the window and the entries `[M]` of the minibatch that `step` learns from.
+    """Return the window and the entries `[M]` of the minibatch that a step learns from.
 
     Args:
         window: `with_order`; reshuffled at an epoch's first step that is not discarded as
             non-finite. With the order of the epoch before, samples would be seen twice and others
             never.
         key: consumed.
-        step: int32 `[]`, optimisation steps taken so far in the run.
+        clock: the step's.
         num_minibatches: optimisation steps per epoch; divides the number of entries.
     """
     order = jax.lax.cond(
-        step // num_minibatches != window.clock.step // num_minibatches,
+        clock.step // num_minibatches != clock.previous_step // num_minibatches,
         lambda order: shuffle(key, order),
         lambda order: order,
         window.order,
     )
     # The order is part of the window, so all steps of an epoch see the same permutation.
-    chosen = order.reshape(num_minibatches, -1)[step % num_minibatches]
-    return dataclasses.replace(window, order=order, clock=at_step(window.clock, step)), chosen
+    chosen = order.reshape(num_minibatches, -1)[clock.step % num_minibatches]
+    return dataclasses.replace(window, order=order), chosen
 
 
 def choose_environments(window: Window, chosen: jax.Array) -> Window:

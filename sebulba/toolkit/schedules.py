@@ -1,8 +1,8 @@
 """Settings that change during a run, such as a learning rate that falls to 0. Imports no jax.
 
 A setting of type `Scheduled` is a number or a `Schedule` in the config; a range holds for every
-value of the schedule. An agent calls `at_env_steps` with the env steps of its `LearnerClock`, and
-reads current values only.
+value of the schedule. An agent calls `at_env_steps` with the env steps of its `Clock`, and reads
+current values only.
 """
 
 import dataclasses

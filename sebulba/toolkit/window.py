@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from sebulba.agent import Agent
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps, init_clock
 from sebulba.toolkit.spaces import zeros
 from sebulba.types import (
     ActorState,
@@ -31,7 +30,6 @@ class Window:
 
     initial: PyTree  # [N·B, ...], the kept part of the actor states before row 0
     trajectory: Trajectory  # [T + 1, N·B, ...] rows
-    clock: LearnerClock
     order: jax.Array | None = None  # of minibatches, see `sebulba.toolkit.minibatches`
 
 
@@ -70,7 +68,7 @@ def init_window(
         action=zeros(row.action, length),
         extras=zeros(row.extras, length),
     )
-    return Window(initial=zeros(initial), trajectory=trajectory, clock=init_clock())
+    return Window(initial=zeros(initial), trajectory=trajectory)
 
 
 def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
@@ -84,13 +82,10 @@ def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
     # Only statistics need `episode_over`, and not every environment provides it.
     env_steps = dataclasses.replace(trajectory.env_steps, episode_over=None)
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
-    valid = trajectory.valid
-    num_trajectories = window.trajectory.valid.shape[1] // valid.shape[1]
     return dataclasses.replace(
         window,
         initial=_roll_in(window.initial, initial, axis=0),
         trajectory=_roll_in(window.trajectory, trajectory, axis=1),
-        clock=count_env_steps(window.clock, valid, trajectories_per_cycle=num_trajectories),
     )
 
 

@@ -1,11 +1,10 @@
 """The target network's period, the same for every agent that has one."""
 
-import dataclasses
-
 import chex
 import jax
 import jax.numpy as jnp
 
+from sebulba.types import Clock
 from tests.compiled import jitted
 
 
@@ -17,9 +16,7 @@ def check_copies_to_the_target(agent, networks, experience):
     copies = []
     # Updates 4 and 7 are discarded; the last of a period of 2 is odd.
     for step in (0, 1, 2, 3, 5, 6, 8, 9):
-        clock = dataclasses.replace(experience.clock, step=jnp.int32(step))
-        experience = dataclasses.replace(experience, clock=clock)
-        after, opt_state = optimize(networks, opt_state, grads, experience)
+        after, opt_state = optimize(networks, opt_state, grads, experience, Clock.at(step))
         is_copy = jax.tree.all(jax.tree.map(jnp.array_equal, after.target, after.online))
         if not is_copy:
             chex.assert_trees_all_equal(after.target, networks.target)

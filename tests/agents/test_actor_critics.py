@@ -15,7 +15,7 @@ from sebulba.agent_check import AgentError, validate_agent, validate_sharded_sta
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical
-from sebulba.types import EnvironmentSpec
+from sebulba.types import Clock, EnvironmentSpec
 from sebulba_agents.a2c import make_a2c
 from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import A2CConfig, ImpalaConfig, PolicyGradientConfig, PPOConfig
@@ -106,7 +106,7 @@ def gradient_of_rows(agent, networks, experience):
 def jitted_gradient_of_rows(agent):
     def loss(observation, networks, experience):
         changed = with_observation(experience, observation)
-        return agent.loss(networks, changed, jax.random.key(0), jnp.int32(0))[0]
+        return agent.loss(networks, changed, jax.random.key(0), Clock.at())[0]
 
     return jax.jit(jax.grad(loss))
 
@@ -239,7 +239,7 @@ def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, ne
         updated = agent.update_experience(
             networks, experience, state, state, trajectory, jnp.int32(0)
         )
-        loss, (after, metrics) = agent.loss(networks, updated, key, jnp.int32(0))
+        loss, (after, metrics) = agent.loss(networks, updated, key, Clock.at())
         return experience, updated, after, loss, metrics
 
     experience, updated, after, loss, metrics = jax.eval_shape(cycle, jax.random.key(0))
@@ -257,7 +257,7 @@ def test_rows_are_shuffled_and_gathered_only_for_several_minibatches(name, chang
     agent = make_agent(name, **changes)
     networks, initial, trajectory = acted(None)
     experience = add_trajectory(agent, networks, initial, trajectory)
-    program = str(jax.make_jaxpr(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(0)))
+    program = str(jax.make_jaxpr(agent.loss)(networks, experience, jax.random.key(0), Clock.at()))
     gathered_sizes = re.findall(r"f32\[[\d,]*?(\d+)\] = gather", program)
     assert ("random_bits" in program) == expected
     # A density gathers the taken action's logit; rows of the observation have another size.

@@ -16,7 +16,7 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
 from sebulba.toolkit.replay.transitions import Transitions
 from sebulba.toolkit.schedules import Schedule
-from sebulba.types import Trajectory
+from sebulba.types import Clock, Trajectory
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.replay_config import DDQNConfig
 from sebulba_agents.target_networks import TargetNetworks
@@ -219,8 +219,8 @@ def test_loss_writes_the_new_priorities_of_what_it_sampled():
     agent, networks = agent_and_networks()
     experience = filled(agent, networks)
     key = jax.random.key(0)
-    _, (updated, _) = jitted(agent.loss)(networks, experience, key, jnp.int32(0))
-    batch = jitted(agent._replay.sample)(experience, key)
+    _, (updated, _) = jitted(agent.loss)(networks, experience, key, Clock.at())
+    batch = jitted(agent._replay.sample)(experience, key, Clock.at())
     _, td_error, _ = jitted(agent.loss_of_batch)(networks, batch)
     slot = batch.ids.start % 16
     expected = (np.abs(td_error) + 1e-6) ** 0.6
@@ -291,7 +291,7 @@ def test_replay_metrics_are_of_all_rows():
     agent, networks = agent_and_networks()
     experience = filled(agent, networks)
     # 6 trajectories of 32 rows: 152 beyond the minimum, 4 × 152 / 32 = 19 updates.
-    _, (_, metrics) = jitted(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(18))
+    _, (_, metrics) = jitted(agent.loss)(networks, experience, jax.random.key(0), Clock.at(18))
     assert sum(agent.num_updates_per_cycle(cycle) for cycle in range(6)) == 19
     np.testing.assert_allclose(metrics["replay_ratio"], 4.0)
     done = random_env_steps(0, 6 * LENGTH, NUM_ENVS).done[8:23]

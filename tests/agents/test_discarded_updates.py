@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.types import Clock
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.ppo import PPO
 from tests.compiled import jitted
@@ -26,14 +27,15 @@ def learn(bad_steps, *, num_cycles=3, **changes):
     grad = jax.jit(jax.grad(agent.loss, has_aux=True))
     optimize, update = jitted(agent.optimize), jitted(agent.update_experience)
     initial, trajectory = act_along_stream(agent, networks, make_stream(done_probability=0.0))
-    merged, chosen = [], []
+    merged, chosen, previous = [], [], -1
     for step in range(num_cycles * NUM_UPDATES):
         if step % NUM_UPDATES == 0:
             experience = update(networks, experience, initial, initial, trajectory, jnp.int32(0))
-        grads, (after, _) = grad(networks, experience, jax.random.key(step), jnp.int32(step))
+        clock = Clock.at(step, previous_step=previous)
+        grads, (after, _) = grad(networks, experience, jax.random.key(step), clock)
         if step not in bad_steps:
-            networks, opt_state = optimize(networks, opt_state, grads, after)
-            experience = after
+            networks, opt_state = optimize(networks, opt_state, grads, after, clock)
+            experience, previous = after, step
         merged.append(int(networks.normalization.observation[0].count))
         chosen.append(np.asarray(after.order.reshape(config.num_minibatches, -1))[step % 2])
     return merged, chosen

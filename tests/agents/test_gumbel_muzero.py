@@ -19,7 +19,7 @@ from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.run import training
 from sebulba.toolkit import replay
-from sebulba.types import EnvStep, Trajectory
+from sebulba.types import Clock, EnvStep, Trajectory
 from sebulba_agents.gumbel_muzero import GumbelMuZero, Planned, num_reanalysed
 from sebulba_agents.muzero_networks import scale_gradient, scale_to_unit
 from sebulba_agents.planning import Plan
@@ -214,7 +214,7 @@ def test_a_rarely_drawn_sequence_does_not_take_the_weight_of_the_others():
     sample = types.SimpleNamespace(
         probability=jnp.array([0.25, 0.25, 0.25, 0.001]), num_sequences=jnp.int32(4)
     )
-    weights = agent._weights(sample, agent.init_experience(None, NUM_ENVS))
+    weights = agent._weights(sample, Clock.at())
     np.testing.assert_allclose(weights, [1.0, 1.0, 1.0, 250.0], rtol=1e-5)
 
 
@@ -350,7 +350,8 @@ def test_absorbing_rows_teach_values_and_rewards_of_zero():
             policy=jnp.full((K + 1, 32, NUM_ACTIONS), 1 / NUM_ACTIONS),
             policy_mask=is_first_row & every,
         )
-        networks, opt_state = optimize(networks, opt_state, grad(networks, targets), experience)
+        grads = grad(networks, targets)
+        networks, opt_state = optimize(networks, opt_state, grads, experience, Clock.at(step))
     root = agent.model.root(networks.online, observation[:1])
     after = agent.model.step(networks.online, root.latent, jnp.array([1]))
     later = agent.model.step(networks.online, after.latent, jnp.array([0]))

@@ -16,7 +16,7 @@ from sebulba.toolkit.normalization import Normalization
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.toolkit.schedules import Schedule
 from sebulba.toolkit.window import Window
-from sebulba.types import EnvStep, Trajectory
+from sebulba.types import Clock, EnvStep, Trajectory
 from sebulba_agents.actor_critic import ActorCriticExtras, ActorCriticNetworks
 from sebulba_agents.config import ImpalaConfig
 from sebulba_agents.impala import impala_loss, make_impala
@@ -199,7 +199,6 @@ def test_the_number_of_learner_devices_never_changes_the_gradient(reduction, num
             Window(
                 initial=PartitionSpec(LEARNER_AXIS),
                 trajectory=PartitionSpec(None, LEARNER_AXIS),
-                clock=PartitionSpec(),
             ),
         ),
         out_specs=PartitionSpec(),
@@ -293,7 +292,9 @@ def step_sizes(grads, num_updates=1, run_spec=None, **changes):
     window = agent.init_experience(jitted(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
     steps = []
     for _ in range(num_updates):
-        moved, opt_state = jitted(agent.optimize)(networks, opt_state, networks_of(grads), window)
+        moved, opt_state = jitted(agent.optimize)(
+            networks, opt_state, networks_of(grads), window, Clock.at()
+        )
         steps.append(np.asarray(moved.params))
     return steps
 
@@ -350,9 +351,8 @@ def test_the_learning_rate_follows_its_schedule_of_env_steps_learned_from():
     window = agent.init_experience(jitted(agent.init_networks)(jax.random.key(0)), NUM_ENVS)
     steps = []
     for env_steps in (0, 25, 50, 100, 120):
-        clock = dataclasses.replace(window.clock, env_steps_low=jnp.uint32(env_steps))
-        window = dataclasses.replace(window, clock=clock)
-        moved, _ = jitted(agent.optimize)(networks, opt_state, grads, window)
+        clock = Clock.at(env_steps=env_steps)
+        moved, _ = jitted(agent.optimize)(networks, opt_state, grads, window, clock)
         steps.append(moved.params)
     np.testing.assert_allclose(np.ravel(steps), [-2.0, -1.5, -1.0, 0.0, 0.0], rtol=1e-5)
 

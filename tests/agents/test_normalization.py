@@ -16,6 +16,7 @@ from sebulba.toolkit.normalization import (
     init_normalization,
     merge_rows,
 )
+from sebulba.types import Clock
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from sebulba_agents.impala import make_impala
 from sebulba_agents.ppo import PPO
@@ -26,7 +27,6 @@ from tests.on_policy import (
     OBSERVATION,
     act_along_stream,
     add_trajectory,
-    at_step,
     evaluate,
     make_networks,
     make_run_spec,
@@ -201,9 +201,9 @@ def test_moments_have_no_gradient_and_move_with_the_last_update_of_a_cycle():
     assert not any(leaf.any() for leaf in jax.tree.leaves(grads.normalization))
     opt_state = agent.init_opt_state(networks)
     optimize = jitted(agent.optimize)
-    first, opt_state = optimize(networks, opt_state, grads, at_step(experience, 0))
+    first, opt_state = optimize(networks, opt_state, grads, experience, Clock.at(0))
     chex.assert_trees_all_equal(first.normalization, networks.normalization)
-    second, _ = optimize(first, opt_state, grads, at_step(experience, 1))
+    second, _ = optimize(first, opt_state, grads, experience, Clock.at(1))
     expected = jitted_merge_rows(
         networks.normalization,
         trajectory.env_steps,
@@ -221,5 +221,6 @@ def test_learning_once_from_each_trajectory_merges_it_at_once():
     initial, trajectory = act_along_stream(agent, networks, make_stream())
     window = add_trajectory(agent, networks, initial, trajectory)
     grads = jax.tree.map(jnp.zeros_like, networks)
-    after, _ = jitted(agent.optimize)(networks, agent.init_opt_state(networks), grads, window)
+    opt_state = agent.init_opt_state(networks)
+    after, _ = jitted(agent.optimize)(networks, opt_state, grads, window, Clock.at())
     assert after.normalization.observation[0].count == int(trajectory.valid.sum())

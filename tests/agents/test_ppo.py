@@ -13,6 +13,7 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.minibatches import TransitionBatch
 from sebulba.toolkit.returns import gae
+from sebulba.types import Clock
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.networks import PolicyValue
 from sebulba_agents.ppo import PPO, Targets, clipped_surrogate, ppo_loss
@@ -160,7 +161,7 @@ def test_targets_are_of_the_parameters_that_the_cycle_begins_with(lstm_size):
     log_prob = jax.jit(lambda policy, action: policy.log_prob(action))
     taken = log_prob(trajectory.extras.policy, trajectory.action)
     np.testing.assert_allclose(targets.log_probs, taken, rtol=1e-5)
-    _, (later, _) = jitted(agent.loss)(behaviour, experience, jax.random.key(0), jnp.int32(0))
+    _, (later, _) = jitted(agent.loss)(behaviour, experience, jax.random.key(0), Clock.at())
     chex.assert_trees_all_equal(later.trajectory, experience.trajectory)
 
 
@@ -174,7 +175,7 @@ def test_minibatches_partition_each_epoch_and_every_epoch_is_reshuffled(lstm_siz
     orders = []
     for step in range(agent.num_updates_per_cycle(0)):
         key = jax.random.key(step)
-        _, (experience, _) = loss(networks, experience, key, jnp.int32(step))
+        _, (experience, _) = loss(networks, experience, key, Clock.at(step))
         orders.append(np.asarray(experience.order))
     assert agent.num_updates_per_cycle(7) == len(orders) == 8
     for epoch in (orders[:4], orders[4:]):
@@ -198,7 +199,7 @@ def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
     results = []
     for step in range(4):
         (value, (experience, metrics)), grads = loss(
-            later, experience, jax.random.key(step), jnp.int32(step)
+            later, experience, jax.random.key(step), Clock.at(step)
         )
         results.append((value, metrics, grads))
     mean = jax.tree.map(lambda *x: np.mean(np.stack(x), axis=0), *results)

@@ -13,7 +13,7 @@ from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
 from sebulba.toolkit.minibatches import TransitionBatch
 from sebulba.toolkit.schedules import Schedule
-from sebulba.types import EnvironmentSpec, Trajectory
+from sebulba.types import Clock, EnvironmentSpec, Trajectory
 from sebulba_agents.config import PQNConfig
 from sebulba_agents.pqn import PQN, q_lambda_targets
 from tests.compiled import jitted
@@ -87,7 +87,7 @@ def test_targets_are_those_of_the_parameters_that_the_cycle_begins_with():
             targets[t, b], slow_target(q, stream, t, b), rtol=1e-4, atol=1e-5
         )
     later = jitted(agent.init_networks)(jax.random.key(1))
-    _, (after, _) = jitted(agent.loss)(later, experience, jax.random.key(0), jnp.int32(0))
+    _, (after, _) = jitted(agent.loss)(later, experience, jax.random.key(0), Clock.at())
     np.testing.assert_array_equal(after.trajectory.extras, targets)
 
 
@@ -152,7 +152,7 @@ def test_every_epoch_learns_once_from_every_transition():
     experience = experience_of(agent, networks, make_stream())
     loss, orders = jitted(agent.loss), []
     for step in range(agent.num_updates_per_cycle(0)):
-        _, (experience, _) = loss(networks, experience, jax.random.key(step), jnp.int32(step))
+        _, (experience, _) = loss(networks, experience, jax.random.key(step), Clock.at(step))
         orders.append(np.asarray(experience.order))
     assert len(orders) == CONFIG.num_epochs * 4
     for begin in range(0, len(orders), 4):
@@ -164,20 +164,15 @@ def test_every_epoch_learns_once_from_every_transition():
 def test_learning_rate_follows_its_schedule_and_gradients_are_clipped():
     schedule = Schedule(schedule="linear", start=0.1, end=0.0, env_steps=2 * LENGTH * NUM_ENVS)
     agent, networks = agent_and_networks(learning_rate=schedule, max_grad_norm=1.0)
-    stream = make_stream(done_probability=0.0)
-    experience = experience_of(agent, networks, stream)
+    experience = experience_of(agent, networks, make_stream())
     opt_state = jitted(agent.init_opt_state)(networks)
     sizes = []
-    for _ in range(2):
-        # The state comes after the first trajectory, then after the second.
+    for env_steps in (0, LENGTH * NUM_ENVS):
         grads = jax.tree.map(lambda leaf: jnp.full_like(leaf, 1e6), networks)
-        after, _ = jitted(agent.optimize)(networks, opt_state, grads, experience)
+        clock = Clock.at(env_steps=env_steps)
+        after, _ = jitted(agent.optimize)(networks, opt_state, grads, experience, clock)
         moved = jax.tree.map(lambda x, y: jnp.sum(jnp.square(x - y)), after, networks)
         sizes.append(float(jnp.sqrt(sum(jax.tree.leaves(moved)))))
-        state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
-        experience = jitted(agent.update_experience)(
-            networks, experience, state, state, trajectory_of(stream), jnp.int32(0)
-        )
     # RAdam's first steps are the bias-corrected mean gradient, here of norm 1.
     np.testing.assert_allclose(sizes, [0.1, 0.05], rtol=1e-4)
 

@@ -13,7 +13,7 @@ from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.toolkit import replay
 from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.toolkit.replay import SequenceIds
-from sebulba.types import EnvironmentSpec, Trajectory
+from sebulba.types import Clock, EnvironmentSpec, Trajectory
 from sebulba_agents.q_learning import sequence_priority
 from sebulba_agents.r2d2 import R2D2, ActorQ
 from tests.agents.r2d2_life import (
@@ -157,7 +157,7 @@ def test_importance_weights_scale_each_sequence(lived):
 def test_loss_writes_the_new_priorities_of_what_it_sampled(lived):
     agent, networks, _, experience = lived
     key = jax.random.key(0)
-    _, (updated, _) = jitted(agent.loss)(networks, experience, key, jnp.int32(0))
+    _, (updated, _) = jitted(agent.loss)(networks, experience, key, Clock.at())
     sample = draw(experience)
     _, priority, _ = jitted_loss(agent)(networks, sample)
     slot = sample.ids.start // LENGTH % 6
@@ -189,7 +189,7 @@ def test_one_and_four_learner_devices_take_the_same_step(lived):
         loss = lambda networks: agent.loss_of_sample(networks, sample, 0.6)[0]  # noqa: E731
         value, grads = average(jax.value_and_grad(loss)(networks))
         experience = agent.init_experience(networks, 8)
-        return *agent.optimize(networks, opt_state, grads, experience), value
+        return *agent.optimize(networks, opt_state, grads, experience, Clock.at()), value
 
     def on_device(networks, opt_state, sample):
         sample = jax.tree.map(lambda x: x[0], sample)
@@ -215,7 +215,7 @@ def test_optimize_copies_to_the_target_once_a_period_also_after_a_discarded_upda
 def test_replay_ratio_metric_is_the_configured_one(lived):
     agent, networks, _, experience = lived
     # 8 trajectories of 32 rows: 56 rows beyond the minimum, 16 × 56 / 96 = 9.33 updates.
-    _, (_, metrics) = jitted(agent.loss)(networks, experience, jax.random.key(0), jnp.int32(9))
+    _, (_, metrics) = jitted(agent.loss)(networks, experience, jax.random.key(0), Clock.at(9))
     assert sum(agent.num_updates_per_cycle(cycle) for cycle in range(8)) == 9
     np.testing.assert_allclose(metrics["replay_ratio"], 10 * 96 / 56)
 
@@ -263,9 +263,7 @@ def test_frames_stored_once_give_the_same_loss_as_whole_stacks():
         # Only one sequence, so that both draw the same.
         mass = jnp.zeros_like(experience.mass).at[1, 4].set(1.0)
         experience = dataclasses.replace(experience, mass=mass)
-        loss, (_, metrics) = jitted(agent.loss)(
-            networks, experience, jax.random.key(0), jnp.int32(0)
-        )
+        loss, (_, metrics) = jitted(agent.loss)(networks, experience, jax.random.key(0), Clock.at())
         assert float(metrics["replay_sequences"]) == 1.0
         losses.append(float(loss))
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)

@@ -14,7 +14,7 @@ from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
 from sebulba.toolkit.replay.transitions import Transitions
-from sebulba.types import EnvironmentSpec, Trajectory
+from sebulba.types import Clock, EnvironmentSpec, Trajectory
 from sebulba_agents.replay_config import SACConfig
 from sebulba_agents.sac import SAC
 from sebulba_agents.tanh_gaussian import TanhGaussianSample
@@ -193,7 +193,7 @@ def test_the_batch_and_both_samples_are_drawn_with_different_keys(monkeypatch):
     monkeypatch.setattr(agent._replay, "sample", recorded(lambda *args: random_batch(), 1))
     monkeypatch.setattr(agent, "_draw", recorded(agent._draw, 0))
     experience = agent.init_experience(networks, NUM_ENVS)
-    agent.loss(networks, experience, jax.random.key(0), jnp.int32(0))
+    agent.loss(networks, experience, jax.random.key(0), Clock.at())
     assert len(keys) == len(set(keys)) == 3
 
 
@@ -211,7 +211,7 @@ def test_loss_learns_from_the_replay_with_finite_gradients():
         )
         experience = update(networks, experience, state, state, trajectory, jnp.int32(0))
     loss = jitted_gradient(agent.loss)
-    (value, (after, metrics)), grads = loss(networks, experience, jax.random.key(0), jnp.int32(0))
+    (value, (after, metrics)), grads = loss(networks, experience, jax.random.key(0), Clock.at())
     assert np.isfinite(value) and all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
     chex.assert_trees_all_equal(after, experience)
     valid = ~env_steps.done[: 4 * LENGTH - 1]
@@ -223,7 +223,7 @@ def test_optimize_moves_the_target_critics_by_the_share():
     grads = jax.tree.map(jnp.ones_like, networks)
     experience = agent.init_experience(networks, 1)
     opt_state = agent.init_opt_state(networks)
-    after, _ = jitted(agent.optimize)(networks, opt_state, grads, experience)
+    after, _ = jitted(agent.optimize)(networks, opt_state, grads, experience, Clock.at())
 
     def check(new, old, online):
         np.testing.assert_allclose(new, 0.995 * old + 0.005 * online, rtol=1e-5, atol=1e-7)

@@ -11,7 +11,7 @@ import pytest
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
 from sebulba.run import training
-from sebulba.types import Trajectory
+from sebulba.types import Clock, Trajectory
 from sebulba_agents.config import SkillsConfig
 from sebulba_agents.skills import SkillsAgent
 from tests.compiled import jitted
@@ -83,7 +83,7 @@ def test_the_skill_of_a_terminated_row_has_no_effect(acted):
         experience = agent.update_experience(
             networks, experience, initial, final, trajectory, jnp.int32(0)
         )
-        return agent.loss(networks, experience, jax.random.key(0), jnp.int32(0))[0]
+        return agent.loss(networks, experience, jax.random.key(0), Clock.at())[0]
 
     def with_others(rows):
         skill = trajectory.extras.skill

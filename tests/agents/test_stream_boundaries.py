@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sebulba.config.agents import agent_factory
-from sebulba.types import EnvironmentSpec, Trajectory
+from sebulba.types import Clock, EnvironmentSpec, Trajectory
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.r2d2 import R2D2
 from sebulba_agents.replay_config import (
@@ -124,7 +124,7 @@ def learn(agent, networks, lived):
         experience = update(networks, experience, initial, final, trajectory, jnp.int32(0))
     stored = experience.mass
     loss = jitted_gradient(agent.loss)
-    (value, (experience, _)), grads = loss(networks, experience, jax.random.key(2), jnp.int32(0))
+    (value, (experience, _)), grads = loss(networks, experience, jax.random.key(2), Clock.at())
     return {"loss": value, "grads": grads, "stored": stored, "learned": experience.mass}
 
 

@@ -13,7 +13,7 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import transition_replay
 from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.transitions import fold
-from sebulba.types import EnvStep, Trajectory
+from sebulba.types import Clock, EnvStep, Trajectory
 from sebulba_agents.replay_config import DDQNConfig
 from tests.streams import random_env_steps
 from tests.toys import one_actor_run_spec
@@ -60,7 +60,8 @@ def slow_transition(env_steps, t, b, n):
 def test_sample_gives_the_transitions_of_the_stream(n_step):
     env_steps, action = stream()
     agent_replay = transition_replay(CONFIG, RUN_SPEC, n_step=n_step)
-    batch = jax.jit(agent_replay.sample)(fill(agent_replay, env_steps, action), jax.random.key(0))
+    state = fill(agent_replay, env_steps, action)
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     endings = set()
     for i in range(64):
         t, b = divmod(int(batch.action[i]), NUM_ENVS)
@@ -80,7 +81,7 @@ def test_sample_draws_every_valid_transition_and_no_other(priority_exponent):
     config = dataclasses.replace(CONFIG, batch_size=4000)
     agent_replay = transition_replay(config, RUN_SPEC, priority_exponent=priority_exponent)
     state = fill(agent_replay, env_steps, action)
-    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     oldest = ROWS - 16
     valid = ~env_steps.done[oldest : ROWS - 1]  # the last row's arrival is not stored yet
     expected = set(action[oldest : ROWS - 1][valid].tolist())
@@ -92,7 +93,7 @@ def test_new_transitions_get_the_greatest_priority_but_for_invalid_ones():
     env_steps, action = stream()
     agent_replay = transition_replay(CONFIG, RUN_SPEC, priority_exponent=0.5)
     state = fill(agent_replay, env_steps, action)
-    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     state = jax.jit(agent_replay.update_priorities)(state, batch.ids, jnp.full(64, -9.0))
     rows = jax.tree.map(lambda x: jnp.asarray(x[: LENGTH + 1]), env_steps)
     done = jnp.zeros((LENGTH + 1, NUM_ENVS), bool).at[1, 0].set(True)
@@ -114,7 +115,7 @@ def test_new_transitions_get_the_greatest_priority_but_for_invalid_ones():
 def test_update_priorities_leaves_uniform_replay_alone():
     agent_replay = transition_replay(CONFIG, RUN_SPEC)
     state = fill(agent_replay, *stream())
-    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     assert agent_replay.update_priorities(state, batch.ids, jnp.ones(64)) is state
 
 
@@ -123,7 +124,7 @@ def test_rewards_are_clipped_each():
     env_steps = dataclasses.replace(env_steps, reward=env_steps.reward * np.float32(10))
     agent_replay = transition_replay(CONFIG, RUN_SPEC, n_step=2, reward_clip=1.0)
     state = fill(agent_replay, env_steps, action)
-    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     clipped = dataclasses.replace(env_steps, reward=np.clip(env_steps.reward, -1.0, 1.0))
     expected = [slow_transition(clipped, *divmod(a, NUM_ENVS), 2)[0] for a in batch.action.tolist()]
     np.testing.assert_allclose(batch.reward, expected, rtol=1e-5, atol=1e-6)
@@ -167,7 +168,7 @@ def test_devices_with_fewer_valid_transitions_weigh_less():
 
     def weights(state, key):
         state, key = jax.tree.map(lambda x: x[0], (state, key))
-        batch = agent_replay.sample(state, key)
+        batch = agent_replay.sample(state, key, Clock.at())
         return batch.weight[None], batch.num_transitions[None]
 
     learners = LearnerDevices(jax.devices()[:2])
@@ -203,7 +204,7 @@ def test_frames_stored_once_come_back_as_stacks():
     agent_replay = transition_replay(CONFIG, run_spec, stack=FrameStack(size=3, axis=0))
     state = fill(agent_replay, env_steps, action)
     assert state.rows.env_step.observation.shape == (NUM_ENVS, 16, 2, 2)
-    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0))
+    batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     t, b = np.divmod(np.asarray(batch.action), NUM_ENVS)
     np.testing.assert_array_equal(batch.observation, env_steps.observation[t, b])
     np.testing.assert_array_equal(batch.next_observation, env_steps.observation[t + 1, b])
@@ -233,5 +234,6 @@ def test_sample_gives_the_mask_of_the_observation_that_a_transition_arrives_at()
     agent_replay = transition_replay(CONFIG, dataclasses.replace(RUN_SPEC, environment=environment))
     env_steps, action = stream()
     env_steps = dataclasses.replace(env_steps, action_mask=env_steps.observation > 0)
-    sample = agent_replay.sample(fill(agent_replay, env_steps, action), jax.random.key(0))
+    state = fill(agent_replay, env_steps, action)
+    sample = agent_replay.sample(state, jax.random.key(0), Clock.at())
     np.testing.assert_array_equal(sample.next_action_mask, sample.next_observation > 0)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import Categorical
-from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.reductions import learner_device_index, masked_mean
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from tests.check.faulty_base import Faulty, FaultyConfig
@@ -177,8 +176,8 @@ class EpsilonPerActor(Faulty):
 class LocalMean(Faulty):
     """Divides by the valid transitions of its own learner device."""
 
-    def loss(self, networks, experience, key, step):
-        loss, aux = self.sound.loss(networks, experience, key, step)
+    def loss(self, networks, experience, key, clock):
+        loss, aux = self.sound.loss(networks, experience, key, clock)
         return loss / jnp.mean(experience.trajectory.valid.astype(jnp.float32)), aux
 
 
@@ -199,18 +198,18 @@ class BootstrapsFromReset(Faulty):
 class CurrentPolicyRatio(Faulty):
     """Compares the current policy with itself, not with the behaviour policy."""
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         outputs = jax.lax.stop_gradient(
             self.sound.unroll_trajectory(networks, experience.initial, experience.trajectory)
         )
         policy = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
-        return self._with_policy(networks, experience, key, step, policy)
+        return self._with_policy(networks, experience, key, clock, policy)
 
-    def _with_policy(self, networks, experience, key, step, policy):
+    def _with_policy(self, networks, experience, key, clock, policy):
         extras = dataclasses.replace(experience.trajectory.extras, policy=policy)
         trajectory = dataclasses.replace(experience.trajectory, extras=extras)
         changed = dataclasses.replace(experience, trajectory=trajectory)
-        loss, (_, metrics) = self.sound.loss(networks, changed, key, step)
+        loss, (_, metrics) = self.sound.loss(networks, changed, key, clock)
         return loss, (experience, metrics)
 
 
@@ -225,9 +224,9 @@ class LogProbOfMode(Categorical):
 class ModeRatio(CurrentPolicyRatio):
     """Divides by the behaviour policy's probability of its mode."""
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         policy = LogProbOfMode(logits=experience.trajectory.extras.policy.logits)
-        return self._with_policy(networks, experience, key, step, policy)
+        return self._with_policy(networks, experience, key, clock, policy)
 
 
 class OptimizesOnOneDevice(Faulty):
@@ -279,9 +278,8 @@ class LearnsIllegalActions(Faulty):
 class PrioritiesOfOthers(Faulty):
     """Gives each sampled sequence the priority of the one before it in the batch."""
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         agent = self.sound
-        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
         sample = replay.sample(agent._replay_spec, experience, key, agent._batch_size)
         loss, priority, metrics = agent.loss_of_sample(networks, sample, 0.6)
         experience = replay.update_priorities(
@@ -353,10 +351,10 @@ class TargetOfStoredAction(_OtherTargets):
 class IgnoresStoredState(Faulty):
     """Unrolls sequences from a zero state instead of the stored one."""
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         nothing = jax.tree.map(jnp.zeros_like, experience.recurrent)
         changed = dataclasses.replace(experience, recurrent=nothing)
-        loss, (after, metrics) = self.sound.loss(networks, changed, key, step)
+        loss, (after, metrics) = self.sound.loss(networks, changed, key, clock)
         after = dataclasses.replace(after, recurrent=experience.recurrent)
         return loss, (after, metrics)
 
@@ -405,16 +403,16 @@ class FrozenLeaf(Faulty):
 class Ascends(Faulty):
     """Adds its gradients."""
 
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         grads = jax.tree.map(jnp.negative, grads)
-        return self.sound.optimize(networks, opt_state, grads, experience)
+        return self.sound.optimize(networks, opt_state, grads, experience, clock)
 
 
 class UnmaskedMean(Faulty):
     """Divides by the number of all rows, not of the valid ones."""
 
-    def loss(self, networks, experience, key, step):
-        loss, aux = self.sound.loss(networks, experience, key, step)
+    def loss(self, networks, experience, key, clock):
+        loss, aux = self.sound.loss(networks, experience, key, clock)
         valid = experience.trajectory.valid
         share = masked_mean(valid.astype(jnp.float32), jnp.ones_like(valid))
         return loss * share, aux

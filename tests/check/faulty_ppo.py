@@ -54,21 +54,21 @@ class IgnoresPenalties(_FaultyPPO):
 class DrawsWithReplacement(_FaultyPPO):
     """Draws every minibatch from all samples."""
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         if experience.order is None:
-            return self.sound.loss(networks, experience, key, step)
+            return self.sound.loss(networks, experience, key, clock)
         order = experience.order
         drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.size)
         changed = dataclasses.replace(experience, order=drawn)
-        return self.sound.loss(networks, changed, key, step)
+        return self.sound.loss(networks, changed, key, clock)
 
 
 class LeavesOneOut(_FaultyPPO):
     """Learns from the first sample of an epoch twice, and never from the last."""
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         if experience.order is None:
-            return self.sound.loss(networks, experience, key, step)
+            return self.sound.loss(networks, experience, key, clock)
         order = experience.order
         order = jnp.where(order == order.size - 1, 0, order)
-        return self.sound.loss(networks, dataclasses.replace(experience, order=order), key, step)
+        return self.sound.loss(networks, dataclasses.replace(experience, order=order), key, clock)

@@ -27,7 +27,7 @@ from sebulba.check.recording import Recording
 from sebulba.check.result import as_numpy
 from sebulba.check.subject import Subject, assemble_subject
 from sebulba.config import Config
-from sebulba.types import PyTree
+from sebulba.types import Clock, PyTree
 
 ACTING = ("init_networks", "init_actor_state", "actor_networks", "act", "greedy act")
 _LAST = {"devices", "replicas"}  # they take the longest
@@ -209,7 +209,8 @@ def computations(subject: Subject, recording: Recording) -> dict[str, str]:
     actor = jax.eval_shape(agent.actor_networks, networks)
     act = functools.partial(agent.act, greedy=False)
     greedy = functools.partial(agent.act, greedy=True)
-    learned = (networks, experience, key, number)
+    clock = Clock.at()
+    learned = (networks, experience, key, clock)
     functions = {
         "init_networks": (agent.init_networks, (key,)),
         "init_actor_state": (
@@ -227,7 +228,7 @@ def computations(subject: Subject, recording: Recording) -> dict[str, str]:
         ),
         "loss": (jax.grad(lambda *args: agent.loss(*args)[0], allow_int=True), learned),
         "experience after the loss": (lambda *args: agent.loss(*args)[1][0], learned),
-        "optimize": (agent.optimize, (networks, opt_state, networks, experience)),
+        "optimize": (agent.optimize, (networks, opt_state, networks, experience, clock)),
     }
     hashes = {name: _of_jaxpr(jax.make_jaxpr(f)(*args)) for name, (f, args) in functions.items()}
     counts = [agent.num_updates_per_cycle(cycle) for cycle in range(100)]

@@ -94,7 +94,7 @@ class ImportanceAgent:
     ):
         return push(experience, (), trajectory)
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         trajectory = experience.trajectory
         rows, valid = trajectory.env_steps, trajectory.valid
         policy, values = self.network.apply(networks, rows.observation)
@@ -112,7 +112,7 @@ class ImportanceAgent:
         loss = -masked_mean(ratios * advantages, valid)
         return loss + masked_mean(jnp.square(errors), valid), (experience, {"loss": loss})
 
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         return descend(self.optimizer, networks, opt_state, grads)
 
     def num_updates_per_cycle(self, cycle):

@@ -10,7 +10,6 @@ import optax
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
-from sebulba.toolkit.learner_clock import at_step
 from sebulba.toolkit.optimizers import descend
 from sebulba.toolkit.reductions import masked_mean, mean_share
 from sebulba.toolkit.replay import ReplayConfig, transition_replay
@@ -82,20 +81,19 @@ class _ReplayAgent(_Agent):
     ):
         return self.replay.add(experience, trajectory, actor_id)
 
-    def loss(self, networks, experience, key, step):
-        experience = dataclasses.replace(experience, clock=at_step(experience.clock, step))
+    def loss(self, networks, experience, key, clock):
         sample_key, key = jax.random.split(key)
-        batch = self.replay.sample(experience, sample_key)
+        batch = self.replay.sample(experience, sample_key, clock)
         losses, errors = self.losses(networks, batch, key)
         if self.config.priority_exponent:
             experience = self.replay.update_priorities(experience, batch.ids, errors)
         loss = mean_share(batch.weight * losses, jnp.ones_like(losses, bool))
-        metrics = self.replay.ratio.metrics(experience, step, batch.num_transitions)
+        metrics = self.replay.ratio.metrics(experience, clock.step, batch.num_transitions)
         return loss, (experience, metrics)
 
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         online, opt_state = descend(self.optimizer, networks.online, opt_state, grads.online)
-        is_due = (experience.clock.step + 1) % self.config.target_period == 0
+        is_due = (clock.step + 1) % self.config.target_period == 0
         target = jax.tree.map(lambda a, b: jnp.where(is_due, a, b), online, networks.target)
         return Networks(online=online, target=target), opt_state
 
@@ -257,7 +255,7 @@ class TD3(_ReplayAgent):
         gain = self.critic.apply(frozen, batch.observation, greedy)
         return jnp.square(errors[0]) + jnp.square(errors[1]) - gain, errors[0]
 
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         online, opt_state = descend(self.optimizer, networks.online, opt_state, grads.online)
         target = optax.incremental_update(online, networks.target, self.config.polyak)
         return Networks(online=online, target=target), opt_state
@@ -318,7 +316,7 @@ class AWR(_Agent):
     ):
         return push(experience, (), trajectory)
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         trajectory = experience.trajectory
         rows, valid = trajectory.env_steps, trajectory.valid
         observation = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows.observation)
@@ -338,7 +336,7 @@ class AWR(_Agent):
         losses = jnp.square(returns - values[:-1]) - weights * log_probs
         return masked_mean(losses, valid), (experience, {})
 
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         return descend(self.optimizer, networks, opt_state, grads)
 
     def num_updates_per_cycle(self, cycle):

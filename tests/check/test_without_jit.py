@@ -21,8 +21,8 @@ from tests.check.small_agents import ImportanceAgent
 
 
 class Debugged(ImportanceAgent):
-    def loss(self, networks, experience, key, step):
-        loss, aux = super().loss(networks, experience, key, step)
+    def loss(self, networks, experience, key, clock):
+        loss, aux = super().loss(networks, experience, key, clock)
         # As typed at a breakpoint.
         print("rewards:", float(experience.trajectory.env_steps.reward.sum()))
         print("loss:", loss)

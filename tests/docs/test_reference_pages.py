@@ -14,6 +14,7 @@ import pytest
 import sebulba
 import sebulba.ring
 from sebulba.config.agents import agent_config_class, agent_factory
+from sebulba.types import Clock
 from sebulba_agents import AGENTS
 from tests.docs.blocks import DOCUMENTS, ROOT, blocks_of, inline_commands
 from tests.extras import needs_search
@@ -105,8 +106,7 @@ def test_the_page_of_metrics_lists_each_metric_of_an_agent_with_the_agent(name):
     networks = jax.eval_shape(agent.init_networks, key)
     num_envs = run_spec.num_envs_per_learner_device
     experience = jax.eval_shape(lambda x: agent.init_experience(x, num_envs), networks)
-    step = jax.ShapeDtypeStruct((), np.int32)
-    _, (_, metrics) = jax.eval_shape(agent.loss, networks, experience, key, step)
+    _, (_, metrics) = jax.eval_shape(agent.loss, networks, experience, key, Clock.at())
     text = METRICS.split("The agent adds the metrics")[1].partition("\n## ")[0]
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
     listed = {

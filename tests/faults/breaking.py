@@ -44,9 +44,9 @@ class NanAgent(ToyAgent):
 
     bad_steps = (NAN_AT,)
 
-    def loss(self, networks, experience, key, step):
-        loss, (experience, metrics) = super().loss(networks, experience, key, step)
-        is_bad = jnp.isin(step, jnp.asarray(self.bad_steps, jnp.int32))
+    def loss(self, networks, experience, key, clock):
+        loss, (experience, metrics) = super().loss(networks, experience, key, clock)
+        is_bad = jnp.isin(clock.step, jnp.asarray(self.bad_steps, jnp.int32))
         return loss * jnp.where(is_bad, jnp.nan, 1.0), (experience, metrics)
 
 

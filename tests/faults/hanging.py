@@ -40,9 +40,9 @@ class HangsInCount(ToyAgent):
 
 
 class SlowToLearn(ToyAgent):
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         jax.debug.callback(lambda: time.sleep(SLOW_UPDATE_S))
-        return super().optimize(networks, opt_state, grads, experience)
+        return super().optimize(networks, opt_state, grads, experience, clock)
 
 
 class HangsInSharding(ToyAgent):
@@ -56,10 +56,10 @@ class HangsInSharding(ToyAgent):
 
 
 class HangsInFirstUpdate(ToyAgent):
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         if threading.current_thread() is not threading.main_thread():
             hang()
-        return super().optimize(networks, opt_state, grads, experience)
+        return super().optimize(networks, opt_state, grads, experience, clock)
 
 
 class HangsInFirstAct(ToyAgent):

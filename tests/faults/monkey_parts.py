@@ -58,10 +58,10 @@ def _go_wrong():
 class MonkeyAgent(ToyAgent):
     """A toy agent whose loss or whose number of updates goes wrong."""
 
-    def loss(self, networks, experience, key, step):
-        loss, aux = super().loss(networks, experience, key, step)
+    def loss(self, networks, experience, key, clock):
+        loss, aux = super().loss(networks, experience, key, clock)
         bad = int(_AT) if _KIND == "loss" else -1
-        return loss * jnp.where(step == bad, jnp.nan, 1.0), aux
+        return loss * jnp.where(clock.step == bad, jnp.nan, 1.0), aux
 
     def num_updates_per_cycle(self, cycle):
         if cycle == int(_AT) and _KIND == "agent-hangs":

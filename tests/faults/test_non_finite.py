@@ -90,8 +90,8 @@ def test_as_many_in_a_row_as_allowed_end_the_run_and_fewer_do_not():
 class PriorityAgent(NanAgent):
     """Its loss changes a part of the experience, as priorities are changed."""
 
-    def loss(self, networks, experience, key, step):
-        loss, (experience, metrics) = super().loss(networks, experience, key, step)
+    def loss(self, networks, experience, key, clock):
+        loss, (experience, metrics) = super().loss(networks, experience, key, clock)
         count = experience.final_count + jnp.where(jnp.isfinite(loss), 1, 100)
         return loss, (dataclasses.replace(experience, final_count=count), metrics)
 
@@ -125,6 +125,7 @@ def test_stop_ends_with_code_6_and_saves_the_state_before_the_update(stopped):
     config, path, code = stopped
     assert code == 6
     place = json.loads((path / "non_finite.json").read_text())
+    env_steps_before = place.pop("env_steps")
     assert place == {"update": NAN_AT, "learner_cycle": NAN_AT // 2, "checkpoint": NAN_AT // 2 + 1}
     assert steps_in(path / "checkpoints") == [place["checkpoint"]]
     summary = summary_of(path)
@@ -133,6 +134,8 @@ def test_stop_ends_with_code_6_and_saves_the_state_before_the_update(stopped):
     resume(expected, path / "checkpoints")
     close(expected)
     state = expected.learner.state
+    of_cycle = jax.tree.map(lambda leaf: leaf[0], state.experience.trajectory).valid.sum()
+    assert env_steps_before + of_cycle == summary["env_steps"]
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.networks))
     assert (int(state.step), expected.learner.num_updates) == (NAN_AT, NAN_AT)
     assert int(state.non_finite.in_a_row) == 0, "a resumed run has its tries again"
@@ -168,6 +171,22 @@ def test_rerun_makes_one_environment_for_its_spec_and_closes_it(stopped, monkeyp
         monkeypatch.setattr(module, "make_environment", Closing)
     assert rerun(path) == 6
     assert [(each.num_envs, each.is_closed) for each in made] == [(1, True)]
+
+
+def test_rerun_gives_the_loss_the_clock_that_it_had(stopped, monkeypatch):
+    _, path, _ = stopped
+    place = json.loads((path / "non_finite.json").read_text())
+    clocks, loss = [], NanAgent.loss
+
+    def recorded(self, networks, experience, key, clock):
+        jax.debug.callback(clocks.append, clock)
+        return loss(self, networks, experience, key, clock)
+
+    monkeypatch.setattr(NanAgent, "loss", recorded)
+    rerun(path)
+    jax.effects_barrier()
+    got = [(int(each.step), int(each.previous_step), float(each.env_steps)) for each in clocks]
+    assert got == [(NAN_AT, NAN_AT - 1, place["env_steps"])]
 
 
 def test_rerun_with_a_mended_loss_ends_with_0(stopped, monkeypatch, capsys):

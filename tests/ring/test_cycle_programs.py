@@ -24,8 +24,8 @@ CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 class ConvolvingAgent(ToyAgent):
     """Its loss has a convolution, which adds nothing."""
 
-    def loss(self, networks, experience, key, step):
-        loss, rest = super().loss(networks, experience, key, step)
+    def loss(self, networks, experience, key, clock):
+        loss, rest = super().loss(networks, experience, key, clock)
         image = loss * jnp.zeros((1, 1, 4, 4))
         return loss + jax.lax.conv(image, jnp.ones((1, 1, 2, 2)), (1, 1), "SAME").sum(), rest
 

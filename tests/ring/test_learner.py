@@ -8,6 +8,7 @@ import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError
+from sebulba.types import Clock
 from tests import rings
 from tests.rings import ReplicaError, check_replicas, placed_item, published, trajectory_of, update
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
@@ -71,7 +72,7 @@ def test_update_equals_plain_gradient_descent():
     experience = agent.init_experience(networks, NUM_ENVS)
     state = ToyState(key=jax.random.key(0), count=jnp.zeros(NUM_ENVS, jnp.int32))
     experience = agent.update_experience(networks, experience, state, state, local, jnp.int32(0))
-    gradient = jax.grad(lambda n: agent.loss(n, experience, jax.random.key(0), jnp.int32(0))[0])
+    gradient = jax.grad(lambda n: agent.loss(n, experience, jax.random.key(0), Clock.at())[0])
     grads = jax.jit(gradient)
     update(learner, [item])
     expected = networks["weights"] - 0.1 * grads(networks)["weights"]
@@ -123,9 +124,9 @@ def test_without_jit_a_loss_sees_numbers_and_the_update_is_the_same(monkeypatch)
     seen = []
     loss = ToyAgent.loss
 
-    def loss_with_breakpoint(self, networks, experience, key, step):
+    def loss_with_breakpoint(self, networks, experience, key, clock):
         seen.append(float(experience.trajectory.env_steps.reward[1, 0]))
-        return loss(self, networks, experience, key, step)
+        return loss(self, networks, experience, key, clock)
 
     monkeypatch.setattr(ToyAgent, "loss", loss_with_breakpoint)
     with jax.disable_jit():
@@ -142,8 +143,8 @@ def test_without_jit_several_learner_devices_are_refused():
 class DriftingAgent(ToyAgent):
     """Learns from each device's own experience, in place of the averaged gradients."""
 
-    def optimize(self, networks, opt_state, grads, experience):
-        networks, opt_state = super().optimize(networks, opt_state, grads, experience)
+    def optimize(self, networks, opt_state, grads, experience, clock):
+        networks, opt_state = super().optimize(networks, opt_state, grads, experience, clock)
         drift = jnp.mean(experience.trajectory.env_steps.reward)
         return jax.tree.map(lambda leaf: leaf + drift, networks), opt_state
 

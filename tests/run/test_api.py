@@ -29,10 +29,10 @@ from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 class FailingAgent(ToyAgent):
     """Fails when its loss is traced, in the learner's thread."""
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         if threading.current_thread() is not threading.main_thread():
             raise ArithmeticError("no such loss")
-        return super().loss(networks, experience, key, step)
+        return super().loss(networks, experience, key, clock)
 
 
 class Halves(gymnasium.Env):
@@ -192,7 +192,7 @@ def test_a_method_that_is_missing_is_named_with_its_signature(tmp_path):
             return getattr(self.made, name)
 
     signature = (
-        r"def optimize\(self, networks, opt_state, grads, experience\)`: Return the networks"
+        r"def optimize\(self, networks, opt_state, grads, experience, clock\)`: Return the networks"
     )
     with pytest.raises(TrainingError, match=f"Unfinished has no method optimize; .*{signature}"):
         sebulba.train(make_config(tmp_path / "run"), agent=Unfinished)
@@ -201,18 +201,18 @@ def test_a_method_that_is_missing_is_named_with_its_signature(tmp_path):
 class LongLoss(ToyAgent):
     """Forgets to reduce the loss."""
 
-    def loss(self, networks, experience, key, step):
-        loss, aux = super().loss(networks, experience, key, step)
+    def loss(self, networks, experience, key, clock):
+        loss, aux = super().loss(networks, experience, key, clock)
         return loss[None] * np.ones(3, np.float32), aux
 
 
 class NoPair(ToyAgent):
-    def loss(self, networks, experience, key, step):
-        return super().loss(networks, experience, key, step)[0]
+    def loss(self, networks, experience, key, clock):
+        return super().loss(networks, experience, key, clock)[0]
 
 
 class OtherOptState(ToyAgent):
-    def optimize(self, networks, opt_state, grads, experience):
+    def optimize(self, networks, opt_state, grads, experience, clock):
         return networks, {"count": networks}
 
 

@@ -15,10 +15,10 @@ from tests.toys import ToyAgent, ToyConfig
 class FailingAgent(ToyAgent):
     """Fails when its loss is traced, in the learner's thread."""
 
-    def loss(self, networks, experience, key, step):
+    def loss(self, networks, experience, key, clock):
         if threading.current_thread() is not threading.main_thread():
             raise ArithmeticError("no such loss")
-        return super().loss(networks, experience, key, step)
+        return super().loss(networks, experience, key, clock)
 
 
 def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):

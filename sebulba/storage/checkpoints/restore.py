@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -31,6 +32,11 @@ Which = Literal["latest", "best"] | int
 
 _EARLIER_MANIFEST = "manifest/metadata"  # of format 1
 _KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
+# Experience once held the count of env steps, which `progress` in the dict of a checkpoint has.
+_OBSOLETE = re.compile(
+    r"learner\.experience\.(.*\.)?clock"
+    r"\.(step|env_steps_low|env_steps_high|cycle_env_steps|num_trajectories)"
+)
 
 
 class CheckpointError(RuntimeError):
@@ -102,7 +108,9 @@ def _restore(
     expected = flatten(like)
     manifest = _read_manifest(directory, step)
     stored = {
-        path: leaf for path, leaf in manifest.leaves.items() if not partial or path in expected
+        path: leaf
+        for path, leaf in manifest.leaves.items()
+        if path in expected or not (partial or _OBSOLETE.fullmatch(path))
     }
     mismatches = compare(stored, {path: leaf_of(leaf) for path, leaf in expected.items()})
     if mismatches:

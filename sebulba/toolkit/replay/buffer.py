@@ -34,7 +34,6 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.learner_clock import LearnerClock, init_clock
 from sebulba.toolkit.replay.priorities import draw, priority_mass
 from sebulba.types import PyTree
 
@@ -94,7 +93,6 @@ class ReplayState:
     recurrent: PyTree  # [streams, slots, ...], before the first row of each sequence
     mass: jax.Array  # [streams, slots] float32, p^α; meaningless where no sequence is stored
     num_rows: jax.Array  # [actors] int32, rows ever added to each stream of the actor
-    clock: LearnerClock
 
 
 @pytree_dataclass
@@ -142,7 +140,6 @@ def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
         recurrent=zeros(recurrent, spec.num_slots),
         mass=jnp.zeros((spec.num_streams, spec.num_slots), jnp.float32),
         num_rows=jnp.zeros((spec.num_actors,), jnp.int32),
-        clock=init_clock(),
     )
 
 

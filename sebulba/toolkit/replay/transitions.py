@@ -1,12 +1,9 @@
 """Replay of single transitions: sequences of `n` transitions, folded into n-step transitions."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.learner_clock import LearnerClock, count_env_steps
 from sebulba.toolkit.replay import buffer
 from sebulba.toolkit.replay.buffer import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.frame_stack import FrameStack
@@ -18,7 +15,7 @@ from sebulba.toolkit.replay.priorities import (
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import Scheduled, value_at
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 
 # Added to priorities, so that a transition with a TD error of 0 can still be drawn.
 _MIN_PRIORITY = 1e-6
@@ -91,12 +88,6 @@ class TransitionReplay:
             ConfigError: frames are stored once, but a lost life ends episodes without clearing
                 stacks.
         """
-        clock = count_env_steps(
-            state.clock,
-            trajectory.valid,
-            trajectories_per_cycle=self._run_spec.trajectories_per_cycle,
-        )
-        state = dataclasses.replace(state, clock=clock)
         state = buffer.add(self._spec, state, rows_of(trajectory, self._stack, ()), (), actor_id)
         ids = buffer.newest(self._spec, state, actor_id)
         env_steps = buffer.read(self._spec, state, ids).rows.env_step
@@ -107,12 +98,13 @@ class TransitionReplay:
             self._spec, state, invalid, jnp.zeros(is_invalid.shape, jnp.float32)
         )
 
-    def sample(self, state: ReplayState, key: jax.Array) -> Transitions:
+    def sample(self, state: ReplayState, key: jax.Array, clock: Clock) -> Transitions:
         """Draw this device's share of a batch; if there is nothing to draw, weights are 0.
 
         Args:
             state: this device's.
             key: consumed.
+            clock: of the optimisation step, for a schedule of β.
         """
         sample = buffer.sample(self._spec, state, key, self._batch_size)
         rows = as_seen(sample.sequences.rows, self._stack)
@@ -129,13 +121,13 @@ class TransitionReplay:
             reward=reward,
             discount=discount,
             next_observation=arrival.observation,
-            weight=self._weights(sample, state.clock),
+            weight=self._weights(sample, clock),
             ids=sample.ids,
             num_transitions=sample.num_sequences,
             next_action_mask=arrival.action_mask,
         )
 
-    def _weights(self, sample: Sample, clock: LearnerClock) -> jax.Array:
+    def _weights(self, sample: Sample, clock: Clock) -> jax.Array:
         if not self._has_priorities:
             return uniform_weights(sample.probability, sample.num_sequences)
         exponent = value_at(

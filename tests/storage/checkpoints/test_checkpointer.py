@@ -52,6 +52,24 @@ def save(checkpointer, step, state=None, *, score=None, meta=META):
     checkpointer.check_for_errors()
 
 
+def test_the_clocks_that_experience_once_held_are_ignored(checkpointer, tmp_path):
+    names = ("step", "env_steps_low", "env_steps_high", "cycle_env_steps", "num_trajectories")
+    experience = {"mass": jnp.ones(3)}
+    stored = experience | {
+        "clock": {name: jnp.int32([7]) for name in names},
+        "inner": {"clock": {"step": jnp.int32([7])}},
+    }
+    save(checkpointer, 1, {"learner": {"experience": stored}})
+    expected = {"learner": {"experience": experience}}
+    got, _ = restore(tmp_path / "checkpoints", 1, expected)
+    chex.assert_trees_all_equal(got, expected)
+    # An agent's own clock is restored, and another leaf that nothing asks for is an error.
+    got, _ = restore(tmp_path / "checkpoints", 1, {"learner": {"experience": stored}})
+    chex.assert_trees_all_equal(got, {"learner": {"experience": stored}})
+    with pytest.raises(CheckpointError, match=r"learner\.experience\.mass +float32\[3\] +absent"):
+        restore(tmp_path / "checkpoints", 1, {"learner": {"experience": {}}})
+
+
 def files_of(path):
     return sorted(file for file in path.rglob("*") if file.is_file())
 

@@ -211,8 +211,8 @@ def test_priority_zero_is_never_drawn_even_uniformly():
 def test_replay_bytes_are_those_allocated():
     state = replay.init(SPEC, ROW, RECURRENT)
     allocated = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-    # Rows, recurrent states and priorities, rows counted, the clock.
-    expected = 6 * 20 * 8 + 6 * 5 * 8 + 8 + 20
+    # Rows, recurrent states and priorities, rows counted.
+    expected = 6 * 20 * 8 + 6 * 5 * 8 + 8
     assert replay.replay_bytes(SPEC, ROW, RECURRENT) == allocated == expected
 
 
