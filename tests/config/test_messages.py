@@ -10,7 +10,16 @@ import sebulba
 
 ROOT = pathlib.Path(sebulba.__file__).parent
 # These speak to somebody who has typed flags.
-COMMAND_LINES = ("tools", "hosts", "config/flags.py", "config/loading.py", "launch.py")
+COMMAND_LINES = (
+    "hosts",
+    "processes",
+    "config/flags.py",
+    "config/loading.py",
+    "launch.py",
+    "plot.py",
+    "rerun.py",
+    "sweep.py",
+)
 FILES = sorted(ROOT.rglob("*.py"))
 _LITERAL = re.compile(r"\{[a-z_]+[.(\[}!]")  # of an f-string that lacks its f
 
