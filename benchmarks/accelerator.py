@@ -28,7 +28,6 @@ import numpy as np
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Series, Timed
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
-from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.ring.records import Item
 from sebulba.ring.ring import Ring
@@ -189,7 +188,7 @@ def _shares(
     (item,) = rings.act_one_cycle(ring)
     row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(item.unroll.trajectory.env_steps))
     row_bytes /= config.actor.num_envs * (config.actor.trajectory_length + 1)
-    flops = _flops(config, item) / item.info.env_steps
+    flops = _flops(ring, item) / item.info.env_steps
 
     def share(rate: str, amount: float, limit: str) -> Series:
         factor = amount / 1e9 / limits[limit].median
@@ -202,17 +201,15 @@ def _shares(
     }
 
 
-def _flops(config: Config, item: Item) -> float:
+def _flops(ring: Ring, item: Item) -> float:
     """Return the floating-point operations of loss and gradients on a trajectory."""
-    environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
-    agent = rings.make_agent(config, environment.spec, num_actors=1)
-    environment.close()
+    agent, num_envs = ring.agent, ring.run_spec.num_envs
 
     def learn(key: jax.Array, initial_state: PyTree, final_state: PyTree, trajectory: Trajectory):
         networks = agent.init_networks(key)
         experience = agent.update_experience(
             networks,
-            agent.init_experience(networks, config.actor.num_envs),
+            agent.init_experience(networks, num_envs),
             initial_state,
             final_state,
             trajectory,

@@ -101,7 +101,7 @@ class BareLoop:
     def __init__(self, config: Config, *, num_updates: int):
         ring = rings.quiet_ring(config)
         (item,) = rings.act_one_cycle(ring)
-        agent = rings.make_agent(config, ring.run_spec.environment, 1)
+        agent = ring.agent
         ring.close_environments()
         networks = agent.init_networks(jax.random.key(0))
         experience = agent.update_experience(

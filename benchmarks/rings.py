@@ -9,16 +9,13 @@ import jax
 
 from benchmarks import harness
 from benchmarks.harness import Result, Timed
-from sebulba.agent import Agent
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
-from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.ring.make import make_ring
 from sebulba.ring.records import Item
 from sebulba.ring.ring import Ring
 from sebulba.ring.running import run
-from sebulba.types import EnvironmentSpec, RunSpec
 
 TRAJECTORY_LENGTH = 20
 
@@ -72,20 +69,6 @@ def of_length(config: Config, env_steps: int) -> Config:
 def quiet_ring(config: Config) -> Ring:
     """Make a ring that nothing observes."""
     return make_ring(config)
-
-
-def make_agent(config: Config, spec: EnvironmentSpec, num_actors: int) -> Agent:
-    """Build the config's agent, for one learner device."""
-    run_spec = RunSpec(
-        environment=spec,
-        num_envs=config.actor.num_envs,
-        num_actors=num_actors,
-        num_learner_devices=1,
-        trajectory_length=config.actor.trajectory_length,
-        trajectories_per_cycle=config.learner.trajectories_per_cycle,
-        total_env_steps=1,
-    )
-    return agent_factory(config.agent.name)(config.agent, run_spec)
 
 
 def run_ring(config: Config) -> Timed:
