@@ -96,7 +96,7 @@ def test_convolutions_measures_both_settings_in_separate_processes():
 
 
 def test_convolutions_reports_a_worker_that_has_ended():
-    worker = convolutions.Worker("no such torso", {})
+    worker = convolutions.own_worker("no such torso")
     with pytest.raises(RuntimeError, match="the worker process ended"):
         worker.measure("bare")
     worker.close()
