@@ -17,6 +17,7 @@ of loss and gradients.
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from benchmarks import harness, rings
 from benchmarks.harness import Result, Series, Timed
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.errors import ConfigError
+from sebulba.ring.make import made_ring
 from sebulba.ring.records import Item
 from sebulba.ring.ring import Ring
 from sebulba.toolkit.settings import ComputeDtype
@@ -65,28 +67,26 @@ def measure(
         seconds: of each measurement, roughly.
         repeats: of each.
     """
-    acting = _acting(config)
-    rings_used = list(acting.values())
-    ring = acting["stepped"]
-    work: dict[str, Callable[[], float | Timed]] = {}
-    for name, each in acting.items():
-        work[f"acting, {name}"] = rings.ActorsAlone(each, _cycles(_Act(each), seconds))
-    update_cycles = _cycles(rings.UpdatesAlone(ring, 1), seconds)
-    work["updates"] = rings.UpdatesAlone(ring, update_cycles)
-    together = _Together(work["acting, stepped"], work["updates"])
-    whole = rings.of_length(config, _rows(config) * max(4, update_cycles))
-    try:
+    with contextlib.ExitStack() as made:
+        acting = _acting(config, made)
+        ring = acting["stepped"]
+        work: dict[str, Callable[[], float | Timed]] = {}
+        for name, each in acting.items():
+            cycles = _cycles(rings.ActorsAlone(each, 1), seconds)
+            work[f"acting, {name}"] = rings.ActorsAlone(each, cycles)
+        update_cycles = _cycles(rings.UpdatesAlone(ring, 1), seconds)
+        work["updates"] = rings.UpdatesAlone(ring, update_cycles)
+        together = _Together(work["acting, stepped"], work["updates"])
+        whole = rings.of_length(config, _rows(config) * max(4, update_cycles))
         rates = harness.interleave(work, repeats)
         overlap = Series(values=tuple(together.overlap() for _ in range(repeats)))
         run = harness.interleave({"a run": lambda: rings.run_ring(whole)}, repeats)
-    finally:
-        for each in rings_used:
-            each.close_environments()
+        shares = _shares(config, ring, rates, limits)
     return Result(
         name=f"{config.agent.network}, {config.agent.compute_dtype}",
         unit="env steps/s",
         rates=rates | run,
-        ratios={"overlap": overlap} | _shares(config, ring, rates, limits),
+        ratios={"overlap": overlap} | shares,
         settings={"envs": config.actor.num_envs, "T": config.actor.trajectory_length},
     )
 
@@ -122,9 +122,9 @@ def measure_limits(*, repeats: int, size: int) -> Result:
     )
 
 
-def _acting(config: Config) -> dict[str, Ring]:
-    """Return a ring for each way of acting that works here."""
-    found = {"stepped": rings.quiet_ring(config)}
+def _acting(config: Config, made: contextlib.ExitStack) -> dict[str, Ring]:
+    """Return a ring for each way of acting that works here; `made` closes them."""
+    found = {"stepped": made.enter_context(made_ring(config))}
     others = {"fused": ({"cycle": "fused"}, {})}
     if jax.default_backend() != "cpu":
         others["stepped on the host's processor"] = ({}, {"actor": "cpu"})
@@ -135,20 +135,10 @@ def _acting(config: Config) -> dict[str, Ring]:
             devices=dataclasses.replace(config.devices, **devices),
         )
         try:
-            found[name] = rings.quiet_ring(changed)
+            found[name] = made.enter_context(made_ring(changed))
         except ConfigError as error:
             print(f"not measured: acting, {name}: {error}", flush=True)
     return found
-
-
-class _Act:
-    """Work: one act cycle of a ring's actor."""
-
-    def __init__(self, ring: Ring):
-        self._alone = rings.ActorsAlone(ring, 1)
-
-    def __call__(self) -> int:
-        return self._alone()
 
 
 class _Together:

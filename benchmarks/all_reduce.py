@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks import harness
 from benchmarks.harness import Result, Series
 from sebulba.config.loading import load_config
-from sebulba.ring.make import make_ring
+from sebulba.ring.make import made_ring
 from sebulba.types import PyTree
 
 AXIS = "host"
@@ -133,12 +133,9 @@ def main() -> None:
     parser.add_argument("config", type=pathlib.Path, help="YAML file")
     parser.add_argument("--hosts", type=int, default=2, help="number of processes; default 2")
     arguments, flags = parser.parse_known_args()
-    ring = make_ring(load_config(str(arguments.config), flags))
-    ring.close_environments()
-    leaves = jax.eval_shape(lambda: ring.learner.state.networks)
-    shapes = [
-        leaf.shape for leaf in jax.tree.leaves(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
+    with made_ring(load_config(str(arguments.config), flags)) as ring:
+        leaves = jax.tree.leaves(ring.learner.state.networks)
+    shapes = [leaf.shape for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
     milliseconds = measure(shapes, num_hosts=arguments.hosts, repeats=arguments.repeats)
     chosen = milliseconds[f"{FORMS[0]}, {DTYPES[0]}"]
     result = Result(

@@ -20,6 +20,7 @@ from benchmarks import harness, rings
 from benchmarks.harness import Result, Timed
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
 from sebulba.ring.fused_cycle import FusedCycle
+from sebulba.ring.make import made_ring
 from sebulba_agents.config import PPOConfig
 
 _LENGTH = 128
@@ -76,8 +77,8 @@ class ActingAlone:
     """Work: act cycles in one program."""
 
     def __init__(self, config: Config, cycles: int):
-        ring = rings.quiet_ring(config)
-        (actor,) = ring.actors
+        with made_ring(config) as ring:
+            (actor,) = ring.actors
         act_cycle = actor.environments.act_cycle
         assert isinstance(act_cycle, FusedCycle)
         networks = ring.learner.networks_on(actor.device)
@@ -93,7 +94,6 @@ class ActingAlone:
         self._act = jax.jit(act)
         self._carry = jax.device_put(actor.carry, actor.device)
         self._cycles = cycles
-        ring.close_environments()
 
     def __call__(self) -> int:
         """Run the act cycles, and return the env steps."""

@@ -18,6 +18,7 @@ from benchmarks.harness import Result, Series, Timed
 from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.hosts.agreement import Agreement
+from sebulba.ring.make import made_ring
 from sebulba.ring.ring import Ring
 from sebulba.ring.running import run
 from sebulba.ring.state import state_of
@@ -48,15 +49,14 @@ def measure_throughput(config: Config, *, interval_s: float, repeats: int) -> Re
 
 
 def _run_saving(config: Config, interval_s: float) -> Timed:
-    ring = rings.quiet_ring(config)
-    rows = MetricsRows(
-        ring,
-        interval_env_steps=config.run.log_interval_env_steps,
-        reducers=(),
-        all_reduce=AllReduceProbe(ring.learner, dtype="float32", is_lock_step=False),
-        files=MetricsFanOut([], print),
-    )
-    with tempfile.TemporaryDirectory() as directory:
+    with made_ring(config) as ring, tempfile.TemporaryDirectory() as directory:
+        rows = MetricsRows(
+            ring,
+            interval_env_steps=config.run.log_interval_env_steps,
+            reducers=(),
+            all_reduce=AllReduceProbe(ring.learner, dtype="float32", is_lock_step=False),
+            files=MetricsFanOut([], print),
+        )
         autosave = Autosave(
             ring,
             Checkpointer(directory, keep=config.checkpoint.keep, start_thread=start_daemon),
@@ -69,16 +69,14 @@ def _run_saving(config: Config, interval_s: float) -> Timed:
             run(ring, mode=config.run.mode, observers=[rows, autosave])
         finally:
             autosave.close(ring.end)
-            ring.close_environments()
     return rings.rate_of(ring)
 
 
 def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
     """Measure the time of one checkpoint."""
-    ring = rings.quiet_ring(config)
-    ring.learner.update([item.unroll for item in rings.act_one_cycle(ring)])
     copied, computed = [], []
-    with tempfile.TemporaryDirectory() as directory:
+    with made_ring(config) as ring, tempfile.TemporaryDirectory() as directory:
+        ring.learner.update([item.unroll for item in rings.act_one_cycle(ring)])
         checkpointer = Checkpointer(directory, keep=config.checkpoint.keep)
         for step in range(repeats + 1):
             copy_s, cpu_s = _save(ring, checkpointer, step)
@@ -86,7 +84,6 @@ def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
             computed.append(cpu_s)
         num_bytes = _size_of(pathlib.Path(directory) / str(repeats))
         checkpointer.close()
-    ring.close_environments()
     # The first one also imports and allocates.
     copy, cpu = Series(values=tuple(copied[1:])), Series(values=tuple(computed[1:]))
     cores = len(os.sched_getaffinity(0))

@@ -21,6 +21,8 @@ from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.ring.deques import Closed
+from sebulba.ring.make import made_ring
+from sebulba.ring.records import Item
 from sebulba.ring.ring import Ring
 from sebulba.types import Clock, PyTree, Trajectory
 
@@ -67,25 +69,21 @@ def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: in
 
 def inside(config: Config, *, cycles: int) -> Timed:
     """Run the learner of a new ring, which another thread feeds with one trajectory."""
-    (item,) = rings.act_one_cycle(ring := rings.quiet_ring(config))
-    ring.close_environments()
-    # The first cycle compiles, and is not part of the rate.
-    config = rings.of_length(config, (cycles + 1) * item.info.env_steps)
-    ring = rings.quiet_ring(config)
-    ring.close_environments()
-    feeder = threading.Thread(target=_feed, args=(ring, item), daemon=True)
-    feeder.start()
-    ring.learner.clock.restart()
-    ring.publish()
-    while not ring.end.is_set:
-        ring.learn(ring.take())
-    ring.close()
+    with made_ring(config) as ring:
+        (item,) = rings.act_one_cycle(ring)
+        feeder = threading.Thread(target=_feed, args=(ring, item), daemon=True)
+        feeder.start()
+        ring.learner.clock.restart()
+        ring.publish()
+        # The first cycle compiles, and is not part of the rate.
+        for _ in range(cycles + 1):
+            ring.learn(ring.take())
     feeder.join()
     updates_per_step = config.agent.updates_per_cycle / item.info.env_steps
     return Timed(amount=ring.progress.steps_per_second * updates_per_step, seconds=1.0)
 
 
-def _feed(ring: Ring, item) -> None:
+def _feed(ring: Ring, item: Item) -> None:
     try:
         for number in itertools.count():
             ring.ledger.collect(0, item.info.env_steps)
@@ -99,10 +97,9 @@ class BareLoop:
     """Work: repeat a plain jitted gradient step on one batch."""
 
     def __init__(self, config: Config, *, num_updates: int):
-        ring = rings.quiet_ring(config)
-        (item,) = rings.act_one_cycle(ring)
+        with made_ring(config) as ring:
+            (item,) = rings.act_one_cycle(ring)
         agent = ring.agent
-        ring.close_environments()
         networks = agent.init_networks(jax.random.key(0))
         experience = agent.update_experience(
             networks,

@@ -9,12 +9,11 @@ of one with full overlap, so the best ratio is 2.
 import dataclasses
 import time
 
-import jax
-
 from benchmarks import harness, rings
 from benchmarks.harness import Result
 from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.config import Config
+from sebulba.ring.make import made_ring
 
 
 def measure(*, num_envs: int, updates_per_cycle: int, cycles: int, repeats: int) -> Result:
@@ -53,17 +52,15 @@ def measure(*, num_envs: int, updates_per_cycle: int, cycles: int, repeats: int)
 
 def _alone_s(config: Config, tries: int = 5) -> tuple[float, float]:
     """Measure the seconds of an act cycle without latency, and of a learner cycle."""
-    ring = rings.quiet_ring(config)
     fastest = [float("inf"), float("inf")]
-    for _ in range(tries):
-        begin = time.perf_counter()
-        items = rings.act_one_cycle(ring)
-        acted = time.perf_counter()
-        ring.learner.update([item.unroll for item in items])
-        jax.block_until_ready(ring.learner.state)
-        seconds = (acted - begin, time.perf_counter() - acted)
-        fastest = [min(pair) for pair in zip(fastest, seconds, strict=True)]
-    ring.close_environments()
+    with made_ring(config) as ring:
+        for _ in range(tries):
+            begin = time.perf_counter()
+            items = rings.act_one_cycle(ring)
+            acted = time.perf_counter()
+            ring.learner.update([item.unroll for item in items])
+            seconds = (acted - begin, time.perf_counter() - acted)
+            fastest = [min(pair) for pair in zip(fastest, seconds, strict=True)]
     return fastest[0], fastest[1]
 
 

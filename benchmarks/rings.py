@@ -2,17 +2,16 @@
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import jax
 
 from benchmarks import harness
 from benchmarks.harness import Result, Timed
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.config.loading import load_config
 from sebulba.devices.xla_workarounds import keep_freed_memory
-from sebulba.ring.make import make_ring
+from sebulba.ring.make import made_ring
 from sebulba.ring.records import Item
 from sebulba.ring.ring import Ring
 from sebulba.ring.running import run
@@ -66,18 +65,10 @@ def of_length(config: Config, env_steps: int) -> Config:
     return dataclasses.replace(config, run=dataclasses.replace(config.run, **changes))
 
 
-def quiet_ring(config: Config) -> Ring:
-    """Make a ring that nothing observes."""
-    return make_ring(config)
-
-
 def run_ring(config: Config) -> Timed:
     """Run a new ring to its end; measure env steps per second, without start-up and compilation."""
-    ring = quiet_ring(config)
-    try:
+    with made_ring(config) as ring:
         run(ring, mode=config.run.mode)
-    finally:
-        ring.close_environments()
     return rate_of(ring)
 
 
@@ -102,9 +93,8 @@ class ActorsAlone:
         return sum(self._pool.map(self._act, range(len(self._ring.actors))))
 
     def _act(self, actor_id: int) -> int:
-        actor = self._ring.actors[actor_id]
-        networks = self._ring.learner.networks_on(actor.device)
-        return sum(actor.act(networks, 0).info.env_steps for _ in range(self._cycles))
+        items = itertools.islice(act_alone(self._ring, actor_id), self._cycles)
+        return sum(item.info.env_steps for item in items)
 
 
 class UpdatesAlone:
@@ -119,12 +109,20 @@ class UpdatesAlone:
         """Run the learner cycles, and return the env steps learned from."""
         for _ in range(self._cycles):
             self._ring.learner.update([item.unroll for item in self._items])
-            jax.block_until_ready(self._ring.learner.state)
         return self._cycles * sum(item.info.env_steps for item in self._items)
 
 
 def act_one_cycle(ring: Ring) -> list[Item]:
     """Collect the trajectories of one learner cycle, in this thread."""
-    turn = ring.schedule.actors_in_turn(0)
-    actors = [ring.actors[actor_id] for actor_id in turn]
-    return [actor.act(ring.learner.networks_on(actor.device), 0) for actor in actors]
+    return [next(act_alone(ring, actor_id)) for actor_id in ring.schedule.actors_in_turn(0)]
+
+
+def act_alone(ring: Ring, actor_id: int) -> Iterator[Item]:
+    """Yield an actor's trajectories without end, all acted with the newest networks at the start.
+
+    It needs no learner: nothing is taken from a deque or put into one.
+    """
+    actor = ring.actors[actor_id]
+    networks = ring.learner.networks_on(actor.device)
+    while True:
+        yield actor.act(networks, 0)

@@ -18,6 +18,7 @@ import jax
 from benchmarks import harness, rings
 from sebulba.config import Config
 from sebulba.config.loading import load_config
+from sebulba.ring.make import made_ring
 from sebulba.ring.ring import Observer
 from sebulba.ring.running import run
 from sebulba.storage.metrics.files import write_json
@@ -48,7 +49,6 @@ def watch(config: Config, *, cycles: int) -> list[Sample]:
         compilations += event == _COMPILED
 
     jax.monitoring.register_event_duration_secs_listener(count)
-    ring = rings.quiet_ring(config)
     samples: list[Sample] = []
 
     class Sampling(Observer):
@@ -56,9 +56,9 @@ def watch(config: Config, *, cycles: int) -> list[Sample]:
             samples.append(_sample(ring.learner.num_cycles, compilations))
 
     try:
-        run(ring, mode="threads", observers=[Sampling()])
+        with made_ring(config) as ring:
+            run(ring, mode="threads", observers=[Sampling()])
     finally:
-        ring.close_environments()
         jax.monitoring.unregister_event_duration_listener(count)
     return samples
 

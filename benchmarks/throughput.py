@@ -15,25 +15,24 @@ from benchmarks import alone, harness, rings
 from benchmarks.harness import Result
 from sebulba.config import Config
 from sebulba.envs import make_environment
+from sebulba.ring.make import made_ring
 from sebulba.ring.ring import Ring
 
 
 def measure(config: Config, *, env_steps: int, repeats: int) -> Result:
     """Measure env steps per second of the config and of its parts."""
     config = rings.of_length(config, env_steps)
-    ring = rings.quiet_ring(config)
     rows_per_cycle = config.actor.num_envs * config.actor.trajectory_length
-    cycles = max(1, env_steps // (rows_per_cycle * len(ring.actors)))
-    work: dict[str, Callable[[], float | harness.Timed]] = {
-        "end to end": lambda: rings.run_ring(config),
-        "the same actors alone": rings.ActorsAlone(ring, cycles),
-        **_acting_alone(config, ring, cycles),
-        "update alone": rings.UpdatesAlone(ring, max(1, cycles // 4)),
-    }
-    try:
+    with made_ring(config) as ring:
+        num_actors = len(ring.actors)
+        cycles = max(1, env_steps // (rows_per_cycle * num_actors))
+        work: dict[str, Callable[[], float | harness.Timed]] = {
+            "end to end": lambda: rings.run_ring(config),
+            "the same actors alone": rings.ActorsAlone(ring, cycles),
+            **_acting_alone(config, ring, cycles),
+            "update alone": rings.UpdatesAlone(ring, max(1, cycles // 4)),
+        }
         rates = harness.interleave(work, repeats)
-    finally:
-        ring.close_environments()
     parts = ("environment alone", "inference alone", "update alone")
     rates["serial limit"] = harness.serial_limit(*(rates[part] for part in parts))
     end_to_end = rates["end to end"]
@@ -47,7 +46,7 @@ def measure(config: Config, *, env_steps: int, repeats: int) -> Result:
         },
         settings={
             "environments": config.actor.num_envs,
-            "actors": len(ring.actors),
+            "actors": num_actors,
             "T": config.actor.trajectory_length,
             "env steps": env_steps,
         },

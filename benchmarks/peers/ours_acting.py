@@ -5,20 +5,18 @@ import threading
 
 from benchmarks import rings
 from sebulba.config.loading import load_config
+from sebulba.ring.make import make_ring
 
 
 def main(config: str, *flags: str) -> None:
     """Act until this process is killed."""
-    ring = rings.quiet_ring(load_config(config, flags))
+    ring = make_ring(load_config(config, flags))
     lock = threading.Lock()
     env_steps = 0
 
     def act(actor_id: int) -> None:
         nonlocal env_steps
-        actor = ring.actors[actor_id]
-        networks = ring.learner.networks_on(actor.device)
-        while True:
-            item = actor.act(networks, 0)
+        for item in rings.act_alone(ring, actor_id):
             with lock:
                 env_steps += item.info.env_steps
                 print(f"env steps: {env_steps}", flush=True)

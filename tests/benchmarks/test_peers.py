@@ -22,6 +22,12 @@ def test_a_program_is_started_without_the_xla_flags_of_this_one(monkeypatch):
     assert peers._run([sys.executable, "-c", program], 0.0, 0.0).amount > 0
 
 
+def test_the_error_output_of_a_program_that_fails_is_shown():
+    program = "import sys\nprint('env steps: 5')\nsys.exit('no such environment')"
+    with pytest.raises(SystemExit, match="(?s)no such environment.*expected at least 3 counts"):
+        peers._run([sys.executable, "-c", program], 0.0, 0.0)
+
+
 def test_a_program_that_ends_early_is_named():
     with pytest.raises(SystemExit, match="expected at least 3 counts of env steps, got 1"):
         peers._run([sys.executable, "-c", "print('env steps: 5')"], 0.0, 0.0)

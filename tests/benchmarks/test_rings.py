@@ -17,6 +17,7 @@ from benchmarks import (
 )
 from benchmarks.policy_gradient import PolicyGradientConfig
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
+from sebulba.ring.make import made_ring
 
 pytestmark = pytest.mark.slow
 
@@ -110,12 +111,10 @@ def test_instrumentation_measures_runs_with_and_without_clocks():
 
 
 def test_null_clocks_record_no_time():
-    with instrumentation.clocks(instrumentation.NullClock):
-        ring = rings.quiet_ring(tiny_config())
-    rings.act_one_cycle(ring)
+    with instrumentation.clocks(instrumentation.NullClock), made_ring(tiny_config()) as ring:
+        rings.act_one_cycle(ring)
     clocks = [ring.learner.clock, *(actor.clock for actor in ring.actors)]
     assert [clock.seconds for clock in clocks] == [{}] * len(clocks)
-    ring.close_environments()
 
 
 def test_startup_measures_a_first_and_a_second_start():
