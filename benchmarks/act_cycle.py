@@ -25,12 +25,11 @@ from benchmarks.policy_gradient import PolicyGradient, PolicyGradientConfig
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
-from sebulba.ring.act_cycle import ActCarry, ActCycle, init_carry
+from sebulba.ring.act_cycle import ActCycle
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.episodes import EpisodeTracker
-from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
+from sebulba.ring.records import ActCarry
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
-from sebulba.types import EnvStep, Networks, PyTree, RunSpec
+from sebulba.types import EnvStep, Networks, PyTree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,14 +84,8 @@ class Bench:
         self.device = jax.local_devices()[0]
         environment = make_environment(workload.env, num_envs=1, seed=0)
         self.fusible = environment.reset() is not None and environment.fused() is not None
-        run_spec = RunSpec(
-            environment=environment.spec,
-            num_envs=workload.num_envs,
-            num_actors=1,
-            num_learner_devices=1,
-            trajectory_length=workload.length,
-            trajectories_per_cycle=1,
-            total_env_steps=1,
+        run_spec = alone.acting_spec(
+            environment.spec, num_envs=workload.num_envs, trajectory_length=workload.length
         )
         environment.close()
         self.agent = PolicyGradient(workload.agent, run_spec)
@@ -113,25 +106,15 @@ class Bench:
         self, variant: str, environment: Environment, env_step: EnvStep
     ) -> tuple[ActCycle, ActCarry]:
         """Return an act cycle of a reset environment, and its first carry."""
-        agent, networks = self.agent, self.networks
-        key = jax.random.key(1)
-        carry = init_carry(
-            agent,
-            networks,
-            env_step,
-            key=key,
-            global_actor_id=0,
-            device=self.device,
-            tracker=EpisodeTracker(),
-        )
+        agent, length = self.agent, self.length
+        carry = alone.first_carry(agent, self.networks, env_step, device=self.device)
         if variant == "eager":
-            return EagerCycle(agent, environment, trajectory_length=self.length), carry
+            return EagerCycle(agent, environment, trajectory_length=length), carry
         if variant == "fused":
-            fused = environment.fused()
-            functions = FusedFunctions(
-                agent, fused.step, trajectory_length=self.length, device=self.device
+            cycle = alone.fused_cycle(
+                agent, environment, trajectory_length=length, device=self.device
             )
-            return FusedCycle(functions, fused, clock=WallClock()), carry
+            return cycle, carry
         return SteppedCycle(self.functions, environment, clock=WallClock()), carry
 
 

@@ -1,4 +1,4 @@
-"""The parts of acting, each running alone: the references for act cycles."""
+"""Act cycles without a ring, and the parts of acting, each running alone."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,52 @@ import numpy as np
 
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
-from sebulba.types import EnvStep, Networks, PyTree
+from sebulba.ring.act_cycle import init_carry
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.episodes import EpisodeTracker
+from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
+from sebulba.ring.records import ActCarry
+from sebulba.types import EnvironmentSpec, EnvStep, Networks, PyTree, RunSpec
+
+
+def acting_spec(environment: EnvironmentSpec, *, num_envs: int, trajectory_length: int) -> RunSpec:
+    """Return the specification of an agent for one actor, and a learner that is not made."""
+    return RunSpec(
+        environment=environment,
+        num_envs=num_envs,
+        num_actors=1,
+        num_learner_devices=1,
+        trajectory_length=trajectory_length,
+        trajectories_per_cycle=1,
+        total_env_steps=1,
+    )
+
+
+def first_carry(
+    agent: Agent, networks: Networks, env_step: EnvStep, *, device: jax.Device
+) -> ActCarry:
+    """Return the carry of a first act cycle, from the row `[B]` of a reset."""
+    return init_carry(
+        agent,
+        networks,
+        env_step,
+        key=jax.random.key(1),
+        global_actor_id=0,
+        device=device,
+        tracker=EpisodeTracker(),
+    )
+
+
+def fused_cycle(
+    agent: Agent, environment: Environment, *, trajectory_length: int, device: jax.Device
+) -> FusedCycle:
+    """Return a fused act cycle over a reset fusible environment."""
+    fused = environment.fused()
+    assert fused is not None
+    functions = FusedFunctions(
+        agent, fused.step, trajectory_length=trajectory_length, device=device
+    )
+    return FusedCycle(functions, fused, clock=WallClock())
 
 
 def random_actions(environment: Environment, count: int) -> list[np.ndarray]:

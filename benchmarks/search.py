@@ -23,16 +23,12 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from benchmarks import harness
+from benchmarks import alone, harness
 from benchmarks.harness import Result
 from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.envs import make_environment
-from sebulba.ring.act_cycle import init_carry
-from sebulba.ring.clocks import WallClock
-from sebulba.ring.episodes import EpisodeTracker
-from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
-from sebulba.types import PyTree, RunSpec
+from sebulba.types import PyTree
 from sebulba_agents.gumbel_muzero import GumbelMuZero
 from sebulba_agents.planning import for_mctx
 
@@ -45,37 +41,19 @@ class Acting:
     def __init__(self, config: Config, num_simulations: int, num_cycles: int):
         self._config, self._num_cycles = config, num_cycles
         self._settings = dataclasses.replace(config.agent, num_simulations=num_simulations)
-        self._device = jax.local_devices()[0]
+        device = jax.local_devices()[0]
         self._environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
-        run_spec = RunSpec(
-            environment=self._environment.spec,
-            num_envs=config.actor.num_envs,
-            num_actors=1,
-            num_learner_devices=1,
-            trajectory_length=config.actor.trajectory_length,
-            trajectories_per_cycle=1,
-            total_env_steps=1,
+        length = config.actor.trajectory_length
+        run_spec = alone.acting_spec(
+            self._environment.spec, num_envs=config.actor.num_envs, trajectory_length=length
         )
         self.agent = GumbelMuZero(self._settings, run_spec)
         networks = jax.jit(self.agent.init_networks)(jax.random.key(0))
         self.networks = self.agent.actor_networks(networks)
         self.env_step = self._environment.reset()
-        self._carry = init_carry(
-            self.agent,
-            self.networks,
-            self.env_step,
-            key=jax.random.key(1),
-            global_actor_id=0,
-            device=self._device,
-            tracker=EpisodeTracker(),
-        )
-        length = config.actor.trajectory_length
-        fused = self._environment.fused()
-        assert fused is not None
-        self._cycle = FusedCycle(
-            FusedFunctions(self.agent, fused.step, trajectory_length=length, device=self._device),
-            fused,
-            clock=WallClock(),
+        self._carry = alone.first_carry(self.agent, self.networks, self.env_step, device=device)
+        self._cycle = alone.fused_cycle(
+            self.agent, self._environment, trajectory_length=length, device=device
         )
         self.num_rows = num_cycles * length * config.actor.num_envs
 

@@ -24,7 +24,7 @@ def test_a_program_is_started_without_the_xla_flags_of_this_one(monkeypatch):
 
 def test_the_error_output_of_a_program_that_fails_is_shown():
     program = "import sys\nprint('env steps: 5')\nsys.exit('no such environment')"
-    with pytest.raises(SystemExit, match="(?s)no such environment.*expected at least 3 counts"):
+    with pytest.raises(SystemExit, match=r"(?s)no such environment.*expected at least 3 counts"):
         peers._run([sys.executable, "-c", program], 0.0, 0.0)
 
 
