@@ -76,7 +76,7 @@ def measure_one(config: Config, *, interval_s: float, repeats: int) -> Result:
     """Measure the time of one checkpoint."""
     copied, computed = [], []
     with made_ring(config) as ring, tempfile.TemporaryDirectory() as directory:
-        ring.learner.update([item.unroll for item in rings.act_one_cycle(ring)])
+        rings.update(ring, rings.act_one_cycle(ring))
         checkpointer = Checkpointer(directory, keep=config.checkpoint.keep)
         for step in range(repeats + 1):
             copy_s, cpu_s = _save(ring, checkpointer, step)

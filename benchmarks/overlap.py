@@ -58,7 +58,7 @@ def _alone_s(config: Config, tries: int = 5) -> tuple[float, float]:
             begin = time.perf_counter()
             items = rings.act_one_cycle(ring)
             acted = time.perf_counter()
-            ring.learner.update([item.unroll for item in items])
+            rings.update(ring, items)
             seconds = (acted - begin, time.perf_counter() - acted)
             fastest = [min(pair) for pair in zip(fastest, seconds, strict=True)]
     return fastest[0], fastest[1]

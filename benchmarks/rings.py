@@ -3,7 +3,7 @@
 import concurrent.futures
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks import harness
@@ -108,13 +108,19 @@ class UpdatesAlone:
     def __call__(self) -> int:
         """Run the learner cycles, and return the env steps learned from."""
         for _ in range(self._cycles):
-            self._ring.learner.update([item.unroll for item in self._items])
+            update(self._ring, self._items)
         return self._cycles * sum(item.info.env_steps for item in self._items)
 
 
 def act_one_cycle(ring: Ring) -> list[Item]:
     """Collect the trajectories of one learner cycle, in this thread."""
     return [next(act_alone(ring, actor_id)) for actor_id in ring.schedule.actors_in_turn(0)]
+
+
+def update(ring: Ring, items: Sequence[Item]) -> None:
+    """Run a learner cycle's updates, without what the ring does around them, and wait for them."""
+    unrolls = [item.unroll for item in items]
+    ring.learner.update(unrolls, env_steps=ring.progress.env_steps)
 
 
 def act_alone(ring: Ring, actor_id: int) -> Iterator[Item]:
