@@ -21,7 +21,7 @@ import numpy as np
 
 from sebulba.agent import Agent
 from sebulba.devices.memory import stack_rows
-from sebulba.devices.xla_workarounds import map_in_order, token_after, tree_after
+from sebulba.devices.xla_workarounds import OneAtATime
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
 from sebulba.pytree import pytree_dataclass
@@ -50,7 +50,7 @@ class Buffer:
     """A partly written trajectory, whose rows are written in place."""
 
     trajectory: Trajectory
-    num_rows: jax.Array  # [] int32, written; also the token that orders the writes on a CPU
+    num_rows: jax.Array  # [] int32, written
 
 
 def init_carry(
@@ -108,15 +108,17 @@ def act_row(
     greedy: bool = False,
 ) -> tuple[PyTree, ActorState, Buffer]:
     """Select actions from a row, and append the row with the actions to the buffer."""
-    trajectory, t = buffer.trajectory, buffer.num_rows
-    env_steps, t = map_in_order(write_row, t, trajectory.env_steps, env_step)
-    actor_state = tree_after(t, actor_state)
+    # Write the row, act, and write the actions.
+    trajectory, in_order = buffer.trajectory, OneAtATime(buffer.num_rows)
+    env_steps = in_order.map(write_row, trajectory.env_steps, env_step)
+    actor_state = in_order.follow(actor_state)
     action, extras, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
-    t = token_after(jax.tree.leaves(action)[0], t)
-    rows = (trajectory.action, trajectory.extras)
-    (actions, every_extras), t = map_in_order(write_row, t, rows, (action, extras))
+    in_order.wait_for(jax.tree.leaves(action)[0])
+    actions, every_extras = in_order.map(
+        write_row, (trajectory.action, trajectory.extras), (action, extras)
+    )
     trajectory = Trajectory(env_steps=env_steps, action=actions, extras=every_extras)
-    return action, actor_state, Buffer(trajectory=trajectory, num_rows=t + 1)
+    return action, actor_state, Buffer(trajectory=trajectory, num_rows=in_order.counter + 1)
 
 
 def write_row(rows: PyTree, row: PyTree, t: jax.Array | int) -> PyTree:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from sebulba.devices.xla_workarounds import map_in_order, tree_after
+from sebulba.devices.xla_workarounds import OneAtATime
 from tests.subprocesses import run_python
 
 PROGRAM = """
@@ -38,9 +38,10 @@ def test_kept_memory_is_reused_without_page_faults():
 
 
 @jax.jit
-def order(token, tree):
-    tree, token = map_in_order(lambda leaf, token: leaf, token, tree)
-    return tree_after(token, tree), token
+def order(counter, tree):
+    in_order = OneAtATime(counter)
+    tree = in_order.map(lambda leaf, counter: leaf, tree)
+    return in_order.follow(tree), in_order.counter
 
 
 def test_ordering_changes_no_value():
