@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.config import LearnerConfig
+from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
-from sebulba.devices.mapping import shard
 from sebulba.devices.roles import assign_devices
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop as is_slow_in_a_loop
 from sebulba.hosts.agreement import Agreement
@@ -524,6 +524,18 @@ def update(learner, items, *, env_steps=0):
     return learner.update([item.unroll for item in items], env_steps=env_steps)
 
 
+def activities_in_calls(learner, monkeypatch):
+    """Return a list that grows by the begun activity in every jitted call of the learner."""
+    begun, call = [], mapping.Mapped.__call__
+
+    def noting_call(self, *args):
+        begun.append(learner.clock.current[0])
+        return call(self, *args)
+
+    monkeypatch.setattr(mapping.Mapped, "__call__", noting_call)
+    return begun
+
+
 def published(learner):
     """Return the networks that actors get from a learner."""
     return learner.published
@@ -546,7 +558,7 @@ def learn(ring, items):
 
 def update_step(learner):
     """Return one optimisation step, mapped over the learner devices: from the learner's state."""
-    return shard(
+    return mapping.shard(
         lambda state: learner.device_update.step(state, as_words(0)),
         learner.learner_devices,
         in_specs=(STATE_SPECS,),
@@ -564,7 +576,9 @@ def mean_gradients(learner, dtype):
         agent, clock = learner.device_update.agent, clock_of(state, as_words(0))
         return loss_and_gradients(agent, state, experience_of(state), clock, dtype=dtype)[2]
 
-    return shard(gradients, learner.learner_devices, in_specs=(STATE_SPECS,), out_specs=REPLICATED)
+    return mapping.shard(
+        gradients, learner.learner_devices, in_specs=(STATE_SPECS,), out_specs=REPLICATED
+    )
 
 
 def measure_all_reduces(networks, *, num_devices=2, cycles=(1,), is_on_cpu=True, **settings):

@@ -63,19 +63,23 @@ class Mapped:
         self._learner_devices = learner_devices
         self._build = build  # maps and jits it, for the specs of the arguments
         self._mapped: Callable[..., Any] | None = None
+        self.has_run = False  # and so been compiled
 
     def __call__(self, *args: PyTree) -> Any:
         """Return the function's results."""
         if is_jit_disabled() and len(self._learner_devices) == 1:
             # For a debugger: reductions over one device are the identity, and `shard_map` without
             # jit takes seconds per update.
+            self.has_run = True
             return self._function(*args)
         if is_jit_disabled():
             raise ConfigError(
                 "JAX_DISABLE_JIT: expected one learner device (devices.learner), got"
                 f" {len(self._learner_devices)}"
             )
-        return self._jitted(args)(*args)
+        results = self._jitted(args)(*args)
+        self.has_run = True
+        return results
 
     def jaxpr(self, *args: PyTree) -> Any:
         """Return the jaxpr of the mapped function; a later call does not trace it again."""

@@ -104,6 +104,7 @@ class Anakin:
         self._env_steps_per_cycle = rows * ring.schedule.trajectories_per_cycle
         self._learner_devices = ring.learner.learner_devices
         self._programs: dict[int, Callable[..., Any]] = {}  # by updates of a learner cycle
+        self._compiled: set[int] = set()  # keys of the programs that have run
         self._max_cycles = 1  # of the next call; adapted to the time that calls take
         for actor in ring.actors:
             validate_sharded_state(
@@ -111,9 +112,8 @@ class Anakin:
             )
         self._take_from_actors()
 
-    @property
     def is_slow(self) -> bool:
-        """Whether separate programs would be faster."""
+        """Whether separate programs would be faster; traces the program."""
         num_cycles, num_updates = self._next_cycles()
         arguments = (*self._begin(), np.int32(num_cycles))
         # A replay agent takes no updates at first.
@@ -164,10 +164,11 @@ class Anakin:
         """
         ring, learner = self.ring, self.ring.learner
         num_cycles, num_updates = self._next_cycles()
-        begin = self._begin()
-        program = self._program(num_updates)
+        learner.clock.begin(UPDATE if num_updates in self._compiled else COMPILE)
+        begin, program = self._begin(), self._program(num_updates)
         started = time.perf_counter()
         state, carries, recorded = jax.block_until_ready(program(*begin, np.int32(num_cycles)))
+        self._compiled.add(num_updates)
         self._adapt(time.perf_counter() - started)
         learner.clock.lap(UPDATE)
         recorded = jax.device_get(recorded)
@@ -191,7 +192,6 @@ class Anakin:
         ring.points = [(carry, cycles_of_actor) for carry in carries]
         ring.is_between_cycles = True
         ring.tell(observers)
-        learner.check()
         return num_done == num_cycles or ring.end.goal
 
     def _count(self, recorded: _Recorded, offset: int) -> None:
@@ -243,14 +243,12 @@ class Anakin:
         return self._learner_devices.sharding(PER_DEVICE if is_per_env else REPLICATED)
 
     def _program(self, num_updates: int) -> Callable[..., Any]:
-        """Return the jitted call for learner cycles of so many updates, whose activity it begins.
+        """Return the jitted call for learner cycles of so many updates.
 
         It takes the learner's state, the actors' carries, the words of the env steps learned from,
         and the number of cycles. It returns the state, the carries, and what is to be recorded of
         each cycle, `[capacity, ...]`.
         """
-        clock = self.ring.learner.clock
-        clock.begin(UPDATE if num_updates in self._programs else COMPILE)
         if num_updates in self._programs:
             return self._programs[num_updates]
         cycle = jax.jit(self._cycle_function(num_updates))
@@ -327,12 +325,12 @@ class Anakin:
                     )
                 )
             state, _, metrics = learn(state, tuple(unrolls), env_step_words)
-            is_alive = state.non_finite.in_a_row < update.max_non_finite_updates
+            is_learning = state.non_finite.in_a_row < update.max_non_finite_updates
             recorded = _Recorded(
                 env_steps=tuple(tally.env_steps for tally in tallies),
                 episodes=tuple(tally.episodes for tally in tallies),
                 is_regular=functools.reduce(
-                    operator.and_, [tally.is_finite for tally in tallies], is_alive
+                    operator.and_, [tally.is_finite for tally in tallies], is_learning
                 ),
                 num_discarded=state.non_finite.total,
                 metrics=metrics,

@@ -55,7 +55,7 @@ class Learner:
         self.num_cycles = 0
         self.num_updates = 0
         self.num_non_finite_updates = 0  # discarded, including the one that ended the run
-        self._in_a_row = 0  # consecutive ones, after the last discarded update
+        self._in_a_row = 0  # consecutive ones, as of the last discarded update
         self._env_steps = 0  # learned from before the last cycle
         self.clock = clock
         self.state = init_state(agent, learner_devices, num_envs_per_device, key)
@@ -67,8 +67,8 @@ class Learner:
         self._agent = agent
         self.learner_devices = learner_devices
         self._max_non_finite_updates = config.non_finite_limit
-        # None: decided before the first cycle with several updates.
-        self._is_one_program = None if config.cycle == "auto" else config.cycle == "one_program"
+        # Whether a cycle with several updates is one call; None: decided before the first of them.
+        self._has_one_call = None if config.cycle == "auto" else config.cycle == "one_program"
         self.device_update = Update(
             agent=agent,
             max_non_finite_updates=config.non_finite_limit,
@@ -89,26 +89,27 @@ class Learner:
             env_steps: of all hosts, learned from before this cycle.
 
         Returns:
-            The metrics of the optimisation steps, on the devices: for each jitted call, a leading
-            axis of its steps.
+            The metrics of the optimisation steps: for each jitted call, a leading axis of its
+            steps. On the devices, or NumPy arrays if an update was discarded.
 
         Raises:
             AgentError: the agent returned no number of updates.
         """
-        # The agent's Python code may hang.
-        self.clock.begin(UPDATE)
+        self.clock.begin(UPDATE)  # the agent's Python code may hang
         num_updates = num_updates_of(self._agent, self.num_cycles)
         self._env_steps, words = env_steps, as_words(env_steps)
-        calls = self._calls(num_updates, tuple(unrolls), words)
+        to_add = tuple(unrolls)
         metrics: list[Metrics] = []
-        for num_updates_of_call in calls:
-            program = self._program(num_updates_of_call, has_unrolls=not metrics)
-            results = program(self.state, () if metrics else tuple(unrolls), words)
+        for num_updates_of_call in self._calls(num_updates, to_add, words):
+            program = self._program(num_updates_of_call, has_unrolls=bool(to_add))
+            self.clock.begin(UPDATE if program.has_run else COMPILE)
+            results = program(self.state, to_add, words)
             self.state, self.published, metrics_of_call = results
             metrics.append(metrics_of_call)
             bound_programs_in_flight(metrics)
-        # The program of an actor that takes unfinished networks waits on its device for this
-        # update, and so do those of the device's other actors. All results of a program are ready
+            to_add = ()
+        # An actor's program that was given unfinished networks would wait for this update on its
+        # device, and block those of the device's other actors. All results of a program are ready
         # at once, and asking for each of them takes several times as long.
         jax.block_until_ready(self.state.step)
         metrics = self._without_frozen(metrics, num_updates)
@@ -122,19 +123,18 @@ class Learner:
         """Return the updates of each jitted call of a learner cycle."""
         if num_updates <= 1:
             return [num_updates]
-        if self._is_one_program is None:
+        if self._has_one_call is None:
             self.clock.begin(COMPILE)
             program = self._program(num_updates, has_unrolls=True)
-            self._is_one_program = not is_slow_in_a_loop(
+            self._has_one_call = not is_slow_in_a_loop(
                 program.jaxpr(self.state, unrolls, env_step_words),
                 self.learner_devices.devices[0].platform,
             )
-        return [num_updates] if self._is_one_program else [1] * num_updates
+        return [num_updates] if self._has_one_call else [1] * num_updates
 
     def _program(self, num_updates: int, *, has_unrolls: bool) -> mapping.Mapped:
-        """Return the jitted call of so many updates, whose activity it begins."""
+        """Return the jitted call of so many updates."""
         key = (num_updates, has_unrolls)
-        self.clock.begin(UPDATE if key in self._programs else COMPILE)
         if key not in self._programs:
             self._programs[key] = mapping.map_over_learner_devices(
                 functools.partial(self.device_update.cycle, num_updates=num_updates),

@@ -15,7 +15,16 @@ from sebulba.toolkit.convolutions import convolve
 from tests import rings
 from tests.extras import needs_search
 from tests.ring.test_learner import make_item, make_learner
-from tests.rings import act_in_turn, close, is_slow_in_a_loop, learn, publish, published, update
+from tests.rings import (
+    act_in_turn,
+    activities_in_calls,
+    close,
+    is_slow_in_a_loop,
+    learn,
+    publish,
+    published,
+    update,
+)
 from tests.toys import ToyAgent
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
@@ -45,6 +54,18 @@ def test_updates_share_a_call_unless_a_cpu_would_convolve_in_a_loop(agent_class,
     metrics = update(learner, [make_item(learner_devices)])
     assert len(metrics) == calls
     assert sum(each["loss"].size for each in metrics) == learner.num_updates == 3
+
+
+@pytest.mark.parametrize("cycle", ["auto", "update_by_update"])
+def test_the_first_call_of_a_program_is_a_compilation(cycle, monkeypatch):
+    learner, learner_devices = make_learner(updates_per_cycle=3, cycle=cycle)
+    begun = activities_in_calls(learner, monkeypatch)
+    for number in range(2):
+        update(learner, [make_item(learner_devices, number)])
+    # Update by update, only the first call adds trajectories.
+    calls = 1 if cycle == "auto" else 3
+    first = ["compile"] if calls == 1 else ["compile", "compile", "update"]
+    assert begun == [*first, *["update"] * calls]
 
 
 def test_gradients_of_the_toolkits_convolutions_are_fast_in_a_loop():
