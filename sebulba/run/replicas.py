@@ -34,11 +34,9 @@ class ReplicaCheck(Observer):
             )
             return (highest != lowest,)
 
+        # Not with `pmap`, which needs an argument that is split over the devices.
         self._differ = map_over_learner_devices(
-            spreads,
-            learner.learner_devices,
-            out_specs=(REPLICATED,),
-            mapping=learner.mapping_name,
+            spreads, learner.learner_devices, out_specs=(REPLICATED,)
         )
         self._learner = learner
         self._is_needed = len(learner.learner_devices) > 1

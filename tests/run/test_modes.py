@@ -176,11 +176,10 @@ def test_actors_see_different_environments_and_act_with_different_keys(monkeypat
     assert not np.array_equal(first.action, second.action)
 
 
-@pytest.mark.slow
 def test_pmap_gives_the_same_run():
-    config = make_config(learner_devices=(1, 2), env_steps=600)
-    expected, _ = run_config(config)
-    ring, _ = run_config(make_config(learner_devices=(1, 2), env_steps=600, mapping="pmap"))
+    settings = {"learner_devices": (1, 2), "env_steps": 200}
+    expected, _ = run_config(make_config(**settings))
+    ring, _ = run_config(make_config(mapping="pmap", **settings))
     np.testing.assert_allclose(
         published(ring.learner)["weights"], published(expected.learner)["weights"], rtol=1e-5
     )
