@@ -3,7 +3,7 @@
       env.step              one actor thread for each actor, on its actor device
          │ EnvStep [B]      ┌──────────────────────────────────────────────────┐
          └────────────────▶ │ act cycle: T steps ▶ ActCarry, Trajectory, Tally │
-                            │ actor: places them ─▶ Item(Unroll, UnrollInfo)   │
+                            │ actor: ─▶ Item(Unroll, UnrollInfo, ActCarry)     │
                             └───────┬──────────────────────────────────▲───────┘
       trajectory deque, bounded     │ put                         take │  staging deque of the
       per actor; nothing is lost    ▼                                  │  actor device, versioned
@@ -12,8 +12,9 @@
                             │ count ─▶ tell the observers a CycleReport        │
                             └──────────────────────────────────────────────────┘
 
-Read the files in this order; a file imports only files above it, and nothing of the rooms that
-observe the ring (run directories, checkpoints, consoles, hosts, evaluation):
+Read `sebulba.types` and `sebulba.agent` first: what a row of a trajectory holds, and what an agent
+defines. Then read these files in this order. A file imports only files above it, and nothing of the
+rooms that observe the ring (run directories, checkpoints, consoles, hosts, evaluation):
 
     records         what goes round
     schedule        which trajectory comes next, and how old its networks are
@@ -28,13 +29,13 @@ observe the ring (run directories, checkpoints, consoles, hosts, evaluation):
     fused_cycle     one jitted loop with the environment inside it
     environments    an actor's environments and the act cycle over them: made, reset, recreated
     actor           acts, repeats after a fault, places the unroll on the learner devices
-    update          one optimisation step on one device, discarded if it is not finite
-    learner         maps the update over the learner devices
+    update          a learner cycle on one device; what is not finite is discarded
+    learner         maps that over the learner devices
     progress        what was learned, how fast, and whether the goal is reached
     ring            act, take, learn, tell
     make            a ring from a config, from the top
     threads         the only place that creates threads
     anakin          acting and learning as one program
-    running         the three ways to run a ring
+    running         the three ways to run a ring: threads, one thread, one program
     state           a ring between two cycles as arrays and a dict, and back
 """

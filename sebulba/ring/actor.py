@@ -36,8 +36,8 @@ class Actor:
         learner_devices: LearnerDevices,
         ledger: Ledger,
         clock: WallClock,
-        max_restarts: int = 0,
-        on_warning: Callable[[str], None] = print,
+        max_restarts: int,
+        on_warning: Callable[[str], None],
     ):
         """Start at the first cycle.
 
@@ -50,7 +50,7 @@ class Actor:
             learner_devices: receive the trajectories.
             ledger: counts the env steps.
             clock: the clock of the thread that calls `act`.
-            max_restarts: environment faults of the whole run after which the environments are
+            max_restarts: environment faults of this process after which the environments are
                 recreated; the next one is raised.
             on_warning: takes a line of text, in the same thread.
         """
@@ -58,7 +58,7 @@ class Actor:
         self.device = device
         self.environments = environments
         self.clock = clock
-        self.num_restarts = 0  # after faults, of this process
+        self.num_restarts = 0  # after faults
         self._agent = agent
         self._learner_devices = learner_devices
         self._ledger = ledger
@@ -105,7 +105,7 @@ class Actor:
                 # The env steps of a failed cycle did happen; the ledger must balance.
                 self._ledger.collect(self.actor_id, fault.env_steps)
                 self._ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
-                self._count_restart(fault)
+                self._allow_restart(fault)
                 num_faults += 1
                 # The stream ends after the last row that was delivered.
                 if boundary is None:
@@ -120,7 +120,7 @@ class Actor:
 
     def _recreate_environments(self, num_faults: int) -> ActCarry:
         """Return the carry of the next cycle in new environments."""
-        self.clock.begin(COMPILE)
+        self.clock.begin(COMPILE)  # environments on an accelerator are compiled to try them
         env_step, env_state = self.environments.recreate(self.num_cycles, num_faults)
         self.clock.lap(ENVIRONMENT)
         return ActCarry(
@@ -130,8 +130,8 @@ class Actor:
             env_state=env_state,
         )
 
-    def _count_restart(self, fault: EnvironmentFault) -> None:
-        """Warn of a restart, or raise the fault if none is left."""
+    def _allow_restart(self, fault: EnvironmentFault) -> None:
+        """Count a restart and warn of it, or raise the fault if none is left."""
         if self.num_restarts >= self.max_restarts:
             if self.num_restarts:
                 fault.add_note(

@@ -140,7 +140,7 @@ class FusedCycle:
         if not isinstance(carry.env_step.reward, jax.Array):
             env_step = jax.device_put(carry.env_step, self._functions.device)
             carry = dataclasses.replace(carry, env_step=env_step)
-        # The environment's state is an argument of its own.
+        # The environment's state is an argument of its own: not every state can be part of a carry.
         carry = dataclasses.replace(carry, env_state=None)
         act = self._act_steps if self._restart is None else self._act_whole_episodes
         try:

@@ -1,7 +1,8 @@
 """The ring: act, take, learn, tell.
 
-One learner cycle is written once, in `Ring.learn`. Threads, one thread and one program
-(`sebulba.ring.running`) differ only in who calls it.
+`Ring.learn` is one learner cycle. Threads and one thread (`sebulba.ring.running`) differ in who
+calls it. One program (`sebulba.ring.anakin`) computes several cycles, then takes the same steps for
+them: `count` for each, and `publish` and `tell` once.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from sebulba.ring.clocks import (
     METRICS,
     PUBLISH,
     WAIT_FOR_NETWORKS,
+    WAIT_FOR_QUEUE,
     WAIT_FOR_TRAJECTORIES,
 )
 from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
@@ -55,7 +57,10 @@ class Observer:
 
 
 Gather = Callable[[Sequence[UnrollInfo]], Sequence[UnrollInfo]]
-"""Takes the infos of this host's unrolls of a learner cycle; returns those of all hosts."""
+"""Takes the infos of this host's unrolls of a learner cycle; returns those of all hosts.
+
+On several hosts it also agrees on a signal to stop, and then sets `RunEnd.signal` on all of them.
+"""
 
 
 def alone(infos: Sequence[UnrollInfo]) -> Sequence[UnrollInfo]:
@@ -94,20 +99,23 @@ class Ring:
         self.end = end
         self.memory_plan = memory_plan
         self.is_between_cycles = True  # False: the learner's state and the points do not agree
-        # Each actor's carry after its last trajectory that was learned from, and its cycles until
-        # then: the point that a checkpoint holds.
+        # What a checkpoint holds of each actor: its carry after its last trajectory that was
+        # learned from, and its cycles until then.
         self.points: list[tuple[ActCarry, int]] = []
-        self.restart_points()
+        self.reset_points()
         self._gather = gather
         self._has_gathered = False
+        # Of the cycles since the last report: one, or those of a program of several.
         self._untold: list[tuple[Sequence[UnrollInfo], list[int], Sequence[Metrics]]] = []
 
-    def restart_points(self) -> None:
+    def reset_points(self) -> None:
         """Take the actors' present carries as the points that were learned from."""
         self.points = [(actor.carry, actor.num_cycles) for actor in self.actors]
 
-    def act(self, actor_id: int) -> Item:
-        """Act an actor's next trajectory, once its networks are staged; in the actor's thread.
+    def act(self, actor_id: int) -> None:
+        """Put an actor's next trajectory onto the deque; in the actor's thread.
+
+        Waits until the networks for it are staged, and then until the deque has room.
 
         Raises:
             Closed: the run is stopping.
@@ -121,7 +129,9 @@ class Ring:
             # device's other actors behind it.
             jax.block_until_ready(networks)
             actor.clock.lap(WAIT_FOR_NETWORKS)
-            return actor.act(networks, version)
+            item = actor.act(networks, version)
+            self.trajectories.put(item)
+            actor.clock.lap(WAIT_FOR_QUEUE)
 
     def take(self) -> list[Item]:
         """Take the trajectories of the next learner cycle, waiting for them.
@@ -140,7 +150,7 @@ class Ring:
         items = []
         for actor_id in self.schedule.actors_in_turn(self.learner.num_cycles):
             self.actors[actor_id].clock.restart()
-            self.trajectories.put(self.act(actor_id))
+            self.act(actor_id)
             items.append(self.trajectories.get(actor_id))
         self.learner.clock.restart()
         return items

@@ -10,12 +10,11 @@ from typing import Literal
 
 from sebulba.errors import ALSO, ConfigError
 from sebulba.ring.anakin import Anakin, reason_against
-from sebulba.ring.clocks import WAIT_FOR_QUEUE
 from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.threads import Threads, WatchdogError
 
-# A stop takes 10 s at most, of which saving and closing files need the rest, unless an update takes
-# longer.
+# A stop takes at most 10 s: saving and closing files need the rest. Only an update that is known to
+# be long may take longer.
 _STOP_DEADLINE_S = 7.0
 _STOP_DEADLINE_OF_HANGING_S = 1.0
 
@@ -42,7 +41,7 @@ def run(
 
     Args:
         ring: a new or a restored one.
-        mode: `run.mode`; `serial` runs everything in this thread.
+        mode: `run.mode`, for which `check_mode` passes; `serial` runs everything in this thread.
         observers: are told of every learner cycle, and polled; the caller closes them.
         boundaries: numbers of env steps at whose multiples a program of several learner cycles
             ends, because an observer wants to see the state there.
@@ -80,7 +79,7 @@ def _run_threads(
     observers: Sequence[Observer],
     compile_timeout_s: float | None,
 ) -> None:
-    """Run the ring to its end with a thread for the learner and one for each actor."""
+    """Run the ring to its end, with threads for the learner and the actors, or `anakin` in one."""
     threads = Threads()
 
     def may_compile(seconds: float) -> bool:
@@ -115,11 +114,9 @@ def _run_threads(
 
 def _act(ring: Ring, actor_id: int) -> None:
     """Act trajectories until the deques are closed."""
-    clock = ring.actors[actor_id].clock
-    clock.restart()
+    ring.actors[actor_id].clock.restart()
     while True:
-        ring.trajectories.put(ring.act(actor_id))
-        clock.lap(WAIT_FOR_QUEUE)
+        ring.act(actor_id)
 
 
 def _learn(ring: Ring, observers: Sequence[Observer]) -> None:
@@ -133,4 +130,4 @@ def _anakin(ring: Ring, mode: str, boundaries: Sequence[int]) -> Anakin | None:
     if mode == "threads" or (mode == "auto" and reason_against(ring) is not None):
         return None
     anakin = Anakin(ring, boundaries)
-    return None if mode == "auto" and anakin.is_slow else anakin
+    return None if mode == "auto" and anakin.is_slow() else anakin

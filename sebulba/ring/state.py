@@ -92,7 +92,7 @@ def restore(ring: Ring, arrays: dict[str, PyTree], meta: dict[str, Any]) -> None
             num_cycles=num_cycles,
             boundary=_boundary(boundary) if is_recreated else None,
         )
-    ring.restart_points()
+    ring.reset_points()
     ring.trajectories.restore(meta["actors"]["num_cycles"])
     ring.ledger.restore(meta["ledger"]["learned"])
     ring.progress.restore(meta["progress"])

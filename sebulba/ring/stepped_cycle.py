@@ -51,7 +51,7 @@ class StepFunctions:
             # The steps donate this copy: the carry's own is the unroll's initial state.
             return jax.tree.map(jnp.copy, actor_state), buffer
 
-        def step(networks, actor_state, buffer, env_step):
+        def step(networks, actor_state, env_step, buffer):
             return act_row(agent, networks, actor_state, env_step, buffer, greedy=greedy)
 
         def finish(buffer, statistics, env_step):
@@ -85,12 +85,13 @@ class SteppedCycle:
         self._restart = restart if whole_episodes else None
         self._clock = clock
         self._inference = COMPILE  # in the first cycle
-        self._whole = environment if isinstance(environment, WholeState) else None
+        self._storable = environment if isinstance(environment, WholeState) else None
 
     def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
         """Act `T` steps; see `ActCycle`."""
-        if self._whole is not None and carry.env_state is not None:
-            self._whole.whole_state = carry.env_state
+        if self._storable is not None and carry.env_state is not None:
+            # The carry may be another than the last: of a checkpoint, or before a fault.
+            self._storable.whole_state = carry.env_state
         length, env_step, num_steps = self._functions.trajectory_length, carry.env_step, 0
         inference, self._inference = self._inference, INFERENCE
         self._clock.begin(inference)
@@ -99,11 +100,8 @@ class SteppedCycle:
             for row in range(1, length + 1):
                 self._clock.begin(inference)
                 action, actor_state, buffer = self._functions.step(
-                    networks, actor_state, buffer, env_step
+                    networks, actor_state, env_step, buffer
                 )
-                # On a CPU, a jitted call reads 64-byte-aligned NumPy arguments in place, and the
-                # environment may write its next step there. The action is a result of that call:
-                # once it has arrived, `env_step` has been read.
                 action = jax.tree.map(np.asarray, action)
                 self._clock.lap(INFERENCE)
                 self._clock.begin(ENVIRONMENT)
@@ -122,8 +120,9 @@ class SteppedCycle:
                 buffer = self._functions.fill_after_end(buffer, env_step)
                 self._clock.begin(ENVIRONMENT)
                 env_step = call_environment("reset", self._restart)
+                self._clock.lap(ENVIRONMENT)
         except Exception as error:
-            fault = _find_fault(error, buffer, (env_step, carry.env_step), num_steps)
+            fault = _find_fault(error, buffer, env_step, num_steps, expected=carry.env_step)
             if fault is error:
                 raise
             raise fault from error
@@ -137,17 +136,22 @@ class SteppedCycle:
             actor_state=actor_state,
             env_step=env_step,
             statistics=statistics,
-            env_state=None if self._whole is None else self._whole.whole_state,
+            env_state=None if self._storable is None else self._storable.whole_state,
         )
         return after, trajectory, tally
 
 
 def _find_fault(
-    error: Exception, buffer: Buffer, newest: tuple[EnvStep, EnvStep], num_steps: int
+    error: Exception, buffer: Buffer, env_step: EnvStep, num_steps: int, *, expected: EnvStep
 ) -> Exception:
     """Return the root cause: bad environment data may raise only in a later call.
 
-    `newest` is the environment's last row, and one with the expected structure.
+    Args:
+        error: what was raised.
+        buffer: the rows that were written.
+        env_step: the environment's last row.
+        num_steps: steps taken in this cycle.
+        expected: a row of the expected structure.
     """
     # Donated to a call that failed: the rows are gone.
     if buffer.num_rows.is_deleted():
@@ -156,7 +160,7 @@ def _find_fault(
     rows = jax.tree.map(np.asarray, buffer.trajectory.env_steps)
     try:
         # Another shape or dtype retraces the jitted step, which raises far from the environment.
-        check_structure(*newest)
+        check_structure(env_step, expected)
         if (where := describe_non_finite(rows)) is not None:
             fault = EnvironmentDataError(where)
     except EnvironmentDataError as found:

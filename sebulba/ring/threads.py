@@ -99,22 +99,25 @@ class Threads:
     ) -> StuckError | None:
         """Wait for all threads; the deques must be closed. Return an error if some do not end.
 
-        A thread in an activity that took longer before, such as the update of a large network, is
-        not stuck until it has taken twice that time.
+        Some activities are waited for, and the deadline begins anew when they end: a compilation
+        for as long as `may_compile` says, and any other for twice its longest time so far, since
+        the update of a large network may take minutes.
 
         Args:
-            deadline_s: the time that the threads have, also after such an activity.
+            deadline_s: the time in which the threads have to end.
             may_compile: whether a thread may continue a compilation that has taken these seconds;
                 asked several times a second.
         """
         deadline = time.perf_counter() + deadline_s
         for thread, clock in self._threads.items():
             while thread.is_alive():
-                now = time.perf_counter()
-                activity, since = clock.current or (None, now)
-                is_waited_for = now < _usual_end(clock)
-                if activity == COMPILE:
-                    is_waited_for = may_compile(now - since)
+                now, current = time.perf_counter(), clock.current
+                is_waited_for = False
+                if current is not None:
+                    activity, since = current
+                    is_waited_for = now - since < 2 * clock.longest.get(activity, 0.0)
+                    if activity == COMPILE:
+                        is_waited_for = may_compile(now - since)
                 if is_waited_for:
                     deadline = max(deadline, now + deadline_s)
                 elif now >= deadline:
@@ -124,7 +127,8 @@ class Threads:
         if not stuck:
             return None
         names = " and ".join(thread.name for thread in stuck)
-        if all((self._threads[thread].current or [None])[0] == COMPILE for thread in stuck):
+        begun = [self._threads[thread].current for thread in stuck]
+        if all(current is not None and current[0] == COMPILE for current in begun):
             return StuckError(f"{names} still compiling after {deadline_s:g} s", is_compiling=True)
         self._dump_stacks()
         return StuckError(f"{names} did not end within {deadline_s:g} s")
@@ -135,11 +139,3 @@ class Threads:
             with suppress(OSError, ValueError):
                 faulthandler.dump_traceback(sys.__stderr__ or 2)
         self._has_dumped = True
-
-
-def _usual_end(clock: WallClock) -> float:
-    """Return when the current activity has taken twice as long as ever before."""
-    if clock.current is None:
-        return 0.0
-    activity, since = clock.current
-    return since + 2 * clock.longest.get(activity, 0.0)

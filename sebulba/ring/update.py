@@ -122,23 +122,25 @@ class Update:
             state, metrics = jax.lax.scan(
                 lambda state, _: self.step(state, env_step_words), state, length=num_updates
             )
+        # The actors' networks are results of their own: the next call donates the state only.
         return state, self.agent.actor_networks(state.networks), metrics
 
     def step(self, state: LearnerState, env_step_words: Array) -> tuple[LearnerState, Metrics]:
         """Take an optimisation step; return the state and the metrics."""
-        before, clock = experience_of(state), clock_of(state, env_step_words)
+        experience_before, clock = experience_of(state), clock_of(state, env_step_words)
         value, metrics, grads, experience = loss_and_gradients(
-            self.agent, state, before, clock, dtype=self.gradients
+            self.agent, state, experience_before, clock, dtype=self.gradients
         )
         metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
         # One test for all gradients: the norm is finite only if each of them is (an overflow of
         # the squares counts as not finite, too).
         is_finite = jnp.isfinite(value) & jnp.isfinite(metrics["grad_norm"])
-        before_this = state.non_finite
-        is_alive = before_this.in_a_row < self.max_non_finite_updates  # False: the state is frozen
-        in_a_row = jnp.where(is_finite, 0, before_this.in_a_row + 1)
-        is_applied = is_alive & is_finite
-        is_taken = is_alive & (in_a_row < self.max_non_finite_updates)
+        counts = state.non_finite
+        is_frozen = counts.in_a_row >= self.max_non_finite_updates
+        in_a_row = jnp.where(is_finite, 0, counts.in_a_row + 1)
+        is_applied = ~is_frozen & is_finite
+        # The update that freezes the state is no step: a rerun must draw its key again.
+        is_step = ~is_frozen & (in_a_row < self.max_non_finite_updates)
         networks, opt_state = _select(
             is_applied,
             self.agent.optimize(state.networks, state.opt_state, grads, experience, clock),
@@ -147,12 +149,12 @@ class Update:
         state = LearnerState(
             networks=networks,
             opt_state=opt_state,
-            experience=_block(_select(is_applied, experience, before)),
-            step=state.step + is_taken.astype(jnp.int32),
+            experience=_block(_select(is_applied, experience, experience_before)),
+            step=state.step + is_step.astype(jnp.int32),
             key=state.key,
             non_finite=NonFiniteCounts(
-                total=before_this.total + (is_alive & ~is_finite).astype(jnp.int32),
-                in_a_row=jnp.where(is_alive, in_a_row, before_this.in_a_row),
+                total=counts.total + (~is_frozen & ~is_finite).astype(jnp.int32),
+                in_a_row=jnp.where(is_frozen, counts.in_a_row, in_a_row),
             ),
         )
         return state, metrics

@@ -238,7 +238,7 @@ def test_reanalysis_replaces_the_targets_of_a_share_of_the_batch(with_networks):
     assert (networks.target is None) == (with_networks == "newest")
 
 
-@pytest.mark.parametrize("num_devices", [2, 4])
+@pytest.mark.parametrize("num_devices", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_every_number_of_learner_devices_reanalyses_the_same_sequences(num_devices, monkeypatch):
     # Of the whole batch, the first 8 sequences get new targets; of a device's, its first ones.
     def plan_without_noise(self, params, key, env_step, *, gumbel_scale=1.0):
