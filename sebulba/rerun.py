@@ -270,7 +270,7 @@ def _rerun_to_cycle(
     from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
 
     config = load_config(str(run_dir / CONFIG))
-    if config.learner.policy_lag is None and config.run.mode != "serial":
+    if config.policy_lag is None and config.run.mode != "serial":
         raise ConfigError(
             "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
             " is not repeatable"

@@ -68,7 +68,7 @@ def correction(evidence: Evidence) -> Answer:
 def _is_stale(subject: Subject) -> bool:
     """Whether the parameters may differ from those that acted."""
     first = first_learning_cycle(subject) or 0
-    lag = subject.config.learner.policy_lag
+    lag = subject.config.policy_lag
     # The config was validated: an agent that declares no correction was allowed this lag.
     corrects = declared(subject.config.agent, AgentSettings, "corrects_for_policy_lag")
     return (lag != 0 and corrects) or subject.agent.num_updates_per_cycle(first) > 1

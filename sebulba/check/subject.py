@@ -148,8 +148,8 @@ def _memory_plan(run: Config, agent: CapturingAgent, *, num_actor_devices: int) 
         agent_factory(run.agent.name)(run.agent, run_spec),
         run_spec,
         num_actor_devices=num_actor_devices,
-        queue_slots_per_actor=queue_slots_per_actor(run.learner, num_actors),
-        policy_lag=run.learner.policy_lag,
+        queue_slots_per_actor=queue_slots_per_actor(run, num_actors),
+        policy_lag=run.policy_lag,
     )
 
 

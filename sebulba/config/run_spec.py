@@ -2,7 +2,7 @@
 
 import math
 
-from sebulba.config import Config, LearnerConfig
+from sebulba.config import Config
 from sebulba.types import EnvironmentSpec, RunSpec
 
 
@@ -27,14 +27,14 @@ def make_run_spec(
     )
 
 
-def queue_slots_per_actor(learner: LearnerConfig, num_actors: int) -> int:
+def queue_slots_per_actor(config: Config, num_actors: int) -> int:
     """Return `learner.queue_slots_per_actor`, or what the policy lag needs if that is null.
 
     With a policy lag of `k` an actor may be `k` learner cycles ahead; with fewer slots it would
     wait for the learner although its networks are there.
     """
-    if learner.queue_slots_per_actor is not None:
-        return learner.queue_slots_per_actor
-    cycles = (learner.policy_lag or 0) + 1
-    ahead = cycles * learner.trajectories_per_cycle if learner.policy_lag is not None else 1
+    slots, lag = config.learner.queue_slots_per_actor, config.policy_lag
+    if slots is not None:
+        return slots
+    ahead = 1 if lag is None else (lag + 1) * config.learner.trajectories_per_cycle
     return math.ceil(ahead / num_actors)

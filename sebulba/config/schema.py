@@ -8,6 +8,7 @@ import dataclasses
 import typing
 from typing import Annotated, Any, Literal
 
+from sebulba.agent import AgentSettings, declared
 from sebulba.ranges import Count, Natural, NonNegative, Positive, Range, Real
 
 Seconds = Annotated[float, Range(1)]
@@ -75,9 +76,10 @@ class LearnerConfig:
 
     trajectories_per_cycle: Count = 1
     """Trajectories per learner cycle."""
-    policy_lag: Natural | None = None
+    policy_lag: Natural | Literal["auto"] | None = "auto"
     """Exact age of the acting networks, in learner cycles; makes the run repeatable. 0: lock-step.
-    1: acting and learning overlap. null: act with the newest networks, free-running."""
+    1: acting and learning overlap. auto: 1, or 0 if the agent does not correct for a lag or
+    run.mode is anakin. null: act with the newest networks, free-running."""
     queue_slots_per_actor: Count | None = None
     """Capacity of the trajectory deque, in trajectories per actor thread. null: what policy_lag
     needs."""
@@ -240,19 +242,33 @@ class Config:
     """Checkpoint in run_dir to resume from: latest, best, or the number of its learner cycle.
     null: start a new run."""
 
+    def __post_init__(self) -> None:
+        """Replace `learner.policy_lag: auto` by the agent's lag, so that a run records it."""
+        if self.agent is not None and self.learner.policy_lag == "auto":
+            learner = dataclasses.replace(self.learner, policy_lag=self.policy_lag)
+            object.__setattr__(self, "learner", learner)
+
+    @property
+    def policy_lag(self) -> int | None:
+        """The exact policy lag in learner cycles; None: free-running."""
+        if self.learner.policy_lag != "auto":
+            return self.learner.policy_lag
+        corrects = declared(self.agent, AgentSettings, "corrects_for_policy_lag")
+        return 1 if corrects and self.run.mode != "anakin" else 0
+
 
 SECTIONS = tuple(
     name
-    for name, declared in typing.get_type_hints(Config).items()
-    if dataclasses.is_dataclass(declared) or name == "agent"
+    for name, annotation in typing.get_type_hints(Config).items()
+    if dataclasses.is_dataclass(annotation) or name == "agent"
 )
 """The keys of a config that contain further keys."""
 
 
 def sections(agent_class: type) -> dict[str, type]:
     """Return the dataclass of each section; that of `agent` is `agent_class`."""
-    declared = typing.get_type_hints(Config) | {"agent": agent_class}
-    return {name: declared[name] for name in SECTIONS}
+    classes = typing.get_type_hints(Config) | {"agent": agent_class}
+    return {name: classes[name] for name in SECTIONS}
 
 
 def key_types(agent_class: type) -> dict[str, Any]:
@@ -261,11 +277,11 @@ def key_types(agent_class: type) -> dict[str, Any]:
     Args:
         agent_class: the dataclass of the agent's settings; one that is no dataclass has no keys.
     """
-    declared = {}
+    types = {}
     owners = {f"{name}.": cls for name, cls in sections(agent_class).items()} | {"": Config}
     for prefix, cls in owners.items():
         hints = typing.get_type_hints(cls, include_extras=True)  # also of class variables
         for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
             if prefix or field.name not in SECTIONS:
-                declared[prefix + field.name] = hints[field.name]
-    return declared
+                types[prefix + field.name] = hints[field.name]
+    return types

@@ -56,7 +56,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             yield "resume", "expected run_dir to be set too, to the directory of the run, got null"
     if (
         config.checkpoint.exact_reset_cycles is not None
-        and config.learner.policy_lag is None
+        and config.policy_lag is None
         and config.run.mode != "serial"
     ):
         yield (
@@ -71,7 +71,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _lag_problems(config: Config) -> Iterator[tuple[str, str]]:
-    lag = config.learner.policy_lag
+    lag = config.policy_lag
     if lag is None and config.run.mode == "serial":
         lag = 0
     corrects = declared(config.agent, AgentSettings, "corrects_for_policy_lag")

@@ -90,7 +90,7 @@ def make_ring(
         device for device in devices.actor for _ in range(config.actor.threads_per_device)
     ]
     first_actor_id = jax.process_index() * len(actor_devices)
-    slots_per_actor = queue_slots_per_actor(config.learner, len(actor_devices))
+    slots_per_actor = queue_slots_per_actor(config, len(actor_devices))
 
     def plan(environment: EnvironmentSpec) -> tuple[RunSpec, Agent, MemoryPlan]:
         """Make the agent, and check that the run fits into memory."""
@@ -107,7 +107,7 @@ def make_ring(
             run_spec,
             num_actor_devices=len(devices.actor),
             queue_slots_per_actor=slots_per_actor,
-            policy_lag=config.learner.policy_lag,
+            policy_lag=config.policy_lag,
         )
         check_memory(memory_plan, actor_devices=devices.actor, learner_devices=devices.learner)
         return run_spec, agent, memory_plan
@@ -189,7 +189,7 @@ def make_ring(
         schedule = Schedule(
             num_actors=len(actors),
             trajectories_per_cycle=config.learner.trajectories_per_cycle,
-            policy_lag=config.learner.policy_lag,
+            policy_lag=config.policy_lag,
         )
         ring = Ring(
             agent=agent,

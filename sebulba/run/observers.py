@@ -89,7 +89,7 @@ def make_observers(
     all_reduce = AllReduceProbe(
         ring.learner,
         dtype=config.learner.gradients,
-        is_lock_step=config.learner.policy_lag == 0,
+        is_lock_step=config.policy_lag == 0,
     )
     files = MetricsFanOut(
         _writers(config, path, display, resume_env_steps=env_steps) if is_first else [],

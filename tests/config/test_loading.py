@@ -23,8 +23,23 @@ def test_flags_replace_values_of_the_file_which_replace_defaults(write):
     config = load_config(path, ["--actor.num-envs", "32", "--run-dir=runs/x"])
     assert config.actor == ActorConfig(num_envs=32, trajectory_length=5)
     assert (config.seed, config.run_dir) == (1, "runs/x")
-    assert config.learner == LearnerConfig()
+    assert config.learner == LearnerConfig(policy_lag=1)
     assert config.agent == ImpalaConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "lag"),
+    [
+        ("agent: {name: impala}", 1),
+        ("agent: {name: a2c}", 0),
+        ("agent: {name: impala}\nrun: {mode: anakin}", 0),
+        ("agent: {name: a2c}\nlearner: {policy_lag: 2, allow_uncorrected_lag: true}", 2),
+        ("agent: {name: impala}\nlearner: {policy_lag: null}", None),
+    ],
+)
+def test_the_policy_lag_is_exact_and_what_the_agent_corrects_for_unless_it_is_set(write, text, lag):
+    config = load_config(write(text))
+    assert config.learner.policy_lag == config.policy_lag == lag
 
 
 @pytest.mark.parametrize("text", ["", "actor:\n", "# nothing\n"])
@@ -222,8 +237,8 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
             "x.yaml:2: learner.policy_lag: expected 0",
         ),
         (
-            "agent:\n  name: policy_gradient\n",
-            "x.yaml: learner.policy_lag: expected 0 with policy_gradient, which does not correct",
+            "learner:\n  policy_lag: null\nagent:\n  name: policy_gradient\n",
+            "x.yaml:2: learner.policy_lag: expected 0 with policy_gradient, which does not correct",
         ),
         (
             "agent:\n  name: imapla\n",

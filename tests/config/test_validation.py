@@ -20,7 +20,7 @@ from sebulba.config.validation import validate
         ),
         (
             Config(learner=LearnerConfig(policy_lag=-1)),
-            "learner.policy_lag: expected int ≥ 0 | null, got -1",
+            "learner.policy_lag: expected int ≥ 0 | auto | null, got -1",
         ),
         (Config(devices=DevicesConfig(actor=())), "devices.actor: expected at least one"),
         (Config(devices=DevicesConfig(actor=(-1,))), "devices.actor: expected [int ≥ 0"),
