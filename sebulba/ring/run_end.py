@@ -1,14 +1,13 @@
 """Why a run ends: its goal, a signal, or a failure. One object that everybody is given."""
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from sebulba.errors import ALSO, describe_error
-from sebulba.process import handled
+from sebulba.process import end_interrupted, handled
 
 _SECOND_REQUEST_AFTER_S = 1.0
 
@@ -82,11 +81,8 @@ class RunEnd:
     def listening(self) -> Iterator["RunEnd"]:
         """Receive stop signals; a second one, a second later or more, ends the process at once.
 
-        Outside of the main thread Python installs no handlers, and nothing is received.
+        Outside of the main thread nothing is received.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
         with handled(self._receive):
             yield self
 
@@ -99,8 +95,7 @@ class RunEnd:
             # A dying parent or terminal may send SIGHUP several times: that is no second request.
             if number == signal.SIGHUP:
                 return
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+            end_interrupted("ended at once by a second signal, without saving", number)
         self.received, self._received_at = number, now
         if not self._hosts_agree:
             self.signal = number

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import multiprocessing
 import pathlib
 import shlex
 import signal
@@ -10,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 
@@ -31,8 +30,7 @@ from sebulba.process import (
     EXIT_SIGNAL_BASE,
     EXIT_STUCK,
     EXIT_UNSAVED,
-    end_at_once,
-    kill_group,
+    end_process,
     program,
 )
 from sebulba.ring.ring import Observer, Ring
@@ -195,7 +193,7 @@ def report(finished: Finished) -> int:
     return code
 
 
-def report_before_start(error: Exception, path: pathlib.Path) -> int:
+def report_before_start(error: BaseException, path: pathlib.Path) -> int:
     """Print why a run could not begin, and return the exit code."""
     code = next(
         (code for kind, code in _CODES_BEFORE_START if isinstance(error, kind)), EXIT_FAILED
@@ -303,14 +301,3 @@ def describe_checkpoint(path: pathlib.Path) -> str:
 
 def _on_every_host() -> str:
     return " on every host" if jax.process_count() > 1 else ""
-
-
-def end_process(code: int) -> NoReturn:
-    """End the process without waiting for threads that cannot be joined.
-
-    Interpreter shutdown would destroy state that these threads still use, and crash. Worker
-    processes of environments are killed: one that hangs would outlive the run.
-    """
-    for child in multiprocessing.active_children():
-        kill_group(child)
-    end_at_once(code)

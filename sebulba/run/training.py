@@ -29,6 +29,8 @@ from sebulba.process import (
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
     EXIT_UNSAVED,
+    end_process,
+    handled,
 )
 from sebulba.ring.make import make_ring
 from sebulba.ring.ring import Ring
@@ -39,7 +41,7 @@ from sebulba.run.callbacks import Callback
 from sebulba.run.ending import (
     Finished,
     describe_lost_hosts,
-    end_process,
+    exit_code_of,
     finish,
     print_error,
     report,
@@ -60,21 +62,25 @@ def train_to_exit_code(config: Config) -> int:
     If threads do not end, this ends the process instead of returning, and so does a failure on some
     of several hosts: the ordinary end of a process would wait for the other hosts.
     """
+    finished = None
     try:
         hosts.connect(config.distributed)
         finished = train(config)
-    except Exception as error:
+        code = exit_code_of(finished.end)
+    except BaseException as error:  # Code of the user may exit.
         run_dir = with_absolute_run_dir(config).run_dir
         code = report_before_start(error, pathlib.Path(run_dir or ""))
-    else:
-        code = report(finished)
-    if hosts.are_several():
-        is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
-        # Most bad starts are found on all hosts.
-        may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
-        if is_failure and not (may_be_shared and hosts.all_end()):
-            end_process(code)
-        hosts.disconnect()
+    # The run has ended: a signal cannot interrupt it any more.
+    with handled(lambda number, frame: end_process(code)):
+        if finished is not None:
+            report(finished)
+        if hosts.are_several():
+            is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
+            # Most bad starts are found on all hosts.
+            may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
+            if is_failure and not (may_be_shared and hosts.all_end()):
+                end_process(code)
+            hosts.disconnect()
     return code
 
 

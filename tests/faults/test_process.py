@@ -5,6 +5,9 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
+import sebulba.process
 from sebulba.errors import ConfigError
 from sebulba.ring.clocks import COMPILE, ENVIRONMENT
 from sebulba.ring.run_end import RunEnd
@@ -90,6 +93,39 @@ def test_nohup_keeps_a_run_deaf_to_its_terminal():
             assert run_end.signal is None
     finally:
         signal.signal(signal.SIGHUP, previous)
+
+
+@pytest.mark.parametrize(
+    ("imported", "number"), [("jaxlib", signal.SIGINT), ("yaml", signal.SIGTERM)]
+)
+def test_a_signal_while_the_command_is_imported_ends_it_with_one_line(imported, number, tmp_path):
+    """`sebulba/__init__.py` imports the first of these, and the command's own file the second."""
+    (tmp_path / imported).mkdir()
+    script = f"import os; os.kill(os.getpid(), {int(number)}); raise AssertionError"
+    (tmp_path / imported / "__init__.py").write_text(script)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    process = run_python("-m", "sebulba.train", variables=environment(PYTHONPATH=path))
+    assert process.stderr == "sebulba: interrupted before the start\n"
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize(
+    ("argv", "orig_argv", "is_command"),
+    [
+        (["-m", "x"], ["python", "-u", "-m", "sebulba.train", "x"], True),
+        (["-m"], ["python", "-msebulba"], True),
+        (["/usr/bin/sebulba", "train"], ["python", "/usr/bin/sebulba", "train"], True),
+        (["-m"], ["python", "-m", "mine.train"], False),
+        (["mine.py", "sebulba.train"], ["python", "mine.py", "sebulba.train"], False),
+        ([], ["python"], False),
+    ],
+)
+def test_only_commands_change_the_signal_handlers_when_they_import_the_package(
+    argv, orig_argv, is_command, monkeypatch
+):
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", orig_argv)
+    assert sebulba.process.is_command() == is_command
 
 
 def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
