@@ -126,6 +126,20 @@ def describe_unresponsive(vector_env: AsyncVectorEnv) -> str:
     return f"env {', '.join(map(str, envs))}"
 
 
+@contextlib.contextmanager
+def unreachable_by_ctrl_c() -> Iterator[None]:
+    """Block SIGINT in this thread, and in the worker processes that it starts.
+
+    Until a worker is in a process group of its own, Ctrl-C in a terminal reaches it as well. This
+    process still receives the signal, in another thread or afterwards.
+    """
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
 def run_worker(*args: Any) -> None:
     """Run Gymnasium's worker in a process group of its own.
 
@@ -133,6 +147,10 @@ def run_worker(*args: Any) -> None:
     engines, and Ctrl-C in a terminal does not reach it.
     """
     os.setpgid(0, 0)
+    # Processes that the environment starts inherit neither the blocked signal nor a waiting one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _async_worker(*args)
 
 

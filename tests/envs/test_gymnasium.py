@@ -1,5 +1,6 @@
 import multiprocessing
 import pathlib
+import signal
 import subprocess
 import time
 
@@ -10,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from sebulba.config import EnvConfig
-from sebulba.envs import make_environment
+from sebulba.envs import gymnasium_workers, make_environment
 from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ConfigError
 from sebulba.process import kill_group
@@ -241,3 +242,19 @@ def test_gymnasium_takes_masks_from_a_method_and_refuses_their_absence():
     with pytest.raises(EnvironmentFault, match=r"expected info\['action_mask'\] or .*other"):
         environment.reset()
     environment.close()
+
+
+def test_ctrl_c_does_not_reach_worker_processes_that_have_just_started(monkeypatch):
+    """A terminal signals its process group, which a worker is about to leave."""
+    environments_began = []
+    monkeypatch.setattr(gymnasium_workers.os, "setpgid", lambda pid, group: None)
+    monkeypatch.setattr(gymnasium_workers, "_async_worker", environments_began.append)
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        with gymnasium_workers.unreachable_by_ctrl_c():  # inherited by a process started here
+            signal.raise_signal(signal.SIGINT)
+            gymnasium_workers.run_worker("a worker")
+            assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert environments_began == ["a worker"]
