@@ -21,6 +21,7 @@ observe the ring (run directories, checkpoints, consoles, hosts, evaluation):
     clocks          where the time went
     run_end         why a run ends
     deques          trajectories to the learner, networks to the actors
+    threads         the only place that creates threads
     episodes        episode statistics and users' reducers, inside jit
     act_cycle       one act cycle: what fused and stepped share
     whole_episodes  one episode for each environment
@@ -33,7 +34,6 @@ observe the ring (run directories, checkpoints, consoles, hosts, evaluation):
     progress        what was learned, how fast, and whether the goal is reached
     ring            act, take, learn, tell
     make            a ring from a config, from the top
-    threads         the only place that creates threads
     anakin          acting and learning as one program
     running         the three ways to run a ring
     state           a ring between two cycles as arrays and a dict, and back

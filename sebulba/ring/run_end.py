@@ -34,8 +34,10 @@ class RunEnd:
         self.failure: BaseException | None = None  # the first
         self.unsaved: str | None = None  # why the last state is not on the disk
         self.is_stuck = False  # some threads of the run have not ended, and never may
+        self.is_hurried = False  # a signal came after `settle`: wait for nothing
+        self._is_settled = False
         self._hosts_agree = hosts_agree
-        self._received_at = 0.0  # on the monotonic clock
+        self._received_at: float | None = None  # the first signal, on the monotonic clock
 
     @property
     def is_set(self) -> bool:
@@ -60,6 +62,10 @@ class RunEnd:
         if self.unsaved is not None:
             return "unsaved"
         return "interrupted" if self.is_interrupted else "done"
+
+    def settle(self) -> None:
+        """Let later signals not change why the run ended, once everything is saved and says so."""
+        self._is_settled = True
 
     def fail(self, error: BaseException) -> None:
         """Record a failure: the first is the cause, later ones are notes on it."""
@@ -88,14 +94,18 @@ class RunEnd:
 
     def _receive(self, number: int, frame: Any) -> None:
         now = time.monotonic()
-        if self.received is not None:
+        if self._received_at is not None:
             # One request may arrive twice: GNU `timeout` signals the process and then its group.
             if now < self._received_at + _SECOND_REQUEST_AFTER_S:
                 return
             # A dying parent or terminal may send SIGHUP several times: that is no second request.
             if number == signal.SIGHUP:
                 return
-            end_interrupted("ended at once by a second signal, without saving", number)
-        self.received, self._received_at = number, now
+            end_interrupted("ended at once by a second signal", number)
+        self._received_at = now
+        if self._is_settled:
+            self.is_hurried = True
+            return
+        self.received = number
         if not self._hosts_agree:
             self.signal = number

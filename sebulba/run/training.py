@@ -32,6 +32,7 @@ from sebulba.process import (
     end_process,
     handled,
 )
+from sebulba.ring.environments import closed_on_error
 from sebulba.ring.make import make_ring
 from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
@@ -70,10 +71,10 @@ def train_to_exit_code(config: Config) -> int:
     except BaseException as error:  # Code of the user may exit.
         run_dir = with_absolute_run_dir(config).run_dir
         code = report_before_start(error, pathlib.Path(run_dir or ""))
-    # The run has ended: a signal cannot interrupt it any more.
-    with handled(lambda number, frame: end_process(code)):
-        if finished is not None:
+    if finished is not None:
+        with finished.end.listening():  # The first signal does not keep the cause from being told.
             report(finished)
+    with handled(lambda number, frame: end_process(code)):
         if hosts.are_several():
             is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
             # Most bad starts are found on all hosts.
@@ -123,7 +124,8 @@ def train(
             begin_with=initial_networks,
             on_warning=display.message,
         )
-        with _closed_on_error(ring):
+        environments = {actor.actor_id: actor.environments for actor in ring.actors}
+        with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
             display.message(f"memory: {ring.memory_plan.describe()}")
             if (warm_start := initial_networks.warm_start) is not None:
@@ -215,19 +217,6 @@ def _open_run_dir(
     finally:
         lock.release()
         display.close()
-
-
-@contextlib.contextmanager
-def _closed_on_error(ring: Ring) -> Iterator[None]:
-    """Close the ring's environments if the run does not begin."""
-    try:
-        yield
-    except BaseException:
-        ring.close()
-        for actor in ring.actors:
-            with contextlib.suppress(Exception):
-                actor.environments.close()
-        raise
 
 
 def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) -> Resumed | None:
