@@ -8,6 +8,7 @@ import functools
 from collections.abc import Sequence
 from typing import Literal
 
+from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ALSO, ConfigError
 from sebulba.ring.anakin import Anakin, reason_against
 from sebulba.ring.clocks import WAIT_FOR_QUEUE
@@ -50,7 +51,8 @@ def run(
             long as it takes.
 
     Raises:
-        Exception: the first of any thread, with a note that says where it happened.
+        Exception: the first of any thread, with a note that says where it happened; none of an
+            environment after a signal.
         WatchdogError: a thread exceeded its limit.
         StuckError: a thread did not end in time.
     """
@@ -63,6 +65,10 @@ def run(
                 poll(observers)
         else:
             _run_threads(ring, _anakin(ring, mode, boundaries), observers, compile_timeout_s)
+    except EnvironmentFault:
+        # Slurm and systemd signal all processes of a run: its environments' workers end as well.
+        if not ring.end.interrupts:
+            raise
     finally:
         ring.close()
         ring.ledger.discard_in_flight()
