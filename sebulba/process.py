@@ -3,6 +3,7 @@
 Imports no jax.
 """
 
+import atexit
 import os
 import select
 import signal
@@ -84,6 +85,9 @@ def run_command(main: Callable[[], None], *, interrupted: str = "interrupted") -
     """
     open_standard_streams()
     end_on_stop_signals(interrupted)
+    # The last of all exit functions. After them the interpreter takes its modules apart, which with
+    # JAX takes a while, and a signal would end the process as if it had interrupted `main`.
+    atexit.register(_receive_stop_signals, signal.SIG_IGN)
     try:
         try:
             main()
@@ -174,7 +178,9 @@ def handled(receive: Callable[[int, Any], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _receive_stop_signals(receive: Callable[[int, Any], None]) -> dict[int, Any]:
+def _receive_stop_signals(
+    receive: Callable[[int, Any], None] | signal.Handlers,
+) -> dict[int, Any]:
     """Make `receive` the handler of all stop signals; return the previous handlers.
 
     Does nothing outside of the main thread.

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -207,3 +208,30 @@ def test_a_library_s_thread_does_not_keep_the_process_alive():
         "threading.Thread(target=time.sleep, args=(3600,)).start(); leave(3)"
     )
     assert run_python("-c", script).returncode == 3
+
+
+def test_a_signal_while_the_interpreter_ends_does_not_change_the_exit_code():
+    script = (
+        "import os, signal; from sebulba.process import leave, run_command\n"
+        "class Late:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, 15)\n"
+        "late = Late(); run_command(lambda: leave(3))"
+    )
+    assert run_python("-c", script).returncode == 3
+
+
+def test_a_signal_while_the_cause_is_printed_does_not_cut_it_off(tmp_path, monkeypatch):
+    printed = []
+    end = RunEnd()
+    end.fail(RuntimeError("the cause"))
+    end.settle()
+
+    def interrupted_report(finished):
+        signal.raise_signal(signal.SIGTERM)
+        printed.append(finished)
+
+    finished = types.SimpleNamespace(end=end)
+    monkeypatch.setattr(training, "train", lambda config: finished)
+    monkeypatch.setattr(training, "report", interrupted_report)
+    assert training.train_to_exit_code(make_config(tmp_path)) == 3
+    assert printed == [finished]
