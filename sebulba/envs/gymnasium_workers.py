@@ -140,18 +140,34 @@ def unreachable_by_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-def run_worker(*args: Any) -> None:
+def run_worker(
+    index: int,
+    make_env: Callable[[], gymnasium.Env],
+    pipe: Connection,
+    parent_pipe: Connection,
+    shared_memory: Any,
+    error_queue: "multiprocessing.Queue[Any]",
+    *args: Any,
+) -> None:
     """Run Gymnasium's worker in a process group of its own.
 
     So it can be killed together with the processes that its environment has started, such as game
-    engines, and Ctrl-C in a terminal does not reach it.
+    engines, and Ctrl-C in a terminal does not reach it. An error of the environment's constructor
+    is reported to the run, which would otherwise only learn that a pipe is broken.
     """
     os.setpgid(0, 0)
     # Processes that the environment starts inherit neither the blocked signal nor a waiting one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _async_worker(*args)
+    try:
+        env = make_env()
+    except BaseException as error:
+        error_queue.put((index, type(error), str(error), traceback.format_exc()))
+        pipe.recv()  # Gymnasium expects an answer to its first command.
+        pipe.send((None, False))
+        return
+    _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, error_queue, *args)
 
 
 def kill(vector_env: AsyncVectorEnv) -> None:

@@ -1,5 +1,6 @@
 import multiprocessing
 import pathlib
+import queue
 import signal
 import subprocess
 import time
@@ -246,15 +247,29 @@ def test_gymnasium_takes_masks_from_a_method_and_refuses_their_absence():
 
 def test_ctrl_c_does_not_reach_worker_processes_that_have_just_started(monkeypatch):
     """A terminal signals its process group, which a worker is about to leave."""
-    environments_began = []
+    began = []
     monkeypatch.setattr(gymnasium_workers.os, "setpgid", lambda pid, group: None)
-    monkeypatch.setattr(gymnasium_workers, "_async_worker", environments_began.append)
+    monkeypatch.setattr(gymnasium_workers, "_async_worker", lambda *args: began.append(args[1]()))
     previous = signal.getsignal(signal.SIGINT)
     try:
         with gymnasium_workers.unreachable_by_ctrl_c():  # inherited by a process started here
             signal.raise_signal(signal.SIGINT)
-            gymnasium_workers.run_worker("a worker")
+            gymnasium_workers.run_worker(0, lambda: "environment", *[None] * 5)
             assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.signal(signal.SIGINT, previous)
-    assert environments_began == ["a worker"]
+    assert began == ["environment"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no license left"), SystemExit(0)])
+def test_a_worker_reports_an_error_of_its_environment_s_constructor(error, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(gymnasium_workers.os, "setpgid", lambda pid, group: None)
+    errors = queue.SimpleQueue()
+    own, of_worker = multiprocessing.Pipe()
+    own.send(("_check_spaces", None))
+    gymnasium_workers.run_worker(3, fail, of_worker, own, None, errors, None)
+    assert own.recv() == (None, False)
+    assert errors.get()[:3] == (3, type(error), str(error))
