@@ -212,6 +212,8 @@ def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> Vect
     name = register(config.id)
     try:
         with gymnasium_workers.unreachable_by_ctrl_c():
+            if options["vectorization_mode"] == "async":
+                gymnasium_workers.start_resource_tracker()
             return gymnasium.make_vec(name, num_envs, **options)
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(f"env.id: {describe_unregistered(config.id)}") from error

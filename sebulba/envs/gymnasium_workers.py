@@ -8,9 +8,11 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -138,6 +140,19 @@ def unreachable_by_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def start_resource_tracker() -> None:
+    """Start Python's process that removes the workers' semaphores if this process is killed.
+
+    It would warn of them, after the last line of the run.
+    """
+    option = "ignore:resource_tracker:UserWarning"
+    sys.warnoptions.append(option)  # which that process inherits
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(option)
 
 
 def run_worker(

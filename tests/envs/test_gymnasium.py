@@ -16,6 +16,7 @@ from sebulba.envs import gymnasium_workers, make_environment
 from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ConfigError
 from sebulba.process import kill_group
+from tests.subprocesses import run_python
 
 
 class Doubles(gymnasium.Env):
@@ -273,3 +274,12 @@ def test_a_worker_reports_an_error_of_its_environment_s_constructor(error, monke
     gymnasium_workers.run_worker(3, fail, of_worker, own, None, errors, None)
     assert own.recv() == (None, False)
     assert errors.get()[:3] == (3, type(error), str(error))
+
+
+def test_a_process_that_ends_at_once_leaves_no_warning_of_its_semaphores():
+    script = (
+        "import multiprocessing, os; from sebulba.envs import gymnasium_workers\n"
+        "gymnasium_workers.start_resource_tracker()\n"
+        "lock = multiprocessing.get_context('spawn').Lock(); os._exit(0)"
+    )
+    assert run_python("-c", script).stderr == ""

@@ -252,8 +252,8 @@ class Plan:
             codes = set(numbers)
         if self.fails in AT_START:
             codes |= {*numbers, own}  # whichever comes first
-        if self.signal == "SIGTERM to everyone" and self.fails in IN_ENVIRONMENT:
-            codes.add(143)
+        if self.fails in IN_ENVIRONMENT:  # An environment that fails after the signal is no cause.
+            codes |= set(numbers)
         if self.signal == "SIGINT twice, later":  # The second may come before the end.
             codes |= set(numbers)
         if self.close == "ends the process" and self.mode in ("threads", "serial"):
