@@ -211,9 +211,9 @@ def _checked_wrapper(wrapper: Wrapper) -> Callable[[gymnasium.Env], gymnasium.En
 def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> VectorEnv:
     name = register(config.id)
     try:
-        with gymnasium_workers.unreachable_by_ctrl_c():
-            if options["vectorization_mode"] == "async":
-                gymnasium_workers.start_resource_tracker()
+        if options["vectorization_mode"] != "async":
+            return gymnasium.make_vec(name, num_envs, **options)
+        with gymnasium_workers.starting_workers():
             return gymnasium.make_vec(name, num_envs, **options)
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(f"env.id: {describe_unregistered(config.id)}") from error

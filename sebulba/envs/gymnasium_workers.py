@@ -129,30 +129,26 @@ def describe_unresponsive(vector_env: AsyncVectorEnv) -> str:
 
 
 @contextlib.contextmanager
-def unreachable_by_ctrl_c() -> Iterator[None]:
-    """Block SIGINT in this thread, and in the worker processes that it starts.
+def starting_workers() -> Iterator[None]:
+    """Prepare this process for starting workers.
 
-    Until a worker is in a process group of its own, Ctrl-C in a terminal reaches it as well. This
-    process still receives the signal, in another thread or afterwards.
+    Until a worker is in a process group of its own, Ctrl-C in a terminal reaches it as well. So
+    SIGINT is blocked in this thread, and with that in the workers. This process still receives the
+    signal, in another thread or afterwards.
     """
+    # First, since Python unblocks SIGINT when it has started this process, which removes the
+    # workers' semaphores if this one is killed. It would warn of them after the run's last line.
+    silence = "ignore:resource_tracker:UserWarning"
+    sys.warnoptions.append(silence)  # which it inherits
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(silence)
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-def start_resource_tracker() -> None:
-    """Start Python's process that removes the workers' semaphores if this process is killed.
-
-    It would warn of them, after the last line of the run.
-    """
-    option = "ignore:resource_tracker:UserWarning"
-    sys.warnoptions.append(option)  # which that process inherits
-    try:
-        resource_tracker.ensure_running()
-    finally:
-        sys.warnoptions.remove(option)
 
 
 def run_worker(

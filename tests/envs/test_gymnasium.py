@@ -253,7 +253,7 @@ def test_ctrl_c_does_not_reach_worker_processes_that_have_just_started(monkeypat
     monkeypatch.setattr(gymnasium_workers, "_async_worker", lambda *args: began.append(args[1]()))
     previous = signal.getsignal(signal.SIGINT)
     try:
-        with gymnasium_workers.unreachable_by_ctrl_c():  # inherited by a process started here
+        with gymnasium_workers.starting_workers():  # inherited by a process started here
             signal.raise_signal(signal.SIGINT)
             gymnasium_workers.run_worker(0, lambda: "environment", *[None] * 5)
             assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -276,10 +276,14 @@ def test_a_worker_reports_an_error_of_its_environment_s_constructor(error, monke
     assert errors.get()[:3] == (3, type(error), str(error))
 
 
-def test_a_process_that_ends_at_once_leaves_no_warning_of_its_semaphores():
+def test_a_process_that_starts_workers_blocks_ctrl_c_and_is_silent_if_it_ends_at_once():
     script = (
-        "import multiprocessing, os; from sebulba.envs import gymnasium_workers\n"
-        "gymnasium_workers.start_resource_tracker()\n"
-        "lock = multiprocessing.get_context('spawn').Lock(); os._exit(0)"
+        "import multiprocessing, os, signal; from sebulba.envs import gymnasium_workers\n"
+        "with gymnasium_workers.starting_workers():\n"
+        "    lock = multiprocessing.get_context('spawn').Lock()\n"
+        "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)\n"
+        "os._exit(0)"
     )
-    assert run_python("-c", script).stderr == ""
+    process = run_python("-c", script)
+    assert process.stdout == "True\n"
+    assert process.stderr == ""
