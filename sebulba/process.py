@@ -63,10 +63,12 @@ def program(name: str) -> str:
 
 def is_command() -> bool:
     """Return whether this process is a command: `sebulba` or `python -m sebulba.NAME`."""
-    if sys.argv[:1] == ["-m"]:  # Python looks for the module.
+    script = sys.argv[0] if sys.argv else ""
+    if script == "-m":  # Python looks for the module.
         modules = (argument.removeprefix("-m") for argument in sys.orig_argv[1:])
         return any(module.partition(".")[0] == "sebulba" for module in modules)
-    return os.path.basename(next(iter(sys.argv), "")) == "sebulba"
+    # A worker process has the `sys.argv` of the command that started it.
+    return os.path.basename(script) == "sebulba" and script in sys.orig_argv
 
 
 def end_on_stop_signals(text: str) -> None:
