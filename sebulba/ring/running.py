@@ -67,7 +67,7 @@ def run(
             _run_threads(ring, _anakin(ring, mode, boundaries), observers, compile_timeout_s)
     except EnvironmentFault:
         # Slurm and systemd signal all processes of a run: its environments' workers end as well.
-        if not ring.end.interrupts:
+        if ring.end.signal is None:
             raise
     finally:
         ring.close()
@@ -110,6 +110,8 @@ def _run_threads(
     is_hanging = isinstance(failure, WatchdogError)
     deadline_s = _STOP_DEADLINE_OF_HANGING_S if is_hanging else _STOP_DEADLINE_S
     stuck = threads.join(deadline_s, may_compile=may_compile)
+    if failure is None and not ring.end.goal:
+        failure = threads.late_error()
     if stuck is not None:
         ring.end.is_stuck = True
         if failure is not None:

@@ -19,10 +19,11 @@ from sebulba.ring.threads import Threads
 from sebulba.run.training import train_to_exit_code
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.hanging import SLOW_UPDATE_S
-from tests.faults.runs import ENDLESS, make_config, summary_of
+from tests.faults.runs import ENDLESS, last_line, make_config, summary_of
 from tests.rings import before, set_stop_deadlines
 from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
+from tests.toys import ToyAgent
 
 
 @pytest.mark.slow
@@ -220,3 +221,21 @@ def test_a_signal_that_ends_the_environments_too_interrupts_the_run(mode, tmp_pa
     assert train_to_exit_code(make_config(tmp_path, env=env, run={"mode": mode})) == 143
     assert summary_of(tmp_path)["status"] == "interrupted"
     assert steps_in(tmp_path / "checkpoints")[-1] >= 1
+
+
+class FailsWhileItStops(ToyAgent):
+    """Fails in the cycle in which a signal stops the run, once nobody waits for the learner."""
+
+    def num_updates_per_cycle(self, cycle):
+        if cycle == 3:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+            time.sleep(2 * threads._POLL_S)
+            raise ArithmeticError("too late")
+        return 1
+
+
+def test_a_learner_that_fails_after_the_signal_is_a_failure(tmp_path, capsys):
+    """Its state, half a cycle, is not saved."""
+    config = make_config(tmp_path, agent=f"{__name__}:FailsWhileItStops")
+    assert train_to_exit_code(config) == 3
+    assert "ArithmeticError: too late" in last_line(capsys)
