@@ -1,5 +1,10 @@
 """Sebulba: JAX reinforcement learning with actor threads, a learner thread and two deques."""
 
+from sebulba.process import end_on_stop_signals, is_command
+
+if is_command():  # Before all other imports, in which a signal would raise KeyboardInterrupt.
+    end_on_stop_signals("interrupted before the start")
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -3,8 +3,7 @@
 Imports no jax.
 """
 
-import functools
-import multiprocessing.process
+import atexit
 import os
 import select
 import signal
@@ -13,7 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:  # The package imports this file before a command handles signals.
+    import multiprocessing.process
 
 _LIBRARIES_DEADLINE_S = 2.0
 
@@ -59,8 +61,23 @@ def program(name: str) -> str:
     return f"{caller} {name}" if caller else f"python -m sebulba.{name}"
 
 
+def is_command() -> bool:
+    """Return whether this process is a command: `sebulba` or `python -m sebulba.NAME`."""
+    script = sys.argv[0] if sys.argv else ""
+    if script == "-m":  # Python looks for the module.
+        modules = (argument.removeprefix("-m") for argument in sys.orig_argv[1:])
+        return any(module.partition(".")[0] == "sebulba" for module in modules)
+    # A worker process has the `sys.argv` of the command that started it.
+    return os.path.basename(script) == "sebulba" and script in sys.orig_argv
+
+
+def end_on_stop_signals(text: str) -> None:
+    """Let a stop signal end the process at once, with one line of text and the signal's code."""
+    _receive_stop_signals(lambda number, frame: end_interrupted(text, number))
+
+
 def run_command(main: Callable[[], None], *, interrupted: str = "interrupted") -> None:
-    """Run the `main` of a command line.
+    """Run the `main` of a command line, the last thing that this process does.
 
     A stop signal that `main` does not handle itself ends the process with one line that says
     `interrupted`, and as a shell reports the signal.
@@ -69,10 +86,13 @@ def run_command(main: Callable[[], None], *, interrupted: str = "interrupted") -
     with the exit code of `main`, or as a shell reports the signal SIGPIPE.
     """
     open_standard_streams()
+    end_on_stop_signals(interrupted)
+    # The last of all exit functions. After them the interpreter takes its modules apart, which with
+    # JAX takes a while, and a signal would end the process as if it had interrupted `main`.
+    atexit.register(_receive_stop_signals, signal.SIG_IGN)
     try:
         try:
-            with handled(functools.partial(_interrupt, interrupted)):
-                main()
+            main()
         finally:
             sys.stdout.flush()
     except BrokenPipeError as error:
@@ -86,10 +106,12 @@ def run_command(main: Callable[[], None], *, interrupted: str = "interrupted") -
         sys.exit(code or EXIT_SIGNAL_BASE + signal.SIGPIPE)
 
 
-def _interrupt(text: str, number: int, frame: Any) -> NoReturn:
-    with suppress(OSError, ValueError):  # Nobody may be reading.
-        print(f"sebulba: {text}", file=sys.stderr)
-    end_at_once(EXIT_SIGNAL_BASE + number)
+def end_interrupted(text: str, number: int) -> NoReturn:
+    """End the process at once, in the handler of a stop signal, with one line of text."""
+    with suppress(OSError):  # Nobody may be reading.
+        # Not by `print`, which the signal may have interrupted, and which then raises.
+        os.write(2, f"sebulba: {text}\n".encode())
+    end_process(EXIT_SIGNAL_BASE + number)
 
 
 def _is_unread(stream: int) -> bool:
@@ -99,14 +121,12 @@ def _is_unread(stream: int) -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, also if threads of libraries do not end.
+    """End the process of a run that has ended, also if threads of libraries do not end.
 
     The interpreter would join them for as long as they run: with no inodes left on the disk, those
     of a checkpoint library kept a process for more than five minutes.
     """
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):  # All is done: nothing is interrupted.
-            signal.signal(number, lambda number, frame: end_at_once(code))
+    _receive_stop_signals(lambda number, frame: end_at_once(code))  # Nothing is interrupted.
     deadline = time.monotonic() + _LIBRARIES_DEADLINE_S
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
@@ -116,7 +136,7 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def kill_group(process: multiprocessing.process.BaseProcess) -> None:
+def kill_group(process: "multiprocessing.process.BaseProcess") -> None:
     """Kill a process that has started, and those of its process group if it leads one."""
     assert process.pid is not None
     try:
@@ -125,11 +145,23 @@ def kill_group(process: multiprocessing.process.BaseProcess) -> None:
         process.kill()
 
 
+def end_process(code: int) -> NoReturn:
+    """End the process without waiting for threads that cannot be joined.
+
+    Interpreter shutdown would destroy state that these threads still use, and crash. Worker
+    processes of environments are killed: one that hangs would outlive the run.
+    """
+    processes = sys.modules.get("multiprocessing.process")  # None: it has started no worker
+    for child in getattr(processes, "active_children", list)():
+        kill_group(child)
+    end_at_once(code)
+
+
 def end_at_once(code: int) -> NoReturn:
     """End the process without waiting for any thread."""
     for stream in (sys.stdout, sys.stderr):
-        # Whoever read them may be gone; the code is what is left to say.
-        with suppress(OSError, ValueError):
+        # Whoever read them may be gone, or a signal has come within a write: the code still counts.
+        with suppress(OSError, ValueError, RuntimeError):
             stream.flush()
     os._exit(code)
 
@@ -138,15 +170,29 @@ def end_at_once(code: int) -> NoReturn:
 def handled(receive: Callable[[int, Any], None]) -> Iterator[None]:
     """Hand stop signals to `receive`, as a handler; in the main thread only.
 
-    SIGHUP is one, since a terminal or ssh connection that closes sends it; under `nohup`, which has
-    it ignored, it stays ignored.
+    Python installs no handlers in other threads, which receive nothing.
     """
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, receive) for number in numbers}
+    previous = _receive_stop_signals(receive)
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _receive_stop_signals(
+    receive: Callable[[int, Any], None] | signal.Handlers,
+) -> dict[int, Any]:
+    """Make `receive` the handler of all stop signals; return the previous handlers.
+
+    Does nothing outside of the main thread.
+
+    SIGHUP is one, since a terminal or ssh connection that closes sends it; under `nohup`, which has
+    it ignored, it stays ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    return {number: signal.signal(number, receive) for number in numbers}

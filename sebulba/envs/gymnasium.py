@@ -211,7 +211,10 @@ def _checked_wrapper(wrapper: Wrapper) -> Callable[[gymnasium.Env], gymnasium.En
 def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> VectorEnv:
     name = register(config.id)
     try:
-        return gymnasium.make_vec(name, num_envs, **options)
+        if options["vectorization_mode"] != "async":
+            return gymnasium.make_vec(name, num_envs, **options)
+        with gymnasium_workers.starting_workers():
+            return gymnasium.make_vec(name, num_envs, **options)
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(f"env.id: {describe_unregistered(config.id)}") from error
     except gymnasium.error.Error as error:

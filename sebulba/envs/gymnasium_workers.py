@@ -8,9 +8,11 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -126,14 +128,57 @@ def describe_unresponsive(vector_env: AsyncVectorEnv) -> str:
     return f"env {', '.join(map(str, envs))}"
 
 
-def run_worker(*args: Any) -> None:
+@contextlib.contextmanager
+def starting_workers() -> Iterator[None]:
+    """Prepare this process for starting workers.
+
+    Until a worker is in a process group of its own, Ctrl-C in a terminal reaches it as well. So
+    SIGINT is blocked in this thread, and with that in the workers. This process still receives the
+    signal, in another thread or afterwards.
+    """
+    # First, since Python unblocks SIGINT when it has started this process, which removes the
+    # workers' semaphores if this one is killed. It would warn of them after the run's last line.
+    silence = "ignore:resource_tracker:UserWarning"
+    sys.warnoptions.append(silence)  # which it inherits
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(silence)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def run_worker(
+    index: int,
+    make_env: Callable[[], gymnasium.Env],
+    pipe: Connection,
+    parent_pipe: Connection,
+    shared_memory: Any,
+    error_queue: "multiprocessing.Queue[Any]",
+    *args: Any,
+) -> None:
     """Run Gymnasium's worker in a process group of its own.
 
     So it can be killed together with the processes that its environment has started, such as game
-    engines, and Ctrl-C in a terminal does not reach it.
+    engines, and Ctrl-C in a terminal does not reach it. An error of the environment's constructor
+    is reported to the run, which would otherwise only learn that a pipe is broken.
     """
     os.setpgid(0, 0)
-    _async_worker(*args)
+    # Processes that the environment starts inherit neither the blocked signal nor a waiting one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        env = make_env()
+    except BaseException as error:
+        error_queue.put((index, type(error), str(error), traceback.format_exc()))
+        pipe.recv()  # Gymnasium expects an answer to its first command.
+        pipe.send((None, False))
+        return
+    _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, error_queue, *args)
 
 
 def kill(vector_env: AsyncVectorEnv) -> None:

@@ -22,6 +22,7 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     clocks          where the time went
     run_end         why a run ends
     deques          trajectories to the learner, networks to the actors
+    threads         the only place that creates threads
     episodes        episode statistics and users' reducers, inside jit
     act_cycle       one act cycle: what fused and stepped share
     whole_episodes  one episode for each environment
@@ -34,7 +35,6 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     progress        what was learned, how fast, and whether the goal is reached
     ring            act, take, learn, tell
     make            a ring from a config, from the top
-    threads         the only place that creates threads
     anakin          acting and learning as one program
     running         the three ways to run a ring: threads, one thread, one program
     state           a ring between two cycles as arrays and a dict, and back

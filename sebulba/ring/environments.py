@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 
@@ -18,17 +20,19 @@ from sebulba.envs.base import (
     WholeState,
 )
 from sebulba.envs.data_checks import check_structure
-from sebulba.errors import PLACE, ConfigError
+from sebulba.errors import ALSO, PLACE, ConfigError, describe_error
 from sebulba.ring.act_cycle import ActCycle
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.fused_cycle import FusedCycle, SharedFunctions
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
+from sebulba.ring.threads import start_daemon
 from sebulba.toolkit.prng import environment_seed
 from sebulba.toolkit.spaces import action_shape, zeros
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree, RunSpec
 
 # An environment with a timeout of its own is to raise before the watchdog ends the whole run.
 _SHARE_OF_TIMEOUT = 0.9
+_POLL_S = 0.2  # between two questions whether to wait on
 # Where functions of environments outside JAX are known to work inside jit.
 _PLATFORMS_OF_FUSED = ("cpu",)
 
@@ -49,6 +53,7 @@ class ActorEnvironments:
         *,
         run_seed: int,
         global_actor_id: int,
+        close_timeout_s: float,
         recreate_every: int | None = None,
     ):
         """Make the environments that an actor of a new run begins with.
@@ -59,6 +64,7 @@ class ActorEnvironments:
                 cycle are used.
             run_seed: seeds all environments of the run.
             global_actor_id: the actor's number among all actors of all hosts.
+            close_timeout_s: `run.close_timeout_s`, before environments are recreated.
             recreate_every: actor cycles after which the environments are recreated; None: never.
 
         Raises:
@@ -69,6 +75,7 @@ class ActorEnvironments:
         self._settings = settings
         self._run_seed = run_seed
         self._global_actor_id = global_actor_id
+        self._close_timeout_s = close_timeout_s
         self._recreate_every = recreate_every
         with self._as_fault("its constructor"):
             self.environment = self._make(environment_seed(run_seed, "actor", global_actor_id))
@@ -123,6 +130,8 @@ class ActorEnvironments:
     def recreate(self, num_cycles: int, attempt: int = 0) -> tuple[EnvStep, PyTree]:
         """Close the environments, and make and start others in their place.
 
+        A `close` that raises or hangs costs a warning.
+
         Args:
             num_cycles: cycles that the actor has completed.
             attempt: number of faults in this cycle, so that a failed episode is not repeated.
@@ -133,7 +142,9 @@ class ActorEnvironments:
         Raises:
             EnvironmentFault: the constructor or `reset` failed.
         """
-        self.close()
+        problems = close_environments({self._global_actor_id: self}, self._close_timeout_s)
+        for problem in problems:
+            self._on_warning(str(problem))
         names = ("actor", self._global_actor_id, "cycle", num_cycles)
         seed = environment_seed(self._run_seed, *names, *(("attempt", attempt) if attempt else ()))
         try:
@@ -234,12 +245,84 @@ class ActorEnvironments:
             yield
         except ConfigError:
             raise
-        except Exception as error:
+        except BaseException as error:  # A constructor may exit.
             fault = error
             if not isinstance(error, EnvironmentFault):
                 fault = EnvironmentFault(f"{what} raised {type(error).__name__}: {error}")
             fault.add_note(f"{PLACE} actor {self._global_actor_id}, before its first cycle.")
             raise fault from (None if fault is error else error)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CloseProblem:
+    """Why the environments of an actor are not closed."""
+
+    actor_id: int
+    text: str
+    is_running: bool  # `close` has not returned, and may never
+
+    def __str__(self) -> str:
+        return f"close of the environments of actor {self.actor_id}: {self.text}"
+
+
+def close_environments(
+    environments: Mapping[int, ActorEnvironments],
+    timeout_s: float,
+    *,
+    may_wait: Callable[[], bool] = lambda: True,
+) -> list[CloseProblem]:
+    """Close environments for a limited time: their code may raise, hang or exit. Never raises.
+
+    Args:
+        environments: by the number of their actor; no cycle may be running.
+        timeout_s: of all of them together.
+        may_wait: asked several times a second; False ends the wait.
+    """
+    errors: dict[int, BaseException] = {}
+
+    def close(actor_id: int) -> None:
+        try:
+            environments[actor_id].close()
+        except BaseException as error:
+            errors[actor_id] = error
+
+    threads = {
+        actor_id: start_daemon(functools.partial(close, actor_id), f"close of actor {actor_id}")
+        for actor_id in environments
+    }
+    deadline = time.monotonic() + timeout_s
+    for thread in threads.values():
+        while thread.is_alive() and (left := deadline - time.monotonic()) > 0.0 and may_wait():
+            thread.join(min(left, _POLL_S))
+    problems = []
+    for actor_id, thread in threads.items():
+        if thread.is_alive():
+            text = f"still running after {timeout_s:g} s (run.close_timeout_s)"
+            if not may_wait():
+                text = "still running when a signal ended the wait"
+            problems.append(CloseProblem(actor_id=actor_id, text=text, is_running=True))
+        elif actor_id in errors:
+            text = describe_error(errors[actor_id])
+            problems.append(CloseProblem(actor_id=actor_id, text=text, is_running=False))
+    return problems
+
+
+@contextlib.contextmanager
+def closed_on_error(
+    environments: Mapping[int, ActorEnvironments], timeout_s: float
+) -> Iterator[None]:
+    """Close environments if the run does not begin; a problem is a note on the error.
+
+    Args:
+        environments: by the number of their actor, as of the error.
+        timeout_s: of all of them together.
+    """
+    try:
+        yield
+    except BaseException as error:
+        for problem in close_environments(environments, timeout_s):
+            error.add_note(f"{ALSO} {problem}.")
+        raise
 
 
 def _check_whole_episodes(

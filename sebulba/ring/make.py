@@ -25,7 +25,7 @@ from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
-from sebulba.ring.environments import ActorEnvironments
+from sebulba.ring.environments import ActorEnvironments, closed_on_error
 from sebulba.ring.episodes import load_reducers
 from sebulba.ring.fused_cycle import FusedFunctions, SharedFunctions
 from sebulba.ring.learner import Learner
@@ -115,19 +115,17 @@ def make_ring(
     if len(actor_devices) * config.actor.num_envs > _MANY_ENVS:
         with contextlib.closing(make_environment(config.env, num_envs=1, seed=config.seed)) as one:
             plan(one.spec)
-    with contextlib.ExitStack() as made:  # closes the environments if a later step fails
-        environments = []
+    environments: dict[int, ActorEnvironments] = {}
+    with closed_on_error(environments, config.run.close_timeout_s):
         for actor_id in range(len(actor_devices)):
-            environments.append(
-                ActorEnvironments(
-                    config.env,
-                    config.actor,
-                    run_seed=config.seed,
-                    global_actor_id=first_actor_id + actor_id,
-                    recreate_every=config.checkpoint.exact_reset_cycles,
-                )
+            environments[actor_id] = ActorEnvironments(
+                config.env,
+                config.actor,
+                run_seed=config.seed,
+                global_actor_id=first_actor_id + actor_id,
+                close_timeout_s=config.run.close_timeout_s,
+                recreate_every=config.checkpoint.exact_reset_cycles,
             )
-            made.callback(environments[-1].close)
 
         run_spec, agent, memory_plan = plan(environments[0].spec)
         learner = make_learner(config, agent, run_spec, learner_devices)
@@ -191,7 +189,7 @@ def make_ring(
             trajectories_per_cycle=config.learner.trajectories_per_cycle,
             policy_lag=config.policy_lag,
         )
-        ring = Ring(
+        return Ring(
             agent=agent,
             run_spec=run_spec,
             actors=actors,
@@ -211,8 +209,6 @@ def make_ring(
             memory_plan=memory_plan,
             gather=gather,
         )
-        made.pop_all()
-        return ring
 
 
 def make_agent(config: Config, run_spec: RunSpec) -> Agent:

@@ -1,14 +1,13 @@
 """Why a run ends: its goal, a signal, or a failure. One object that everybody is given."""
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from sebulba.errors import ALSO, describe_error
-from sebulba.process import handled
+from sebulba.process import end_interrupted, handled
 
 _SECOND_REQUEST_AFTER_S = 1.0
 
@@ -35,8 +34,10 @@ class RunEnd:
         self.failure: BaseException | None = None  # the first
         self.unsaved: str | None = None  # why the last state is not on the disk
         self.is_stuck = False  # some threads of the run have not ended, and never may
+        self.is_hurried = False  # a signal came after `settle`: wait for nothing
+        self._is_settled = False
         self._hosts_agree = hosts_agree
-        self._received_at = 0.0  # on the monotonic clock
+        self._received_at: float | None = None  # the first signal, on the monotonic clock
 
     @property
     def is_set(self) -> bool:
@@ -62,6 +63,10 @@ class RunEnd:
             return "unsaved"
         return "interrupted" if self.is_interrupted else "done"
 
+    def settle(self) -> None:
+        """Let later signals not change why the run ended, once everything is saved and says so."""
+        self._is_settled = True
+
     def fail(self, error: BaseException) -> None:
         """Record a failure: the first is the cause, later ones are notes on it."""
         if self.failure is None:
@@ -82,25 +87,25 @@ class RunEnd:
     def listening(self) -> Iterator["RunEnd"]:
         """Receive stop signals; a second one, a second later or more, ends the process at once.
 
-        Outside of the main thread Python installs no handlers, and nothing is received.
+        Outside of the main thread nothing is received.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
         with handled(self._receive):
             yield self
 
     def _receive(self, number: int, frame: Any) -> None:
         now = time.monotonic()
-        if self.received is not None:
+        if self._received_at is not None:
             # One request may arrive twice: GNU `timeout` signals the process and then its group.
             if now < self._received_at + _SECOND_REQUEST_AFTER_S:
                 return
             # A dying parent or terminal may send SIGHUP several times: that is no second request.
             if number == signal.SIGHUP:
                 return
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self.received, self._received_at = number, now
+            end_interrupted("ended at once by a second signal", number)
+        self._received_at = now
+        if self._is_settled:
+            self.is_hurried = True
+            return
+        self.received = number
         if not self._hosts_agree:
             self.signal = number

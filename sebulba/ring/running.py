@@ -8,6 +8,7 @@ import functools
 from collections.abc import Sequence
 from typing import Literal
 
+from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ALSO, ConfigError
 from sebulba.ring.anakin import Anakin, reason_against
 from sebulba.ring.ring import Observer, Ring
@@ -49,7 +50,8 @@ def run(
             long as it takes.
 
     Raises:
-        Exception: the first of any thread, with a note that says where it happened.
+        Exception: the first of any thread, with a note that says where it happened; none of an
+            environment after a signal.
         WatchdogError: a thread exceeded its limit.
         StuckError: a thread did not end in time.
     """
@@ -62,6 +64,10 @@ def run(
                 poll(observers)
         else:
             _run_threads(ring, _anakin(ring, mode, boundaries), observers, compile_timeout_s)
+    except EnvironmentFault:
+        # Slurm and systemd signal all processes of a run: its environments' workers end as well.
+        if ring.end.signal is None:
+            raise
     finally:
         ring.close()
         ring.ledger.discard_in_flight()
@@ -103,6 +109,8 @@ def _run_threads(
     is_hanging = isinstance(failure, WatchdogError)
     deadline_s = _STOP_DEADLINE_OF_HANGING_S if is_hanging else _STOP_DEADLINE_S
     stuck = threads.join(deadline_s, may_compile=may_compile)
+    if failure is None and not ring.end.goal:
+        failure = threads.late_error()
     if stuck is not None:
         ring.end.is_stuck = True
         if failure is not None:

@@ -133,6 +133,13 @@ class Threads:
         self._dump_stacks()
         return StuckError(f"{names} did not end within {deadline_s:g} s")
 
+    def late_error(self) -> BaseException | None:
+        """Return the first error of the threads that have ended since `wait`."""
+        while not self._ends.empty():
+            if (error := self._ends.get()[1]) is not None:
+                return error
+        return None
+
     def _dump_stacks(self) -> None:
         if not self._has_dumped:
             # An error here would hide the one that the stacks are for.

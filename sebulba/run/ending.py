@@ -2,15 +2,13 @@
 
 import contextlib
 import dataclasses
-import multiprocessing
 import pathlib
 import shlex
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 
@@ -31,13 +29,13 @@ from sebulba.process import (
     EXIT_SIGNAL_BASE,
     EXIT_STUCK,
     EXIT_UNSAVED,
-    end_at_once,
-    kill_group,
+    end_process,
     program,
 )
+from sebulba.ring.environments import close_environments
 from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.threads import StuckError, WatchdogError, start_daemon
+from sebulba.ring.threads import StuckError, WatchdogError
 from sebulba.ring.update import NonFiniteError
 from sebulba.run.rows import MetricsRows
 from sebulba.run.summary import describe_summary, summarize
@@ -82,26 +80,28 @@ def finish(
     path: pathlib.Path,
     display: Display,
 ) -> Finished:
-    """Close all observers and environments, and write the summary; never raises.
+    """Close all observers, write the summary, and close the environments; never raises.
 
-    The first failure of the run is its cause; later ones are notes on it.
+    The first failure of the run is its cause; later ones are notes on it. Environments are last,
+    since native code may end the process in their `close`.
     """
     end = ring.end
     for observer in reversed(observers):
         with end.collecting():
             observer.close(end)
-    if not end.is_stuck:
-        _close_environments(ring, config.run.close_timeout_s, display)
     rows = next(each for each in observers if isinstance(each, MetricsRows))
+    end.settle()
     summary = summarize(ring, path, all_reduce=rows.all_reduce)
     with end.collecting():
-        display.close()
         if isinstance(end.failure, NonFiniteError):
             _write_non_finite(end.failure, path, display)
         if isinstance(end.failure, RunDirectoryError):
             display.message(f"summary: not written: {end.failure}")
         else:
             _write_summary(summary, path, display)
+        if not end.is_stuck:
+            _close_environments(ring, config.run.close_timeout_s, display)
+        display.close()
         line = describe_summary(summary, path)
         is_interrupted = summary["status"] == "interrupted"
         display.message(f"{line}. {describe_checkpoint(path)}" if is_interrupted else line)
@@ -111,34 +111,18 @@ def finish(
 
 
 def _close_environments(ring: Ring, timeout_s: float, display: Display) -> None:
-    """Close every actor's environments, for a limited time: their code may raise, hang or exit.
+    """Close every actor's environments, for a limited time.
 
     A run that has reached its goal stays done, with a warning; on a failure, it is a note.
     """
-    problems: dict[str, str] = {}
-
-    def close(actor_id: int) -> None:
-        try:
-            ring.actors[actor_id].environments.close()
-            problems.pop(f"actor {actor_id}")
-        except BaseException as error:
-            problems[f"actor {actor_id}"] = describe_error(error)
-
-    threads = []
-    for actor in ring.actors:
-        name = f"actor {actor.actor_id}"
-        problems[name] = f"still running after {timeout_s:g} s (run.close_timeout_s)"
-        threads.append(start_daemon(lambda i=actor.actor_id: close(i), f"close of {name}"))  # type: ignore[misc]
-    deadline = time.monotonic() + timeout_s
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    ring.end.is_stuck = ring.end.is_stuck or any(thread.is_alive() for thread in threads)
-    for name, problem in dict(problems).items():
-        text = f"close of the environments of {name}: {problem}"
-        if ring.end.failure is None:
-            display.message(f"warning: {text}")
+    end = ring.end
+    environments = {actor.actor_id: actor.environments for actor in ring.actors}
+    for problem in close_environments(environments, timeout_s, may_wait=lambda: not end.is_hurried):
+        end.is_stuck = end.is_stuck or problem.is_running
+        if end.failure is None:
+            display.message(f"warning: {problem}")
         else:
-            ring.end.failure.add_note(f"{ALSO} {text}.")
+            end.failure.add_note(f"{ALSO} {problem}.")
 
 
 def _write_summary(summary: dict[str, Any], path: pathlib.Path, display: Display) -> None:
@@ -195,7 +179,7 @@ def report(finished: Finished) -> int:
     return code
 
 
-def report_before_start(error: Exception, path: pathlib.Path) -> int:
+def report_before_start(error: BaseException, path: pathlib.Path) -> int:
     """Print why a run could not begin, and return the exit code."""
     code = next(
         (code for kind, code in _CODES_BEFORE_START if isinstance(error, kind)), EXIT_FAILED
@@ -303,14 +287,3 @@ def describe_checkpoint(path: pathlib.Path) -> str:
 
 def _on_every_host() -> str:
     return " on every host" if jax.process_count() > 1 else ""
-
-
-def end_process(code: int) -> NoReturn:
-    """End the process without waiting for threads that cannot be joined.
-
-    Interpreter shutdown would destroy state that these threads still use, and crash. Worker
-    processes of environments are killed: one that hangs would outlive the run.
-    """
-    for child in multiprocessing.active_children():
-        kill_group(child)
-    end_at_once(code)

@@ -29,7 +29,10 @@ from sebulba.process import (
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
     EXIT_UNSAVED,
+    end_process,
+    handled,
 )
+from sebulba.ring.environments import closed_on_error
 from sebulba.ring.make import make_ring
 from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
@@ -39,7 +42,7 @@ from sebulba.run.callbacks import Callback
 from sebulba.run.ending import (
     Finished,
     describe_lost_hosts,
-    end_process,
+    exit_code_of,
     finish,
     print_error,
     report,
@@ -60,21 +63,25 @@ def train_to_exit_code(config: Config) -> int:
     If threads do not end, this ends the process instead of returning, and so does a failure on some
     of several hosts: the ordinary end of a process would wait for the other hosts.
     """
+    finished = None
     try:
         hosts.connect(config.distributed)
         finished = train(config)
-    except Exception as error:
+        code = exit_code_of(finished.end)
+    except BaseException as error:  # Code of the user may exit.
         run_dir = with_absolute_run_dir(config).run_dir
         code = report_before_start(error, pathlib.Path(run_dir or ""))
-    else:
-        code = report(finished)
-    if hosts.are_several():
-        is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
-        # Most bad starts are found on all hosts.
-        may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
-        if is_failure and not (may_be_shared and hosts.all_end()):
-            end_process(code)
-        hosts.disconnect()
+    if finished is not None:
+        with finished.end.listening():  # The first signal does not keep the cause from being told.
+            report(finished)
+    with handled(lambda number, frame: end_process(code)):
+        if hosts.are_several():
+            is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
+            # Most bad starts are found on all hosts.
+            may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
+            if is_failure and not (may_be_shared and hosts.all_end()):
+                end_process(code)
+            hosts.disconnect()
     return code
 
 
@@ -117,7 +124,8 @@ def train(
             begin_with=initial_networks,
             on_warning=display.message,
         )
-        with _closed_on_error(ring):
+        environments = {actor.actor_id: actor.environments for actor in ring.actors}
+        with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
             display.message(f"memory: {ring.memory_plan.describe()}")
             if (warm_start := initial_networks.warm_start) is not None:
@@ -209,19 +217,6 @@ def _open_run_dir(
     finally:
         lock.release()
         display.close()
-
-
-@contextlib.contextmanager
-def _closed_on_error(ring: Ring) -> Iterator[None]:
-    """Close the ring's environments if the run does not begin."""
-    try:
-        yield
-    except BaseException:
-        ring.close()
-        for actor in ring.actors:
-            with contextlib.suppress(Exception):
-                actor.environments.close()
-        raise
 
 
 def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) -> Resumed | None:

@@ -1,5 +1,7 @@
 import multiprocessing
 import pathlib
+import queue
+import signal
 import subprocess
 import time
 
@@ -10,10 +12,11 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from sebulba.config import EnvConfig
-from sebulba.envs import make_environment
+from sebulba.envs import gymnasium_workers, make_environment
 from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ConfigError
 from sebulba.process import kill_group
+from tests.subprocesses import run_python
 
 
 class Doubles(gymnasium.Env):
@@ -241,3 +244,46 @@ def test_gymnasium_takes_masks_from_a_method_and_refuses_their_absence():
     with pytest.raises(EnvironmentFault, match=r"expected info\['action_mask'\] or .*other"):
         environment.reset()
     environment.close()
+
+
+def test_ctrl_c_does_not_reach_worker_processes_that_have_just_started(monkeypatch):
+    """A terminal signals its process group, which a worker is about to leave."""
+    began = []
+    monkeypatch.setattr(gymnasium_workers.os, "setpgid", lambda pid, group: None)
+    monkeypatch.setattr(gymnasium_workers, "_async_worker", lambda *args: began.append(args[1]()))
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        with gymnasium_workers.starting_workers():  # inherited by a process started here
+            signal.raise_signal(signal.SIGINT)
+            gymnasium_workers.run_worker(0, lambda: "environment", *[None] * 5)
+            assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert began == ["environment"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no license left"), SystemExit(0)])
+def test_a_worker_reports_an_error_of_its_environment_s_constructor(error, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(gymnasium_workers.os, "setpgid", lambda pid, group: None)
+    errors = queue.SimpleQueue()
+    own, of_worker = multiprocessing.Pipe()
+    own.send(("_check_spaces", None))
+    gymnasium_workers.run_worker(3, fail, of_worker, own, None, errors, None)
+    assert own.recv() == (None, False)
+    assert errors.get()[:3] == (3, type(error), str(error))
+
+
+def test_a_process_that_starts_workers_blocks_ctrl_c_and_is_silent_if_it_ends_at_once():
+    script = (
+        "import multiprocessing, os, signal; from sebulba.envs import gymnasium_workers\n"
+        "with gymnasium_workers.starting_workers():\n"
+        "    lock = multiprocessing.get_context('spawn').Lock()\n"
+        "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)\n"
+        "os._exit(0)"
+    )
+    process = run_python("-c", script)
+    assert process.stdout == "True\n"
+    assert process.stderr == ""

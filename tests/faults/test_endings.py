@@ -4,11 +4,13 @@ import itertools
 import signal
 import threading
 import time
+import types
 
 import gymnasium
 import numpy as np
 import pytest
 
+from sebulba.ring.environments import ActorEnvironments, close_environments
 from sebulba.ring.run_end import RunEnd
 from sebulba.run import ending, training
 from tests.faults.runs import LONG_S, make_config, summary_of
@@ -107,3 +109,82 @@ def _signalled(end, count):
     if next(count) == 2:
         end.signal = end.received = signal.SIGTERM
     return end.goal or end.signal is not None or end.failure is not None
+
+
+class Unstartable(Closing):
+    """Fails before the run begins."""
+
+    def __init__(self, *, where: str, error: str, close: str):
+        super().__init__(close=close)
+        self._error = {"raise": RuntimeError("no license"), "exit": SystemExit(0)}[error]
+        self._where = where
+        if where == "constructor":
+            raise self._error
+
+    def reset(self, *, seed=None, options=None):
+        if self._where == "reset":
+            raise self._error
+        return super().reset(seed=seed)
+
+
+gymnasium.register("Unstartable-v0", entry_point=Unstartable, disable_env_checker=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "close"),
+    [("constructor", "exit", "return"), ("reset", "raise", "raise"), ("reset", "exit", "hang")],
+)
+def test_a_run_that_cannot_begin_says_why_whatever_close_does(
+    where, error, close, tmp_path, capsys
+):
+    options = {"where": where, "error": error, "close": close}
+    config = make_config(
+        tmp_path,
+        env={"suite": "gymnasium", "id": f"{__name__}:Unstartable-v0", "options": options},
+        run={"close_timeout_s": 0.2},
+    )
+    assert training.train_to_exit_code(config) == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    cause = {"raise": "RuntimeError: no license", "exit": "SystemExit: 0"}[error]
+    assert f"its {where} raised" in last or f"{where} raised" in last
+    assert cause in last
+    if PROBLEMS[close] is not None:
+        assert f"Also: close of the environments of actor 0: {PROBLEMS[close]}" in last
+
+
+@pytest.mark.parametrize("close", ["raise", "hang"])
+def test_environments_that_fail_and_cannot_be_closed_are_recreated(
+    close, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(ending, "end_process", lambda code: None)
+    config = make_config(
+        tmp_path,
+        env={
+            "suite": "gymnasium",
+            "id": f"{__name__}:Closing-v0",
+            "options": {"close": close, "fail_at": 60},
+        },
+        actor={"on_env_error": "restart", "threads_per_device": 1},
+        run={"close_timeout_s": 0.2},
+    )
+    assert training.train_to_exit_code(config) == 0
+    error = capsys.readouterr().err
+    assert f"close of the environments of actor 0: {PROBLEMS[close]}" in error
+    assert summary_of(tmp_path)["env_restarts"] == 1
+
+
+def test_a_run_has_its_summary_before_environments_are_closed(tmp_path, monkeypatch):
+    """Native code may end the process in `close`."""
+    summaries = []
+    monkeypatch.setattr(
+        ActorEnvironments, "close", lambda self: summaries.append(summary_of(tmp_path))
+    )
+    assert training.train_to_exit_code(make_config(tmp_path)) == 0
+    assert {each["status"] for each in summaries} == {"done"}
+
+
+def test_a_signal_ends_the_wait_for_environments_that_hang():
+    hanging = types.SimpleNamespace(close=lambda: released.wait(LONG_S))
+    [problem] = close_environments({0: hanging}, LONG_S, may_wait=lambda: False)
+    assert problem.is_running
+    assert "still running when a signal ended the wait" in str(problem)

@@ -4,7 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import types
 
+import pytest
+
+import sebulba.process
 from sebulba.errors import ConfigError
 from sebulba.ring.clocks import COMPILE, ENVIRONMENT
 from sebulba.ring.run_end import RunEnd
@@ -92,6 +96,40 @@ def test_nohup_keeps_a_run_deaf_to_its_terminal():
         signal.signal(signal.SIGHUP, previous)
 
 
+@pytest.mark.parametrize(
+    ("imported", "number"), [("jaxlib", signal.SIGINT), ("yaml", signal.SIGTERM)]
+)
+def test_a_signal_while_the_command_is_imported_ends_it_with_one_line(imported, number, tmp_path):
+    """`sebulba/__init__.py` imports the first of these, and the command's own file the second."""
+    (tmp_path / imported).mkdir()
+    script = f"import os; os.kill(os.getpid(), {int(number)}); raise AssertionError"
+    (tmp_path / imported / "__init__.py").write_text(script)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    process = run_python("-m", "sebulba.train", variables=environment(PYTHONPATH=path))
+    assert process.stderr == "sebulba: interrupted before the start\n"
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize(
+    ("argv", "orig_argv", "is_command"),
+    [
+        (["-m", "x"], ["python", "-u", "-m", "sebulba.train", "x"], True),
+        (["-m"], ["python", "-msebulba"], True),
+        (["/usr/bin/sebulba", "train"], ["python", "/usr/bin/sebulba", "train"], True),
+        (["/usr/bin/sebulba", "train"], ["python", "-c", "spawn_main()"], False),
+        (["-m"], ["python", "-m", "mine.train"], False),
+        (["mine.py", "sebulba.train"], ["python", "mine.py", "sebulba.train"], False),
+        ([], ["python"], False),
+    ],
+)
+def test_only_commands_change_the_signal_handlers_when_they_import_the_package(
+    argv, orig_argv, is_command, monkeypatch
+):
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", orig_argv)
+    assert sebulba.process.is_command() == is_command
+
+
 def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
     tmp_path,
     monkeypatch,
@@ -171,3 +209,30 @@ def test_a_library_s_thread_does_not_keep_the_process_alive():
         "threading.Thread(target=time.sleep, args=(3600,)).start(); leave(3)"
     )
     assert run_python("-c", script).returncode == 3
+
+
+def test_a_signal_while_the_interpreter_ends_does_not_change_the_exit_code():
+    script = (
+        "import os, signal; from sebulba.process import leave, run_command\n"
+        "class Late:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, 15)\n"
+        "late = Late(); run_command(lambda: leave(3))"
+    )
+    assert run_python("-c", script).returncode == 3
+
+
+def test_a_signal_while_the_cause_is_printed_does_not_cut_it_off(tmp_path, monkeypatch):
+    printed = []
+    end = RunEnd()
+    end.fail(RuntimeError("the cause"))
+    end.settle()
+
+    def interrupted_report(finished):
+        signal.raise_signal(signal.SIGTERM)
+        printed.append(finished)
+
+    finished = types.SimpleNamespace(end=end)
+    monkeypatch.setattr(training, "train", lambda config: finished)
+    monkeypatch.setattr(training, "report", interrupted_report)
+    assert training.train_to_exit_code(make_config(tmp_path)) == 3
+    assert printed == [finished]

@@ -1,25 +1,29 @@
 """Signals that stop a run, once and twice."""
 
 import ctypes
+import functools
 import itertools
 import signal
 import threading
 import time
 import types
 
+import gymnasium
+import numpy as np
 import pytest
 
-from sebulba.ring import threads
+from sebulba.ring import run_end, threads
 from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.threads import Threads
 from sebulba.run.training import train_to_exit_code
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.faults.hanging import SLOW_UPDATE_S
-from tests.faults.runs import ENDLESS, make_config
+from tests.faults.runs import ENDLESS, last_line, make_config, summary_of
 from tests.rings import before, set_stop_deadlines
 from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
+from tests.toys import ToyAgent
 
 
 @pytest.mark.slow
@@ -165,3 +169,73 @@ def test_a_run_at_its_goal_waits_for_an_actor_that_compiles(awaits):
         assert (stuck is None) == awaits
     finally:
         released.set()
+
+
+def test_a_signal_after_the_summary_says_why_the_run_ended_only_ends_the_waiting():
+    with RunEnd().listening() as end:
+        end.goal = True
+        end.settle()
+        signal.raise_signal(signal.SIGINT)
+    assert end.is_hurried
+    assert end.status == "done"
+
+
+def test_only_a_second_signal_a_second_later_ends_the_process_at_once(monkeypatch):
+    ended, now = [], types.SimpleNamespace()
+    monkeypatch.setattr(run_end, "time", now)
+    monkeypatch.setattr(run_end, "end_interrupted", lambda text, number: ended.append(number))
+    with RunEnd().listening() as end:
+        for seconds in (7.0, 7.9, 8.1):
+            assert ended == []
+            now.monotonic = functools.partial(float, seconds)
+            signal.raise_signal(signal.SIGTERM)
+    assert end.signal == signal.SIGTERM
+    assert ended == [signal.SIGTERM]
+
+
+class Terminated(gymnasium.Env):
+    """Ends as its worker process would, if a signal reached all processes of the run."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    num_steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.num_steps += 1
+        if self.num_steps == 12:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+            raise EOFError
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+
+gymnasium.register("Terminated-v0", entry_point=Terminated, disable_env_checker=True)
+
+
+@pytest.mark.parametrize("mode", ["threads", "serial"])
+def test_a_signal_that_ends_the_environments_too_interrupts_the_run(mode, tmp_path):
+    env = {"suite": "gymnasium", "id": f"{__name__}:Terminated-v0"}
+    assert train_to_exit_code(make_config(tmp_path, env=env, run={"mode": mode})) == 143
+    assert summary_of(tmp_path)["status"] == "interrupted"
+    assert steps_in(tmp_path / "checkpoints")[-1] >= 1
+
+
+class FailsWhileItStops(ToyAgent):
+    """Fails in the cycle in which a signal stops the run, once nobody waits for the learner."""
+
+    def num_updates_per_cycle(self, cycle):
+        if cycle == 3:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+            time.sleep(2 * threads._POLL_S)
+            raise ArithmeticError("too late")
+        return 1
+
+
+def test_a_learner_that_fails_after_the_signal_is_a_failure(tmp_path, capsys):
+    """Its state, half a cycle, is not saved."""
+    config = make_config(tmp_path, agent=f"{__name__}:FailsWhileItStops")
+    assert train_to_exit_code(config) == 3
+    assert "ArithmeticError: too late" in last_line(capsys)
