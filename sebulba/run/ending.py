@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
+import rich.console
 
 from sebulba.config import Config
 from sebulba.devices.known_answers import MiscompiledError
@@ -43,7 +44,7 @@ from sebulba.run.rows import MetricsRows
 from sebulba.run.summary import describe_early_end, describe_result, summarize
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import GoneError, RunDirectoryError
-from sebulba.storage.metrics.console import Display
+from sebulba.storage.metrics.console import Display, laid_out
 from sebulba.storage.metrics.files import write_json
 from sebulba.storage.metrics.summary import write_summary
 from sebulba.storage.run_dir import (
@@ -238,13 +239,13 @@ def report(finished: Finished) -> int:
     end, path = finished.end, finished.path
     failure, code = end.failure, exit_code_of(end)
     if code > EXIT_SIGNAL_BASE and isinstance(failure, StuckError) and failure.is_compiling:
-        print_error(describe_interrupted_compilation(end, path))
+        _print_last_line(describe_interrupted_compilation(end, path), path)
     elif failure is not None:
         if not isinstance(failure, RunDirectoryError):
             print_error("".join(traceback.format_exception(failure)))
-        print_error(describe_failure(failure, path, unsaved=end.unsaved))
+        _print_last_line(describe_failure(failure, path, unsaved=end.unsaved), path)
     elif end.unsaved is not None:
-        print_error(describe_unsaved(end, path))
+        _print_last_line(describe_unsaved(end, path), path)
     if end.is_stuck or (failure is not None and hosts.are_several()):
         end_process(code)
     return code
@@ -272,6 +273,17 @@ def print_error(text: str) -> None:
     # Nobody may be reading: `2>&-`, or a terminal that is gone.
     with contextlib.suppress(OSError, ValueError):
         print(escaped(text).rstrip(), file=sys.stderr)
+
+
+def _print_last_line(line: str, path: pathlib.Path) -> None:
+    """Print the last line of a run to stderr; a terminal gets it in lines that fit."""
+    with contextlib.suppress(OSError, ValueError):  # as in `print_error`
+        if sys.stderr.isatty():
+            resume = resume_command(path)
+            command = resume if resume and line.endswith(resume) else ""
+            width = rich.console.Console(stderr=True).width
+            line = laid_out(line.removesuffix(command).rstrip(), command, width)
+    print_error(line)
 
 
 def describe_interrupted_compilation(end: RunEnd, path: pathlib.Path) -> str:

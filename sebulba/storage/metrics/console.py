@@ -196,23 +196,14 @@ class _LiveDisplay:
             self._draw_row()
 
     def message(self, text: str, command: str) -> None:
-        width = self._line.console.width
-        # Longer commands have a line of their own, without the newlines that wrapping would add.
-        if len(text) + 1 + len(command) <= width:
-            text, command = f"{text} {command}".rstrip(), ""
-        for line in text.splitlines():
-            self._print(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
-        if command:
-            self._print(f"  {command}")
+        shown = laid_out(text, command, self._line.console.width)
+        self._line.console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         try:
             self._draw_row()
         finally:
             self._line.stop()
-
-    def _print(self, text: str) -> None:
-        self._line.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _draw_row(self) -> None:
         row, self._pending = self._pending, None
@@ -227,6 +218,24 @@ class _LiveDisplay:
         self._bar.bar_width = max(room - len(description), _MIN_BAR)
         self._line.update(self._task, completed=fraction, description=description)
         self._line.refresh()
+
+
+def laid_out(text: str, command: str, width: int) -> str:
+    """Return text for a terminal, which would break words at its edge.
+
+    Args:
+        text: is broken between words.
+        command: the end of the text. If it does not fit, it gets a line of its own, on which the
+            terminal may break it: a newline would end up in what the user copies.
+        width: columns.
+    """
+    if len(text) + 1 + len(command) <= width:
+        return f"{text} {command}".rstrip()
+    lines = [
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    ]
+    return "\n".join([*lines, f"  {command}"] if command else lines)
 
 
 class _Progress:
