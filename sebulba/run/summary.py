@@ -90,7 +90,7 @@ def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
 
 
 def describe_result(summary: dict[str, Any], *, return_window: int) -> list[str]:
-    """Return the lines on the console of a run that is done, of up to 80 columns."""
+    """Return the lines on the console of a run that is done."""
     final, episodes = summary["final_episode_return_mean"], summary["episodes"]
     if final is None:
         result = f"too few episodes for a mean return: {episodes:,}"

@@ -296,7 +296,7 @@ class _Progress:
         if math.isfinite(change):
             text += f" ({'+' if change >= 0 else ''}{_number(change)})"
         is_partial = num_episodes < self._goal.return_window
-        return f"{text} of {num_episodes} episodes" if is_partial else text
+        return f"{text} over {num_episodes} episodes" if is_partial else text
 
     def _time_left(self, row: Row) -> str:
         """Return the time until the last env step; a return may end the run earlier."""

@@ -81,7 +81,7 @@ def lines_of(*rows, goal=STEPS):
         ),
         (
             {"episode_return_mean": 21.0, "episodes": 32},
-            "return 21.0 of 32 episodes     94,211 steps/s  actor-bound    0:04 left",
+            "return 21.0 over 32 episodes     94,211 steps/s  actor-bound    0:04 left",
         ),
     ],
 )
