@@ -63,7 +63,7 @@ def train_to_exit_code(config: Config, *, verbose: bool = False) -> int:
 
     Args:
         config: the run's settings.
-        verbose: show details of interest to developers, such as the memory plan.
+        verbose: whether the console shows details too, such as the memory plan.
     """
     try:
         hosts.connect(config.distributed)
@@ -239,13 +239,10 @@ def _describe_devices(devices: Roles, config: Config) -> str:
         of_kinds = ((kind, [d.id for d in role if d.platform == kind]) for kind in kinds)
         return ", ".join(f"{kind} {', '.join(map(str, ids))}" for kind, ids in of_kinds)
 
-    num_actors, num_envs = (
-        config.actor.threads_per_device * len(devices.actor),
-        config.actor.num_envs,
-    )
-    acting = " × ".join(
-        f"{number} {noun}{'s' * (number > 1)}"
-        for number, noun in ((num_actors, "actor"), (num_envs, "environment"))
+    num_actors = config.actor.threads_per_device * len(devices.actor)
+    num_envs = config.actor.num_envs
+    acting = (
+        f"{num_actors} actor{'s' * (num_actors > 1)} × {num_envs} environment{'s' * (num_envs > 1)}"
     )
     if set(devices.actor) == set(devices.learner):
         text = f"{names(devices.actor)} for acting ({acting}) and learning"
