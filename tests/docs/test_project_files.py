@@ -38,5 +38,6 @@ def test_citation_and_changelog_have_the_version_and_license_of_the_package():
         sebulba.__version__,
         project["license"],
     )
+    assert f"version = {{{sebulba.__version__}}}" in (ROOT / "README.md").read_text()
     newest, *_ = re.findall(r"^## (\d\S*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest == sebulba.__version__
