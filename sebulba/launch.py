@@ -17,7 +17,7 @@ from sebulba.config import flags
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, program, run_command
 from sebulba.processes.children import Children, exit_code_of
-from sebulba.processes.command_line import take_count
+from sebulba.processes.command_line import take_count, take_switch
 from sebulba.processes.cores import on_cores_of_process
 
 _PROG = f"{program('launch')} --local N [--virtual-devices K] [--cores C]"
@@ -28,15 +28,17 @@ and the exit code is that of the failed one.
 
 --local N             number of processes
 --virtual-devices K   number of virtual CPU devices of each process (default: no virtual devices)
---cores C             number of CPU cores of each process (default: an equal part of all)"""
+--cores C             number of CPU cores of each process (default: an equal part of all)
+--verbose             passed to python -m sebulba.train"""
 _GRACE_S = 15.0
 _POLL_S = 0.2
 
 
 def main() -> None:
     """Parse the command line, run the processes, and exit with the run's exit code."""
+    is_verbose, argv = take_switch(sys.argv[1:], "--verbose")
     try:
-        num_processes, argv = take_count(sys.argv[1:], "--local")
+        num_processes, argv = take_count(argv, "--local")
         num_devices, argv = take_count(argv, "--virtual-devices")
         num_cores, argv = take_count(argv, "--cores")
         wants_help = any(argument in ("-h", "--help") for argument in argv)
@@ -47,7 +49,7 @@ def main() -> None:
         sys.exit(EXIT_CONFIG)
     flags.parse(argv, _PROG, _DESCRIPTION)
     code = run_together(
-        argv,
+        [*argv, "--verbose"] if is_verbose else argv,
         num_processes=num_processes or 1,
         num_devices=num_devices,
         cores_per_process=num_cores,

@@ -307,14 +307,24 @@ def summarize_sweep(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def _show(sweep: Sweep, rows: list[dict[str, Any]]) -> None:
+    import rich.box
     import rich.console
     import rich.table
 
-    settings = list(rows[0]["settings"])
-    table = rich.table.Table(title=str(sweep.directory))
-    columns = [*settings, "seeds done", "return: IQM [95 %]", "minimum, maximum", "mean env steps"]
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position < len(settings) else "right")
+    table = rich.table.Table(
+        title=str(sweep.directory),
+        title_justify="left",
+        box=rich.box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+    flags = list(rows[0]["settings"])
+    keys = [flag.rpartition(".")[2].removeprefix("--") for flag in flags]
+    for flag, key in zip(flags, keys, strict=True):
+        # The section says nothing if no other column has the same key.
+        table.add_column(key if keys.count(key) == 1 else flag, overflow="fold")
+    for column in ("seeds\ndone", "return:\nIQM [95 %]", "minimum,\nmaximum", "mean\nenv steps"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         returns = row["returns"]
         low, high, env_steps = row["iqm_low"], row["iqm_high"], row["env_steps"]

@@ -14,7 +14,7 @@ from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_FAILED, leave, program, run_command
 from sebulba.processes.children import end_with_parent
-from sebulba.processes.command_line import take_seeds
+from sebulba.processes.command_line import take_seeds, take_switch
 from sebulba.processes.runs import TrainingRun, train_runs
 from sebulba.storage.lock import refuse_if_in_use
 
@@ -102,13 +102,15 @@ def train(
 def main() -> None:
     """Parse the command line, train, and exit with the run's exit code."""
     end_with_parent()
+    is_verbose, argv = take_switch(sys.argv[1:], "--verbose")
     try:
-        seeds, argv = take_seeds(sys.argv[1:])
+        seeds, argv = take_seeds(argv)
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     if seeds is not None:
         config = flags.parse([*argv, "--seed", str(max(seeds))], _PROG, _DESCRIPTION)
+        argv = [*argv, "--verbose"] if is_verbose else argv
         sys.exit(train_seeds(argv, seeds, run_dir=config.run_dir or default_run_dir(config)))
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     try:
@@ -124,7 +126,7 @@ def main() -> None:
     except (OSError, MemoryError) as error:  # too few open files are allowed, for example
         print(f"sebulba: {type(error).__name__}: {error} – while importing", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    leave(train_to_exit_code(config))
+    leave(train_to_exit_code(config, verbose=is_verbose))
 
 
 def train_seeds(argv: Sequence[str], seeds: Sequence[int], *, run_dir: str) -> int:

@@ -28,7 +28,7 @@ _MARKS: dict[Status, rich.text.Text] = {
     "skip": rich.text.Text("–", style="dim"),
 }
 _MIN_CACHED_COMPILATION_SECONDS = 0.02
-_PLAIN_WIDTH_COLUMNS = 160  # of output to a file or a pipe
+_PLAIN_WIDTH_COLUMNS = 160  # of output to a file or a pipe, and of a terminal that is wide
 
 
 def run_check(
@@ -81,18 +81,22 @@ class Progress:
 
 
 def print_report(report: Report, title: str, stream: TextIO) -> None:
-    """Print a line for each question, the number of failures, and the memory plan of a run."""
+    """Print a line for each question, the number of failures, and the memory plan of a run.
+
+    On a terminal that is not wide, results are below properties: names of leaves are long.
+    """
     width = None if stream.isatty() else _PLAIN_WIDTH_COLUMNS
     console = rich.console.Console(file=stream, width=width, highlight=False)
     table = rich.table.Table(title=title, box=rich.box.SIMPLE, title_justify="left")
     table.add_column("")
-    table.add_column("name")
-    table.add_column("property")
-    table.add_column("result", overflow="fold")
+    table.add_column("name", no_wrap=True)
+    is_wide = console.width >= _PLAIN_WIDTH_COLUMNS
+    for column in ("property", "result") if is_wide else ("property and result",):
+        table.add_column(column, overflow="fold")
     for result in report.results:
-        table.add_row(
-            _MARKS[result.status], result.name, result.property, rich.text.Text(result.detail)
-        )
+        parts = [result.property, result.detail]
+        cells = map(rich.text.Text, parts if is_wide else ["\n".join(parts)])
+        table.add_row(_MARKS[result.status], result.name, *cells)
     console.print(table)
     counts = collections.Counter(result.status for result in report.results)
     unclear = f", {counts['unclear']} unclear" if counts["unclear"] else ""

@@ -61,8 +61,10 @@ def load_config(
     settings: dict[str, Setting] = {}
     for key, setting in itertools.chain(from_file.items(), given.items()):
         if key not in declared:
-            noun = "flag" if setting.is_text else "key"
-            raise ConfigError(f"{setting.where}: unknown {noun}{suggestion(key, declared)}")
+            if setting.is_text:
+                meant = suggestion(key, declared, written=flag_name)
+                raise ConfigError(f"{setting.where}: unknown flag{meant}")
+            raise ConfigError(f"{setting.where}: unknown key{suggestion(key, declared)}")
         convert = coerce_text if setting.is_text else coerce
         try:
             value = convert(setting.value, declared[key])

@@ -155,7 +155,8 @@ class CheckpointConfig:
     """Checkpoints, from which a run can be resumed."""
 
     interval_s: NonNegative | None = 300.0
-    """Interval between checkpoints, in seconds. null: save only at the end of the run."""
+    """Interval between checkpoints, in seconds. The first is saved after at most 30 s. null: save
+    only at the end of the run."""
     keep: Count = 3
     """Number of recent checkpoints to keep, plus the one with the best mean return."""
     exact_reset_cycles: Count | None = None

@@ -1,6 +1,6 @@
 """Suggest the key that was meant by one that does not exist."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from sebulba.config.schema import SECTIONS
 from sebulba.errors import did_you_mean
@@ -9,7 +9,9 @@ OTHER_NAMES = {
     "id": "env env_id env_name gym_id task",
     "num_envs": "n_envs num_environments num_workers",
     "trajectory_length": "num_steps n_steps rollout_length unroll_length rollout_steps",
-    "total_env_steps": "total_timesteps timesteps total_steps total_frames num_timesteps",
+    "run_dir": "log_dir logdir output_dir save_dir save_path",
+    "wandb_project": "wandb wandb_project_name use_wandb",
+    "total_env_steps": "total_timesteps steps timesteps total_steps total_frames num_timesteps",
     "learning_rate": "lr alpha step_size",
     "discount": "gamma discount_factor",
     "lambda_": "lam gae_lambda gae_lam td_lambda vtrace_lambda trace_decay",
@@ -37,19 +39,22 @@ OTHER_NAMES = {
 _OUR_NAMES = {other: ours for ours, others in OTHER_NAMES.items() for other in others.split()}
 
 
-def suggestion(key: str, known: Collection[str]) -> str:
+def suggestion(
+    key: str, known: Collection[str], *, written: Callable[[str], str] = lambda key: key
+) -> str:
     """Return what to append to an error about an unknown key.
 
     Args:
         key: the unknown key, such as `agent.gamma`.
         known: the dotted keys that exist.
+        written: returns a key as the user has to write it, such as its flag.
     """
     section, _, name = key.rpartition(".")
     for each in (name, _OUR_NAMES.get(name, name)):
         # `lambda` means `lambda_`.
         same = [key for key in known if key.rpartition(".")[2].strip("_") == each.strip("_")]
         if same:
-            return f"; did you mean {' or '.join(same)}?"
+            return f"; did you mean {' or '.join(map(written, same))}?"
     if section in SECTIONS:
         prefix = f"{section}."
         names = (other.removeprefix(prefix) for other in known if other.startswith(prefix))

@@ -31,6 +31,11 @@ def take_flag(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
     return (texts[0] if texts else None), rest
 
 
+def take_switch(argv: Sequence[str], flag: str) -> tuple[bool, list[str]]:
+    """Take a flag without a value out of a command line; return whether it was there."""
+    return flag in argv, [argument for argument in argv if argument != flag]
+
+
 def take_count(argv: Sequence[str], flag: str) -> tuple[int | None, list[str]]:
     """Take a flag and its value, an integer of at least 1; otherwise like `take_flag`."""
     text, rest = take_flag(argv, flag)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 # Activities of actors.
 ACT = "act"  # environment and inference in one jitted call
@@ -18,6 +19,22 @@ METRICS = "metrics"
 AGREEMENT = "agreement of the hosts"  # only begun; its time counts as metrics
 CHECKPOINT = "checkpoint"
 WAIT_FOR_TRAJECTORIES = "wait for trajectories"
+
+BUSY_ACTING = (ACT, ENVIRONMENT, INFERENCE, TRANSFER)
+"""The activities in which an actor does not wait."""
+
+_NOTABLE_WAIT = 0.2  # share of a thread's time; shorter waits are noise, not a bottleneck
+_NOTABLE_ALL_REDUCE = 0.3  # share of the updates' time
+
+Bottleneck = Literal[
+    "one program",  # acts and learns
+    "taking turns",  # actors and learner wait for each other
+    "actor-bound",
+    "learner-bound",
+    "all-reduce-bound",  # by the connection of the learner devices
+    "balanced",
+]
+"""What limits the env steps per second."""
 
 Shares = dict[str, dict[str, float]]
 """`{kind of thread: {activity: share of its time}}`; the shares of a kind add up to 1."""
@@ -95,3 +112,27 @@ class TimeShares:
                 for activity, seconds in clock.seconds.copy().items():
                     total[activity] = total.get(activity, 0.0) + seconds
         return totals
+
+
+def bottleneck(shares: Shares, *, all_reduce: float = 0.0) -> Bottleneck | None:
+    """Return what limits the env steps per second; None if the learner's time is not measured.
+
+    Args:
+        shares: the shares of the threads' time.
+        all_reduce: the share of the updates' time in which learner devices average gradients.
+    """
+    actor, learner = shares.get("actor", {}), shares.get("learner", {})
+    if not learner:
+        return None
+    if not actor:
+        return "one program"
+    learner_waits = learner.get(WAIT_FOR_TRAJECTORIES, 0.0)
+    queue_waits = actor.get(WAIT_FOR_QUEUE, 0.0)
+    networks_waits = actor.get(WAIT_FOR_NETWORKS, 0.0)
+    if networks_waits > max(queue_waits, _NOTABLE_WAIT) and learner_waits > _NOTABLE_WAIT:
+        return "taking turns"
+    if learner_waits >= queue_waits + networks_waits and learner_waits > _NOTABLE_WAIT:
+        return "actor-bound"
+    if queue_waits + networks_waits > _NOTABLE_WAIT:
+        return "all-reduce-bound" if all_reduce > _NOTABLE_ALL_REDUCE else "learner-bound"
+    return "balanced"

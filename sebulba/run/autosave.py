@@ -15,6 +15,9 @@ from sebulba.run.rows import MetricsRows
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError, Snapshot, snapshot
 from sebulba.storage.lock import RunDirectoryError
 
+FIRST_AFTER_S = 30.0
+"""The first checkpoint is not later, so that a killed run does not lose everything."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Copy:
@@ -58,7 +61,8 @@ class Autosave(Observer):
             checkpointer: used by the thread that polls; `close` closes it.
             rows: has the unfinished row of metrics.
             agreement: says when all hosts want a checkpoint.
-            interval_s: seconds between two copies; None: only `close` takes one.
+            interval_s: seconds between two copies, of which the first is taken after at most
+                `FIRST_AFTER_S`; None: only `close` takes one.
             has_fixed_resets: whether environments are recreated at fixed cycles.
             on_warning: takes one line of text about a save that failed.
             now: seconds.
@@ -68,6 +72,8 @@ class Autosave(Observer):
         self._rows = rows
         self._agreement = agreement
         self._interval_s = interval_s
+        # Until the next copy.
+        self._wait_s = None if interval_s is None else min(interval_s, FIRST_AFTER_S)
         self._has_fixed_resets = has_fixed_resets
         self._on_warning = on_warning
         self._now = now
@@ -94,7 +100,7 @@ class Autosave(Observer):
         self._is_wanted = self._is_wanted or (self._agreement.allows_checkpoint and is_due)
         if self._is_wanted and may_be_saved:
             self._is_wanted = False
-            self._taken_at = self._now()
+            self._taken_at, self._wait_s = self._now(), self._interval_s
             self._copy = self._at_reset or self._copied()
             is_due = False
         self._agreement.wants_checkpoint = is_due
@@ -136,9 +142,9 @@ class Autosave(Observer):
             self._warn_of_failure()
 
     def _is_due(self) -> bool:
-        if self._interval_s is None or self._is_saving or self._copy is not None:
+        if self._wait_s is None or self._is_saving or self._copy is not None:
             return False
-        return self._now() - self._taken_at >= self._interval_s
+        return self._now() - self._taken_at >= self._wait_s
 
     def _copied(self) -> _Copy:
         arrays, meta = state_of(self._ring)

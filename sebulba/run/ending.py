@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import rich.console
 
 from sebulba.config import Config
 from sebulba.devices.known_answers import MiscompiledError
@@ -38,13 +39,19 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.ring.threads import StuckError, WatchdogError
 from sebulba.ring.update import NonFiniteError
 from sebulba.run.rows import MetricsRows
-from sebulba.run.summary import describe_summary, summarize
+from sebulba.run.summary import describe_early_end, describe_result, summarize
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import GoneError, RunDirectoryError
-from sebulba.storage.metrics.console import Display
+from sebulba.storage.metrics.console import Display, laid_out
 from sebulba.storage.metrics.files import write_json
 from sebulba.storage.metrics.summary import write_summary
-from sebulba.storage.run_dir import CHECKPOINTS, NON_FINITE, directory_of_host, resume_command
+from sebulba.storage.run_dir import (
+    CHECKPOINTS,
+    METRICS,
+    NON_FINITE,
+    directory_of_host,
+    resume_command,
+)
 from sebulba.storage.shares import complete_steps, hosts_in, saved_by
 
 _CODES_BEFORE_START: tuple[tuple[type[BaseException], int], ...] = (
@@ -79,11 +86,21 @@ def finish(
     config: Config,
     path: pathlib.Path,
     display: Display,
+    *,
+    started_in: pathlib.Path,
 ) -> Finished:
     """Close all observers, write the summary, and close the environments; never raises.
 
     The first failure of the run is its cause; later ones are notes on it. Environments are last,
     since native code may end the process in their `close`.
+
+    Args:
+        ring: a ring whose threads have ended, unless it is stuck.
+        observers: the run's observers, in their order.
+        config: the run's settings.
+        path: the run directory.
+        display: takes lines of text.
+        started_in: the working directory at the start, which environments may have changed.
     """
     end = ring.end
     for observer in reversed(observers):
@@ -91,7 +108,7 @@ def finish(
             observer.close(end)
     rows = next(each for each in observers if isinstance(each, MetricsRows))
     end.settle()
-    summary = summarize(ring, path, all_reduce=rows.all_reduce)
+    summary = summarize(ring, config.run, path, all_reduce=rows.all_reduce)
     with end.collecting():
         if isinstance(end.failure, NonFiniteError):
             _write_non_finite(end.failure, path, display)
@@ -102,12 +119,51 @@ def finish(
         if not end.is_stuck:
             _close_environments(ring, config.run.close_timeout_s, display)
         display.close()
-        line = describe_summary(summary, path)
-        is_interrupted = summary["status"] == "interrupted"
-        display.message(f"{line}. {describe_checkpoint(path)}" if is_interrupted else line)
+        display.detail(f"networks: CRC32 {summary['networks_crc32'] or 'unknown'}")
+        _show_result(summary, config, path, display, started_in=started_in)
     return Finished(
         config=config, path=path, end=end, ring=ring, observers=observers, summary=summary
     )
+
+
+def _show_result(
+    summary: dict[str, Any],
+    config: Config,
+    path: pathlib.Path,
+    display: Display,
+    *,
+    started_in: pathlib.Path,
+) -> None:
+    """Show how the run has ended, and the commands that are useful next."""
+    status, resume = summary["status"], summary["resume_command"]
+    if status == "done":
+        for line in describe_result(summary, return_window=config.run.return_window):
+            display.message(line)
+    has_learned = summary["updates"] > 0 and resume is not None
+    if status in ("done", "interrupted") and has_learned and hosts.is_first():
+        directory, metrics = shlex.quote(path_from(started_in, path)), path / METRICS
+        display.message("evaluate:", command=f"{program('evaluate')} {directory}")
+        if metrics.is_file() and metrics.stat().st_size:
+            plot = f"{program('plot')} {directory} -o {directory}/plot.png"
+            display.message("plot:", command=plot)
+        if status == "done" and not hosts.are_several():  # They need a command each.
+            longer = f"{program('train')} --run-dir {directory} --resume latest"
+            if summary["env_steps"] >= config.run.total_env_steps:
+                longer += f" --run.total-env-steps {2 * config.run.total_env_steps}"
+            elif config.run.stop_at_return is not None:
+                longer += " --run.stop-at-return null"
+            display.message("continue:", command=longer)
+    if status != "done":
+        line = describe_early_end(summary, path)
+        if status == "interrupted":
+            line = f"{line}. {describe_checkpoint(path)}"
+        command = resume if resume and line.endswith(resume) else ""
+        display.message(line.removesuffix(command).rstrip(), command=command)
+
+
+def path_from(directory: pathlib.Path, path: pathlib.Path) -> str:
+    """Return a path as a command in a directory names it: relative if it is inside."""
+    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
 
 
 def _close_environments(ring: Ring, timeout_s: float, display: Display) -> None:
@@ -167,13 +223,13 @@ def report(finished: Finished) -> int:
     end, path = finished.end, finished.path
     failure, code = end.failure, exit_code_of(end)
     if code > EXIT_SIGNAL_BASE and isinstance(failure, StuckError) and failure.is_compiling:
-        print_error(describe_interrupted_compilation(end, path))
+        _print_last_line(describe_interrupted_compilation(end, path), path)
     elif failure is not None:
         if not isinstance(failure, RunDirectoryError):
             print_error("".join(traceback.format_exception(failure)))
-        print_error(describe_failure(failure, path, unsaved=end.unsaved))
+        _print_last_line(describe_failure(failure, path, unsaved=end.unsaved), path)
     elif end.unsaved is not None:
-        print_error(describe_unsaved(end, path))
+        _print_last_line(describe_unsaved(end, path), path)
     if end.is_stuck or (failure is not None and hosts.are_several()):
         end_process(code)
     return code
@@ -201,6 +257,17 @@ def print_error(text: str) -> None:
     # Nobody may be reading: `2>&-`, or a terminal that is gone.
     with contextlib.suppress(OSError, ValueError):
         print(escaped(text).rstrip(), file=sys.stderr)
+
+
+def _print_last_line(line: str, path: pathlib.Path) -> None:
+    """Print the last line of a run to stderr; a terminal gets it in lines that fit."""
+    with contextlib.suppress(OSError, ValueError):  # as in `print_error`
+        if sys.stderr.isatty():
+            resume = resume_command(path)
+            command = resume if resume and line.endswith(resume) else ""
+            width = rich.console.Console(stderr=True).width
+            line = laid_out(line.removesuffix(command).rstrip(), command, width)
+    print_error(line)
 
 
 def describe_interrupted_compilation(end: RunEnd, path: pathlib.Path) -> str:

@@ -1,34 +1,45 @@
-"""The results of a run, as `summary.json` and as the last line on the console."""
+"""The results of a run, as `summary.json` and as lines on the console."""
 
 import pathlib
+import signal
 from typing import Any
 
 import numpy as np
 
+from sebulba.config import RunConfig
+from sebulba.devices.xla_flags import describe_xla_flags
+from sebulba.errors import describe_error
 from sebulba.ring.clocks import (
-    ACT,
-    ENVIRONMENT,
-    INFERENCE,
-    TRANSFER,
+    BUSY_ACTING,
     UPDATE,
     WAIT_FOR_NETWORKS,
     WAIT_FOR_QUEUE,
     WAIT_FOR_TRAJECTORIES,
     Shares,
+    bottleneck,
 )
+from sebulba.ring.progress import Progress
 from sebulba.ring.ring import Ring
+from sebulba.ring.run_end import RunEnd
 from sebulba.storage.checkpoints.manifest import crc32_of, flatten
 from sebulba.storage.run_dir import resume_command
 
-_NOTABLE_WAIT = 0.2  # share of a thread's time; shorter waits are noise, not a bottleneck
-_NOTABLE_ALL_REDUCE = 0.3  # share of the updates' time
 
+def summarize(
+    ring: Ring, run: RunConfig, path: pathlib.Path, *, all_reduce: dict[str, float]
+) -> dict[str, Any]:
+    """Return the contents of `summary.json`.
 
-def summarize(ring: Ring, path: pathlib.Path, *, all_reduce: dict[str, float]) -> dict[str, Any]:
-    """Return the contents of `summary.json`."""
+    Args:
+        ring: a ring that has ended.
+        run: the goal of the run.
+        path: the run directory.
+        all_reduce: columns of the gradients' all-reduces; empty with one device.
+    """
     progress = ring.progress
     return {
         "status": ring.end.status,
+        "reason": describe_reason(ring.end, progress, run),
         "env_steps": progress.env_steps,
         "updates": progress.updates,
         "non_finite_updates": ring.learner.num_non_finite_updates,
@@ -50,6 +61,8 @@ def summarize(ring: Ring, path: pathlib.Path, *, all_reduce: dict[str, float]) -
         ),
         "ledger": ring.ledger.balance(),
         "networks_crc32": networks_crc32(ring),
+        "memory_plan": ring.memory_plan.describe(),
+        "compiler_flags": describe_xla_flags() or None,
         "resume_command": resume_command(path),
     }
 
@@ -62,8 +75,38 @@ def networks_crc32(ring: Ring) -> str | None:
     return crc32_of(b"".join(np.asarray(leaf).tobytes() for leaf in leaves))
 
 
-def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:
-    """Return the run's last line on the console."""
+def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
+    """Return why a run has ended."""
+    if end.failure is not None:
+        return describe_error(end.failure)
+    if end.is_interrupted:
+        return f"stopped by {signal.Signals(end.signal or end.received or 0).name}"
+    mean = progress.window.return_mean
+    if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
+        return f"the mean return reached {run.stop_at_return:,g}"
+    if progress.env_steps >= run.total_env_steps:
+        return f"the env steps reached {run.total_env_steps:,}"
+    return "a callback ended the run"
+
+
+def describe_result(summary: dict[str, Any], *, return_window: int) -> list[str]:
+    """Return the lines on the console of a run that is done."""
+    final, episodes = summary["final_episode_return_mean"], summary["episodes"]
+    if final is None:
+        result = f"too few episodes for a mean return: {episodes:,}"
+    else:
+        best = summary["best_episode_return_mean"]
+        over = f"over {min(episodes, return_window):,} episodes"
+        result = f"mean return {final:,.1f} {over}, best {best:,.1f}"
+    rate, startup_s = summary["steps_per_second"], summary["startup_s"]
+    speed = f"{summary['env_steps']:,} env steps in {summary['wall_time_s']:,.1f} s"
+    if rate is not None:
+        speed += f", {rate:,.0f} env steps/s after {startup_s:.1f} s of start-up"
+    return [f"done: {summary['reason']}", f"result: {result}", f"speed: {speed}"]
+
+
+def describe_early_end(summary: dict[str, Any], path: pathlib.Path) -> str:
+    """Return the line on the console of a run that has ended before its goal."""
 
     def number(value: float | None, digits: int = 0) -> str:
         return "unknown" if value is None else f"{value:,.{digits}f}"
@@ -74,47 +117,50 @@ def describe_summary(summary: dict[str, Any], path: pathlib.Path) -> str:
         f" {number(summary['steps_per_second'])} env steps/s (start-up and compilation,"
         f" {number(summary['startup_s'], 1)} s, excluded);"
         f" return {number(summary['final_episode_return_mean'], 1)},"
-        f" best {number(summary['best_episode_return_mean'], 1)};"
-        f" networks {summary['networks_crc32'] or 'unknown'}; {path}"
+        f" best {number(summary['best_episode_return_mean'], 1)}; {path}"
     )
 
 
 def describe_bottleneck(shares: Shares, *, all_reduce: float = 0.0) -> str:
     """Return the bottleneck of a run in one line, with the config keys to change.
 
-    `all_reduce` is the share of the updates' time in which learner devices average gradients.
+    Args:
+        shares: the shares of the threads' time.
+        all_reduce: the share of the updates' time in which learner devices average gradients.
     """
     actor, learner = shares.get("actor", {}), shares.get("learner", {})
-    if learner and not actor:
-        share = learner.get(UPDATE, 0.0)
-        return f"acting and learning are one program ({share:.0%} of the time): use faster devices"
-    if not learner:
-        return "too short to find the bottleneck"
-    learner_waits = learner.get(WAIT_FOR_TRAJECTORIES, 0.0)
-    queue_waits = actor.get(WAIT_FOR_QUEUE, 0.0)
+    update = f"{learner.get(UPDATE, 0.0):.0%}"
+    learner_waits = f"{learner.get(WAIT_FOR_TRAJECTORIES, 0.0):.0%}"
     networks_waits = actor.get(WAIT_FOR_NETWORKS, 0.0)
-    if networks_waits > max(queue_waits, _NOTABLE_WAIT) and learner_waits > _NOTABLE_WAIT:
-        return (
-            f"actors and learner wait for each other ({networks_waits:.0%} and"
-            f" {learner_waits:.0%} of their time): increase learner.policy_lag"
-        )
-    if learner_waits >= queue_waits + networks_waits and learner_waits > _NOTABLE_WAIT:
-        busiest = max((ACT, ENVIRONMENT, INFERENCE, TRANSFER), key=lambda key: actor.get(key, 0.0))
-        return (
-            f"actor-bound ({busiest}: {actor[busiest]:.0%} of the actors' time; the learner waits"
-            f" {learner_waits:.0%} of its time): increase actor.threads_per_device, actor.num_envs"
-            " or devices.actor"
-        )
-    if queue_waits + networks_waits > _NOTABLE_WAIT and all_reduce > _NOTABLE_ALL_REDUCE:
-        return (
-            f"bound by the connection of the learner devices (averaging gradients:"
-            f" {all_reduce:.0%} of the updates' time): fewer and larger updates, by actor.num_envs"
-            " or learner.trajectories_per_cycle, or learner.gradients: bfloat16"
-        )
-    if queue_waits + networks_waits > _NOTABLE_WAIT:
-        return (
-            f"learner-bound (update: {learner.get(UPDATE, 0.0):.0%} of the learner's time; the"
-            f" actors wait {queue_waits + networks_waits:.0%} of their time): add devices.learner,"
-            " or increase actor.num_envs or learner.trajectories_per_cycle"
-        )
-    return "actors and learner are balanced: add devices for both"
+    actor_waits = f"{networks_waits + actor.get(WAIT_FOR_QUEUE, 0.0):.0%}"
+    match bottleneck(shares, all_reduce=all_reduce):
+        case None:
+            return "too short to find the bottleneck"
+        case "one program":
+            return f"acting and learning are one program ({update} of the time): use faster devices"
+        case "taking turns":
+            return (
+                f"actors and learner wait for each other ({networks_waits:.0%} and {learner_waits}"
+                " of their time): increase learner.policy_lag"
+            )
+        case "actor-bound":
+            busiest = max(BUSY_ACTING, key=lambda activity: actor.get(activity, 0.0))
+            return (
+                f"actor-bound ({busiest}: {actor[busiest]:.0%} of the actors' time; the learner"
+                f" waits {learner_waits} of its time): increase actor.threads_per_device,"
+                " actor.num_envs or devices.actor"
+            )
+        case "all-reduce-bound":
+            return (
+                f"bound by the connection of the learner devices (averaging gradients:"
+                f" {all_reduce:.0%} of the updates' time): fewer and larger updates, by"
+                " actor.num_envs or learner.trajectories_per_cycle, or learner.gradients: bfloat16"
+            )
+        case "learner-bound":
+            return (
+                f"learner-bound (update: {update} of the learner's time; the actors wait"
+                f" {actor_waits} of their time): add devices.learner, or increase actor.num_envs or"
+                " learner.trajectories_per_cycle"
+            )
+        case "balanced":
+            return "actors and learner are balanced: add devices for both"

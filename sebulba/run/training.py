@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from sebulba.config import Config
+from sebulba.config import Config, RunConfig
 from sebulba.config.naming import default_run_dir
 from sebulba.devices.known_answers import check_compiler
-from sebulba.devices.roles import assign_devices, check_platforms
+from sebulba.devices.roles import Roles, assign_devices, check_platforms
 from sebulba.devices.xla_flags import describe_xla_flags
 from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.errors import ConfigError
@@ -44,6 +44,7 @@ from sebulba.run.ending import (
     describe_lost_hosts,
     exit_code_of,
     finish,
+    path_from,
     print_error,
     report,
     report_before_start,
@@ -53,20 +54,24 @@ from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
 from sebulba.run.warm_start import InitialNetworks, with_exact_source
 from sebulba.storage.lock import RunLock
-from sebulba.storage.metrics.console import Console, Display
+from sebulba.storage.metrics.console import Console, Display, Goal
 from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
 
 
-def train_to_exit_code(config: Config) -> int:
+def train_to_exit_code(config: Config, *, verbose: bool = False) -> int:
     """Train, print how the run ended, and return the process's exit code.
 
     If threads do not end, this ends the process instead of returning, and so does a failure on some
     of several hosts: the ordinary end of a process would wait for the other hosts.
+
+    Args:
+        config: the run's settings.
+        verbose: whether the console shows details too, such as the memory plan.
     """
     finished = None
     try:
         hosts.connect(config.distributed)
-        finished = train(config)
+        finished = train(config, verbose=verbose)
         code = exit_code_of(finished.end)
     except BaseException as error:  # Code of the user may exit.
         run_dir = with_absolute_run_dir(config).run_dir
@@ -86,7 +91,11 @@ def train_to_exit_code(config: Config) -> int:
 
 
 def train(
-    config: Config, *, display: Display | None = None, callbacks: Sequence[Callback] = ()
+    config: Config,
+    *,
+    display: Display | None = None,
+    verbose: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Finished:
     """Train to the goal, a signal or a failure, which the result's `end` holds.
 
@@ -95,6 +104,7 @@ def train(
     Args:
         config: the run's settings.
         display: takes rows and lines of text; None: a console on stderr.
+        verbose: whether that console shows details too.
         callbacks: called in this thread with rows of metrics and evaluations.
 
     Raises:
@@ -103,12 +113,19 @@ def train(
         CheckpointError: before the first act cycle: the run cannot be resumed.
         Exception: the ring could not be made.
     """
+    started_in = pathlib.Path.cwd()
     prepare_process(config)
     with (
         RunEnd(hosts_agree=hosts.are_several()).listening() as end,
-        _open_run_dir(config, display) as (config, path, lock, display),
+        _open_run_dir(config, display, verbose=verbose) as (config, path, lock, display),
     ):
+        display.message(f"agent: {config.agent.name} on {config.env.suite} {config.env.id}")
         devices = assign_devices(config.devices)
+        display.message(f"devices: {_describe_devices(devices, config)}")
+        display.message(f"goal: {_describe_goal(config.run)}")
+        display.message(f"run directory: {path_from(started_in, path)}")
+        if flags := describe_xla_flags():
+            display.detail(f"compiler: {flags}")
         agreement = Agreement(
             devices.learner_devices,
             end=end,
@@ -127,7 +144,7 @@ def train(
         environments = {actor.actor_id: actor.environments for actor in ring.actors}
         with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
-            display.message(f"memory: {ring.memory_plan.describe()}")
+            display.detail(f"memory: {ring.memory_plan.describe()}")
             if (warm_start := initial_networks.warm_start) is not None:
                 display.message(str(warm_start))
                 if hosts.is_first():
@@ -153,7 +170,7 @@ def train(
                 boundaries=[each for each in boundaries if each is not None],
                 compile_timeout_s=config.run.compile_timeout_s,
             )
-        return finish(ring, observers, config, path, display)
+        return finish(ring, observers, config, path, display, started_in=started_in)
 
 
 def prepare_process(config: Config) -> None:
@@ -188,7 +205,7 @@ def with_absolute_run_dir(config: Config) -> Config:
 
 @contextlib.contextmanager
 def _open_run_dir(
-    config: Config, display: Display | None
+    config: Config, display: Display | None, *, verbose: bool
 ) -> Iterator[tuple[Config, pathlib.Path, RunLock, Display]]:
     """Open and lock the run directory; remove a new one if a ConfigError leaves it empty-handed.
 
@@ -203,10 +220,13 @@ def _open_run_dir(
     path, lock = open_run_dir_together(config, on_message=on_message)
     lock.keep(start_daemon)
     hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
-    display = display or Console(config.run.total_env_steps)
-    display.message(f"{config.agent.name} on {config.env.suite} {config.env.id}, into {path}")
-    if flags := describe_xla_flags():
-        display.message(f"compiler: {flags}")
+    if display is None:
+        goal = Goal(
+            total_env_steps=config.run.total_env_steps,
+            stop_at_return=config.run.stop_at_return,
+            return_window=config.run.return_window,
+        )
+        display = Console(goal, verbose=verbose)
     try:
         yield config, path, lock, display
     except ConfigError:
@@ -217,6 +237,35 @@ def _open_run_dir(
     finally:
         lock.release()
         display.close()
+
+
+def _describe_devices(devices: Roles, config: Config) -> str:
+    """Return the devices of this host and their roles, and the number of environments."""
+
+    def names(role: Sequence[jax.Device]) -> str:
+        kinds = sorted({device.platform for device in role})
+        of_kinds = ((kind, [d.id for d in role if d.platform == kind]) for kind in kinds)
+        return ", ".join(f"{kind} {', '.join(map(str, ids))}" for kind, ids in of_kinds)
+
+    num_actors = config.actor.threads_per_device * len(devices.actor)
+    num_envs = config.actor.num_envs
+    acting = (
+        f"{num_actors} actor{'s' * (num_actors > 1)} × {num_envs} environment{'s' * (num_envs > 1)}"
+    )
+    if set(devices.actor) == set(devices.learner):
+        text = f"{names(devices.actor)} for acting ({acting}) and learning"
+    else:
+        text = (
+            f"{names(devices.actor)} for acting ({acting}), {names(devices.learner)} for learning"
+        )
+    return f"{text}, on each of {jax.process_count()} hosts" if hosts.are_several() else text
+
+
+def _describe_goal(run: RunConfig) -> str:
+    steps = f"{run.total_env_steps:,} env steps"
+    if run.stop_at_return is None:
+        return steps
+    return f"mean return {run.stop_at_return:,g} over {run.return_window} episodes, or {steps}"
 
 
 def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) -> Resumed | None:

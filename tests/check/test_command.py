@@ -1,5 +1,6 @@
 """The command line of the check: exit codes, the table, its JSON, and no jax before it is valid."""
 
+import io
 import json
 import subprocess
 import sys
@@ -73,6 +74,19 @@ def test_the_table_marks_each_check(capsys):
     assert "three" in rows["?"] and "a tie" in rows["?"]
     assert lines[-3] == "1 passed, 1 failed, 1 unclear, 1 skipped"
     assert lines[-1] == "memory plan: learner device 1 KiB"
+
+
+def test_the_table_breaks_no_name_on_a_terminal_of_80_columns(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    leaf = "networks.params['params']['torso']['convolution_1']['kernel']"
+    result = CheckResult(name="gradient", property="flows", status="fail", detail=leaf)
+    stream = Terminal()
+    print_report(Report(results=(result,), memory_plan=None), "an agent", stream)
+    assert leaf in stream.getvalue()
 
 
 def test_the_json_holds_every_check(tmp_path):

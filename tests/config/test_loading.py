@@ -266,7 +266,7 @@ def test_file_errors_name_file_line_and_key(write, text, message):
     ("arguments", "message"),
     [
         (["--actor.num-env", "3"], "--actor.num-env: unknown flag; did you mean num_envs? (known:"),
-        (["--num-envs", "3"], "--num-envs: unknown flag; did you mean actor.num_envs?"),
+        (["--num-envs", "3"], "--num-envs: unknown flag; did you mean --actor.num-envs?"),
         (["--sed", "3"], "--sed: unknown flag; did you mean seed? (known: env,"),
         (["--actor.num-envs", "3.5"], "--actor.num-envs: expected int ≥ 1, got 3.5 (float)"),
         (["--actor.cycle", "fusd"], "--actor.cycle: expected auto | fused | stepped, got fusd"),
@@ -283,26 +283,29 @@ def test_flag_errors_name_the_flag(write, arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("flag", "key"),
+    ("flag", "ours"),
     [
-        ("--agent.lr", "agent.learning_rate"),
-        ("--agent.gamma", "agent.discount"),
-        ("--agent.gae-lambda", "agent.lambda_"),
-        ("--agent.ent_coef", "agent.entropy_cost"),
-        ("--agent.update-epochs", "agent.num_epochs"),
-        ("--learner.lr", "agent.learning_rate"),
-        ("--gamma", "agent.discount"),
-        ("--lambda", "agent.lambda_"),
-        ("--learning-rate", "agent.learning_rate"),
-        ("--total-timesteps", "run.total_env_steps"),
-        ("--num-envs", "actor.num_envs"),
-        ("--n-steps", "actor.trajectory_length"),
-        ("--env", "env.id"),
+        ("--agent.lr", "--agent.learning-rate"),
+        ("--agent.gamma", "--agent.discount"),
+        ("--agent.gae-lambda", "--agent.lambda"),
+        ("--agent.ent_coef", "--agent.entropy-cost"),
+        ("--agent.update-epochs", "--agent.num-epochs"),
+        ("--learner.lr", "--agent.learning-rate"),
+        ("--gamma", "--agent.discount"),
+        ("--lambda", "--agent.lambda"),
+        ("--learning-rate", "--agent.learning-rate"),
+        ("--total-timesteps", "--run.total-env-steps"),
+        ("--num-envs", "--actor.num-envs"),
+        ("--n-steps", "--actor.trajectory-length"),
+        ("--steps", "--run.total-env-steps"),
+        ("--log-dir", "--run-dir"),
+        ("--wandb", "--run.wandb-project"),
+        ("--env", "--env.id"),
     ],
 )
-def test_a_flag_by_the_name_of_other_libraries_suggests_ours(flag, key):
+def test_a_flag_by_the_name_of_other_libraries_suggests_ours(flag, ours):
     message = error_of(None, ["--agent.name=ppo", f"{flag}=3"])
-    assert message == f"{flag.replace('_', '-')}: unknown flag; did you mean {key}?"
+    assert message == f"{flag.replace('_', '-')}: unknown flag; did you mean {ours}?"
 
 
 def test_every_key_that_is_suggested_for_another_name_exists():

@@ -1,5 +1,6 @@
-"""Facts that several files of the project state: configs, version, license."""
+"""Facts that several files of the project state: configs, agents, version, license."""
 
+import dataclasses
 import re
 import tomllib
 
@@ -7,6 +8,8 @@ import pytest
 import yaml
 
 import sebulba
+from sebulba.config.agents import agent_config_class
+from sebulba_agents import AGENTS
 from tests.docs.blocks import ROOT
 
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -19,6 +22,15 @@ def test_config_is_in_the_readme(name):
     assert name in names or (name.endswith("_bandit") and "…_bandit" in names)
 
 
+def test_the_readme_says_of_every_agent_whether_it_has_memory():
+    row = r"^\| [^|`]+ \| `(\w+)` \| [^|]+ \| ([^|]+) \|"
+    found = dict(re.findall(row, (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert {name: "LSTM" in memory for name, memory in found.items()} == {
+        name: "lstm_size" in {field.name for field in dataclasses.fields(agent_config_class(name))}
+        for name in AGENTS
+    }
+
+
 def test_citation_and_changelog_have_the_version_and_license_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -26,5 +38,6 @@ def test_citation_and_changelog_have_the_version_and_license_of_the_package():
         sebulba.__version__,
         project["license"],
     )
+    assert f"version = {{{sebulba.__version__}}}" in (ROOT / "README.md").read_text()
     newest, *_ = re.findall(r"^## (\d\S*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest == sebulba.__version__

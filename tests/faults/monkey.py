@@ -286,7 +286,7 @@ def assert_ended_as_documented(run, kind):
         assert codes > {0} or run.assert_done()
     if kind.speaks and run.had_begun:
         for code, line in zip(run.starts[-1].codes, run.starts[-1].last_lines(), strict=True):
-            is_said = re.match("sebulba: |interrupted: |done: ", line)
+            is_said = re.match("sebulba: |interrupted: |speed: |plot: |continue: ", line)
             assert code < 0 or is_said, f"ended with {code}, last line: {line}"
 
 

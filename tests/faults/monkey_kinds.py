@@ -193,7 +193,7 @@ def second_writer(run):
     overlaps = []
 
     def once_open(run, second, directory):
-        while second.poll() is None and "memory:" not in run.starts[-1].logs[0].read_text():
+        while second.poll() is None and "run directory:" not in run.starts[-1].logs[0].read_text():
             time.sleep(0.01)
         overlaps.append(first.poll() is None)
 

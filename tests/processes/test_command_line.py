@@ -3,7 +3,7 @@
 import pytest
 
 from sebulba.errors import ConfigError
-from sebulba.processes.command_line import parse_seeds, take_count, take_seeds
+from sebulba.processes.command_line import parse_seeds, take_count, take_seeds, take_switch
 
 
 def test_a_flag_is_taken_out_of_a_command_line():
@@ -11,6 +11,12 @@ def test_a_flag_is_taken_out_of_a_command_line():
     assert take_count(argv, "--local") == (3, ["c.yaml", "--seed=1"])
     assert take_count(["--local=2"], "--local") == (2, [])
     assert take_count(["c.yaml"], "--local") == (None, ["c.yaml"])
+
+
+def test_a_flag_without_a_value_is_taken_out_of_a_command_line():
+    argv = ["c.yaml", "--verbose", "--seed=1"]
+    assert take_switch(argv, "--verbose") == (True, ["c.yaml", "--seed=1"])
+    assert take_switch(argv[:1], "--verbose") == (False, ["c.yaml"])
 
 
 @pytest.mark.parametrize("argv", [["--local"], ["--local", "0"], ["--local=x"], ["--local", "-1"]])

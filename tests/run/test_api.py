@@ -175,7 +175,7 @@ def test_what_a_callback_raises_comes_out_as_it_is(tmp_path):
 def test_lines_of_text_go_to_the_log_or_to_stderr(tmp_path, caplog, capsys):
     with caplog.at_level(logging.INFO, "sebulba"):
         sebulba.train(make_config(tmp_path / "quiet"))
-    assert any("into" in line for line in caplog.messages)
+    assert any(line.startswith("run directory: ") for line in caplog.messages)
     assert any(line.startswith("done: ") for line in caplog.messages)
     sebulba.train(make_config(tmp_path / "shown"), verbose=True)
     assert "done: " in capsys.readouterr().err

@@ -21,7 +21,8 @@ class FailingAgent(ToyAgent):
         return super().loss(networks, experience, key, clock)
 
 
-def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):
+def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     # The actors take turns: a run may end before another actor has compiled, and has no rate then.
     config = make_config(tmp_path / "run", learner=LearnerConfig(policy_lag=1))
     assert training.train_to_exit_code(config) == 0
@@ -38,9 +39,25 @@ def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys):
     assert summary["env_steps"] == rows[-1]["env_steps"]
     assert 0 < summary["startup_s"] < summary["wall_time_s"]
     assert summary["env_steps"] == sum(account["learned"] for account in summary["ledger"])
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"done: {summary['env_steps']:,} env steps")
-    assert "compilation" in last and "excluded" in last
+    assert summary["reason"] == "the env steps reached 3,000"
+    assert summary["memory_plan"].startswith("learner device ")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:4] == [
+        f"agent: {config.agent.name} on jax Catch-v0",
+        "devices: cpu 0 for acting (2 actors × 4 environments) and learning",
+        "goal: 3,000 env steps",
+        "run directory: run",
+    ]
+    done, result, speed, *commands = lines[-6:]
+    assert done == "done: the env steps reached 3,000"
+    assert result.startswith("result: mean return ")
+    assert speed.startswith(f"speed: {summary['env_steps']:,} env steps in ")
+    resume = "python -m sebulba.train --run-dir run --resume latest"
+    assert commands == [
+        "evaluate: python -m sebulba.evaluate run",
+        "plot: python -m sebulba.plot run -o run/plot.png",
+        f"continue: {resume} --run.total-env-steps 6000",
+    ]
 
 
 def test_steps_per_second_count_from_when_every_actor_has_been_learned_from(tmp_path):

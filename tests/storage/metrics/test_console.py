@@ -1,10 +1,11 @@
 import io
+import logging
 import re
 import sys
 
 import pytest
 
-from sebulba.storage.metrics.console import Console, plain_line
+from sebulba.storage.metrics.console import Console, Goal, LogDisplay
 
 
 class FakeTerminal(io.StringIO):
@@ -32,60 +33,119 @@ def row(env_steps, **changes):
         "env_steps": env_steps,
         "steps_per_second": 94_211.2,
         "episode_return_mean": 187.3,
-        "policy_lag_mean": 1.2,
-        "queue_depth": 2,
+        "episodes": 250,
+        "time/actor/act": 0.9,
+        "time/learner/wait for trajectories": 0.7,
+        "time/learner/update": 0.3,
     } | changes
 
 
-LINE = "  {:>7} env steps    94,211 steps/s   return 187.3   lag 1.2   queue 2   ETA 0:00:0{}\n"
+STEPS = Goal(total_env_steps=500_000)
+RETURN = Goal(total_env_steps=500_000, stop_at_return=475.0)
+
+
+def lines_of(*rows, goal=STEPS):
+    """Return the lines of a log file that shows the rows."""
+    stream, clock = io.StringIO(), FakeClock()
+    console = Console(goal, stream, clock=clock)
+    for each in rows:
+        clock.now += 60
+        console.update(each)
+    console.close()
+    return stream.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, "94,211 steps/s   return 187.3   lag 1.2   queue 2   ETA 0:00:04"),
+        ({}, "return 187.3               94,211 steps/s  actor-bound    0:04 left"),
         (
-            {"episode_return_mean": None, "policy_lag_mean": None, "steps_per_second": None},
-            "     - steps/s   return     -   lag -   queue 2   ETA -",
+            {"steps_per_second": None, "time/actor/wait for queue": 0.6},
+            "return 187.3                    - steps/s  actor-bound",
         ),
         (
-            {"episode_return_mean": -0.25, "policy_lag_mean": 0.0, "steps_per_second": 10.0},
-            "    10 steps/s   return -0.25   lag 0.00   queue 2   ETA 10:33:20",
+            {"episode_return_mean": -0.25, "steps_per_second": 10.0},
+            "return -0.25                   10 steps/s  actor-bound    10:33:20 left",
         ),
         (
-            {"episode_return_mean": float("nan"), "steps_per_second": 0.0, "queue_depth": 1.5},
-            "     0 steps/s   return   nan   lag 1.2   queue 1.5   ETA -",
+            {"episode_return_mean": float("nan"), "steps_per_second": 0.0},
+            "return nan                      0 steps/s  actor-bound",
         ),
         (
-            {"episode_return_mean": 23_456.7},
-            "94,211 steps/s   return 23,457   lag 1.2   queue 2   ETA 0:00:04",
+            {"episode_return_mean": 23_456.7, "time/learner/wait for trajectories": 0.1},
+            "return 23,457              94,211 steps/s  balanced       0:04 left",
+        ),
+        (
+            {"episode_return_mean": None, "episodes": 12},
+            "12 episodes so far         94,211 steps/s  actor-bound    0:04 left",
+        ),
+        (
+            {"episode_return_mean": 21.0, "episodes": 32},
+            "return 21.0 over 32 episodes     94,211 steps/s  actor-bound    0:04 left",
         ),
     ],
 )
-def test_plain_line_shows_a_row(changes, expected):
-    assert plain_line(row(120_000, **changes), 500_000) == f"  120,000 env steps    {expected}"
+def test_a_line_shows_a_row(changes, expected):
+    assert lines_of(row(120_000, **changes)) == [f"   24%  120,000 env steps  {expected}"]
+
+
+def test_a_line_shows_the_change_of_the_return_since_the_line_before():
+    first, second, third = lines_of(
+        row(10_000),
+        row(20_000, episode_return_mean=199.4),
+        row(30_000, episode_return_mean=198.9),
+    )
+    assert "return 187.3  " in first
+    assert "return 199.4 (+12.1)" in second
+    assert "return 198.9 (-0.50)" in third
+
+
+def test_progress_is_that_to_the_env_steps_or_to_the_return_whichever_is_greater():
+    lines = lines_of(
+        row(100_000, episode_return_mean=None),
+        row(100_000, episode_return_mean=-25.0),
+        row(150_000, episode_return_mean=225.0),
+        row(400_000, episode_return_mean=125.0),
+        row(400_000, episode_return_mean=480.0),
+        goal=RETURN,
+    )
+    assert [line.split()[0] for line in lines] == ["20%", "20%", "50%", "80%", "100%"]
+    assert lines[2].endswith("≤ 0:04 left")  # The return may be reached earlier.
+    assert "left" not in lines[4]
 
 
 def test_plain_console_shows_a_row_every_two_seconds_and_the_last_one():
     stream, clock = io.StringIO(), FakeClock()
-    console = Console(500_000, stream, clock=clock)
+    console = Console(STEPS, stream, clock=clock)
     for clock.now, env_steps in ((0.0, 0), (1.0, 10_000), (2.0, 120_000), (3.9, 500_000)):
         console.update(row(env_steps))
-    console.message("saved checkpoint 3")
+    console.message("to resume from it:", command="sebulba train --run-dir runs/cartpole")
     console.close()
     console.close()
-    assert stream.getvalue() == (
-        LINE.format("0", 5)
-        + LINE.format("120,000", 4)
-        + "saved checkpoint 3\n"
-        + LINE.format("500,000", 0)
-    )
+    lines = stream.getvalue().splitlines()
+    assert lines.pop(2) == "to resume from it: sebulba train --run-dir runs/cartpole"
+    shown = [re.search(r"([\d,]+) env steps", line)[1] for line in lines]
+    assert shown == ["0", "120,000", "500,000"]
+    assert not {"\x1b", "\r"} & set(stream.getvalue())
+
+
+def test_details_are_shown_by_a_verbose_console_only(caplog):
+    shown = {}
+    for verbose in (False, True):
+        stream = io.StringIO()
+        Console(STEPS, stream, verbose=verbose).detail("memory: 1 KiB")
+        shown[verbose] = stream.getvalue()
+    assert shown == {False: "", True: "memory: 1 KiB\n"}
+    with caplog.at_level(logging.INFO, "sebulba"):
+        LogDisplay().detail("memory: 1 KiB")
+        LogDisplay().message("to resume:", command="sebulba train")
+    assert caplog.messages == ["to resume: sebulba train"]
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(1, 390), (10, 940)])
 def test_plain_console_of_a_long_run_stays_short(hours, expected):
     stream, clock = io.StringIO(), FakeClock()
-    console = Console(10**9, stream, clock=clock)
+    console = Console(Goal(total_env_steps=10**9), stream, clock=clock)
     for clock.now in range(hours * 3600):
         console.update(row(int(clock.now)))
     assert len(stream.getvalue().splitlines()) == pytest.approx(expected, rel=0.1)
@@ -93,7 +153,7 @@ def test_plain_console_of_a_long_run_stays_short(hours, expected):
 
 def test_live_console_shows_the_newest_row_on_a_terminal(terminal):
     clock = FakeClock()
-    console = Console(500_000, terminal, clock=clock)
+    console = Console(STEPS, terminal, clock=clock)
     console.update(row(120_000))
     console.update(row(130_000))  # shown later
     shown = terminal.getvalue()
@@ -101,17 +161,17 @@ def test_live_console_shows_the_newest_row_on_a_terminal(terminal):
     console.close()
     console.close()
     console.message("after the end")
-    status = "24% ETA 0:00:04  120,000 steps  94,211/s  return 187.3  lag 1.2  queue 2"
+    status = "24% return 187.3  120k steps  94.2k/s  actor-bound  0:04 left"
     assert status in without_colours(shown)
-    assert "130,000" not in shown
-    assert "130,000 steps" in terminal.getvalue()
+    assert "130k" not in shown
+    assert "130k steps" in terminal.getvalue()
     assert "[saved] checkpoint 3\n" in terminal.getvalue()
     assert terminal.getvalue().endswith("after the end\n")
 
 
 def test_live_console_releases_the_terminal(terminal):
     streams = sys.stdout, sys.stderr
-    console = Console(100, terminal)
+    console = Console(Goal(total_env_steps=100), terminal)
     console.update(row(50))
     console.close()
     assert (sys.stdout, sys.stderr) == streams
@@ -119,33 +179,47 @@ def test_live_console_releases_the_terminal(terminal):
     assert terminal.getvalue().rindex(show_cursor) > terminal.getvalue().rindex(hide_cursor)
 
 
-def test_live_console_keeps_bar_and_percentage_on_a_terminal_of_80_columns(terminal, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    console = Console(500_000, terminal)
-    console.update(row(120_000))
-    line = without_colours(terminal.getvalue()).split("\r")[-1]
-    assert line.endswith(
-        "  24% ETA 0:00:04  120,000 steps  94,211/s  return 187.3  lag 1.2  queue 2"
-    )
-    assert len(line) == 80
-    console.close()
-
-
-def test_live_console_stays_on_one_line_of_a_narrow_terminal(terminal, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
-    console = Console(500_000, terminal)
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (80, "━  24% return 187.3  120k steps  94.2k/s  actor-bound  0:04 left"),
+        (60, "━  24% return 187.3  120k steps  94.2k/s"),  # whole fields only
+        (30, "━━  24% return 187.3"),
+    ],
+)
+def test_live_console_stays_on_one_line(columns, expected, terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    console = Console(STEPS, terminal)
     console.update(row(120_000))
     shown = without_colours(terminal.getvalue())
     assert "\n" not in shown
-    assert len(shown.split("\r")[-1]) == 30
+    line = shown.split("\r")[-1].rstrip()
+    assert line.endswith(expected)
+    assert len(line) <= columns
     console.close()
+
+
+def test_live_console_breaks_text_between_words_and_commands_nowhere(terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    console = Console(STEPS, terminal)
+    console.close()
+    terminal.truncate(0)
+    console.message("evaluate:", command="sebulba evaluate runs/a")
+    command = "sebulba train --run-dir runs/impala-CartPole-v1 --resume latest"
+    console.message("the disk is full; see docs/troubleshooting.md: to resume:", command=command)
+    assert without_colours(terminal.getvalue()).strip("\0").splitlines() == [
+        "evaluate: sebulba evaluate runs/a",
+        "the disk is full; see",
+        "docs/troubleshooting.md: to resume:",
+        f"  {command}",
+    ]
 
 
 def test_live_console_is_not_used_on_a_dumb_terminal(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    console = Console(500_000, terminal)
+    console = Console(STEPS, terminal)
     console.update(row(120_000))
-    assert terminal.getvalue() == LINE.format("120,000", 4)
+    assert terminal.getvalue() == "".join(f"{line}\n" for line in lines_of(row(120_000)))
 
 
 @pytest.mark.parametrize("stream_type", [io.StringIO, FakeTerminal])
@@ -153,7 +227,7 @@ def test_console_whose_stream_fails_does_not_stop_training(monkeypatch, stream_t
     monkeypatch.setenv("TERM", "xterm")
     streams = sys.stdout, sys.stderr
     stream = stream_type()
-    console = Console(100, stream)
+    console = Console(Goal(total_env_steps=100), stream)
     stream.close()
     console.update(row(1))
     console.message("text")

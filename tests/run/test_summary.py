@@ -1,0 +1,60 @@
+"""Why a run has ended, and what its last lines say."""
+
+import signal
+import types
+
+import pytest
+
+from sebulba.config import RunConfig
+from sebulba.ring.run_end import RunEnd
+from sebulba.run.summary import describe_reason, describe_result
+
+GOAL = RunConfig(total_env_steps=500_000, stop_at_return=475.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "env_steps", "return_mean", "expected"),
+    [
+        ({"goal": True}, 264_511, 476.9, "the mean return reached 475"),
+        ({"goal": True}, 500_224, 470.0, "the env steps reached 500,000"),
+        ({"goal": True}, 500_224, None, "the env steps reached 500,000"),
+        ({"goal": True}, 1_000, None, "a callback ended the run"),
+        ({"signal": signal.SIGTERM}, 1_000, 480.0, "stopped by SIGTERM"),
+        (
+            {"failure": ArithmeticError("no such loss"), "received": signal.SIGINT},
+            1_000,
+            None,
+            "ArithmeticError: no such loss",
+        ),
+    ],
+)
+def test_the_reason_of_the_end_is_named(changes, env_steps, return_mean, expected):
+    end = RunEnd()
+    vars(end).update(changes)
+    window = types.SimpleNamespace(return_mean=return_mean)
+    progress = types.SimpleNamespace(env_steps=env_steps, window=window)
+    assert describe_reason(end, progress, GOAL) == expected
+
+
+def test_the_result_is_said_in_three_short_lines():
+    summary = {
+        "reason": "the env steps reached 200,000,000",
+        "env_steps": 200_001_536,
+        "episodes": 57,
+        "wall_time_s": 259_214.71,
+        "startup_s": 23.44,
+        "steps_per_second": 771.9,
+        "final_episode_return_mean": 1_234.56,
+        "best_episode_return_mean": 12_345.6,
+    }
+    lines = describe_result(summary, return_window=100)
+    assert lines == [
+        "done: the env steps reached 200,000,000",
+        "result: mean return 1,234.6 over 57 episodes, best 12,345.6",
+        "speed: 200,001,536 env steps in 259,214.7 s, 772 env steps/s after 23.4 s of start-up",
+    ]
+    few = {**summary, "final_episode_return_mean": None, "steps_per_second": None}
+    assert describe_result(few, return_window=100)[1:] == [
+        "result: too few episodes for a mean return: 57",
+        "speed: 200,001,536 env steps in 259,214.7 s",
+    ]
