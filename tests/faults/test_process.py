@@ -232,7 +232,7 @@ def test_a_signal_while_the_cause_is_printed_does_not_cut_it_off(tmp_path, monke
         printed.append(finished)
 
     finished = types.SimpleNamespace(end=end)
-    monkeypatch.setattr(training, "train", lambda config: finished)
+    monkeypatch.setattr(training, "train", lambda config, verbose: finished)
     monkeypatch.setattr(training, "report", interrupted_report)
     assert training.train_to_exit_code(make_config(tmp_path)) == 3
     assert printed == [finished]

@@ -153,7 +153,7 @@ with run_end.RunEnd().listening() as end:
 
 def test_second_signal_ends_the_process_at_once():
     process = run_python("-c", TWO_SIGNALS, "0.0")
-    assert process.returncode == -SIGTERM
+    assert process.returncode == 128 + SIGTERM
     assert process.stdout == f"{SIGTERM}\n"
 
 
