@@ -85,7 +85,7 @@ def commands_in_session(leader, patience_s=2.0):
 
 # One signal at every moment of a start.
 
-PYTHON_STARTS_S = 0.1  # before it has run the first lines of a package
+PYTHON_STARTS_S = 0.3  # on a busy machine, until the first lines of a package have run
 SWEPT = {
     "envpool": ("impala_cartpole", "--run.stop-at-return=null", "--run.total-env-steps=100000000"),
     "anakin": ("ppo_minatar_breakout", "--actor.num-envs=16", "--actor.trajectory-length=16"),
