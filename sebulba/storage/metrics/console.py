@@ -239,7 +239,7 @@ def laid_out(text: str, command: str, width: int) -> str:
 
 
 class _Progress:
-    """What rows say of the way to a run's goal. Remembers the mean returns that were shown."""
+    """Describes rows as progress to a run's goal, with the change since the row before."""
 
     def __init__(self, goal: Goal):
         self._goal = goal
@@ -249,17 +249,14 @@ class _Progress:
     def fraction(self, row: Row) -> float:
         """Return the progress to the env steps or the return of the goal, whichever is greater."""
         by_steps: float = min(row["env_steps"] / self._goal.total_env_steps, 1.0)
-        goal, mean, first = (
-            self._goal.stop_at_return,
-            row["episode_return_mean"],
-            self._first_return,
-        )
-        if goal is None or mean is None or first is None:
+        goal, mean = self._goal.stop_at_return, row["episode_return_mean"]
+        if goal is None or mean is None:
             return by_steps
         if mean >= goal:
             return 1.0
+        first = mean if self._first_return is None else self._first_return
         by_return: float = (mean - first) / (goal - first) if first < goal else 0.0
-        return by_return if by_return > by_steps else by_steps
+        return by_return if by_return > by_steps else by_steps  # A return may be NaN.
 
     def line(self, row: Row) -> str:
         """Return a row as one line of text, in columns of fixed width."""
