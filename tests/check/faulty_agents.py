@@ -125,6 +125,62 @@ def _add_reward(env_steps):
     return dataclasses.replace(env_steps, reward=env_steps.reward + bonus)
 
 
+class RoundsAtTerminations(Faulty):
+    """Without a fault: its loss uses terminal observations as far as rounding goes.
+
+    A projection of returns onto atoms does, whose probabilities add up to 1 only nearly.
+    """
+
+    def loss(self, networks, experience, key, clock):
+        loss, aux = self.sound.loss(networks, experience, key, clock)
+        rows = experience.trajectory.env_steps
+        terminal = jnp.where(rows.terminated[..., None], rows.observation, 0.0)
+        return loss * (1.0 + 1e-7 * terminal.sum()), aux
+
+
+class DeadUnits(Faulty):
+    """Without a fault: a ReLU cuts one of its leaves off, until the leaf grows."""
+
+    def loss(self, networks, experience, key, clock):
+        leaves, structure = jax.tree.flatten(networks)
+        leaves[0] = jax.nn.relu(leaves[0] - 0.2)
+        revived = jax.tree.unflatten(structure, leaves)
+        return self.sound.loss(revived, experience, key, clock)
+
+
+class WeighsByTarget(Faulty):
+    """Without a fault: its target network is of no use if the discount is 0.
+
+    The target network weighs the loss, since IMPALA has no other use of one.
+    """
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.discount = config.sound.discount
+
+    def init_opt_state(self, networks):
+        return self.sound.init_opt_state(networks["online"])
+
+    def init_experience(self, networks, num_envs):
+        return self.sound.init_experience(networks["online"], num_envs)
+
+    def actor_networks(self, networks):
+        return networks["online"]
+
+    def update_experience(self, networks, *args):
+        return self.sound.update_experience(networks["online"], *args)
+
+    def loss(self, networks, experience, key, clock):
+        loss, aux = self.sound.loss(networks["online"], experience, key, clock)
+        target = sum(leaf.sum() for leaf in jax.tree.leaves(networks["target"]))
+        return loss * (1.0 + self.discount * jax.lax.stop_gradient(target)), aux
+
+    def optimize(self, networks, opt_state, grads, experience, clock):
+        arguments = networks["online"], opt_state, grads["online"], experience, clock
+        online, opt_state = self.sound.optimize(*arguments)
+        return {"online": online, "target": online}, opt_state
+
+
 class NeverReset(Faulty):
     """Keeps its recurrent state across episodes, both acting and learning."""
 

@@ -141,6 +141,12 @@ def test_an_agent_rewarded_for_final_observations_has_no_failure(sound):
     assert failures(results.values()) == {}
 
 
+def test_rounding_is_no_bootstrap_at_a_termination(sound):
+    subject, recording = sound
+    result = ask(with_fault(subject, "RoundsAtTerminations"), recording, "termination")
+    assert result["termination"].status == "pass"
+
+
 def test_an_agent_that_never_terminates_is_found_by_the_terminated_flag(sound):
     subject, recording = sound
     subject = with_fault(subject, "RewardsObservationsWithoutEnd")
@@ -189,11 +195,27 @@ def test_an_epsilon_per_actor_is_found(fault, status):
     assert "epsilon" in result.detail
 
 
+def test_a_target_network_may_be_of_no_use_without_a_discount(sound):
+    subject, recording = sound
+    agent = dataclasses.replace(subject.config.agent, discount=0.0)
+    subject = dataclasses.replace(subject, config=dataclasses.replace(subject.config, agent=agent))
+    networks = {"online": recording.networks, "target": recording.networks}
+    recording = dataclasses.replace(recording, networks=networks)
+    result = ask(with_fault(subject, "WeighsByTarget"), recording, "updates")["updates"]
+    assert result.status == "pass", result.detail
+
+
 def test_a_frozen_leaf_is_found(sound):
     subject, recording = sound
     result = ask(with_fault(subject, "FrozenLeaf"), recording, "updates")["updates"]
     assert result.status == "fail"
     assert result.detail.startswith("networks.params.params.core.Dense_0.bias (updates 0 … 7): ")
+
+
+def test_a_dead_unit_is_no_leaf_that_optimize_leaves_out(sound):
+    subject, recording = sound
+    result = ask(with_fault(subject, "DeadUnits"), recording, "updates")["updates"]
+    assert result.status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +332,8 @@ def test_a_policy_gradient_that_ignores_masks_does_not_even_run():
 )
 def test_the_behaviour_policy_of_legal_actions_is_found_in_the_loss(task):
     env = EnvConfig(suite="jax", id=f"tests.envs.masked:{task}")
-    config = dataclasses.replace(config_of(AGENTS["ppo"]), env=env)
+    agent = dataclasses.replace(IMPALA, lstm_size=None)
+    config = dataclasses.replace(config_of(agent), env=env)
     results = check(config, only=["correction"]).results
     assert {result.name: result.status for result in results}["correction"] == "pass"
 
