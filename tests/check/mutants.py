@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sebulba.config import Config
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / "agents" / "sebulba_agents"
 # The agent, of `test_faults.AGENTS`, that runs a module's code.
 AGENT_OF = {
