@@ -352,6 +352,13 @@ def test_only_the_named_checks_run():
     assert seen == [each.property for each in QUESTIONS[:2]]
 
 
+def test_a_loss_without_a_clock_is_refused_by_its_own_name():
+    config = config_of(SmallConfig(name="tests.check.small_agents:WithoutClock"))
+    (result,) = check(config, only=["splitting"]).results
+    assert (result.name, result.status) == ("protocol", "fail")
+    assert result.detail.startswith("WithoutClock.loss: expected `def loss(self, networks,")
+
+
 def test_an_unknown_name_is_an_error_that_names_the_nearest():
     with pytest.raises(ConfigError, match="'truncations'; did you mean truncation"):
         check(config_of(IMPALA), only=["truncations"])
