@@ -9,6 +9,8 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.reductions import learner_device_index, masked_mean
+from sebulba.toolkit.replay.rows import valid_transitions
+from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from tests.check.faulty_base import Faulty, FaultyConfig
 from tests.check.faulty_ppo import (
@@ -146,6 +148,17 @@ class DeadUnits(Faulty):
         leaves[0] = jax.nn.relu(leaves[0] - 0.2)
         revived = jax.tree.unflatten(structure, leaves)
         return self.sound.loss(revived, experience, key, clock)
+
+
+class StandardisesRewards(Faulty):
+    """Without a fault: divides rewards by their standard deviation in the trajectory."""
+
+    def update_experience(self, *args):
+        def standardise(env_steps):
+            reward = env_steps.reward / env_steps.reward.std()
+            return dataclasses.replace(env_steps, reward=reward)
+
+        return _with_trajectory(self, standardise)(*args)
 
 
 class WeighsByTarget(Faulty):
@@ -366,6 +379,37 @@ class IgnoresImportanceOfSequences(Faulty):
         self.sound._weights = lambda sample, experience: replay.uniform_weights(
             sample.probability, sample.num_sequences
         )
+
+
+class UnrollsIntoTheNextEpisode(Faulty):
+    """Learns what follows a termination in place of an absorbing state; returns are right."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        sound, settings = self.sound._targets, config.sound
+
+        def targets(key, rows, planned):
+            found, steps = sound(key, rows, planned), rows.env_step
+            valid = valid_transitions(steps)
+            returns = n_step_returns(
+                rewards=steps.reward[1:],
+                discounts=settings.discount * (1.0 - steps.terminated[1:].astype(jnp.float32)),
+                valid=valid,
+                bootstrap_values=planned.value[1:],
+                n=settings.n_step,
+            )
+            last = settings.unroll_length
+            return dataclasses.replace(
+                found,
+                action=rows.action[:last],
+                reward=steps.reward[1 : last + 1],
+                reward_mask=valid[:last],
+                value=returns[: last + 1],
+                value_mask=valid[: last + 1],
+                policy_mask=valid[: last + 1],
+            )
+
+        self.sound._targets = targets
 
 
 class _OtherTargets(Faulty):

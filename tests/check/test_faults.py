@@ -94,7 +94,7 @@ def ask(subject, recording, *names):
     return {result.name: result for result in results if result.name in names}
 
 
-LEARNING = ("rewards", "termination", "masks", "truncation", "memory")
+LEARNING = ("rewards", "termination", "masks", "truncation", "memory", "episodes")
 
 
 def test_a_sound_agent_learns_from_the_right_rows(sound):
@@ -133,6 +133,19 @@ def test_a_fault_of_learning_is_found_and_named(sound, fault, name, expected):
     assert found.detail.startswith(f"expected the loss to {expected}")
     for part in ("row", "env", "changing it", "likely cause: "):
         assert part in found.detail
+
+
+def test_a_loss_that_goes_on_into_the_next_episode_is_found(sound):
+    subject, recording = sound
+    found = ask(with_fault(subject, "NeverResetInLearner"), recording, "episodes")["episodes"]
+    assert found.status == "fail"
+    assert "the rows of the next one" in found.detail
+
+
+def test_moments_that_mix_all_environments_are_no_fault(sound):
+    subject, recording = sound
+    found = ask(with_fault(subject, "StandardisesRewards"), recording, "episodes")["episodes"]
+    assert (found.status, "other environments" in found.detail) == ("skip", True)
 
 
 def test_an_agent_rewarded_for_final_observations_has_no_failure(sound):
@@ -242,6 +255,8 @@ FAULTS = [
     ("NeverReset", "r2d2", "resets"),
     ("NeverResetInLearner", "impala", "memory"),
     ("IgnoresStoredState", "r2d2", "memory"),
+    ("NeverResetInLearner", "impala", "episodes"),
+    pytest.param("UnrollsIntoTheNextEpisode", "muzero", "episodes", marks=needs_search),
     ("CurrentPolicyRatio", "impala", "correction"),
     ("ModeRatio", "impala", "correction"),
     ("ModeLogProb", "small", "log-probs"),
