@@ -12,7 +12,7 @@ from sebulba.config import ActorConfig, Config, EnvConfig, LearnerConfig
 from sebulba.errors import ConfigError
 from sebulba_agents.config import ImpalaConfig, PPOConfig, PQNConfig
 from sebulba_agents.replay_config import DDQNConfig, GumbelMuZeroConfig, R2D2Config, SACConfig
-from tests.check.faulty_agents import faulty
+from tests.check.faulty_base import faulty
 from tests.check.small_agents import SmallConfig
 from tests.extras import needs_search
 
@@ -318,8 +318,7 @@ def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name,
     if short_name == "legal":
         env = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
         config = dataclasses.replace(config, env=env)
-    module = "small_agents" if fault == "ModeLogProb" else "faulty_agents"
-    if module == "small_agents":
+    if fault == "ModeLogProb":
         name = f"tests.check.small_agents:{fault}"
         config = dataclasses.replace(config, agent=dataclasses.replace(config.agent, name=name))
     else:
