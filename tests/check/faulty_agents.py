@@ -135,6 +135,16 @@ class LocalMean(Faulty):
         return loss / jnp.mean(experience.trajectory.valid.astype(jnp.float32)), aux
 
 
+class UnmaskedEntropy(Faulty):
+    """Raises the entropy of final rows as well, whose actions are ignored."""
+
+    def loss(self, networks, experience, key, clock):
+        loss, aux = self.sound.loss(networks, experience, key, clock)
+        outputs = self.sound.unroll_trajectory(networks, experience.initial, experience.trajectory)
+        final = jnp.where(experience.trajectory.valid, 0.0, outputs.policy.entropy()[:-1])
+        return loss - self.sound._config.entropy_cost * final.mean(), aux
+
+
 class BootstrapsFromReset(Faulty):
     """Sees the reset after a truncation in place of the true final observation."""
 

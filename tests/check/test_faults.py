@@ -148,6 +148,12 @@ def test_moments_that_mix_all_environments_are_no_fault(sound):
     assert (found.status, "other environments" in found.detail) == ("skip", True)
 
 
+def test_an_entropy_of_masked_rows_is_found_though_its_weight_is_small(sound):
+    subject, recording = sound
+    found = ask(with_fault(subject, "UnmaskedEntropy"), recording, "padding")["padding"]
+    assert found.status == "fail"
+
+
 def test_an_agent_rewarded_for_final_observations_has_no_failure(sound):
     subject, recording = sound
     results = ask(with_fault(subject, "RewardsObservations"), recording, *LEARNING)
@@ -300,6 +306,7 @@ FAULTS = [
     ("TargetOfStoredAction", "sac", "next-values"),
     ("TargetWithoutEntropy", "sac", "entropy"),
     ("UnmaskedMean", "impala", "padding"),
+    ("UnmaskedEntropy", "impala", "padding"),
     ("NormalisesMaskedRows", "ppo", "padding"),
     ("DrawsWithReplacement", "ppo", "epochs"),
     ("LeavesOneOut", "ppo", "epochs"),
