@@ -9,12 +9,11 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
-from sebulba.check.sensitivity import ATTEMPTS
+from sebulba.check.sensitivity import ATTEMPTS, MAX_ROUNDING
 from sebulba.check.subject import settings_of
 
 # What mixes all episodes of a batch on purpose: their moments, and their chances to be drawn.
 _APART = {"normalize_advantages": False, "priority_exponent": 0.0}
-_MAX_MIXTURE = 1e-4  # relative to the greatest gradient; less may be rounding
 _MIN_TIMES_MORE = 10.0  # than between environments, which moments of a batch mix as well
 
 
@@ -51,9 +50,9 @@ def episodes(evidence: Evidence) -> Answer:
     found = []
     for attempt in range(ATTEMPTS):
         found.append(mixture(attempt, of_environments=False))
-        if found[-1] <= _MAX_MIXTURE:
+        if found[-1] <= MAX_ROUNDING:
             break
-    if min(found) <= _MAX_MIXTURE:
+    if min(found) <= MAX_ROUNDING:
         if len(found) > 1:
             return unclear(f"a mixture of {found[0]:.1g} with some networks only")
         return passed("changes of episodes that follow each other add up in the gradients")
