@@ -70,6 +70,10 @@ REASONS = {
     ("sac", "-float(action_size)"): "a setting, not an error: the default target entropy",
     ("sac", "networks.target_critics"): "target critics that follow at once, within `polyak`",
     ("q_learning", "value + advantage"): "another parametrisation of the same action values",
+    (
+        "q_learning",
+        "value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)",
+    ): "another parametrisation of the same action values",
 }
 TABLE = ROOT / "docs" / "check.md"
 CACHE = ROOT / ".pytest_cache" / "jax"
