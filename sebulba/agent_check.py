@@ -35,9 +35,34 @@ def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
         AgentError: a method is missing or takes no clock, or a leaf has another shape or dtype
             than expected.
     """
-    _check_methods(agent)
+    validate_methods(agent)
     with _without_notes_of_jax():
         _check_act(agent, run_spec)
+
+
+def validate_methods(agent: Agent) -> None:
+    """Check that an agent has the protocol's methods, and that those with a clock take it.
+
+    Raises:
+        AgentError: a method is missing or takes no clock.
+    """
+    for name, method in inspect.getmembers(Agent, inspect.isfunction):
+        if name.startswith("_") or name in _OPTIONAL_METHODS:
+            continue
+        own = getattr(agent, name, None)
+        # An agent that inherits the protocol has all methods, but those of the protocol are empty.
+        if not callable(own) or getattr(own, "__func__", None) is method:
+            what = (inspect.getdoc(method) or "").splitlines()[0]
+            raise AgentError(
+                f"{type(agent).__name__} has no method {name}; implement"
+                f" `def {name}{_plain(method)}`: {what} See sebulba.agent.Agent"
+            )
+        if name in _TAKE_CLOCK and not _takes_clock(own):
+            raise AgentError(
+                f"{type(agent).__name__}.{name}: expected `def {name}{_plain(method)}`, got"
+                f" `{name}{_plain(own)}`. `clock.step` is the number of the optimisation step,"
+                " `clock.env_steps` the env steps. See sebulba.types.Clock"
+            )
 
 
 @contextlib.contextmanager
@@ -108,26 +133,6 @@ def _check_loss(agent: Agent, run_spec: RunSpec) -> None:
     )
     _expect_same("optimize: networks", next_networks, networks)
     _expect_same("optimize: optimizer state", next_opt_state, opt_state)
-
-
-def _check_methods(agent: Agent) -> None:
-    for name, method in inspect.getmembers(Agent, inspect.isfunction):
-        if name.startswith("_") or name in _OPTIONAL_METHODS:
-            continue
-        own = getattr(agent, name, None)
-        # An agent that inherits the protocol has all methods, but those of the protocol are empty.
-        if not callable(own) or getattr(own, "__func__", None) is method:
-            what = (inspect.getdoc(method) or "").splitlines()[0]
-            raise AgentError(
-                f"{type(agent).__name__} has no method {name}; implement"
-                f" `def {name}{_plain(method)}`: {what} See sebulba.agent.Agent"
-            )
-        if name in _TAKE_CLOCK and not _takes_clock(own):
-            raise AgentError(
-                f"{type(agent).__name__}.{name}: expected `def {name}{_plain(method)}`, got"
-                f" `{name}{_plain(own)}`. `clock.step` is the number of the optimisation step,"
-                " `clock.env_steps` the env steps. See sebulba.types.Clock"
-            )
 
 
 def _takes_clock(method: Callable[..., Any]) -> bool:

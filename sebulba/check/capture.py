@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Agent
+from sebulba.agent_check import validate_methods
 from sebulba.check.result import without_key
 from sebulba.config.agents import agent_factory
 from sebulba.devices.memory import trajectory_shapes
@@ -45,8 +46,14 @@ class CapturingAgent:
     """Wrap an agent and store the arguments of `update_experience`."""
 
     def __init__(self, config: CaptureConfig, run_spec: RunSpec):
+        """Build the agent to capture.
+
+        Raises:
+            AgentError: a method of it is missing or takes no clock.
+        """
         factory = agent_factory(config.captured.name)
         self.captured: Agent = factory(config.captured, run_spec)
+        validate_methods(self.captured)  # Those defined below would hide what is wrong with them.
         self.run_spec = run_spec
         config.built.append(self)
 

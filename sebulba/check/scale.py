@@ -24,6 +24,7 @@ from sebulba.check.subject import Subject, env_axes
 from sebulba.types import Clock, Networks, PyTree, Trajectory
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
+_GREAT_ENTROPY_COST = 10.0  # else the gradient of an indifferent policy's entropy is lost
 _MAX_RELATIVE_ERROR = 1e-4  # sums of more terms round differently
 _SMALL_REWARD = 0.05  # losses may be quadratic within a bound only
 _MAX_ERROR_OF_DISCOUNT = 2e-3
@@ -43,7 +44,7 @@ def padding(evidence: Evidence) -> Answer:
     padded = [_padded(item, axes) for item in items]
     results = []
     for width, trajectories in ((num_envs, items), (2 * num_envs, padded)):
-        one = OneDevice(subject, num_envs=width, **_ONE_BATCH)
+        one = OneDevice(subject, num_envs=width, entropy_cost=_GREAT_ENTROPY_COST, **_ONE_BATCH)
         experience = one.experience(sensitivity.networks, trajectories)
         key = jax.random.key(subject.config.seed)
         (loss, _), grads = one.loss_and_gradients(

@@ -114,6 +114,34 @@ class LossSensitivity:
                 break
         return max(effects)
 
+    def mixture(
+        self,
+        one: Sequence[RecordedTrajectory],
+        other: Sequence[RecordedTrajectory],
+        both: Sequence[RecordedTrajectory],
+        *,
+        attempt: int = 0,
+    ) -> float:
+        """Return how far two changes of gradients are from adding up to that of both.
+
+        It is relative to the greatest gradient.
+
+        Args:
+            one: trajectories with the first change.
+            other: with the second one.
+            both: with both.
+            attempt: number of the networks and keys.
+        """
+        gradients = [self._baseline(attempt)[1]]
+        gradients += [self._compute(items, attempt=attempt)[1] for items in (one, other, both)]
+        size, gap = 1e-30, 0.0
+        for leaves in zip(*map(jax.tree.leaves, gradients), strict=True):
+            before, first, second, after = (np.asarray(leaf, np.float64) for leaf in leaves)
+            size = max([size, *(float(np.max(np.abs(leaf), initial=0.0)) for leaf in leaves)])
+            mixed = after - first - second + before
+            gap = max(gap, float(np.max(np.abs(mixed), initial=0.0)))
+        return gap / size
+
     def describe(self, items: list[RecordedTrajectory]) -> str:
         """Describe how these trajectories change the loss and its gradients."""
         before, after = self._baselines[0], self._compute(items)

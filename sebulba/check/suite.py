@@ -12,6 +12,7 @@ from sebulba.check import (
     behaviour,
     direction,
     efficiency,
+    episodes,
     learner_devices,
     learning,
     memory,
@@ -107,6 +108,9 @@ QUESTIONS = (
     Question("memory", memory.memory, Needs.GRADIENT,
         "the loss begins episodes without memory",
         "the recurrent state is not reset where is_first, or only after it was used"),
+    Question("episodes", episodes.episodes, Needs.GRADIENT,
+        "the loss learns from each episode alone",
+        "a model's unroll, a memory or attention goes on into the next episode"),
     Question("correction", behaviour.correction, Needs.GRADIENT,
         "the loss uses the stored behaviour policy",
         "the importance weights compare the current policy with itself; a loss without them "

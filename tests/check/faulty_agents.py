@@ -6,43 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit import replay
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.reductions import learner_device_index, masked_mean
 from sebulba.toolkit.sharding import shard_per_env_leaves
-from tests.check.faulty_base import Faulty, FaultyConfig
-from tests.check.faulty_ppo import (
-    DrawsWithReplacement,
-    IgnoresPenalties,
-    KeepsTheMean,
-    LeavesOneOut,
-    NormalisesMaskedRows,
-)
-
-__all__ = [  # for `faulty`
-    "DrawsWithReplacement",
-    "IgnoresPenalties",
-    "KeepsTheMean",
-    "LeavesOneOut",
-    "NormalisesMaskedRows",
-]
-
-
-def faulty(name, sound):
-    """Return settings of the agent `name` of this module, around a sound agent."""
-    return FaultyConfig(name=f"tests.check.faulty_agents:{name}", sound=sound)
-
-
-def _with_trajectory(agent, change):
-    """Return the sound agent's `update_experience`, with changed rows."""
-
-    def update_experience(networks, experience, initial, final, trajectory, actor_id):
-        trajectory = dataclasses.replace(trajectory, env_steps=change(trajectory.env_steps))
-        return agent.sound.update_experience(
-            networks, experience, initial, final, trajectory, actor_id
-        )
-
-    return update_experience
+from tests.check.faulty_base import Faulty, with_trajectory
+from tests.check.sound_wrappers import RewardsObservations, add_reward
 
 
 class ShiftedReward(Faulty):
@@ -52,7 +20,7 @@ class ShiftedReward(Faulty):
         def shift(env_steps):
             return dataclasses.replace(env_steps, reward=jnp.roll(env_steps.reward, 1, axis=0))
 
-        return _with_trajectory(self, shift)(*args)
+        return with_trajectory(self, shift)(*args)
 
 
 class NegatedReward(Faulty):
@@ -62,7 +30,7 @@ class NegatedReward(Faulty):
         def negate(env_steps):
             return dataclasses.replace(env_steps, reward=-env_steps.reward)
 
-        return _with_trajectory(self, negate)(*args)
+        return with_trajectory(self, negate)(*args)
 
 
 class _OtherCost(Faulty):
@@ -95,16 +63,7 @@ class MergedDone(Faulty):
         def merge(env_steps):
             return dataclasses.replace(env_steps, terminated=env_steps.done)
 
-        return _with_trajectory(self, merge)(*args)
-
-
-class RewardsObservations(Faulty):
-    """Without a fault: rewards every observation, final ones too, and declares it."""
-
-    learns_from_final_observations = True
-
-    def update_experience(self, *args):
-        return _with_trajectory(self, _add_reward)(*args)
+        return with_trajectory(self, merge)(*args)
 
 
 class RewardsObservationsWithoutEnd(RewardsObservations):
@@ -114,15 +73,10 @@ class RewardsObservationsWithoutEnd(RewardsObservations):
         def truncate(env_steps):
             nowhere = jnp.zeros_like(env_steps.done)
             return dataclasses.replace(
-                _add_reward(env_steps), terminated=nowhere, truncated=env_steps.done
+                add_reward(env_steps), terminated=nowhere, truncated=env_steps.done
             )
 
-        return _with_trajectory(self, truncate)(*args)
-
-
-def _add_reward(env_steps):
-    bonus = jnp.mean(env_steps.observation, axis=-1)
-    return dataclasses.replace(env_steps, reward=env_steps.reward + bonus)
+        return with_trajectory(self, truncate)(*args)
 
 
 class NeverReset(Faulty):
@@ -132,14 +86,14 @@ class NeverReset(Faulty):
         return self.sound.act(networks, actor_state, _never_first(env_step), greedy=greedy)
 
     def update_experience(self, *args):
-        return _with_trajectory(self, _never_first)(*args)
+        return with_trajectory(self, _never_first)(*args)
 
 
 class NeverResetInLearner(Faulty):
     """Resets its recurrent state while acting, but not in the loss."""
 
     def update_experience(self, *args):
-        return _with_trajectory(self, _never_first)(*args)
+        return with_trajectory(self, _never_first)(*args)
 
 
 def _never_first(env_step):
@@ -181,6 +135,16 @@ class LocalMean(Faulty):
         return loss / jnp.mean(experience.trajectory.valid.astype(jnp.float32)), aux
 
 
+class UnmaskedEntropy(Faulty):
+    """Raises the entropy of final rows as well, whose actions are ignored."""
+
+    def loss(self, networks, experience, key, clock):
+        loss, aux = self.sound.loss(networks, experience, key, clock)
+        outputs = self.sound.unroll_trajectory(networks, experience.initial, experience.trajectory)
+        final = jnp.where(experience.trajectory.valid, 0.0, outputs.policy.entropy()[:-1])
+        return loss - self.sound._config.entropy_cost * final.mean(), aux
+
+
 class BootstrapsFromReset(Faulty):
     """Sees the reset after a truncation in place of the true final observation."""
 
@@ -192,7 +156,7 @@ class BootstrapsFromReset(Faulty):
             observation = jnp.where(mask, following, env_steps.observation)
             return dataclasses.replace(env_steps, observation=observation)
 
-        return _with_trajectory(self, replace)(*args)
+        return with_trajectory(self, replace)(*args)
 
 
 class CurrentPolicyRatio(Faulty):
@@ -272,122 +236,7 @@ class LearnsIllegalActions(Faulty):
             every = jnp.ones_like(env_steps.action_mask)
             return dataclasses.replace(env_steps, action_mask=every)
 
-        return _with_trajectory(self, allow)(*args)
-
-
-class PrioritiesOfOthers(Faulty):
-    """Gives each sampled sequence the priority of the one before it in the batch."""
-
-    def loss(self, networks, experience, key, clock):
-        agent = self.sound
-        sample = replay.sample(agent._replay_spec, experience, key, agent._batch_size)
-        loss, priority, metrics = agent.loss_of_sample(networks, sample, 0.6)
-        experience = replay.update_priorities(
-            agent._replay_spec, experience, sample.ids, jnp.roll(priority, 1)
-        )
-        return loss, (experience, metrics)
-
-
-class IgnoresImportance(Faulty):
-    """Counts all draws alike, however likely they were."""
-
-    def __init__(self, config, run_spec):
-        super().__init__(config, run_spec)
-        sound = self.sound.loss_of_batch
-
-        def loss_of_batch(networks, batch):
-            weight = (batch.weight > 0.0).astype(jnp.float32)
-            return sound(networks, dataclasses.replace(batch, weight=weight))
-
-        self.sound.loss_of_batch = loss_of_batch
-
-
-class IgnoresImportanceOfSequences(Faulty):
-    """Counts all drawn sequences alike."""
-
-    def __init__(self, config, run_spec):
-        super().__init__(config, run_spec)
-        self.sound._weights = lambda sample, experience: replay.uniform_weights(
-            sample.probability, sample.num_sequences
-        )
-
-
-class _OtherTargets(Faulty):
-    """Has other targets of its critics."""
-
-    def __init__(self, config, run_spec):
-        super().__init__(config, run_spec)
-        self.sound.targets = self.targets
-
-    def targets(self, networks, batch, following, *, action=None, least=jnp.min, weight=1.0):
-        action = following.action if action is None else action
-        q = self.sound._critics.apply(networks.target_critics, batch.next_observation, action)
-        temperature = weight * jnp.exp(networks.online.log_temperature)
-        value = least(q, axis=0) - temperature * following.log_prob
-        return jax.lax.stop_gradient(batch.reward + batch.discount * value)
-
-
-class TakesTheGreaterTwin(_OtherTargets):
-    """Takes the greater of two critics."""
-
-    def targets(self, networks, batch, following):
-        return super().targets(networks, batch, following, least=jnp.max)
-
-
-class TargetWithoutEntropy(_OtherTargets):
-    """Leaves the entropy of the next action out."""
-
-    def targets(self, networks, batch, following):
-        return super().targets(networks, batch, following, weight=0.0)
-
-
-class TargetOfStoredAction(_OtherTargets):
-    """Takes the value of the stored action in the next observation."""
-
-    def targets(self, networks, batch, following):
-        return super().targets(networks, batch, following, action=batch.action)
-
-
-class IgnoresStoredState(Faulty):
-    """Unrolls sequences from a zero state instead of the stored one."""
-
-    def loss(self, networks, experience, key, clock):
-        nothing = jax.tree.map(jnp.zeros_like, experience.recurrent)
-        changed = dataclasses.replace(experience, recurrent=nothing)
-        loss, (after, metrics) = self.sound.loss(networks, changed, key, clock)
-        after = dataclasses.replace(after, recurrent=experience.recurrent)
-        return loss, (after, metrics)
-
-
-class FrozenTarget(Faulty):
-    """Never updates its target network."""
-
-    def optimize(self, networks, *args):
-        after, opt_state = self.sound.optimize(networks, *args)
-        return dataclasses.replace(after, target=networks.target), opt_state
-
-
-class StepsFromTarget(Faulty):
-    """Adds its step to the target network."""
-
-    def optimize(self, networks, *args):
-        from_target = dataclasses.replace(networks, online=networks.target)
-        return self.sound.optimize(from_target, *args)
-
-
-class ActsWithTarget(Faulty):
-    """Gives the actors the target network."""
-
-    def actor_networks(self, networks):
-        return networks.target
-
-
-class FollowsAtOnce(Faulty):
-    """Copies to the target network after every update."""
-
-    def optimize(self, networks, *args):
-        after, opt_state = self.sound.optimize(networks, *args)
-        return dataclasses.replace(after, target=after.online), opt_state
+        return with_trajectory(self, allow)(*args)
 
 
 class FrozenLeaf(Faulty):

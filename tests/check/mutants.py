@@ -2,6 +2,9 @@
 
     python -m tests.check.mutants [--list] [--sample N] [--only MODULE …] [--every] [--table]
 
+Runs of some modules with the same `--results FILE` add up: the last one, of all modules and with
+`--table`, examines nothing again.
+
 A mutant is *equivalent* if it computes what the original does, or for a reason in `EQUIVALENT`;
 *found* if a check fails; *missed* otherwise. One that raises an error at once is *broken*.
 """
@@ -14,6 +17,7 @@ import dataclasses
 import json
 import pathlib
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -22,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sebulba.config import Config
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / "agents" / "sebulba_agents"
 # The agent, of `test_faults.AGENTS`, that runs a module's code.
 AGENT_OF = {
@@ -66,6 +70,10 @@ REASONS = {
     ("sac", "-float(action_size)"): "a setting, not an error: the default target entropy",
     ("sac", "networks.target_critics"): "target critics that follow at once, within `polyak`",
     ("q_learning", "value + advantage"): "another parametrisation of the same action values",
+    (
+        "q_learning",
+        "value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)",
+    ): "another parametrisation of the same action values",
 }
 TABLE = ROOT / "docs" / "check.md"
 CACHE = ROOT / ".pytest_cache" / "jax"
@@ -225,12 +233,14 @@ def examine_all(
     known = json.loads(results.read_text()) if results is not None and results.exists() else []
     rows = {_key(row): row for row in known}
     originals: dict[str, Any] = {}
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    commit = subprocess.check_output(command, cwd=ROOT, text=True).strip()
     for each in every:
         row = dataclasses.asdict(each) | {"agent": AGENT_OF[each.module]}
         del row["tree"]
         key = _key(row)
         if key not in rows or rows[key]["kind"] in again:
-            rows[key] = row | _examine(each, originals, all_questions)
+            rows[key] = row | {"commit": commit} | _examine(each, originals, all_questions)
             if results is not None:
                 text = json.dumps([*rows.values()], indent=1, ensure_ascii=False)
                 results.write_text(text + "\n")
@@ -272,10 +282,12 @@ def make_table(rows: list[dict[str, Any]]) -> str:
             f"| {row['module']}.py:{row['line']} | {row['operator']} | {changed} | {outcome} |"
         )
     counts = collections.Counter(row["kind"] for row in rows)
+    commits = sorted({row["commit"] for row in rows})
     share = counts["found"] / max(counts["found"] + counts["missed"], 1)
     summary = (
         f"{len(rows)} mutants: {counts['equivalent']} equivalent, {counts['found']} found,"
-        f" {counts['missed']} not found ({share:.0%} of those that change something are found).\n\n"
+        f" {counts['missed']} not found ({share:.0%} of those that change something are found)."
+        f" Lines and expressions are those of commit {', '.join(commits)}.\n\n"
     )
     return summary + "\n".join(lines) + "\n"
 

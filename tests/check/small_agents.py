@@ -128,3 +128,10 @@ class ModeLogProb(ImportanceAgent):
     def stored(self, policy, action):
         del action
         return policy.log_prob(policy.mode())
+
+
+class WithoutClock(ImportanceAgent):
+    """Has a loss without the argument `clock`."""
+
+    def loss(self, networks, experience, key):
+        return super().loss(networks, experience, key, None)

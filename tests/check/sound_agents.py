@@ -102,17 +102,23 @@ class _ReplayAgent(_Agent):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistributionConfig(ReplayConfig):
+class _ReplayConfig(ReplayConfig):
+    """Settings that the agents with a replay share."""
+
+    num_units: int = 8
+    n_step: int = 1
+    priority_exponent: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributionConfig(_ReplayConfig):
     """Settings of `C51` and `QRDQN`."""
 
     name: str = f"{_MODULE}:C51"
-    num_units: int = 8
     num_outputs: int = 21
     """Atoms or quantiles."""
     limit: float = 10.0
     """Magnitude of the greatest atom."""
-    n_step: int = 1
-    priority_exponent: float = 0.0
     target_period: int = 50
     epsilon: float = 0.3
 
@@ -189,13 +195,10 @@ class QRDQN(_DistributionalAgent):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TD3Config(ReplayConfig):
+class TD3Config(_ReplayConfig):
     """Settings of `TD3`."""
 
     name: str = f"{_MODULE}:TD3"
-    num_units: int = 8
-    n_step: int = 1
-    priority_exponent: float = 0.0
     polyak: float = 0.005
     noise: float = 0.2
     """Standard deviation of exploration and of the smoothing of targets."""

@@ -12,7 +12,7 @@ from sebulba.config import ActorConfig, Config, EnvConfig, LearnerConfig
 from sebulba.errors import ConfigError
 from sebulba_agents.config import ImpalaConfig, PPOConfig, PQNConfig
 from sebulba_agents.replay_config import DDQNConfig, GumbelMuZeroConfig, R2D2Config, SACConfig
-from tests.check.faulty_agents import faulty
+from tests.check.faulty_base import faulty
 from tests.check.small_agents import SmallConfig
 from tests.extras import needs_search
 
@@ -94,7 +94,7 @@ def ask(subject, recording, *names):
     return {result.name: result for result in results if result.name in names}
 
 
-LEARNING = ("rewards", "termination", "masks", "truncation", "memory")
+LEARNING = ("rewards", "termination", "masks", "truncation", "memory", "episodes")
 
 
 def test_a_sound_agent_learns_from_the_right_rows(sound):
@@ -135,10 +135,35 @@ def test_a_fault_of_learning_is_found_and_named(sound, fault, name, expected):
         assert part in found.detail
 
 
+def test_a_loss_that_goes_on_into_the_next_episode_is_found(sound):
+    subject, recording = sound
+    found = ask(with_fault(subject, "NeverResetInLearner"), recording, "episodes")["episodes"]
+    assert found.status == "fail"
+    assert "the rows of the next one" in found.detail
+
+
+def test_moments_that_mix_all_environments_are_no_fault(sound):
+    subject, recording = sound
+    found = ask(with_fault(subject, "StandardisesRewards"), recording, "episodes")["episodes"]
+    assert (found.status, "other environments" in found.detail) == ("skip", True)
+
+
+def test_an_entropy_of_masked_rows_is_found_though_its_weight_is_small(sound):
+    subject, recording = sound
+    found = ask(with_fault(subject, "UnmaskedEntropy"), recording, "padding")["padding"]
+    assert found.status == "fail"
+
+
 def test_an_agent_rewarded_for_final_observations_has_no_failure(sound):
     subject, recording = sound
     results = ask(with_fault(subject, "RewardsObservations"), recording, *LEARNING)
     assert failures(results.values()) == {}
+
+
+def test_rounding_is_no_bootstrap_at_a_termination(sound):
+    subject, recording = sound
+    result = ask(with_fault(subject, "RoundsAtTerminations"), recording, "termination")
+    assert result["termination"].status == "pass"
 
 
 def test_an_agent_that_never_terminates_is_found_by_the_terminated_flag(sound):
@@ -189,11 +214,27 @@ def test_an_epsilon_per_actor_is_found(fault, status):
     assert "epsilon" in result.detail
 
 
+def test_a_target_network_may_be_of_no_use_without_a_discount(sound):
+    subject, recording = sound
+    agent = dataclasses.replace(subject.config.agent, discount=0.0)
+    subject = dataclasses.replace(subject, config=dataclasses.replace(subject.config, agent=agent))
+    networks = {"online": recording.networks, "target": recording.networks}
+    recording = dataclasses.replace(recording, networks=networks)
+    result = ask(with_fault(subject, "WeighsByTarget"), recording, "updates")["updates"]
+    assert result.status == "pass", result.detail
+
+
 def test_a_frozen_leaf_is_found(sound):
     subject, recording = sound
     result = ask(with_fault(subject, "FrozenLeaf"), recording, "updates")["updates"]
     assert result.status == "fail"
     assert result.detail.startswith("networks.params.params.core.Dense_0.bias (updates 0 … 7): ")
+
+
+def test_a_dead_unit_is_no_leaf_that_optimize_leaves_out(sound):
+    subject, recording = sound
+    result = ask(with_fault(subject, "DeadUnits"), recording, "updates")["updates"]
+    assert result.status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -220,6 +261,8 @@ FAULTS = [
     ("NeverReset", "r2d2", "resets"),
     ("NeverResetInLearner", "impala", "memory"),
     ("IgnoresStoredState", "r2d2", "memory"),
+    ("NeverResetInLearner", "impala", "episodes"),
+    pytest.param("UnrollsIntoTheNextEpisode", "muzero", "episodes", marks=needs_search),
     ("CurrentPolicyRatio", "impala", "correction"),
     ("ModeRatio", "impala", "correction"),
     ("ModeLogProb", "small", "log-probs"),
@@ -263,6 +306,7 @@ FAULTS = [
     ("TargetOfStoredAction", "sac", "next-values"),
     ("TargetWithoutEntropy", "sac", "entropy"),
     ("UnmaskedMean", "impala", "padding"),
+    ("UnmaskedEntropy", "impala", "padding"),
     ("NormalisesMaskedRows", "ppo", "padding"),
     ("DrawsWithReplacement", "ppo", "epochs"),
     ("LeavesOneOut", "ppo", "epochs"),
@@ -281,8 +325,7 @@ def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name,
     if short_name == "legal":
         env = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
         config = dataclasses.replace(config, env=env)
-    module = "small_agents" if fault == "ModeLogProb" else "faulty_agents"
-    if module == "small_agents":
+    if fault == "ModeLogProb":
         name = f"tests.check.small_agents:{fault}"
         config = dataclasses.replace(config, agent=dataclasses.replace(config.agent, name=name))
     else:
@@ -310,7 +353,8 @@ def test_a_policy_gradient_that_ignores_masks_does_not_even_run():
 )
 def test_the_behaviour_policy_of_legal_actions_is_found_in_the_loss(task):
     env = EnvConfig(suite="jax", id=f"tests.envs.masked:{task}")
-    config = dataclasses.replace(config_of(AGENTS["ppo"]), env=env)
+    agent = dataclasses.replace(IMPALA, lstm_size=None)
+    config = dataclasses.replace(config_of(agent), env=env)
     results = check(config, only=["correction"]).results
     assert {result.name: result.status for result in results}["correction"] == "pass"
 
@@ -327,6 +371,13 @@ def test_only_the_named_checks_run():
     report = check(config_of(IMPALA), only=["splitting"], on_progress=seen.append)
     assert [result.name for result in report.results] == ["protocol", "splitting"]
     assert seen == [each.property for each in QUESTIONS[:2]]
+
+
+def test_a_loss_without_a_clock_is_refused_by_its_own_name():
+    config = config_of(SmallConfig(name="tests.check.small_agents:WithoutClock"))
+    (result,) = check(config, only=["splitting"]).results
+    assert (result.name, result.status) == ("protocol", "fail")
+    assert result.detail.startswith("WithoutClock.loss: expected `def loss(self, networks,")
 
 
 def test_an_unknown_name_is_an_error_that_names_the_nearest():

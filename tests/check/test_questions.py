@@ -1,11 +1,13 @@
 """The arithmetic of single questions, on numbers made by hand."""
 
+import types
+
 import gymnasium
 import jax
 import numpy as np
 import pytest
 
-from sebulba.check import acting, updates
+from sebulba.check import acting, direction, updates
 
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
 
@@ -44,3 +46,19 @@ def test_an_action_of_several_choices_is_legal_if_all_of_them_are():
     action = np.array([[[0, 1], [0, 0], [1, 1]]])
     legal = acting._is_legal(action, np.broadcast_to(mask, (1, 3, 5)), space)
     assert legal.tolist() == [[True, False, False]]
+
+
+@pytest.mark.parametrize(("num_taken", "status"), [(1, "unclear"), (2, "fail")])
+def test_a_greedy_action_that_changes_in_one_row_is_no_preference(num_taken, status):
+    """Networks are the number of rows of 16 whose greedy action is the rewarded one."""
+
+    def acted(networks):
+        return (np.arange(16) < networks).astype(np.int32)[:, None], []
+
+    trainer = types.SimpleNamespace(
+        policy=types.SimpleNamespace(acted=acted),
+        sensitivity=types.SimpleNamespace(items=[], networks=num_taken, networks_of=lambda _: 2),
+        train=lambda items, start, *, num_updates: 0,
+    )
+    answer, _ = direction._reward_twice(trainer, 1)
+    assert answer.status == status

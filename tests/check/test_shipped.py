@@ -9,7 +9,7 @@ from sebulba.check.suite import check
 from sebulba.config.loading import load_config
 from tests.extras import needs_search
 
-CONFIGS = pathlib.Path(__file__).parents[3] / "configs"
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 SMALL = [
     "a2c_bandit",
     "ddqn_bandit",
