@@ -28,6 +28,7 @@ from sebulba.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -76,12 +77,14 @@ _AXIS_LABELS = {
 }
 _TIME_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _MIN_UNITS_SHOWN = 3.0  # an axis of 170 s is in seconds, one of 200 s in minutes
+_COUNT_UNITS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divisor, suffix
 _GOAL = "goal: run.stop_at_return"
 _NO_DATA = "no data yet"
 _MAX_COLUMNS = 3
 _PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_WIDTH = 4.6, 3.2, 2.9  # inches
 _DPI = 150
 _GROUP_HEIGHT = 0.6  # inches, two bars
+_MIN_TAIL = 0.02  # of the axis; seeds never end at exactly the same env step
 _MIN_SHARE = 0.005  # less is not visible, and left out of the legend
 _BAR_LABEL_WIDTH, _LEGEND_LABEL_WIDTH = 22, 34  # characters
 _SUMMARY_WIDTH, _SEED_WIDTH = 2.0, 0.7  # points, of lines
@@ -245,11 +248,10 @@ def _draw_curves(
                     summary.x / scale, *summary.interval, color=style["color"], alpha=0.2, lw=0
                 )
                 if len(groups) > 1:
-                    curves = [_after(summary.x[-1], each) for each in curves]
+                    tails = [_after(summary.x[-1], each) for each in curves]
+                    curves = [each for each in tails if _length(each) >= _MIN_TAIL * end]
         thin: dict[str, Any] = {} if summary is None else {"linewidth": _SEED_WIDTH, "alpha": 0.5}
         for xs, ys in curves:
-            if not len(xs):
-                continue
             # A single point draws no line.
             marker = "o" if len(xs) == 1 else None
             axes.plot(xs / scale, ys, marker=marker, **{"linewidth": 1.6, **thin}, **style)
@@ -268,19 +270,23 @@ def _draw_curves(
     if y == "steps_per_second":
         axes.set_ylim(bottom=0)
     axes.locator_params(axis="x", nbins=6)
-    largest_x, largest_y = (max(map(abs, limits)) for limits in (axes.get_xlim(), axes.get_ylim()))
-    axes.xaxis.set_major_formatter(lambda value, _: format_count(value, largest_x))
-    axes.yaxis.set_major_formatter(lambda value, _: format_count(value, largest_y))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _, axis=axis: tick_label(value, _ticks_of(axis)))
 
 
 def _after(start: float, curve: Curve) -> Curve:
     """Return the part of a curve from `start` to its end; nothing if it ends before."""
     xs, ys = curve
-    if xs[-1] <= start:
-        return xs[:0], ys[:0]
     is_after = xs > start
+    if not is_after.any():
+        return xs[:0], ys[:0]
     first = np.interp(start, xs, ys)
     return np.append(start, xs[is_after]), np.append(first, ys[is_after])
+
+
+def _length(curve: Curve) -> float:
+    xs, _ = curve
+    return float(xs[-1] - xs[0]) if len(xs) else 0.0
 
 
 def _remove_repeated_labels(grid: np.ndarray) -> None:
@@ -331,12 +337,25 @@ def _legend_handles(
     return handles + goals[:1]
 
 
-def format_count(value: float, largest: float) -> str:
-    """Return a tick's label, such as 150k, 2.5M or 0.02, with the unit of the largest value."""
-    for start, scale, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if largest >= start and value:
-            return f"{round(value / scale, 6):g}{suffix}"
-    return f"{round(value, 6):g}"
+def tick_label(value: float, ticks: Sequence[float]) -> str:
+    """Return a tick's label, such as 150k, 2.5M or 0.02.
+
+    All ticks of an axis have the unit of the largest value, and equally many decimals.
+    """
+    if not value:
+        return "0"
+    largest = max(map(abs, ticks))
+    units = (each for each in _COUNT_UNITS if largest >= each[0])
+    _, scale, suffix = next(units, (0.0, 1.0, ""))
+    shortest = [f"{round(tick / scale, 6):.6f}".rstrip("0") for tick in ticks]
+    decimals = max(len(text.partition(".")[2]) for text in shortest)
+    return f"{value / scale:.{decimals}f}{suffix}"
+
+
+def _ticks_of(axis: "Axis") -> list[float]:
+    """Return the ticks within the limits of an axis."""
+    low, high = sorted(axis.get_view_interval())
+    return [tick for tick in axis.get_majorticklocs() if low <= tick <= high] or [high]
 
 
 def _draw_time_shares(axes: "Axes", groups: Sequence[Group]) -> None:
