@@ -241,9 +241,9 @@ class Config:
     null: start a new run."""
 
     def __repr__(self) -> str:
-        """Return the settings that differ from their defaults, by dotted key."""
-        settings = (f"{key}={value!r}" for key, value in changed_settings(self).items())
-        return f"Config({', '.join(settings)})"
+        """Return the settings that differ from their defaults, one line each, by dotted key."""
+        lines = (f"    {key}={value!r},\n" for key, value in changed_settings(self).items())
+        return f"Config(\n{''.join(lines)})"
 
 
 SECTIONS = tuple(

@@ -87,7 +87,7 @@ class NotebookDisplay:
         value = min(env_steps, self._total_env_steps)
         bar = f'<progress value="{value}" max="{self._total_env_steps}"></progress>'
         bundle = {
-            "text/plain": f"{value / self._total_env_steps:4.0%}  {text}",
+            "text/plain": f"{value / self._total_env_steps:4.0%} · {text}",
             "text/html": f"{bar} {html.escape(text)}",
         }
         with contextlib.suppress(Exception):
@@ -108,4 +108,4 @@ def _status(row: Row, total_env_steps: int | None) -> str:
     if total_env_steps is not None and rate:
         seconds = round(max(total_env_steps - row["env_steps"], 0) / rate)
         words.append(f"at most {datetime.timedelta(seconds=seconds)} left")
-    return "   ".join(words)
+    return " · ".join(words)

@@ -34,11 +34,11 @@ def test_a_notebook_has_one_line_that_is_updated_in_place_a_few_times_a_second()
     display.update(row(4200))
     display.close()
     (first,) = notebook.shown
-    assert first["text/plain"].startswith("  0%  starting")
+    assert first["text/plain"].startswith("  0% · starting")
     assert [bundle["text/plain"] for bundle in notebook.updates] == [
-        " 25%  1,000 env steps   return 0.5   1,000 env steps/s   at most 0:00:03 left",
-        " 88%  3,500 env steps   1,000 env steps/s   at most 0:00:00 left",
-        "100%  4,200 env steps   return 0.5   1,000 env steps/s",
+        " 25% · 1,000 env steps · return 0.5 · 1,000 env steps/s · at most 0:00:03 left",
+        " 88% · 3,500 env steps · 1,000 env steps/s · at most 0:00:00 left",
+        "100% · 4,200 env steps · return 0.5 · 1,000 env steps/s",
     ]
     assert notebook.updates[-1]["text/html"].startswith('<progress value="4000" max="4000">')
 
