@@ -270,8 +270,8 @@ def _draw_curves(
     if y == "steps_per_second":
         axes.set_ylim(bottom=0)
     axes.locator_params(axis="x", nbins=6)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _, axis=axis: tick_label(value, _ticks_of(axis)))
+    axes.xaxis.set_major_formatter(lambda value, _: tick_label(value, _ticks_of(axes.xaxis)))
+    axes.yaxis.set_major_formatter(lambda value, _: tick_label(value, _ticks_of(axes.yaxis)))
 
 
 def _after(start: float, curve: Curve) -> Curve:
