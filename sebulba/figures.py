@@ -78,6 +78,7 @@ _AXIS_LABELS = {
 _TIME_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _MIN_UNITS_SHOWN = 3.0  # an axis of 170 s is in seconds, one of 200 s in minutes
 _COUNT_UNITS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divisor, suffix
+_MIN_DECIMAL = 1e-3  # ticks below are written as 2e-05
 _GOAL = "goal: run.stop_at_return"
 _NO_DATA = "no data yet"
 _MAX_COLUMNS = 3
@@ -345,6 +346,8 @@ def tick_label(value: float, ticks: Sequence[float]) -> str:
     if not value:
         return "0"
     largest = max(map(abs, ticks))
+    if largest < _MIN_DECIMAL:
+        return f"{value:.3g}"
     units = (each for each in _COUNT_UNITS if largest >= each[0])
     _, scale, suffix = next(units, (0.0, 1.0, ""))
     shortest = [f"{round(tick / scale, 6):.6f}".rstrip("0") for tick in ticks]

@@ -282,6 +282,7 @@ def test_lines_differ_from_the_background(vision):
         ([-2e4, 0, 2e4], ["-20k", "0", "20k"]),
         ([0.25, 0.5, 1.0], ["0.25", "0.50", "1.00"]),
         ([0.1 + 0.2, 0.4], ["0.3", "0.4"]),
+        ([0, 1e-7, 2e-7], ["0", "1e-07", "2e-07"]),
     ],
 )
 def test_tick_labels_have_one_unit_and_equally_many_decimals(ticks, labels):

@@ -339,13 +339,15 @@ def test_agent_settings_may_reject_their_values(write, own_agent):
 
 
 def test_the_repr_of_a_config_is_what_differs_from_the_defaults():
-    shown = repr(load_config(None, {"seed": 3, "actor.num_envs": 8, "agent.name": "impala"}))
+    changes = {"seed": 3, "actor.num_envs": 8, "learner.policy_lag": 0, "agent.name": "impala"}
+    shown = repr(load_config(None, changes))
     assert shown.split() == [
         "Config(",
         "env.suite='envpool',",
         "env.id='CartPole-v1',",
         "agent.name='impala',",
         "actor.num_envs=8,",
+        "learner.policy_lag=0,",
         "seed=3,",
         ")",
     ]

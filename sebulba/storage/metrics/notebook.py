@@ -34,7 +34,7 @@ def _display_function() -> Callable[..., Any]:
 class NotebookDisplay:
     """Shows the newest row as one line. Thread-safe; what the notebook raises stops no run.
 
-    Lines of text go to the logger `sebulba`, as INFO.
+    Lines of text go to the logger `sebulba`, details as DEBUG, all else as INFO.
     """
 
     def __init__(
@@ -70,12 +70,16 @@ class NotebookDisplay:
                 self._due = now + _INTERVAL_S
                 self._draw(row["env_steps"], _status(row, self._total_env_steps))
 
-    def message(self, text: str) -> None:
-        """Log a line of text; the first one starts the line of progress."""
-        _LOGGER.info("%s", escaped(text))
+    def message(self, text: str, *, command: str = "") -> None:
+        """Log a line of text and a command; the first one starts the line of progress."""
+        _LOGGER.info("%s", escaped(f"{text} {command}".rstrip()))
         with self._lock:
             if self._handle is None:
                 self._draw(0, "starting: compiling the programs of the run")
+
+    def detail(self, text: str) -> None:
+        """Log a line of text as DEBUG."""
+        _LOGGER.debug("%s", escaped(text))
 
     def close(self) -> None:
         """Show the newest row, as the last one; may be called twice."""
