@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from benchmarks import harness, rings
 from benchmarks.harness import Result, Series, Timed
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.errors import ConfigError
+from sebulba.references import Network
 from sebulba.ring.make import made_ring
 from sebulba.ring.records import Item
 from sebulba.ring.ring import Ring
@@ -41,7 +43,7 @@ _DTYPES: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
 _TRANSFER = "transfer to the device: GB"
 
 
-def make_config(arguments: argparse.Namespace, network: str, dtype: ComputeDtype) -> Config:
+def make_config(arguments: argparse.Namespace, network: Network, dtype: ComputeDtype) -> Config:
     """Return the config of a run that acts and learns on the first device."""
     return Config(
         devices=DevicesConfig(actor=(0,), learner=(0,)),
@@ -125,7 +127,7 @@ def measure_limits(*, repeats: int, size: int) -> Result:
 def _acting(config: Config, made: contextlib.ExitStack) -> dict[str, Ring]:
     """Return a ring for each way of acting that works here; `made` closes them."""
     found = {"stepped": made.enter_context(made_ring(config))}
-    others = {"fused": ({"cycle": "fused"}, {})}
+    others: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"fused": ({"cycle": "fused"}, {})}
     if jax.default_backend() != "cpu":
         others["stepped on the host's processor"] = ({}, {"actor": "cpu"})
     for name, (actor, devices) in others.items():
@@ -209,7 +211,9 @@ def _flops(ring: Ring, item: Item) -> float:
 
     unroll = item.unroll
     parts = (unroll.initial_state, unroll.final_state, unroll.trajectory)
-    return jax.jit(learn).lower(jax.random.key(0), *parts).cost_analysis()["flops"]
+    analysis = jax.jit(learn).lower(jax.random.key(0), *parts).cost_analysis()
+    assert analysis is not None  # XLA has one for the programs of CPUs, GPUs and TPUs
+    return analysis["flops"]
 
 
 def main() -> None:

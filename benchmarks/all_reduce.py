@@ -86,8 +86,11 @@ def run_host(coordinator: str, num_hosts: int, number: int, repeats: int) -> dic
 
 
 def _jitted(function: Callable[[PyTree], PyTree], sharding: NamedSharding) -> Callable:
-    specs = {"in_specs": sharding.spec, "out_specs": sharding.spec}
-    return jax.jit(jax.shard_map(function, mesh=sharding.mesh, check_vma=False, **specs))
+    spec = sharding.spec
+    mapped = jax.shard_map(
+        function, mesh=sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    return jax.jit(mapped)
 
 
 def measure(shapes: list[tuple[int, ...]], *, num_hosts: int, repeats: int) -> dict[str, Series]:

@@ -80,10 +80,11 @@ def step_alone(environment: Environment, num_rows: int) -> Callable[[], int]:
 def scan_alone(environment: Environment, num_rows: int, num_scans: int = 1) -> Callable[[], int]:
     """Return work: a reset fusible environment, stepped in jitted scans."""
     fused = environment.fused()
+    assert fused is not None
     actions = jnp.asarray(np.stack(random_actions(environment, num_rows)))
 
     @jax.jit
-    def scan(state: PyTree, actions: jax.Array) -> tuple[PyTree, jax.Array]:
+    def scan(state: PyTree, actions: jax.Array) -> tuple[PyTree, EnvStep]:
         def step(state: PyTree, action: jax.Array) -> tuple[PyTree, EnvStep]:
             return fused.step(state, action)
 
@@ -166,6 +167,7 @@ def loop_alone(
         num_loops: number of jitted calls.
     """
     fused = environment.fused()
+    assert fused is not None
     state = _initial_state(agent, networks, environment.num_envs)
 
     @jax.jit

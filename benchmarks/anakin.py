@@ -12,6 +12,7 @@ pairs it with PureJaxRL.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ def make_config(*, suite: str, env_id: str, num_envs: int, cycles: int) -> Confi
 def measure(config: Config, *, repeats: int) -> Result:
     """Measure env steps per second in both modes, and of acting alone."""
 
-    def run(mode: str) -> Callable[[], Timed]:
+    def run(mode: Literal["threads", "anakin"]) -> Callable[[], Timed]:
         changed = dataclasses.replace(config.run, mode=mode)
         return lambda: rings.run_ring(dataclasses.replace(config, run=changed))
 

@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=3_000_000, help="env steps per repeat")
     arguments, flags = parser.parse_known_args()
     config = rings.of_length(load_config(arguments.config, flags), arguments.env_steps)
+    harness.compile_once()
     settings = {"interval_s": arguments.interval_s, "repeats": arguments.repeats}
     results = [measure_one(config, **settings), measure_throughput(config, **settings)]
     harness.report(results, arguments.json)

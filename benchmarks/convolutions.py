@@ -8,6 +8,7 @@ learner inside the running framework and a bare jitted gradient step, in two pro
 turns: in one of them freed memory is returned to the system.
 """
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -41,6 +42,8 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def measure(self, work: str) -> Timed:
         """Measure the rate of the work.
@@ -49,20 +52,20 @@ class Worker:
             RuntimeError: the process has ended.
         """
         try:
-            self._process.stdin.write(f"{work}\n")
-            self._process.stdin.flush()
+            self._stdin.write(f"{work}\n")
+            self._stdin.flush()
         except BrokenPipeError:
             pass  # The missing answer is reported below; its traceback is on stderr.
-        line = self._process.stdout.readline()
+        line = self._stdout.readline()
         if not line:
             raise RuntimeError(f"expected the rate of {work!r}, but the worker process ended")
         return Timed(amount=float(line), seconds=1.0)
 
     def close(self) -> None:
         """End the process."""
-        self._process.stdin.close()
+        self._stdin.close()
         self._process.wait()
-        self._process.stdout.close()
+        self._stdout.close()
 
 
 def own_worker(torso: str, *flags: str) -> Worker:
@@ -90,7 +93,7 @@ def measure(*, torso: str, repeats: int) -> Result:
     try:
         rates = harness.interleave(
             {
-                f"{work}, {name}": lambda worker=worker, work=work: worker.measure(work)
+                f"{work}, {name}": functools.partial(worker.measure, work)
                 for work in ("bare", "inside")
                 for name, worker in workers.items()
             },
@@ -163,7 +166,7 @@ def measure_network(*, torso: str, torch: str | None, repeats: int) -> Result:
     try:
         rates = harness.interleave(
             {
-                name: lambda worker=worker, work=work: worker.measure(work)
+                name: functools.partial(worker.measure, work)
                 for name, (worker, work) in workers.items()
             },
             repeats,

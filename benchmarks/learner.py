@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,8 @@ from sebulba.types import Clock, PyTree, Trajectory
 
 def make_config(*, torso: str, num_envs: int, updates: int) -> Config:
     """Return the config of a run whose environments take no time."""
-    agent = PolicyGradientConfig(torso=torso, updates_per_cycle=updates)
+    settings: dict[str, Any] = {"torso": torso, "updates_per_cycle": updates}
+    agent = PolicyGradientConfig(**settings)
     return rings.canned_config(agent, num_envs=num_envs, image=torso != "mlp")
 
 
@@ -37,7 +39,7 @@ def measure(*, torso: str, num_envs: int, updates: int, cycles: int, repeats: in
     """Measure updates per second inside the framework and in a bare loop."""
     config = make_config(torso=torso, num_envs=num_envs, updates=updates)
 
-    def of_cycle(name: str) -> Config:
+    def of_cycle(name: Literal["one_program", "update_by_update"]) -> Config:
         return dataclasses.replace(config, learner=dataclasses.replace(config.learner, cycle=name))
 
     rates = harness.interleave(

@@ -14,15 +14,22 @@ import time
 
 
 def learn(config: str, seed: int, arguments: list[str]) -> dict:
-    """Train with one seed; return env steps, seconds, and the best and final mean return."""
+    """Train with one seed; return env steps, seconds, and the best and final mean return.
+
+    Raises:
+        RuntimeError: the run failed; the message has what it printed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run_dir = pathlib.Path(folder) / "run"
         command = [sys.executable, "-m", "sebulba.train", config, "--seed", str(seed)]
+        command += ["--run-dir", str(run_dir), *arguments]
         started = time.perf_counter()
-        subprocess.run(
-            [*command, "--run-dir", str(run_dir), *arguments], check=True, stderr=subprocess.DEVNULL
-        )
+        run = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
         wall_time_s = time.perf_counter() - started
+        if run.returncode:
+            raise RuntimeError(
+                f"expected exit code 0, got {run.returncode}: {' '.join(command)}\n{run.stderr}"
+            )
         summary = json.loads((run_dir / "summary.json").read_text())
     return {
         "seed": seed,

@@ -7,6 +7,7 @@ of one with full overlap, so the best ratio is 2.
 """
 
 import dataclasses
+import functools
 import time
 
 from benchmarks import harness, rings
@@ -32,7 +33,7 @@ def measure(*, num_envs: int, updates_per_cycle: int, cycles: int, repeats: int)
         for mode in ("serial", "threads")
     }
     rates = harness.interleave(
-        {mode: lambda config=config: rings.run_ring(config) for mode, config in configs.items()},
+        {mode: functools.partial(rings.run_ring, config) for mode, config in configs.items()},
         repeats,
     )
     return Result(

@@ -171,7 +171,8 @@ def _peak_growth(adding: Adding) -> float | None:
         return None
 
     def kilobytes(field: str) -> int:
-        return int(re.search(rf"{field}:\s+(\d+) kB", status.read_text())[1])
+        (number,) = re.findall(rf"^{field}:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+        return int(number)
 
     resident = kilobytes("VmRSS")
     for _ in range(5):

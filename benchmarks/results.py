@@ -102,8 +102,8 @@ def make_record(run: Run, *, commit: str) -> dict[str, Any]:
     (config,), _ = split_arguments(command)
     measured = [row for row in run.rows if row.get("episode_return_mean") is not None]
     chosen = np.unique(np.linspace(0, len(measured) - 1, _MAX_POINTS).round().astype(int))
-    names = ("env_steps", "updates", "wall_time_s", "steps_per_second", "episodes")
-    names += ("best_episode_return_mean", "final_episode_return_mean", "status")
+    names = ["env_steps", "updates", "wall_time_s", "steps_per_second", "episodes"]
+    names += ["best_episode_return_mean", "final_episode_return_mean", "status"]
     return {
         "name": pathlib.Path(config).stem,
         "seed": run.config["seed"],

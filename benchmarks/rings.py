@@ -61,8 +61,8 @@ def canned_config(
 
 def of_length(config: Config, env_steps: int) -> Config:
     """Return the config with a length of `env_steps` and without another goal."""
-    changes = {"total_env_steps": env_steps, "stop_at_return": None}
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, **changes))
+    run_config = dataclasses.replace(config.run, total_env_steps=env_steps, stop_at_return=None)
+    return dataclasses.replace(config, run=run_config)
 
 
 def run_ring(config: Config) -> Timed:

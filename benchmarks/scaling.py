@@ -6,6 +6,7 @@ Each env step waits 5 ms and the network is tiny, so the cores are nearly idle. 
 than the number of threads, the framework is the reason.
 """
 
+import functools
 from collections.abc import Sequence
 
 from benchmarks import harness, rings
@@ -21,7 +22,7 @@ def measure(*, threads: Sequence[int], cycles: int, repeats: int) -> Result:
     configs = {number: _config(number, cycles) for number in threads}
     rates = harness.interleave(
         {
-            f"{number} threads": lambda config=config: rings.run_ring(config)
+            f"{number} threads": functools.partial(rings.run_ring, config)
             for number, config in configs.items()
         },
         repeats,

@@ -11,7 +11,6 @@ import dataclasses
 import os
 import pathlib
 import re
-from typing import Any
 
 import jax
 
@@ -44,7 +43,7 @@ def watch(config: Config, *, cycles: int) -> list[Sample]:
     config = rings.of_length(config, cycles * rows * config.learner.trajectories_per_cycle)
     compilations = 0
 
-    def count(event: str, duration: float, **kwargs: Any) -> None:
+    def count(event: str, duration_secs: float, **kwargs: str | int) -> None:
         nonlocal compilations
         compilations += event == _COMPILED
 
@@ -76,10 +75,12 @@ def growth(samples: list[Sample]) -> dict[str, float]:
 
 def _sample(cycle: int, compilations: int) -> Sample:
     status = pathlib.Path("/proc/self/status").read_text()
+    (resident,) = re.findall(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+    (threads,) = re.findall(r"^Threads:\s+(\d+)", status, re.MULTILINE)
     return Sample(
         cycle=cycle,
-        resident_megabytes=int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3,
-        threads=int(re.search(r"Threads:\s+(\d+)", status)[1]),
+        resident_megabytes=int(resident) / 1e3,
+        threads=int(threads),
         open_files=len(os.listdir("/proc/self/fd")),
         compilations=compilations,
     )

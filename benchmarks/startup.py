@@ -43,26 +43,31 @@ def start(config: str, flags: list[str], *, run_dir: pathlib.Path, cache: pathli
     """Start a run, kill it after its first learner cycle, and return the seconds until then.
 
     Raises:
-        RuntimeError: the run ended, or took longer than 120 s.
+        RuntimeError: the run ended, or took longer than 120 s; the message has what it printed.
     """
     command = [sys.executable, "-m", "sebulba.train", config, "--run-dir", str(run_dir)]
     command += ["--run.log-interval-env-steps", "1", *flags]
     variables = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
     begin = time.perf_counter()
-    process = subprocess.Popen(
-        command, env=os.environ | variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        while not _has_row(run_dir / "metrics.jsonl"):
-            seconds = time.perf_counter() - begin
-            if process.poll() is not None or seconds > _DEADLINE_S:
-                raise RuntimeError(f"expected a row of metrics, got none in {seconds:.1f} s")
-            time.sleep(_POLL_S)
-        return time.perf_counter() - begin
-    finally:
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            command, env=os.environ | variables, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            while not _has_row(run_dir / "metrics.jsonl"):
+                seconds = time.perf_counter() - begin
+                if process.poll() is not None or seconds > _DEADLINE_S:
+                    output.seek(0)
+                    raise RuntimeError(
+                        f"expected a row of metrics, got none in {seconds:.1f} s:"
+                        f" {' '.join(command)}\n{output.read()}"
+                    )
+                time.sleep(_POLL_S)
+            return time.perf_counter() - begin
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _has_row(path: pathlib.Path) -> bool:

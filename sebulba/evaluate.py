@@ -8,7 +8,6 @@ import dataclasses
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sebulba.errors import ConfigError
@@ -23,11 +22,9 @@ from sebulba.process import (
 )
 
 if TYPE_CHECKING:
-    from sebulba.envs.base import Environment
-    from sebulba.evaluation.episodes import Evaluation, PlayedEpisodes
+    from sebulba.evaluation.episodes import PlayedEpisodes
     from sebulba.evaluation.policy import Policy
     from sebulba.evaluation.statistics import Statistics
-    from sebulba.evaluation.stored import StoredPolicy
     from sebulba.ring.run_end import RunEnd
     from sebulba.storage.metrics.base import Row
 
@@ -48,6 +45,15 @@ class EvaluationResult:
     def return_mean(self) -> float | int | None:
         """The mean return; None: no episode ended."""
         return self.statistics["return_mean"]
+
+    def __repr__(self) -> str:
+        """Return the most important statistics, without the episodes and their protocol."""
+        words = []
+        for name in ("return_mean", "return_std", "return_iqm", "length_mean"):
+            value = self.statistics[name]
+            words.append(f"{name}={value if value is None else format(value, '.5g')}")
+        counts = f"episodes={len(self.returns)}, unfinished={self.unfinished}"
+        return f"EvaluationResult({', '.join(words)}, {counts})"
 
 
 def evaluate(
@@ -78,6 +84,7 @@ def evaluate(
         ConfigError: not a run directory, or its environment or agent cannot be created.
         CheckpointError: there is no checkpoint, or it is damaged.
     """
+    from sebulba.evaluation.playing import play
     from sebulba.evaluation.policy import Policy
     from sebulba.evaluation.statistics import summarize
     from sebulba.evaluation.stored import load_stored_policy
@@ -85,7 +92,7 @@ def evaluate(
 
     use_compilation_cache()
     stored = policy.stored if isinstance(policy, Policy) else load_stored_policy(policy, "latest")
-    evaluation, protocol = _play(
+    evaluation, protocol = play(
         stored,
         episodes=episodes,
         seed=seed,
@@ -144,6 +151,7 @@ def evaluate_to_exit_code(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     """Play the episodes, print and write the results; return whether any episode ended."""
     from sebulba.devices.known_answers import check_compiler
+    from sebulba.evaluation.playing import play
     from sebulba.evaluation.recording import Recording
     from sebulba.evaluation.rendering import check_rendering, load_opengl
     from sebulba.evaluation.statistics import summarize
@@ -161,7 +169,7 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     stored = load_stored_policy(options.run_dir, which)
     if options.video is not None:
         check_rendering(stored.config.env)
-    evaluation, protocol = _play(
+    evaluation, protocol = play(
         stored,
         episodes=options.episodes,
         seed=options.seed,
@@ -193,63 +201,6 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         limit = " (recording stopped at the frame limit)" if recording.is_truncated else ""
         print(f"{options.video}: {count:,} frames{limit}")
     return bool(played.records)
-
-
-def _play(
-    stored: "StoredPolicy",
-    *,
-    episodes: int,
-    seed: int | None,
-    greedy: bool | None,
-    parallel_envs: int | None,
-    max_episode_steps: int | None,
-    num_recorded: int = 0,
-    is_interrupted: Callable[[], bool] = lambda: False,
-) -> tuple["Evaluation", "Row"]:
-    """Return an evaluation whose episodes are played unless it was interrupted, and its protocol.
-
-    Its environments are closed. If `num_recorded` is not 0, they are a `Recording` of so many
-    episodes. For the other arguments, see `evaluate`.
-    """
-    from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
-    from sebulba.evaluation.protocol import describe_protocol
-    from sebulba.evaluation.recording import Recording
-    from sebulba.evaluation.rendering import with_rendering
-
-    config, settings = stored.config, stored.config.evaluation
-    plan = EvaluationPlan(
-        env=with_rendering(config.env) if num_recorded else config.env,
-        episodes=episodes,
-        num_envs=parallel_envs or settings.parallel_envs,
-        max_episode_steps=max_episode_steps or settings.max_episode_steps,
-        greedy=settings.greedy if greedy is None else greedy,
-        seed=config.seed if seed is None else seed,
-    )
-    evaluator = Evaluator(
-        stored.agent,
-        plan,
-        device=stored.device,
-        num_training_envs=stored.num_training_envs,
-        env_timeout_s=config.actor.env_timeout_s,
-    )
-
-    def wrap(environment: "Environment") -> "Environment":
-        return Recording(environment, episodes=num_recorded) if num_recorded else environment
-
-    evaluation = evaluator.start(stored.networks, env_steps=stored.env_steps, wrap=wrap)
-    try:
-        while not evaluation.is_done and not is_interrupted():
-            evaluation.advance()
-    finally:
-        evaluation.close()
-    protocol = describe_protocol(
-        plan,
-        settings=evaluation.settings,
-        learner_cycle=stored.learner_cycle,
-        env_steps=stored.env_steps,
-        updates=stored.updates,
-    )
-    return evaluation, protocol
 
 
 def _show(statistics: "Statistics", protocol: "Row", played: "PlayedEpisodes") -> None:

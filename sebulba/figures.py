@@ -5,6 +5,8 @@ Matplotlib is imported by the functions that draw, since it is an extra and take
 
 import collections
 import importlib.util
+import io
+import itertools
 import pathlib
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sebulba.curves import (
+    Curve,
     Group,
     band,
     check_columns,
@@ -25,6 +28,7 @@ from sebulba.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -44,8 +48,9 @@ ALL_PANELS = tuple(PANELS.values())
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), which colour-blind readers can tell
 # apart, without its yellow, which is too light for a line on white. The first colours differ most
-# from each other. With more algorithms than colours, the line style changes.
-COLOURS = ("#0072B2", "#D55E00", "#000000", "#56B4E9", "#CC79A7", "#E69F00", "#009E73")
+# from each other, to colour-blind readers too: the light blue comes late, since a band of the dark
+# blue looks like it. With more algorithms than colours, the line style changes.
+COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#56B4E9", "#E69F00", "#CC79A7")
 _LINE_STYLES = ("solid", "dashed", "dotted", "dashdot")
 # The activities of sebulba.ring.clocks: work is coloured, waiting is grey.
 ACTIVITY_COLOURS = {
@@ -72,11 +77,15 @@ _AXIS_LABELS = {
 }
 _TIME_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _MIN_UNITS_SHOWN = 3.0  # an axis of 170 s is in seconds, one of 200 s in minutes
+_COUNT_UNITS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divisor, suffix
+_MIN_DECIMAL = 1e-3  # ticks below are written as 2e-05
 _GOAL = "goal: run.stop_at_return"
 _NO_DATA = "no data yet"
 _MAX_COLUMNS = 3
 _PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_WIDTH = 4.6, 3.2, 2.9  # inches
+_DPI = 150
 _GROUP_HEIGHT = 0.6  # inches, two bars
+_MIN_TAIL = 0.02  # of the axis; seeds never end at exactly the same env step
 _MIN_SHARE = 0.005  # less is not visible, and left out of the legend
 _BAR_LABEL_WIDTH, _LEGEND_LABEL_WIDTH = 22, 34  # characters
 _SUMMARY_WIDTH, _SEED_WIDTH = 2.0, 0.7  # points, of lines
@@ -103,14 +112,30 @@ def plot_runs(
             `panels`, or as `read_runs`.
         OSError: the file cannot be written.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("matplotlib is not installed: pip install 'sebulba[plot]'")
+    check_matplotlib()
     if pathlib.Path(output).suffix not in FORMATS:
         raise ConfigError(f"-o: expected a file ending in {', '.join(FORMATS)}, got {output}")
     runs = read_runs(run_dirs)
     chosen = [panel for panel in panels if panel not in PANELS.values()]
     check_columns(runs, [column for panel in chosen for column in panel])
     save(draw(group_runs(runs), panels, use_mean=use_mean), output)
+
+
+def check_matplotlib() -> None:
+    """Check that figures can be drawn.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("matplotlib is not installed: pip install 'sebulba[plot]'")
+
+
+def png_of(figure: "Figure") -> bytes:
+    """Return a figure as a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=_DPI)
+    return file.getvalue()
 
 
 def save(figure: "Figure", path: str | pathlib.Path) -> None:
@@ -124,7 +149,7 @@ def save(figure: "Figure", path: str | pathlib.Path) -> None:
     is_svg = pathlib.Path(path).suffix == ".svg"
     # An SVG has neither date nor random ids. Journals refuse the fonts that a PDF has by default.
     with matplotlib.rc_context({"svg.hashsalt": "sebulba", "pdf.fonttype": 42}):
-        figure.savefig(path, dpi=150, metadata={"Date": None} if is_svg else None)
+        figure.savefig(path, dpi=_DPI, metadata={"Date": None} if is_svg else None)
 
 
 def draw(
@@ -132,11 +157,18 @@ def draw(
     panels: Sequence[Panel] = ALL_PANELS,
     *,
     use_mean: bool = False,
+    has_legend: bool = True,
 ) -> "Figure":
     """Draw panels of curves for each environment, the panels without curves, and a legend.
 
     Returns are the logged means over the last `run.return_window` episodes. An algorithm has the
     same colour everywhere. Uses matplotlib's objects, without pyplot's global state or a display.
+
+    Args:
+        groups: the runs of each config.
+        panels: what to draw.
+        use_mean: draw means over seeds instead of interquartile means.
+        has_legend: False: draw no legend, for a page that says what the lines are.
     """
     from matplotlib.figure import Figure
 
@@ -160,7 +192,8 @@ def draw(
     heights = [bars_height if (TIME_SHARES, "") in row else _PANEL_HEIGHT for row in rows]
     # The legend is in the first cell that no panel takes, or else to the right of all panels.
     has_free_cell = len(cells) < len(rows) * num_columns
-    width = num_columns * _PANEL_WIDTH + (0.0 if has_free_cell else _LEGEND_WIDTH)
+    is_beside = has_legend and not has_free_cell
+    width = num_columns * _PANEL_WIDTH + (_LEGEND_WIDTH if is_beside else 0.0)
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     grid = figure.subplots(len(rows), num_columns, squeeze=False, height_ratios=heights)
     for axes, (panel, environment) in zip(grid.flat, cells, strict=False):
@@ -172,9 +205,12 @@ def draw(
             _draw_time_shares(axes, groups)
         else:
             _draw_lags(axes, groups, styles)
+    _remove_repeated_labels(grid)
     free = list(grid.flat[len(cells) :])
     for axes in free:
         axes.set_axis_off()
+    if not has_legend:
+        return figure
     handles = _legend_handles(groups, styles, use_mean, list(grid.flat))
     place = {"loc": "upper left"} if free else {"loc": "outside right upper"}
     (free or [figure])[0].legend(handles=handles, frameon=False, fontsize=9, **place)
@@ -188,7 +224,11 @@ def _draw_curves(
     styles: Mapping[str, dict[str, Any]],
     use_mean: bool,
 ) -> None:
-    """Draw a line and its band for each group, and the seeds where they do not hide the lines."""
+    """Draw a line and its band for each group, and its seeds.
+
+    If there are several groups, seeds would hide the lines, so they begin where the band ends: some
+    seeds of the group have no values there.
+    """
     x, y = columns
     measured = [
         [(xs, ys) for run in group.runs for xs, ys in [curve(run, x, y)] if len(xs)]
@@ -209,7 +249,8 @@ def _draw_curves(
                     summary.x / scale, *summary.interval, color=style["color"], alpha=0.2, lw=0
                 )
                 if len(groups) > 1:
-                    continue
+                    tails = [_after(summary.x[-1], each) for each in curves]
+                    curves = [each for each in tails if _length(each) >= _MIN_TAIL * end]
         thin: dict[str, Any] = {} if summary is None else {"linewidth": _SEED_WIDTH, "alpha": 0.5}
         for xs, ys in curves:
             # A single point draws no line.
@@ -230,9 +271,35 @@ def _draw_curves(
     if y == "steps_per_second":
         axes.set_ylim(bottom=0)
     axes.locator_params(axis="x", nbins=6)
-    largest_x, largest_y = (max(map(abs, limits)) for limits in (axes.get_xlim(), axes.get_ylim()))
-    axes.xaxis.set_major_formatter(lambda value, _: format_count(value, largest_x))
-    axes.yaxis.set_major_formatter(lambda value, _: format_count(value, largest_y))
+    axes.xaxis.set_major_formatter(lambda value, _: tick_label(value, _ticks_of(axes.xaxis)))
+    axes.yaxis.set_major_formatter(lambda value, _: tick_label(value, _ticks_of(axes.yaxis)))
+
+
+def _after(start: float, curve: Curve) -> Curve:
+    """Return the part of a curve from `start` to its end; nothing if it ends before."""
+    xs, ys = curve
+    is_after = xs > start
+    if not is_after.any():
+        return xs[:0], ys[:0]
+    first = np.interp(start, xs, ys)
+    return np.append(start, xs[is_after]), np.append(first, ys[is_after])
+
+
+def _length(curve: Curve) -> float:
+    xs, _ = curve
+    return float(xs[-1] - xs[0]) if len(xs) else 0.0
+
+
+def _remove_repeated_labels(grid: np.ndarray) -> None:
+    """Label an axis only where the panel to the left, or the panel below, has another label."""
+    for row in grid:
+        for left, axes in reversed(list(itertools.pairwise(row))):
+            if axes.get_ylabel() == left.get_ylabel():
+                axes.set_ylabel("")
+    for column in grid.T:
+        for axes, below in itertools.pairwise(column):
+            if axes.get_xlabel() == below.get_xlabel():
+                axes.set_xlabel("")
 
 
 def _say_no_data(axes: "Axes") -> None:
@@ -271,12 +338,27 @@ def _legend_handles(
     return handles + goals[:1]
 
 
-def format_count(value: float, largest: float) -> str:
-    """Return a tick's label, such as 150k, 2.5M or 0.02, with the unit of the largest value."""
-    for start, scale, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if largest >= start and value:
-            return f"{round(value / scale, 6):g}{suffix}"
-    return f"{round(value, 6):g}"
+def tick_label(value: float, ticks: Sequence[float]) -> str:
+    """Return a tick's label, such as 150k, 2.5M or 0.02.
+
+    All ticks of an axis have the unit of the largest value, and equally many decimals.
+    """
+    if not value:
+        return "0"
+    largest = max(map(abs, ticks))
+    if largest < _MIN_DECIMAL:
+        return f"{value:.3g}"
+    units = (each for each in _COUNT_UNITS if largest >= each[0])
+    _, scale, suffix = next(units, (0.0, 1.0, ""))
+    shortest = [f"{round(tick / scale, 6):.6f}".rstrip("0") for tick in ticks]
+    decimals = max(len(text.partition(".")[2]) for text in shortest)
+    return f"{value / scale:.{decimals}f}{suffix}"
+
+
+def _ticks_of(axis: "Axis") -> list[float]:
+    """Return the ticks within the limits of an axis."""
+    low, high = sorted(axis.get_view_interval())
+    return [tick for tick in axis.get_majorticklocs() if low <= tick <= high] or [high]
 
 
 def _draw_time_shares(axes: "Axes", groups: Sequence[Group]) -> None:

@@ -36,7 +36,7 @@ def train(
     agent: Any = None,
     environment: Any = None,
     callbacks: "Callback | Sequence[Callback]" = (),
-    verbose: bool = False,
+    verbose: bool | None = None,
 ) -> "Result":
     """Train, and return what was learned.
 
@@ -54,8 +54,9 @@ def train(
             function that returns one, a JAX task, or an adapter's function.
         callbacks: functions `(event, row) -> bool | None`, called in this thread with each row of
             metrics and each evaluation. If one returns True, the run ends.
-        verbose: show progress on stderr, as the command line does. Otherwise nothing is printed,
-            and lines of text go to the logger `sebulba` as INFO.
+        verbose: True: show progress on stderr, as the command line does. False: show nothing. None:
+            show a line of progress in a Jupyter notebook, and nothing elsewhere. With False and
+            None, lines of text go to the logger `sebulba` as INFO.
 
     Raises:
         ConfigError: the config is wrong, or does not fit the devices, the environment or the agent.
@@ -67,11 +68,13 @@ def train(
     from sebulba.config.loading import load_config
     from sebulba.config.objects import with_agent, with_environment
     from sebulba.config.validation import validate
+    from sebulba.evaluation.rendering import load_opengl
     from sebulba.run import training
     from sebulba.run.callbacks import Callbacks
     from sebulba.run.result import error_before_start, result_of
     from sebulba.storage.checkpoints.restore import CheckpointError
-    from sebulba.storage.metrics.console import LogDisplay
+    from sebulba.storage.metrics.console import Display, LogDisplay
+    from sebulba.storage.metrics.notebook import NotebookDisplay, in_notebook
 
     config = config if isinstance(config, Config) else load_config(config)
     config = config if agent is None else with_agent(config, agent)
@@ -82,10 +85,14 @@ def train(
             f"distributed.mode: expected off, got {config.distributed.effective_mode}; on several"
             f" hosts, start `{program('train')}` on each: a failed host has to end its process"
         )
+    load_opengl()  # for `Result.video`: EnvPool looks for it only when it is imported
+    display: Display | None = None if verbose else LogDisplay()
+    if verbose is None and in_notebook():
+        display = NotebookDisplay(config.run.total_env_steps)
     try:
         finished = training.train(
             config,
-            display=None if verbose else LogDisplay(),
+            display=display,
             callbacks=[callbacks] if callable(callbacks) else callbacks,
         )
     except (ConfigError, CheckpointError):

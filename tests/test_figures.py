@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 
 from sebulba.config import LearnerConfig, RunConfig
 from sebulba.curves import group_runs, read_runs
-from sebulba.figures import ACTIVITY_COLOURS, ALL_PANELS, COLOURS, PANELS, draw, format_count, save
+from sebulba.figures import ACTIVITY_COLOURS, ALL_PANELS, COLOURS, PANELS, draw, save, tick_label
 from sebulba_agents.config import PPOConfig
 from tests.run_directories import make_run
 
@@ -79,6 +79,28 @@ def test_seeds_are_not_drawn_where_several_algorithms_have_bands(tmp_path):
     assert {width: len(lines) for width, lines in by_width(panel).items()} == {2.0: 2}
     algorithms = ["impala (3 seeds)", "ppo (3 seeds)"]
     assert legend_of(figure) == [*algorithms, "mean over seeds", "its 95 % bootstrap interval"]
+
+
+def test_among_several_algorithms_seeds_begin_where_their_band_ends(tmp_path):
+    longer = [
+        make_run(tmp_path / f"long{seed}", seed=seed, returns=(0.0, 1.0, 2.0)) for seed in (0, 1)
+    ]
+    short = make_run(tmp_path / "short", seed=2, returns=(0.0, 1.0))
+    other = make_seeds(tmp_path / "ppo", 1.0, 2.0, 6.0, agent=PPOConfig())
+    (panel,) = draw_runs(*longer, short, *other, panels=RETURNS).axes
+    ends = panel.lines[0].get_xdata()[-1]
+    thin = by_width(panel)[0.7]
+    assert [line.get_xdata().tolist() for line in thin] == [[ends, 1.5 * ends]] * 2
+
+
+def test_panels_do_not_repeat_the_label_of_their_neighbour(tmp_path):
+    paths = [make_run(tmp_path / name, env_id=name) for name in ("Catch-v0", "Recall-v0")]
+    panels = draw_runs(*paths, panels=ALL_PANELS[:2]).axes  # two rows
+    assert [panel.get_ylabel() for panel in panels] == ["mean episode return", ""] * 2
+    assert [panel.get_xlabel() for panel in panels] == [
+        *("", ""),
+        *("env steps", "wall time with start-up [s]"),
+    ]
 
 
 def test_seeds_without_common_values_of_x_are_full_lines(tmp_path):
@@ -251,17 +273,17 @@ def test_lines_differ_from_the_background(vision):
 
 
 @pytest.mark.parametrize(
-    ("value", "largest", "label"),
+    ("ticks", "labels"),
     [
-        (0, 1e6, "0"),
-        (500, 600, "500"),
-        (500, 15_000, "0.5k"),
-        (15_000, 15_000, "15k"),
-        (200_000, 1_000_000, "0.2M"),
-        (2_500_000, 3_000_000, "2.5M"),
-        (0.1 + 0.2, 0.4, "0.3"),
-        (-2e4, 2e4, "-20k"),
+        ([0, 1e6, 2e6], ["0", "1M", "2M"]),
+        ([0, 500, 1000], ["0", "500", "1000"]),
+        ([5_000, 15_000], ["5k", "15k"]),
+        ([0, 0.2e6, 1e6], ["0", "0.2M", "1.0M"]),
+        ([-2e4, 0, 2e4], ["-20k", "0", "20k"]),
+        ([0.25, 0.5, 1.0], ["0.25", "0.50", "1.00"]),
+        ([0.1 + 0.2, 0.4], ["0.3", "0.4"]),
+        ([0, 1e-7, 2e-7], ["0", "1e-07", "2e-07"]),
     ],
 )
-def test_format_count_is_short_and_has_the_unit_of_the_axis(value, largest, label):
-    assert format_count(value, largest) == label
+def test_tick_labels_have_one_unit_and_equally_many_decimals(ticks, labels):
+    assert [tick_label(tick, ticks) for tick in ticks] == labels

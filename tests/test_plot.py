@@ -64,7 +64,8 @@ def plot_error(*arguments, monkeypatch, capsys):
         (("--x", "updates"), [("updates", "mean episode return")]),
         (
             ("--y", "loss,episodes", "--x", "env_steps,updates"),
-            [(x, y) for y in ("loss", "episodes") for x in ("env steps", "updates")],
+            # Two rows; a label that a neighbour has is not repeated.
+            [("", "loss"), ("", ""), ("env steps", "episodes"), ("updates", "")],
         ),
         (
             ("--panels", "speed,lag"),

@@ -27,7 +27,7 @@ CONTRACT = [
 DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "processes", "hosts", "evaluation", "run", "check"]
-SHARED = ["curves", "figures", "export_loader"]  # just above `run`, each below the next
+SHARED = ["curves", "figures", "export_loader"]  # just below `run`, each below the next
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
@@ -59,7 +59,7 @@ def rank_of(module):
         return len(LAYERS)
     if room in {f"sebulba.{name}" for name in SHARED}:
         position = SHARED.index(room.removeprefix("sebulba."))
-        return LAYERS.index("sebulba.run") + (position + 1) / (len(SHARED) + 1)
+        return LAYERS.index("sebulba.run") - 1 + (position + 1) / (len(SHARED) + 1)
     return LAYERS.index(room)
 
 

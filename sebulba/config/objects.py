@@ -15,7 +15,7 @@ import warnings
 from typing import Any
 
 from sebulba.config.plugins import Named
-from sebulba.config.schema import Config
+from sebulba.config.schema import Config, changed_fields
 from sebulba.errors import ConfigError
 
 
@@ -65,7 +65,7 @@ def with_agent(config: Config, agent: Any) -> Config:
     of_agent: Any = settings_class(name.value)
     if isinstance(config.agent, of_agent):
         return dataclasses.replace(config, agent=dataclasses.replace(config.agent, name=name))
-    if unused := _changed_settings(config.agent):
+    if unused := [key for key in changed_fields(config.agent) if key != "name"]:
         own = f"the defaults of {of_agent.__qualname__}"
         how = f"dataclasses.replace(config, agent={of_agent.__qualname__}(...))"
         if of_agent is NameOnly:
@@ -123,18 +123,6 @@ def source_files(config: Config) -> dict[str, str]:
             if colon and file is not None:
                 files[str(name)] = str(pathlib.Path(file).absolute())
     return files
-
-
-def _changed_settings(settings: Any) -> list[str]:
-    """Return the names of the settings that differ from their defaults."""
-    fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
-    changed = []
-    for field in fields:
-        make = field.default_factory
-        default = field.default if make is dataclasses.MISSING else make()
-        if field.name != "name" and getattr(settings, field.name) != default:
-            changed.append(field.name)
-    return changed
 
 
 class _Constant:

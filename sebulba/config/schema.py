@@ -257,6 +257,11 @@ class Config:
         corrects = declared(self.agent, AgentSettings, "corrects_for_policy_lag")
         return 1 if corrects and self.run.mode != "anakin" else 0
 
+    def __repr__(self) -> str:
+        """Return the settings that differ from their defaults, one line each, by dotted key."""
+        lines = (f"    {key}={value!r},\n" for key, value in changed_settings(self).items())
+        return f"Config(\n{''.join(lines)})"
+
 
 SECTIONS = tuple(
     name
@@ -286,3 +291,43 @@ def key_types(agent_class: type) -> dict[str, Any]:
             if prefix or field.name not in SECTIONS:
                 types[prefix + field.name] = hints[field.name]
     return types
+=======
+                declared[prefix + field.name] = hints[field.name]
+    return declared
+
+
+def flat_config(config: Config) -> dict[str, Any]:
+    """Return the value of every dotted key; of a section that is not set, that of the section."""
+    values: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        if dataclasses.is_dataclass(value):
+            values |= {f"{name}.{key}": each for key, each in vars(value).items()}
+        else:
+            values[name] = value
+    return values
+
+
+def changed_settings(config: Config) -> dict[str, Any]:
+    """Return environment, agent, and all values that differ from their defaults, by dotted key."""
+    changed = {"env.suite": config.env.suite, "env.id": config.env.id}
+    changed |= {"agent.name": config.agent.name} if hasattr(config.agent, "name") else {}
+    for name, value in vars(config).items():
+        if dataclasses.is_dataclass(value):
+            changed |= {f"{name}.{key}": each for key, each in changed_fields(value).items()}
+    return changed | {
+        name: value for name, value in changed_fields(config).items() if name not in SECTIONS
+    }
+
+
+def changed_fields(settings: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass instance that differ from their defaults.
+
+    Another object has none.
+    """
+    changed = {}
+    for field in dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ():
+        make, value = field.default_factory, getattr(settings, field.name)
+        default = field.default if make is dataclasses.MISSING else make()
+        if value != default:
+            changed[field.name] = value
+    return changed

@@ -1,8 +1,10 @@
-"""Writing frames to a GIF or mp4 file."""
+"""Writing frames to a GIF or mp4 file, and showing it in a notebook."""
 
+import base64
 import contextlib
 import importlib
 import itertools
+import os
 import pathlib
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sebulba.errors import ConfigError
+from sebulba.storage.run_dir import shown_path
 
 FORMATS = {".gif": ("PIL", "pillow"), ".mp4": ("imageio_ffmpeg", "imageio-ffmpeg")}
 """The module that writes each format, and its package."""
@@ -18,6 +21,27 @@ INSTALL = "pip install 'sebulba[video]'"
 """The command that installs the packages of all formats."""
 
 _MIN_WIDTH = 240  # pixels; gridworld frames with one pixel per cell are enlarged
+
+
+class Video(os.PathLike[str]):
+    """A video file, which a notebook shows; a path for functions that open files."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = pathlib.Path(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"Video({shown_path(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        # The notebook holds the file, since its page may not read this machine's files.
+        data = base64.b64encode(self.path.read_bytes()).decode()
+        style = "style='max-height: 320px'"
+        if self.path.suffix.lower() == ".gif":
+            return f"<img alt='episodes' {style} src='data:image/gif;base64,{data}'>"
+        return f"<video controls loop {style} src='data:video/mp4;base64,{data}'></video>"
 
 
 def check_format(path: str | pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 from sebulba.config import Config
+from sebulba.config.schema import changed_settings, flat_config
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.rendering import with_rendering
 from sebulba.hosts import connection as hosts
@@ -31,7 +32,7 @@ from sebulba.storage.metrics.jsonl import JsonlWriter
 from sebulba.storage.metrics.tensorboard import TensorBoardWriter
 from sebulba.storage.metrics.wandb import WandbWriter
 from sebulba.storage.metrics.writers import MetricsFanOut
-from sebulba.storage.run_dir import CHECKPOINTS, EVALUATIONS, directory_of_host, flat_config
+from sebulba.storage.run_dir import CHECKPOINTS, EVALUATIONS, directory_of_host
 
 
 class LockWatch(Observer):
@@ -170,7 +171,10 @@ def _writers(
     ]
     writers.append(
         TensorBoardWriter(
-            path, resume_env_steps=resume_env_steps, hyper_parameters=flat_config(config)
+            path,
+            resume_env_steps=resume_env_steps,
+            # The changed ones first: TensorBoard's table has their columns on the left.
+            hyper_parameters=changed_settings(config) | flat_config(config),
         )
     )
     return writers

@@ -1,17 +1,27 @@
 """What `sebulba.train` returns, and what it raises."""
 
+import base64
 import dataclasses
+import functools
+import html
+import importlib.util
 import json
+import os
 import pathlib
 import signal
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 
 from sebulba.config import Config
+from sebulba.curves import check_columns, group_runs, read_run
 from sebulba.devices.learner_devices import fetch_replicated
+from sebulba.evaluation.playing import record
 from sebulba.evaluation.policy import Policy
 from sebulba.evaluation.stored import StoredPolicy
+from sebulba.evaluation.video import Video
+from sebulba.figures import check_matplotlib, draw, png_of
 from sebulba.process import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
 from sebulba.run.ending import (
     Finished,
@@ -22,8 +32,11 @@ from sebulba.run.ending import (
 )
 from sebulba.run.training import with_absolute_run_dir
 from sebulba.storage.metrics.base import Row
-from sebulba.storage.run_dir import EVALUATIONS, METRICS
+from sebulba.storage.run_dir import EVALUATIONS, METRICS, VIDEOS, shown_path
 from sebulba.types import Networks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,13 +63,92 @@ class Result:
         """The rows of `evaluations.jsonl`; empty without `evaluation.interval_env_steps`."""
         return _read_rows(self.run_dir / EVALUATIONS)
 
-    def __repr__(self) -> str:
-        mean = self.episode_return_mean
-        shown = "unknown" if mean is None else f"{mean:.5g}"
-        return (
-            f"Result(status={self.status!r}, episode_return_mean={shown},"
-            f" env_steps={self.env_steps}, run_dir={str(self.run_dir)!r})"
+    def plot(
+        self, y: str | Sequence[str] = "episode_return_mean", x: str = "env_steps"
+    ) -> "Figure":
+        """Draw curves of the run; a notebook shows the figure.
+
+        Args:
+            y: columns of `metrics.jsonl`, one panel each.
+            x: the column to draw them over.
+
+        Raises:
+            ConfigError: matplotlib is not installed, or the run has no such column.
+        """
+        check_matplotlib()
+        run = read_run(self.run_dir)
+        columns = [y] if isinstance(y, str) else list(y)
+        check_columns([run], [x, *columns])
+        figure = draw(group_runs([run]), [(x, column) for column in columns], has_legend=False)
+        # IPython asks an object how to show it. It has a rule for figures only once pyplot is used.
+        figure._repr_png_ = functools.partial(png_of, figure)  # type: ignore[attr-defined]
+        return figure
+
+    def video(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        episodes: int = 1,
+        fps: float = 25,
+        seed: int | None = None,
+        greedy: bool | None = None,
+    ) -> Video:
+        """Play episodes with the policy, and record them; a notebook shows the video.
+
+        Args:
+            path: file to write or overwrite, `.gif` or `.mp4`; None: `videos/result.gif` in the run
+                directory.
+            episodes: number of episodes, played one after another.
+            fps: frames per second.
+            seed: seed of the environment and of sampled actions; None: the run's.
+            greedy: whether to take the mode of the policy. False: sample, as in training. None: as
+                `evaluation.greedy` of the run says.
+
+        Returns:
+            The video, which is a path.
+
+        Raises:
+            ConfigError: the environment cannot be rendered, or the format needs another package.
+        """
+        file = self.run_dir / VIDEOS / "result.gif" if path is None else pathlib.Path(path)
+        return record(
+            self.policy.stored, file, episodes=episodes, fps=fps, seed=seed, greedy=greedy
         )
+
+    def __repr__(self) -> str:
+        mean = _number(self.episode_return_mean)
+        return (
+            f"Result(status={self.status!r}, episode_return_mean={mean},"
+            f" env_steps={self.env_steps}, run_dir={shown_path(self.run_dir)!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the results, and the curve of returns if matplotlib is installed."""
+        config = self.policy.stored.config
+        title = f"{config.agent.name} on {config.env.suite} {config.env.id}: {self.status}"
+        mean, best = _number(self.episode_return_mean), _number(self.best_episode_return_mean)
+        returns = f"{mean}, best {best}"
+        if config.run.stop_at_return is not None:
+            returns += f", goal {_number(config.run.stop_at_return)}"
+        startup_s = self.summary["startup_s"]
+        startup = "" if startup_s is None else f" (start-up and compilation: {startup_s:,.1f} s)"
+        cells = {
+            f"return, mean of {config.run.return_window} episodes": returns,
+            "env steps": f"{self.env_steps:,}",
+            "env steps/s": _number(self.summary["steps_per_second"], digits=0),
+            "wall time": f"{self.summary['wall_time_s']:,.1f} s{startup}",
+            "run directory": shown_path(self.run_dir),
+        }
+        rows = "".join(
+            f"<tr><th style='text-align: left'>{html.escape(name)}</th>"
+            f"<td style='text-align: left'>{html.escape(text)}</td></tr>"
+            for name, text in cells.items()
+        )
+        table = f"<table><caption><b>{html.escape(title)}</b></caption>{rows}</table>"
+        if importlib.util.find_spec("matplotlib") is None:
+            return table
+        data = base64.b64encode(png_of(self.plot())).decode()
+        return f"{table}<img alt='mean return' width='460' src='data:image/png;base64,{data}'>"
 
 
 class TrainingError(RuntimeError):
@@ -151,6 +243,12 @@ def _result(finished: Finished) -> Result:
         networks=networks,
         policy=Policy(policy, greedy=True, seed=finished.config.seed),
     )
+
+
+def _number(value: float | None, *, digits: int | None = None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.5g}" if digits is None else f"{value:,.{digits}f}"
 
 
 def _read_rows(path: pathlib.Path) -> list[Row]:

@@ -21,6 +21,7 @@ from sebulba.config import Config, DistributedConfig
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.naming import default_run_dir
 from sebulba.config.objects import source_files
+from sebulba.config.schema import flat_config
 from sebulba.errors import ConfigError
 from sebulba.process import program
 from sebulba.storage.checkpoints.restore import Which, steps_in
@@ -35,6 +36,7 @@ NON_FINITE = "non_finite.json"
 """Which non-finite update stopped the run, and the checkpoint with the inputs of that update."""
 METRICS = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
+VIDEOS = "videos"
 EARLIER = "earlier"
 """Holds what runs have left that learned nothing, numbered from 1."""
 RUN = "run.json"
@@ -51,7 +53,7 @@ _WRITTEN = (
     "metrics.*",
     "events.out.tfevents.*",
     "wandb",
-    "videos",
+    VIDEOS,
     "profile",
     HOSTS,
     "*.tmp",
@@ -143,6 +145,13 @@ def describe_software(config: Config) -> dict[str, str]:
     }
     versions = {f"the version of {package}": str(_version(package)) for package in _PACKAGES}
     return {**versions, "the version of Python": platform.python_version(), **settings}
+
+
+def shown_path(path: pathlib.Path) -> str:
+    """Return a path as text, relative to the working directory if it is inside of it."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(pathlib.Path.cwd()))
+    return str(path)
 
 
 def describe_devices() -> dict[str, str]:
@@ -257,17 +266,6 @@ def _without_process_id(config: Config) -> Config:
     if config.distributed.effective_mode == "auto":
         return config
     return dataclasses.replace(config, distributed=DistributedConfig())
-
-
-def flat_config(config: Config) -> dict[str, Any]:
-    """Return the value of every dotted key; of a section that is not set, that of the section."""
-    values: dict[str, Any] = {}
-    for name, value in vars(config).items():
-        if dataclasses.is_dataclass(value):
-            values |= {f"{name}.{key}": each for key, each in vars(value).items()}
-        else:
-            values[name] = value
-    return values
 
 
 @functools.cache

@@ -354,3 +354,18 @@ def test_agent_outside_the_table_defines_its_settings(write, own_agent):
 def test_agent_settings_may_reject_their_values(write, own_agent):
     message = error_of(write(f"agent: {{name: '{own_agent}', depth: 6}}"))
     assert message == "x.yaml: agent: depth: expected at most 5, got 6"
+
+
+def test_the_repr_of_a_config_is_what_differs_from_the_defaults():
+    changes = {"seed": 3, "actor.num_envs": 8, "learner.policy_lag": 0, "agent.name": "impala"}
+    shown = repr(load_config(None, changes))
+    assert shown.split() == [
+        "Config(",
+        "env.suite='envpool',",
+        "env.id='CartPole-v1',",
+        "agent.name='impala',",
+        "actor.num_envs=8,",
+        "learner.policy_lag=0,",
+        "seed=3,",
+        ")",
+    ]

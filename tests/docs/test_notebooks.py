@@ -1,12 +1,12 @@
 """The notebooks of the documentation."""
 
 import json
+import re
 
 import pytest
 
-from tests.docs.blocks import ROOT
+from tests.docs.notebooks import NOTEBOOKS, execute
 
-NOTEBOOKS = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
 _REMEMBER = """
 import signal, threading
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -18,36 +18,37 @@ assert after == before, (before, after)
 assert result.status == tuned.status == "done"
 assert tuned.env_steps < result.env_steps
 """
+_MAX_BYTES = 300_000
 
 
-def code_of(path):
+def code_cells(path):
     cells = json.loads(path.read_text())["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_compiles_and_is_stored_without_outputs(path):
-    for cell in json.loads(path.read_text())["cells"]:
-        assert not cell.get("outputs") and not cell.get("execution_count")
-    for source in code_of(path):
-        compile(source, path.name, "exec")
+def test_a_notebook_is_stored_with_the_outputs_of_one_run(path):
+    cells = code_cells(path)
+    for cell in cells:
+        compile("".join(cell["source"]), path.name, "exec")
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = json.dumps([cell["outputs"] for cell in cells])
+    assert not re.search(r"/(tmp|home|root|work|Users|usr)/", outputs), "paths of a machine"
+    assert not re.search(r'"(stderr|error)"', outputs)
+    for form in ("text/html", "image/png", "image/gif"):  # table and progress, figure, video
+        assert form in outputs
+    assert len(outputs) < _MAX_BYTES
 
 
 @pytest.mark.slow
-def test_a_kernel_trains_twice_and_keeps_its_signals(tmp_path, monkeypatch):
-    nbclient = pytest.importorskip("nbclient")  # the extra `notebook`
-    nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
+def test_a_kernel_trains_and_keeps_its_signals(tmp_path, monkeypatch):
+    for module in ("nbclient", "ipykernel"):  # the extra `notebook`
+        pytest.importorskip(module)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     (path,) = NOTEBOOKS
-    notebook = nbformat.read(path, as_version=4)
-    new_cell = nbformat.v4.new_code_cell
-    notebook.cells = [new_cell(_REMEMBER), *notebook.cells, new_cell(_COMPARE)]
-    resources = {"metadata": {"path": str(tmp_path)}}
-    # Raises what a cell raises.
-    nbclient.NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources=resources
-    ).execute()
+    notebook = execute(path, str(tmp_path), before=_REMEMBER, after=_COMPARE)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert not [each for each in outputs if each.get("name") == "stderr"], outputs
-    assert "Result(status='done'" in json.dumps(outputs)
+    shown = json.dumps(outputs)
+    assert "Result(status='done'" in shown
+    assert shown.count("<progress") == 3, "one line for each run, updated in place"

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import inspect
+import itertools
 import json
 import re
 
@@ -14,6 +15,7 @@ import pytest
 import sebulba
 import sebulba.ring
 from sebulba.config.agents import agent_config_class, agent_factory
+from sebulba.storage.metrics.tags import GROUPS
 from sebulba.types import Clock
 from sebulba_agents import AGENTS
 from tests.docs.blocks import DOCUMENTS, ROOT, blocks_of, inline_commands
@@ -86,6 +88,16 @@ def test_the_page_of_metrics_has_every_column_that_a_run_writes(run_of):
     assert set(documented_columns("evaluations.jsonl")) == evaluations | {"video"}
     summary = json.loads((path / "summary.json").read_text())
     assert set(documented_columns("summary.json")) == set(summary)
+
+
+def test_the_page_of_metrics_has_the_groups_of_tensorboard():
+    table = part_of(METRICS, "| group | columns |\n")
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", table, re.MULTILINE)
+    cells = [[re.findall(r"`([^`]*)`", cell) for cell in row] for row in rows]
+    assert {name: tuple(columns) for (name,), columns in cells} == GROUPS
+    documented = documented_columns("metrics.jsonl and metrics.csv")
+    for column in itertools.chain.from_iterable(GROUPS.values()):
+        assert any(each.startswith(column.rstrip("…")) for each in documented), column
 
 
 _SLOW = {name: [pytest.mark.slow] for name in AGENTS if name not in ("ppo", "ddqn")}

@@ -15,12 +15,13 @@ from tensorboardX.record_writer import masked_crc32c
 
 from sebulba.storage.metrics.base import VIDEO, Row
 from sebulba.storage.metrics.files import AppendFile
+from sebulba.storage.metrics.tags import tag_of
 
 _TABLE_METRICS = ("episode_return_mean", "evaluation/return_mean")
 
 
 class TensorBoardWriter:
-    """Writes every number of a row as a scalar of the same name; None and strings are left out.
+    """Writes every number of a row as a scalar, named by `tag_of`; None and strings are left out.
 
     Uses tensorboardX's events without its `SummaryWriter`, whose background thread dies on a full
     disk and then blocks every write. Here the caller gets the error, the file keeps no part of the
@@ -40,7 +41,8 @@ class TensorBoardWriter:
             directory: created if missing; existing event files stay.
             resume_env_steps: env steps of the checkpoint that the run resumes from; TensorBoard
                 hides later rows of earlier files. None: it shows all rows.
-            hyper_parameters: for TensorBoard's table of runs; None: the run is not in it.
+            hyper_parameters: the columns of TensorBoard's table of runs, in their order; None: the
+                run is not in it.
         """
         self._directory = pathlib.Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -56,7 +58,7 @@ class TensorBoardWriter:
     def write(self, row: Row) -> None:
         """Write a row as one event at `row["env_steps"]`."""
         values = [
-            Summary.Value(tag=key, simple_value=value)
+            Summary.Value(tag=tag_of(key), simple_value=value)
             for key, value in row.items()
             if isinstance(value, float | int) and key != "env_steps"
         ]
@@ -68,7 +70,7 @@ class TensorBoardWriter:
             image = Summary.Image(
                 width=width, height=height, colorspace=3, encoded_image_string=data
             )
-            values.append(Summary.Value(tag=VIDEO, image=image))
+            values.append(Summary.Value(tag=tag_of(VIDEO), image=image))
         self._write(Event(step=row["env_steps"], summary=Summary(value=values)))
 
     def close(self) -> None:
@@ -99,7 +101,7 @@ def _table_row(hyper_parameters: Mapping[str, Any]) -> tuple[Summary, ...]:
         for key, value in hyper_parameters.items()
         if value is not None
     }
-    return hparams(simple, dict.fromkeys(_TABLE_METRICS))
+    return hparams(simple, dict.fromkeys(map(tag_of, _TABLE_METRICS)))
 
 
 def _record(event: Event) -> bytes:

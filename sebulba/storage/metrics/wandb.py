@@ -7,10 +7,14 @@ from typing import Any
 
 from sebulba.errors import ConfigError
 from sebulba.storage.metrics.base import VIDEO, Row
+from sebulba.storage.metrics.tags import tag_of
+
+_X = "env_steps"
+"""The x-axis of all numbers."""
 
 
 class WandbWriter:
-    """Logs every number of a row at its env steps; None and strings are left out.
+    """Logs every number of a row at its env steps, named by `tag_of`; leaves out None and strings.
 
     Connects at the first row, in the writer's own thread, so a login, a proxy or a slow network
     delays nothing else. `WANDB_MODE=offline` keeps everything in the directory.
@@ -45,12 +49,16 @@ class WandbWriter:
         """Log a row."""
         if self._run is None:
             self._run = self._start()
-        numbers = {key: value for key, value in row.items() if isinstance(value, float | int)}
+        numbers = {
+            key if key == _X else tag_of(key): value
+            for key, value in row.items()
+            if isinstance(value, float | int)
+        }
         if VIDEO in row:
-            numbers[VIDEO] = self._video(row[VIDEO])
+            numbers[tag_of(VIDEO)] = self._video(row[VIDEO])
         # W&B drops a row at an earlier step and merges rows of one step, so an evaluation that took
         # its time gets a step of its own. The x-axis is `env_steps`, wherever the row is.
-        self._last_step = max(self._last_step + 1, row["env_steps"])
+        self._last_step = max(self._last_step + 1, row[_X])
         self._run.log(numbers, step=self._last_step)
 
     def close(self) -> None:
@@ -71,8 +79,8 @@ class WandbWriter:
             dir=self._directory,
             settings=wandb.Settings(silent=True, console="off"),
         )
-        run.define_metric("env_steps", hidden=True)
-        run.define_metric("*", step_metric="env_steps")
+        run.define_metric(_X, hidden=True)
+        run.define_metric("*", step_metric=_X)
         return run
 
     def _video(self, name: str) -> Any:

@@ -31,7 +31,7 @@ def test_tensorboard_row_is_one_event_at_its_env_steps(tmp_path):
     assert version.file_version == "brain.Event:2"
     assert event.step == 10
     assert event.wall_time > 0
-    assert scalars(event) == {"updates": 2.0, "loss": 0.5}
+    assert scalars(event) == {"ring/updates": 2.0, "loss/loss": 0.5}
     writer.close()
     writer.close()
 
@@ -42,7 +42,7 @@ def test_tensorboard_keeps_non_finite_numbers(tmp_path):
     writer.close()
     (path,) = tmp_path.iterdir()
     values = scalars(read_events(path)[1])
-    assert math.isnan(values["a"]) and values["b"] == math.inf
+    assert math.isnan(values["loss/a"]) and values["loss/b"] == math.inf
 
 
 def test_tensorboard_resume_hides_what_came_after_the_checkpoint(tmp_path):
@@ -56,7 +56,7 @@ def test_tensorboard_resume_hides_what_came_after_the_checkpoint(tmp_path):
     assert [event.step for event in read_events(old)] == [0, 30]
     _, restart, row = read_events(new)
     assert (restart.session_log.status, restart.step) == (SessionLog.START, 21)
-    assert (row.step, scalars(row)) == (25, {"loss": 2.0})
+    assert (row.step, scalars(row)) == (25, {"loss/loss": 2.0})
 
 
 def test_tensorboard_full_disk_raises_and_later_rows_go_to_the_same_file(tmp_path, full_disk):

@@ -63,7 +63,7 @@ def test_wandb_row_is_logged_at_its_env_steps(tmp_path, monkeypatch):
     writer.close()
     assert wandb.run is None
     (logged,) = history_of(tmp_path)
-    assert (logged["_step"], logged["updates"], logged["loss"]) == ("10", "2", "0.5")
+    assert (logged["_step"], logged["ring/updates"], logged["loss/loss"]) == ("10", "2", "0.5")
     assert logged["env_steps"] == "10"  # the x-axis
     assert not {"return", "note"} & set(logged)
 
