@@ -65,7 +65,10 @@ def test_the_page_of_an_agent_agrees_with_its_code(name):
     needs_no_lag = "needs `learner.policy_lag: 0`" in page
     assert needs_no_lag != declared(config(), AgentSettings, "corrects_for_policy_lag")
     known = {key.removeprefix("agent.") for key, *_ in describe_keys("agent", config())}
-    known |= set(shipped_configs())
+    configs = shipped_configs()
+    (example,) = re.findall(r"^python -m sebulba\.train (\w+)$", page, re.MULTILINE)
+    assert yaml.safe_load(configs[example].read_text())["agent"]["name"] == name
+    known |= set(configs)
     metrics = (DOCS / "metrics.md").read_text()
     named = re.findall(r"`(?:agent\.)?([a-z]+(?:_[a-z]+)+)(?:: [^`]*)?`", page)
     assert [each for each in named if each not in known and f"`{each}`" not in metrics] == []
