@@ -127,7 +127,7 @@ def _curves(name: str) -> list[str]:
         config = json.loads(next(record.glob("seed-*.json")).read_text())["config"]
         if config["agent.name"] == name:
             rows += re.findall(rf"^\| `{record.name}` .*\| `\w.*\|$", page, re.MULTILINE)
-            task = config["env.id"]
+            task = re.escape(config["env.id"])
             (images[task],) = re.findall(rf"^!\[Returns in {task} .*\)$", page, re.MULTILINE)
     if not rows:
         return []
@@ -172,6 +172,7 @@ def _top_level() -> str:
     return text + "".join(
         f"\n::: {home}\n    options:\n      show_root_heading: true\n      heading_level: 2\n"
         f"      show_root_toc_entry: true\n      heading: {heading}\n"
+        "      filters: ['!^_(?!_call__)']\n"  # a policy is called
         for heading, home in homes.items()
     )
 
