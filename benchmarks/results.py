@@ -34,6 +34,12 @@ _HEADER = """# Results
 
 <!-- Written by `python -m benchmarks.results`; edit benchmarks/results_by_hand.md instead. -->
 
+What the configs that come with Sebulba reach, with [curves](#learning-curves),
+[figures of other systems](#other-systems), [commands](#commands), and
+[how the results came about](results_in_detail.md).
+
+## Returns
+
 Each row is one config, trained with its command on each seed. "Return" is the mean return of the
 last `run.return_window` training episodes at the end of a run: the interquartile mean over the
 seeds, and its 95 % bootstrap interval, or "–" below three seeds. "Best" is the range of the seeds'
@@ -47,18 +53,24 @@ _UNCOMMITTED = """
 Trained with changes that no commit holds, so their row cannot be repeated exactly: {}.
 """
 _PEERS = """
+## Other systems
+
 Figures of other systems for the same tasks and numbers of env steps:
 
 | config | ours | ours without noise | other system | its return | how it was measured |
 |---|---|---|---|---|---|
 """
 _CURVES = """
-Learning curves, drawn as by `sebulba.plot`: the interquartile mean over the seeds, with its 95 %
+## Learning curves
+
+As drawn by `sebulba.plot`: the interquartile mean over the seeds, with its 95 %
 bootstrap interval for three or more seeds. A seed that has reached its goal keeps its last return.
 The wall time is that of each config's fastest seed, since the machine did other work at the same
 time.
 """
 _COMMANDS = """
+## Commands
+
 The command of the first seed of each row:
 
 <!-- not run: it takes hours -->
@@ -138,8 +150,8 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
         _HEADER
         + rows
         + (_UNCOMMITTED.format(", ".join(dirty)) if dirty else "")
-        + _peers(folder, groups)
         + curves
+        + _peers(folder, groups)
         + _COMMANDS
         + commands
         + "```\n\n"

@@ -36,16 +36,20 @@ def reference() -> str:
     lines = [_INTRODUCTION]
     for section in SECTIONS:
         if section != "agent":
-            lines += _section(f"## {section}", section, getattr(config, section))
+            lines += [f"## {section}\n", *_section(section, getattr(config, section))]
     lines += ["## Top level\n", *_table("", config)]
     lines += ["## agent\n", "`agent.name` selects the agent, which defines the other keys.\n"]
     for name in AGENTS:
-        lines += _section(f"### {name}", "agent", agent_config_class(name)())
+        lines += [f"### {name}\n", agent_section(name)]
     return "\n".join(lines)
 
 
-def _section(heading: str, section: str, values: Any) -> Iterator[str]:
-    yield f"{heading}\n"
+def agent_section(name: str) -> str:
+    """Return what an agent is, and the table of its settings, as Markdown."""
+    return "\n".join(_section("agent", agent_config_class(name)()))
+
+
+def _section(section: str, values: Any) -> Iterator[str]:
     yield f"{inspect.getdoc(values)}\n"
     yield from _table(section, values)
 

@@ -291,9 +291,6 @@ def key_types(agent_class: type) -> dict[str, Any]:
             if prefix or field.name not in SECTIONS:
                 types[prefix + field.name] = hints[field.name]
     return types
-=======
-                declared[prefix + field.name] = hints[field.name]
-    return declared
 
 
 def flat_config(config: Config) -> dict[str, Any]:
