@@ -81,9 +81,9 @@ class Mapped:
         """Return the jaxpr of the mapped function; a later call does not trace it again."""
         return jax.make_jaxpr(self._jitted(args))(*args)
 
-    def lower(self, *args: PyTree) -> jax.stages.Lowered:
-        """Return the lowered call of `shard_map`, for arrays or for shapes with shardings."""
-        return self._jitted(args).lower(*args)  # type: ignore[attr-defined]
+    def trace(self, *args: PyTree) -> jax.stages.Traced:
+        """Return the traced call of `shard_map`, for arrays or for shapes with shardings."""
+        return self._jitted(args).trace(*args)  # type: ignore[attr-defined]
 
     def _jitted(self, args: tuple[PyTree, ...]) -> Callable[..., Any]:
         if self._mapped is None:
