@@ -8,7 +8,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from sebulba.devices.xla_flags import set_xla_flags
 from sebulba.errors import ConfigError
@@ -154,8 +154,9 @@ class Topology:
         """
         kind, _, shape = text.partition(":")
         chip = CHIPS.get(kind)
-        platform = "cpu" if kind == "cpu" else chip and chip.platform
-        if platform is None or not re.fullmatch(_SHAPES[platform], shape):
+        platform: Literal["tpu", "cuda", "cpu"] = "cpu" if chip is None else chip.platform
+        is_known = kind == "cpu" or chip is not None
+        if not is_known or not re.fullmatch(_SHAPES[platform], shape):
             raise ConfigError(f"--for: expected a topology such as {_EXAMPLES}, got {text!r}")
         return cls(name=text, platform=platform, shape=shape, chip=chip)
 
@@ -191,13 +192,13 @@ class Topology:
         from jax.experimental import topologies
 
         if self.platform == "cpu":
-            devices: Sequence[jax.Device] = jax.devices("cpu")
-            if len(devices) < int(self.shape):
+            processors = jax.devices("cpu")
+            if len(processors) < int(self.shape):
                 raise ConfigError(
-                    f"--for {self.name}: expected at most the {len(devices)} CPU devices of this"
+                    f"--for {self.name}: expected at most the {len(processors)} CPU devices of this"
                     " process (jax_num_cpu_devices)"
                 )
-            return [list(devices[: int(self.shape)])]
+            return [processors[: int(self.shape)]]
         name, options = self.name, {}
         if self.chip is not None and self.chip.gpu is not None:
             name = f"1x1x{self.shape}"  # slices, hosts, and GPUs of a host
@@ -212,8 +213,8 @@ class Topology:
         except Exception as error:  # the plugin's own
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ConfigError(f"--for {self.name}: there is no such topology: {reason}") from error
-        by_host: dict[int, list[jax.Device]] = {}
-        for device in described.devices:
+        by_host: dict[int, list[Any]] = {}
+        for device in cast("Sequence[Any]", described.devices):
             by_host.setdefault(device.process_index, []).append(device)
         return [by_host[host] for host in sorted(by_host)]
 

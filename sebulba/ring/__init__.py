@@ -35,6 +35,7 @@ observe the ring (run directories, checkpoints, consoles, hosts, evaluation):
     make            a ring from a config, from the top
     threads         the only place that creates threads
     anakin          acting and learning as one program
+    programs        the programs of a run, traced with shapes, for devices that are not here
     running         the three ways to run a ring
     state           a ring between two cycles as arrays and a dict, and back
 """
