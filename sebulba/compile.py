@@ -93,7 +93,7 @@ def compile_config(
     if as_json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
     else:
-        _print_table(report)
+        print_table(report)
     for problem, code in ((report.does_not_fit, EXIT_CONFIG), (report.fails, EXIT_FAILED)):
         if problem is not None:
             print(f"sebulba: {problem}", file=sys.stderr)
@@ -269,7 +269,7 @@ def _at_best(
     )
 
 
-def _print_table(report: Report) -> None:
+def print_table(report: Report) -> None:
     """Print a column for each program, and lines about memory and the least times."""
     import rich.box
     import rich.console
