@@ -76,6 +76,10 @@ def compile_config(
     try:
         if topology_name is None:
             raise ConfigError("--for: expected the devices to compile for, such as v5e:2x2")
+        if env_steps_per_second is not None and not env_steps_per_second > 0:
+            raise ConfigError(
+                f"--env-steps-per-second: expected more than 0, got {env_steps_per_second}"
+            )
         topology = Topology.parse(topology_name)
         topology.prepare()
         # Importing jax takes a second, so command line errors and --help come first.

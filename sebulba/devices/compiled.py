@@ -259,8 +259,9 @@ def _changes(before: PyTree, after: PyTree) -> Iterator[str]:
 def product_flops(jaxpr: Any, platform: str, *, num_devices: int = 1) -> dict[str, float]:
     """Return the FLOPs of a program's matrix products and convolutions on a device, by dtype.
 
-    XLA counts a loop as one turn, and some plugins count nothing. Sums, comparisons and the like
-    are not counted, and a loop of unknown length is one turn, so that the count is the least.
+    It is the least number: sums, comparisons and branches that depend on a number are not counted,
+    and a loop of unknown length is one turn. XLA counts every loop as one turn, and some of its
+    plugins count nothing.
 
     Args:
         jaxpr: of the program.

@@ -143,15 +143,15 @@ def is_slow_in_a_loop(jaxpr: Any, platform: str) -> bool:
 
 
 def equations(jaxpr: Any, platform: str, *, times: int = 1) -> Iterator[tuple[Any, int]]:
-    """Yield all equations that a platform computes, in nested jaxprs too, and how many times.
+    """Yield all equations that a platform computes, in nested jaxprs too, and how often at least.
 
-    A loop whose length is not known counts as one turn; what is mapped over devices counts once
-    for each of them. Branches that depend on numbers count as if all were taken.
+    A loop whose length is not known counts as one turn, and a branch that depends on a number as
+    0 times. What is mapped over devices counts once for each of them.
 
     Args:
         jaxpr: of a program.
         platform: of the devices, such as `cpu`.
-        times: how many times the program runs.
+        times: how often the program runs.
     """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     for equation in jaxpr.eqns:
@@ -165,6 +165,8 @@ def equations(jaxpr: Any, platform: str, *, times: int = 1) -> Iterator[tuple[An
             turns = equation.params["length"]
         elif equation.primitive.name == "shard_map":
             turns = equation.params["mesh"].size
+        elif equation.primitive.name == "cond" and platforms is None:
+            turns = 0
         for each in inner:
             yield from equations(each, platform, times=times * turns)
 
