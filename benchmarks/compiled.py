@@ -1,6 +1,6 @@
 """Compile configs for devices that are not here, and write the table in `docs/accelerators.md`.
 
-    python -m benchmarks.compiled --for v5e:2x2 --keep DIRECTORY [CONFIG ...]
+    python -m benchmarks.compiled --for v5e:2x2 --keep DIRECTORY [CONFIG ...] [--key=VALUE]
 
 Each config is compiled by `sebulba compile` in a process of its own, whose JSON stays in DIRECTORY;
 configs that have a file there are not compiled again. Without a CONFIG, the table is written from
@@ -13,7 +13,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sebulba.devices.chips import CHIPS
@@ -33,13 +33,15 @@ def main() -> None:
     parser.add_argument("--for", dest="topology", required=True)
     parser.add_argument("--keep", type=pathlib.Path, required=True, metavar="DIRECTORY")
     parser.add_argument("--timeout-s", type=float, default=600.0)
-    options = parser.parse_args()
+    options, flags = parser.parse_known_args()
     options.keep.mkdir(parents=True, exist_ok=True)
     suffix = f"@{options.topology.replace(':', '_')}.json"
     for config in options.configs:
         path = options.keep / f"{config}{suffix}"
         if not path.exists():
-            path.write_text(compile_config(config, options.topology, options.timeout_s))
+            path.write_text(
+                compile_config(config, options.topology, flags, timeout_s=options.timeout_s)
+            )
     reports = {
         path.name.removesuffix(suffix): json.loads(path.read_text())
         for path in sorted(options.keep.glob(f"*{suffix}"))
@@ -49,14 +51,14 @@ def main() -> None:
     print(f"wrote {len(reports)} configs into {_PAGE}")
 
 
-def compile_config(config: str, topology: str, timeout_s: float) -> str:
-    """Return the JSON of `sebulba compile` for a config.
+def compile_config(config: str, topology: str, flags: Sequence[str], *, timeout_s: float) -> str:
+    """Return the JSON of `sebulba compile` for a config and flags.
 
     Raises:
         CalledProcessError: it printed none.
         TimeoutExpired: it took longer than `timeout_s`.
     """
-    command = [sys.executable, "-m", "sebulba.compile", config, "--for", topology, "--json"]
+    command = [sys.executable, "-m", "sebulba.compile", config, "--for", topology, "--json", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if not done.stdout:
         print(done.stderr, file=sys.stderr)
