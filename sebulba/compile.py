@@ -346,14 +346,14 @@ def _describe_flops(flops: Mapping[str, float]) -> str:
 
 
 def _describe_seconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.2f} µs"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 def _describe_at_best(at_best: AtBest) -> str:
     acting = ""
     if at_best.act_cycle_s is not None:
         acting = f"an act cycle takes {_describe_seconds(at_best.act_cycle_s)} and "
-    rates = ", ".join(f"{what} {rate:,.0f}" for what, rate in at_best.env_steps_per_second.items())
+    rates = ", ".join(f"{what} {rate:.3g}" for what, rate in at_best.env_steps_per_second.items())
     text = (
         f"at best, {acting}a learner cycle {_describe_seconds(at_best.learner_cycle_s)};"
         f" env steps/s of a host: {rates}; {at_best.bottleneck} would be the bottleneck"

@@ -22,6 +22,7 @@ from sebulba.devices.memory import plan_memory
 from sebulba.devices.roles import Roles, assign_devices_of_hosts
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop
 from sebulba.envs import make_environment
+from sebulba.envs.base import FusedEnvironment
 from sebulba.errors import ConfigError
 from sebulba.ring import anakin
 from sebulba.ring.act_cycle import init_carry
@@ -150,21 +151,8 @@ def trace_programs(
             # A replay agent takes no updates at first.
             num_updates=num_updates_of(agent, num_cycles),
         )
-        reason = anakin.reason_against_one_program(
-            policy_lag=config.learner.policy_lag,
-            has_whole_episodes=config.actor.rollout == "episodes",
-            may_restart=config.actor.on_env_error == "restart",
-            mapping=config.learner.mapping,
-            num_hosts=learner_devices.num_hosts,
-            has_jax_environments=fused is not None and fused.is_whole_state,
-            trajectories_per_cycle=run_spec.trajectories_per_cycle,
-            actor_devices=[roles.actor[i % len(roles.actor)] for i in range(num_actors)],
-            learner_devices=roles.learner,
-        )
-        if config.run.mode == "anakin" and reason is not None:
-            raise ConfigError(f"{reason}. Or set run.mode auto")
         one_program: Program | None = None
-        if config.run.mode in ("anakin", "auto") and reason is None:
+        if _may_be_one_program(config, roles, fused, num_actors=num_actors):
             assert fused_functions is not None
             one_program = learner.trace_one_program(
                 fused_functions, carry, num_actors=num_actors, max_cycles=num_cycles
@@ -192,6 +180,30 @@ def trace_programs(
     if set(roles.actor) & set(roles.learner):
         arrays = dict.fromkeys(arrays, sum(arrays.values()))
     return TracedRun(programs=tuple(programs), arrays=arrays, roles=roles, run_spec=run_spec)
+
+
+def _may_be_one_program(
+    config: Config, roles: Roles, fused: FusedEnvironment | None, *, num_actors: int
+) -> bool:
+    """Return whether `run.mode` allows acting and learning in one program.
+
+    Raises:
+        ConfigError: it asks for one, which cannot be.
+    """
+    reason = anakin.reason_against_one_program(
+        policy_lag=config.learner.policy_lag,
+        has_whole_episodes=config.actor.rollout == "episodes",
+        may_restart=config.actor.on_env_error == "restart",
+        mapping=config.learner.mapping,
+        num_hosts=roles.learner_devices.num_hosts,
+        has_jax_environments=fused is not None and fused.is_whole_state,
+        trajectories_per_cycle=config.learner.trajectories_per_cycle,
+        actor_devices=[roles.actor[i % len(roles.actor)] for i in range(num_actors)],
+        learner_devices=roles.learner,
+    )
+    if config.run.mode == "anakin" and reason is not None:
+        raise ConfigError(f"{reason}. Or set run.mode auto")
+    return config.run.mode in ("anakin", "auto") and reason is None
 
 
 def trace_stepped(
