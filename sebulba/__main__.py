@@ -22,6 +22,7 @@ COMMANDS = {
     "check": "check that an agent and an environment work together",
     "rerun": "repeat an update or a learner cycle of a run, to debug it",
     "launch": "run several hosts as processes on this machine",
+    "compile": "compile a config's programs for accelerators that are not here",
 }
 """What each command does."""
 

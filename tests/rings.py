@@ -33,7 +33,7 @@ from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.episodes import finished_episodes as finished_episodes
 from sebulba.ring.episodes import load_reducers as load_reducers
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
-from sebulba.ring.learner import Learner
+from sebulba.ring.learner import Learner, update_program
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
 from sebulba.ring.progress import Progress
@@ -549,6 +549,13 @@ def publish(ring):
 def act_in_turn(ring):
     """Return the items of a ring's next learner cycle, acted in this thread."""
     return ring.act_in_turn()
+
+
+def trace_update(ring, item):
+    """Return the traced program of a learner cycle with one update, which takes an item."""
+    learner = ring.learner
+    program = update_program(learner.device_update, learner.learner_devices, num_updates=1)
+    return program.trace(learner.state, (item.unroll,), as_words(0))
 
 
 def learn(ring, items):

@@ -25,7 +25,7 @@ CONTRACT = [
     "references",
 ]
 DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
-DOORS += ["sweep", "export", "__main__"]  # the command `sebulba`
+DOORS += ["sweep", "export", "compile", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "processes", "hosts", "evaluation", "run", "check"]
 SHARED = ["curves", "figures", "export_loader"]  # just below `run`, each below the next
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}

@@ -1,5 +1,6 @@
 """The learner devices as one mesh, and moving arrays to and from them."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,9 @@ class LearnerDevices:
     A host places its arrays on its own devices, without communication, as its share of a global
     array. A split axis is `num_hosts` times as long in the global array. Replicated arrays may
     differ between hosts, since each device uses its own buffer: actor ids and keys do. With a
-    single learner device, `split` and `replicate` return arrays that are on it as they are.
+    single learner device, `split` and `replicate` return arrays that are on it as they are. Of a
+    `jax.ShapeDtypeStruct` they return the global one with its sharding, to compile programs for
+    devices that are not here.
     """
 
     def __init__(
@@ -71,10 +74,23 @@ class LearnerDevices:
         return self._view(tree, self.mesh, lambda size: size * self.num_hosts)
 
     def _place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(tree)):
+            return jax.tree.map(functools.partial(self._placed_shape, spec=spec), tree)
         # For 20 arrays, `device_put` takes half a millisecond to find that they are there.
         if self._only is not None and all(map(self._is_there, jax.tree.leaves(tree))):
             return tree
         return self.join_hosts(jax.device_put(tree, NamedSharding(self._local_mesh, spec)))
+
+    def _placed_shape(
+        self, leaf: jax.ShapeDtypeStruct, *, spec: PartitionSpec
+    ) -> jax.ShapeDtypeStruct:
+        """Return the global shape of what is placed: the devices need not be here."""
+        names = [*spec, *[None] * (leaf.ndim - len(spec))]
+        shape = [
+            size if name is None else size * self.num_hosts
+            for size, name in zip(leaf.shape, names, strict=True)
+        ]
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=self._only or self.sharding(spec))
 
     def _is_there(self, leaf: Any) -> bool:
         return isinstance(leaf, jax.Array) and leaf.committed and leaf.sharding == self._only

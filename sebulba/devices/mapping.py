@@ -85,6 +85,10 @@ class Mapped:
         """Return the jaxpr of the mapped function; a later call does not trace it again."""
         return jax.make_jaxpr(self._jitted(args))(*args)
 
+    def trace(self, *args: PyTree) -> jax.stages.Traced:
+        """Return the traced call of `shard_map`, for arrays or for shapes with shardings."""
+        return self._jitted(args).trace(*args)  # type: ignore[attr-defined]
+
     def _jitted(self, args: tuple[PyTree, ...]) -> Callable[..., Any]:
         if self._mapped is None:
             self._mapped = self._build(specs_of(args))

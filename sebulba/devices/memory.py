@@ -159,4 +159,9 @@ def _memory_of(device: jax.Device | None) -> tuple[str, int]:
     stats = (device and device.memory_stats()) or {}
     if "bytes_limit" in stats:
         return str(device), stats["bytes_limit"]
-    return "the host", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return "the host", size_of_host()
+
+
+def size_of_host() -> int:
+    """Return the bytes of the host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -49,12 +49,26 @@ def assign_devices(config: DevicesConfig, devices: Sequence[jax.Device] | None =
     if devices is not None:
         actor, learner = pick_devices(config, devices)
         return Roles(actor=actor, learner=learner, learner_devices=LearnerDevices(learner))
-    hosts = [
-        pick_devices(config, jax.local_devices(process_index=host))
-        for host in range(jax.process_count())
-    ]
-    actor, learner = hosts[jax.process_index()]
-    of_all_hosts = [of_host for _, of_host in hosts]
+    hosts = [jax.local_devices(process_index=host) for host in range(jax.process_count())]
+    return assign_devices_of_hosts(config, hosts, host=jax.process_index())
+
+
+def assign_devices_of_hosts(
+    config: DevicesConfig, hosts: Sequence[Sequence[jax.Device]], *, host: int
+) -> Roles:
+    """Return the devices of each role on a host.
+
+    Args:
+        config: names positions, the same on every host.
+        hosts: the devices of each host.
+        host: the position of the host in `hosts`.
+
+    Raises:
+        ConfigError: a position does not exist, or a role names one twice, on any host.
+    """
+    picked = [pick_devices(config, devices) for devices in hosts]
+    actor, learner = picked[host]
+    of_all_hosts = [of_host for _, of_host in picked] if len(hosts) > 1 else None
     return Roles(
         actor=actor,
         learner=learner,

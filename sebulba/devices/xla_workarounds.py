@@ -144,21 +144,37 @@ def is_slow_in_a_loop(jaxpr: Any, platform: str) -> bool:
     return platform == "cpu" and any(
         equation.primitive.name == _CONVOLUTION
         and equation.params["dimension_numbers"] != _FAST_LAYOUT
-        for equation in _equations(jaxpr, platform)
+        for equation, _ in equations(jaxpr, platform)
     )
 
 
-def _equations(jaxpr: Any, platform: str) -> Iterator[Any]:
-    """Yield all equations that the platform computes, in nested jaxprs too."""
+def equations(jaxpr: Any, platform: str, *, times: int = 1) -> Iterator[tuple[Any, int]]:
+    """Yield all equations that a platform computes, in nested jaxprs too, and how often at least.
+
+    A loop whose length is not known counts as one turn, and a branch that depends on a number as
+    0 times. What is mapped over devices counts once for each of them.
+
+    Args:
+        jaxpr: of a program.
+        platform: of the devices, such as `cpu`.
+        times: how often the program runs.
+    """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     for equation in jaxpr.eqns:
-        yield equation
+        yield equation, times
         inner: Iterable[Any] = _jaxprs(list(equation.params.values()))
         platforms = equation.params.get("branches_platforms")
         if platforms is not None:  # `lax.platform_dependent`
             inner = [equation.params["branches"][_branch(platforms, platform)]]
+        turns = 1
+        if equation.primitive.name == "scan":
+            turns = equation.params["length"]
+        elif equation.primitive.name == "shard_map":
+            turns = equation.params["mesh"].size
+        elif equation.primitive.name == "cond" and platforms is None:
+            turns = 0
         for each in inner:
-            yield from _equations(each, platform)
+            yield from equations(each, platform, times=times * turns)
 
 
 def _branch(platforms: Sequence[Sequence[str] | None], platform: str) -> int:

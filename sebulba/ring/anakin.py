@@ -22,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from sebulba.agent import Agent
 from sebulba.agent_check import num_updates_of, validate_sharded_state
-from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED
+from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
 from sebulba.devices.mapping import is_jit_disabled, shard, specs_of
 from sebulba.devices.memory import num_bytes
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop
@@ -33,7 +34,7 @@ from sebulba.ring.episodes import finished_episodes
 from sebulba.ring.fused_cycle import FusedCycle
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
-from sebulba.ring.update import STATE_SPECS, LearnerState
+from sebulba.ring.update import STATE_SPECS, LearnerState, Update
 from sebulba.types import PyTree, as_words
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
@@ -43,29 +44,67 @@ _MAX_BYTES = 64 << 20  # of the results that a call hands to Python
 
 def reason_against(ring: Ring) -> str | None:
     """Return why acting and learning of a run cannot be one program; None: they can."""
-    per_cycle = ring.schedule.trajectories_per_cycle
     cycles = [actor.environments.act_cycle for actor in ring.actors]
-    has_jax_environments = all(
-        isinstance(cycle, FusedCycle) and actor.carry.env_state is not None
-        for cycle, actor in zip(cycles, ring.actors, strict=True)
+    return reason_against_one_program(
+        policy_lag=ring.schedule.policy_lag,
+        has_whole_episodes=any(
+            isinstance(cycle, FusedCycle) and cycle.whole_episodes for cycle in cycles
+        ),
+        may_restart=any(actor.max_restarts for actor in ring.actors),
+        mapping=ring.learner.mapping_name,
+        num_hosts=jax.process_count(),
+        has_jax_environments=all(
+            isinstance(cycle, FusedCycle) and actor.carry.env_state is not None
+            for cycle, actor in zip(cycles, ring.actors, strict=True)
+        ),
+        trajectories_per_cycle=ring.schedule.trajectories_per_cycle,
+        actor_devices=[actor.device for actor in ring.actors],
+        learner_devices=ring.learner.learner_devices.devices,
     )
-    has_whole_episodes = any(
-        isinstance(cycle, FusedCycle) and cycle.whole_episodes for cycle in cycles
-    )
-    may_restart = any(actor.max_restarts for actor in ring.actors)
+
+
+def reason_against_one_program(
+    *,
+    policy_lag: int | None,
+    has_whole_episodes: bool,
+    may_restart: bool,
+    mapping: str,
+    num_hosts: int,
+    has_jax_environments: bool,
+    trajectories_per_cycle: int,
+    actor_devices: Sequence[jax.Device],
+    learner_devices: Sequence[jax.Device],
+) -> str | None:
+    """Return why acting and learning cannot be one program; None: they can.
+
+    Args:
+        policy_lag: `learner.policy_lag`.
+        has_whole_episodes: whether a trajectory is a complete episode of each environment.
+        may_restart: whether environments are recreated after a fault.
+        mapping: `learner.mapping`.
+        num_hosts: hosts of the run.
+        has_jax_environments: whether all environments are JAX functions, stepped inside `jit`.
+        trajectories_per_cycle: `learner.trajectories_per_cycle`.
+        actor_devices: the device of each actor.
+        learner_devices: those of this host.
+    """
     expectations = (
-        ("learner.policy_lag", 0, ring.schedule.policy_lag),
+        ("learner.policy_lag", 0, policy_lag),
         ("actor.rollout", "steps", "episodes" if has_whole_episodes else "steps"),
         ("actor.on_env_error", "fail", "restart" if may_restart else "fail"),
-        ("learner.mapping", "shard_map", ring.learner.mapping_name),
-        ("distributed: number of hosts", 1, jax.process_count()),
+        ("learner.mapping", "shard_map", mapping),
+        ("distributed: number of hosts", 1, num_hosts),
         ("JAX_DISABLE_JIT", False, is_jit_disabled()),
         ("env: JAX environments in a fused act cycle", True, has_jax_environments),
-        ("learner.trajectories_per_cycle modulo the actors", 0, per_cycle % len(ring.actors)),
+        (
+            "learner.trajectories_per_cycle modulo the actors",
+            0,
+            trajectories_per_cycle % len(actor_devices),
+        ),
         (
             "devices.learner: the same devices as devices.actor",
             True,
-            {actor.device for actor in ring.actors} == set(ring.learner.learner_devices.devices),
+            set(actor_devices) == set(learner_devices),
         ),
     )
     for what, expected, got in expectations:
@@ -139,7 +178,9 @@ class Anakin:
     def _take_from_actors(self) -> None:
         """Begin at the points at which the ring's actors are."""
         carries = tuple(actor.carry for actor in self.ring.actors)
-        self._shardings = jax.tree.map(self._sharding, carries)
+        self._shardings = carry_shardings(
+            carries, self._learner_devices, num_envs=self.ring.run_spec.num_envs
+        )
         self._carries = jax.device_put(carries, self._shardings)
 
     def _give_to_actors(self) -> None:
@@ -238,109 +279,165 @@ class Anakin:
         elif seconds > _CALL_S:
             self._max_cycles = max(1, self._max_cycles // 2)
 
-    def _sharding(self, leaf: Any) -> jax.sharding.NamedSharding:
-        is_per_env = leaf.ndim > 0 and leaf.shape[0] == self.ring.run_spec.num_envs
-        return self._learner_devices.sharding(PER_DEVICE if is_per_env else REPLICATED)
-
     def _program(self, num_updates: int) -> Callable[..., Any]:
-        """Return the jitted call for learner cycles of so many updates.
-
-        It takes the learner's state, the actors' carries, the words of the env steps learned from,
-        and the number of cycles. It returns the state, the carries, and what is to be recorded of
-        each cycle, `[capacity, ...]`.
-        """
+        """Return the `program_of_cycles` of so many updates."""
         if num_updates in self._programs:
             return self._programs[num_updates]
-        cycle = jax.jit(self._cycle_function(num_updates))
-        shapes = jax.eval_shape(cycle, *self._begin())[-1]
-        longest = -(-min(self._boundaries) // self._env_steps_per_cycle)
-        self._capacity = max(1, min(longest, _MAX_BYTES // num_bytes(shapes)))
-
-        def program(
-            state: PyTree, carries: PyTree, env_step_words: jax.Array, num_cycles: jax.Array
-        ) -> PyTree:
-            def body(i: jax.Array, looped: PyTree) -> PyTree:
-                state, carries, words, recorded = looped
-                state, carries, words, new = cycle(state, carries, words)
-                write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=0)
-                return state, carries, words, jax.tree.map(write, recorded, new)
-
-            recorded = jax.tree.map(
-                lambda leaf: jnp.zeros((self._capacity, *leaf.shape), leaf.dtype), shapes
-            )
-            start = (state, carries, env_step_words, recorded)
-            state, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
-            return state, carries, recorded
-
-        sharding = self._learner_devices.sharding
-        states = jax.tree.map(sharding, STATE_SPECS)
-        self._programs[num_updates] = jax.jit(
-            program, out_shardings=(states, self._shardings, sharding(REPLICATED))
-        )
-        return self._programs[num_updates]
-
-    def _cycle_function(self, num_updates: int) -> Callable[..., Any]:
-        """Return the function of one learner cycle: all its act cycles, then its updates."""
-        ring, update = self.ring, self.ring.learner.device_update
+        ring = self.ring
         act_cycles = [
-            cycle
+            cycle.act_within
             for cycle in (actor.environments.act_cycle for actor in ring.actors)
             if isinstance(cycle, FusedCycle)
         ]
-        split_envs: Any = PartitionSpec(None, *PER_DEVICE)
-        replicated: Any = REPLICATED
-        specs = [
-            Unroll(
-                initial_state=specs_of(actor.placed_state),
-                final_state=specs_of(actor.placed_state),
-                trajectory=split_envs,
-                actor_id=replicated,
-            )
-            for actor in ring.actors
-        ] * self._trajectories_per_actor
-        learn = shard(
-            functools.partial(update.cycle, num_updates=num_updates),
-            self._learner_devices,
-            in_specs=(STATE_SPECS, tuple(specs), REPLICATED),
-            out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
+        cycle = cycle_function(
+            agent=ring.agent,
+            act_cycles=act_cycles,
+            placed_states=[actor.placed_state for actor in ring.actors],
+            num_rounds=self._trajectories_per_actor,
+            device_update=ring.learner.device_update,
+            learner_devices=self._learner_devices,
+            num_updates=num_updates,
         )
+        longest = -(-min(self._boundaries) // self._env_steps_per_cycle)
+        self._programs[num_updates], self._capacity = program_of_cycles(
+            cycle,
+            self._begin(),
+            max_cycles=longest,
+            learner_devices=self._learner_devices,
+            shardings=self._shardings,
+        )
+        return self._programs[num_updates]
 
-        def cycle(
-            state: LearnerState, carries: tuple[ActCarry, ...], env_step_words: jax.Array
-        ) -> PyTree:
-            current, unrolls, tallies = list(carries), [], []
-            networks = ring.agent.actor_networks(state.networks)
-            for number in range(len(specs)):
-                actor_id = number % len(act_cycles)
-                before = current[actor_id]
-                after, trajectory, tally = act_cycles[actor_id].act_within(networks, before)
-                current[actor_id] = after
-                tallies.append(tally)
-                unrolls.append(
-                    Unroll(
-                        initial_state=before.actor_state,
-                        final_state=after.actor_state,
-                        trajectory=trajectory,
-                        actor_id=jnp.int32(actor_id),
-                    )
+
+def carry_shardings(carries: PyTree, learner_devices: LearnerDevices, *, num_envs: int) -> PyTree:
+    """Return where each leaf of the actors' carries is: what is per environment is split."""
+
+    def sharding(leaf: Any) -> jax.sharding.NamedSharding:
+        is_per_env = leaf.ndim > 0 and leaf.shape[0] == num_envs
+        return learner_devices.sharding(PER_DEVICE if is_per_env else REPLICATED)
+
+    return jax.tree.map(sharding, carries)
+
+
+def program_of_cycles(
+    cycle: Callable[..., Any],
+    begin: tuple[PyTree, PyTree, Any],
+    *,
+    max_cycles: int,
+    learner_devices: LearnerDevices,
+    shardings: PyTree,
+) -> tuple[Callable[..., Any], int]:
+    """Return the jitted call for several learner cycles, and the most that a call takes.
+
+    It takes the learner's state, the actors' carries, the words of the env steps learned from, and
+    the number of cycles. It returns the state, the carries, and what is to be recorded of each
+    cycle, `[capacity, ...]`.
+
+    Args:
+        cycle: one learner cycle, from `cycle_function`.
+        begin: its arguments, or their shapes.
+        max_cycles: the call need not take more.
+        learner_devices: act and learn.
+        shardings: those of the carries, from `carry_shardings`.
+    """
+    cycle = jax.jit(cycle)
+    shapes = jax.eval_shape(cycle, *begin)[-1]
+    capacity = max(1, min(max_cycles, _MAX_BYTES // num_bytes(shapes)))
+
+    def program(
+        state: PyTree, carries: PyTree, env_step_words: jax.Array, num_cycles: jax.Array
+    ) -> PyTree:
+        def body(i: jax.Array, looped: PyTree) -> PyTree:
+            state, carries, words, recorded = looped
+            state, carries, words, new = cycle(state, carries, words)
+            write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=0)
+            return state, carries, words, jax.tree.map(write, recorded, new)
+
+        recorded = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+        start = (state, carries, env_step_words, recorded)
+        state, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
+        return state, carries, recorded
+
+    sharding = learner_devices.sharding
+    states = jax.tree.map(sharding, STATE_SPECS)
+    return jax.jit(program, out_shardings=(states, shardings, sharding(REPLICATED))), capacity
+
+
+def cycle_function(
+    *,
+    agent: Agent,
+    act_cycles: Sequence[Callable[..., Any]],
+    placed_states: Sequence[PyTree],
+    num_rounds: int,
+    device_update: Update,
+    learner_devices: LearnerDevices,
+    num_updates: int,
+) -> Callable[..., Any]:
+    """Return the function of one learner cycle: all its act cycles, then its updates.
+
+    Args:
+        agent: the algorithm.
+        act_cycles: `FusedCycle.act_within` of each actor.
+        placed_states: the actor state of each actor on the learner devices, or its shape.
+        num_rounds: trajectories of each actor in a learner cycle.
+        device_update: the functions of one learner device.
+        learner_devices: act and learn.
+        num_updates: of a learner cycle.
+    """
+    split_envs: Any = PartitionSpec(None, *PER_DEVICE)
+    replicated: Any = REPLICATED
+    specs = [
+        Unroll(
+            initial_state=specs_of(placed),
+            final_state=specs_of(placed),
+            trajectory=split_envs,
+            actor_id=replicated,
+        )
+        for placed in placed_states
+    ] * num_rounds
+    learn = shard(
+        functools.partial(device_update.cycle, num_updates=num_updates),
+        learner_devices,
+        in_specs=(STATE_SPECS, tuple(specs), REPLICATED),
+        out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
+    )
+
+    def cycle(
+        state: LearnerState, carries: tuple[ActCarry, ...], env_step_words: jax.Array
+    ) -> PyTree:
+        current, unrolls, tallies = list(carries), [], []
+        networks = agent.actor_networks(state.networks)
+        for number in range(len(specs)):
+            actor_id = number % len(act_cycles)
+            before = current[actor_id]
+            after, trajectory, tally = act_cycles[actor_id](networks, before)
+            current[actor_id] = after
+            tallies.append(tally)
+            unrolls.append(
+                Unroll(
+                    initial_state=before.actor_state,
+                    final_state=after.actor_state,
+                    trajectory=trajectory,
+                    actor_id=jnp.int32(actor_id),
                 )
-            state, _, metrics = learn(state, tuple(unrolls), env_step_words)
-            is_learning = state.non_finite.in_a_row < update.max_non_finite_updates
-            recorded = _Recorded(
-                env_steps=tuple(tally.env_steps for tally in tallies),
-                episodes=tuple(tally.episodes for tally in tallies),
-                is_regular=functools.reduce(
-                    operator.and_, [tally.is_finite for tally in tallies], is_learning
-                ),
-                num_discarded=state.non_finite.total,
-                metrics=metrics,
             )
-            words = env_step_words
-            for tally in tallies:
-                words = _add(words, tally.env_steps)
-            return state, tuple(current), words, recorded
+        state, _, metrics = learn(state, tuple(unrolls), env_step_words)
+        is_learning = state.non_finite.in_a_row < device_update.max_non_finite_updates
+        recorded = _Recorded(
+            env_steps=tuple(tally.env_steps for tally in tallies),
+            episodes=tuple(tally.episodes for tally in tallies),
+            is_regular=functools.reduce(
+                operator.and_, [tally.is_finite for tally in tallies], is_learning
+            ),
+            num_discarded=state.non_finite.total,
+            metrics=metrics,
+        )
+        words = env_step_words
+        for tally in tallies:
+            words = _add(words, tally.env_steps)
+        return state, tuple(current), words, recorded
 
-        return cycle
+    return cycle
 
 
 def _add(words: jax.Array, count: jax.Array) -> jax.Array:

@@ -179,18 +179,15 @@ class ActorEnvironments:
 
     def _build_cycle(self, env_step: EnvStep) -> PyTree:
         """Build the act cycle, and return the environments' complete state or None."""
-        kind, where = self._settings.cycle, f"{self._env.suite} {self._env.id}"
-        fused = None if kind == "stepped" else self.environment.fused()
-        if fused is not None and kind == "auto":
-            fused = self._if_compiled(fused, where)
-        if fused is None and kind == "fused":
-            raise ConfigError(
-                f"actor.cycle: expected auto or stepped, got fused; {where} cannot be stepped"
-                " inside jit"
-            )
-        whole_episodes = self._settings.rollout == "episodes"
-        if whole_episodes:
-            _check_whole_episodes(where, self.environment, fused, env_step)
+        where, whole_episodes = where_of(self._env), self._settings.rollout == "episodes"
+        fused = choose_fused(
+            self.environment,
+            self._settings,
+            where=where,
+            env_step=env_step,
+            device=self._step_functions.device,
+            on_warning=self._on_warning,
+        )
         env_state: PyTree = None
         if fused is None:
             self.act_cycle = SteppedCycle(
@@ -215,28 +212,6 @@ class ActorEnvironments:
                 " exact without it"
             )
         return jax.device_put(env_state, self._step_functions.device)
-
-    def _if_compiled(self, fused: FusedEnvironment, where: str) -> FusedEnvironment | None:
-        """Return the environment if an accelerator can step it, which only compiling tells."""
-        device = self._step_functions.device
-        if fused.is_whole_state or device.platform in _PLATFORMS_OF_FUSED:
-            return fused
-        actions = zeros(action_shape(self.spec.action_space), self._settings.num_envs)
-        placed = jax.sharding.SingleDeviceSharding(device)
-        arguments = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed),
-            (fused.state, actions),
-        )
-        try:
-            jax.jit(fused.step).lower(*arguments).compile()
-        except Exception as error:
-            problem = next(iter(str(error).splitlines()), type(error).__name__)
-            self._on_warning(
-                f"actor.cycle: auto steps {where} from Python, since it cannot be stepped inside"
-                f" jit on {device.platform}: {problem}"
-            )
-            return None
-        return fused
 
     @contextlib.contextmanager
     def _as_fault(self, what: str) -> Iterator[None]:
@@ -323,6 +298,70 @@ def closed_on_error(
         for problem in close_environments(environments, timeout_s):
             error.add_note(f"{ALSO} {problem}.")
         raise
+
+
+def where_of(env: EnvConfig) -> str:
+    """Return the environment's suite and ID, for errors and warnings."""
+    return f"{env.suite} {env.id}"
+
+
+def choose_fused(
+    environment: Environment,
+    settings: ActorConfig,
+    *,
+    where: str,
+    env_step: EnvStep,
+    device: jax.Device,
+    on_warning: Callable[[str], None],
+) -> FusedEnvironment | None:
+    """Return the environment to step inside `jit`; None: it is stepped from Python.
+
+    Args:
+        environment: has been reset.
+        settings: `actor`, of which the kind of act cycle and the rollout are used.
+        where: the environment's name.
+        env_step: the row of the reset.
+        device: the actor's device, for which a program can be compiled.
+        on_warning: takes one line of text.
+
+    Raises:
+        ConfigError: `actor.cycle` or `actor.rollout` does not suit the environment.
+    """
+    fused = None if settings.cycle == "stepped" else environment.fused()
+    if fused is not None and settings.cycle == "auto":
+        problem = _problem_on(device, fused, environment, settings.num_envs)
+        if problem is not None:
+            fused = None
+            on_warning(
+                f"actor.cycle: auto steps {where} from Python, since it cannot be stepped inside"
+                f" jit on {device.platform}: {problem}"
+            )
+    if fused is None and settings.cycle == "fused":
+        raise ConfigError(
+            f"actor.cycle: expected auto or stepped, got fused; {where} cannot be stepped"
+            " inside jit"
+        )
+    if settings.rollout == "episodes":
+        _check_whole_episodes(where, environment, fused, env_step)
+    return fused
+
+
+def _problem_on(
+    device: jax.Device, fused: FusedEnvironment, environment: Environment, num_envs: int
+) -> str | None:
+    """Return why a device cannot step the environment, which only compiling tells."""
+    if fused.is_whole_state or device.platform in _PLATFORMS_OF_FUSED:
+        return None
+    actions = zeros(action_shape(environment.spec.action_space), num_envs)
+    placed = jax.sharding.SingleDeviceSharding(device)
+    arguments = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed), (fused.state, actions)
+    )
+    try:
+        jax.jit(fused.step).lower(*arguments).compile()
+    except Exception as error:
+        return next(iter(str(error).splitlines()), type(error).__name__)
+    return None
 
 
 def _check_whole_episodes(

@@ -66,6 +66,10 @@ class FusedFunctions:
             )
             return env_state, *finish(buffer, actor_state, carry.statistics, env_step)
 
+        def act_within(networks, carry):
+            env_state, after, trajectory, tally = cycle(networks, carry, carry.env_state)
+            return dataclasses.replace(after, env_state=env_state), trajectory, tally
+
         def act_episodes(networks, carry, env_state):
             def is_running(looped):
                 _, env_step, buffer, _ = looped
@@ -87,7 +91,7 @@ class FusedFunctions:
         self.cycle: Callable = compiled(cycle)
         self.act_episodes: Callable = compiled(act_episodes)
         self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
-        self.cycle_within: Callable = cycle  # within another jitted function
+        self.act_within: Callable = act_within  # see `FusedCycle.act_within`
 
 
 class SharedFunctions:
@@ -159,10 +163,7 @@ class FusedCycle:
 
     def act_within(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
         """Act `T` steps within another jitted function; all of `carry` is on its devices."""
-        env_state, after, trajectory, tally = self._functions.cycle_within(
-            networks, carry, carry.env_state
-        )
-        return dataclasses.replace(after, env_state=env_state), trajectory, tally
+        return self._functions.act_within(networks, carry)
 
     def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
         self._env_state, *results = self._functions.cycle(networks, carry, self._env_state)

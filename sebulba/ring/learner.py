@@ -11,8 +11,8 @@ import numpy as np
 from sebulba.agent import Agent, Metrics
 from sebulba.agent_check import num_updates_of
 from sebulba.config import LearnerConfig
-from sebulba.devices import mapping
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
+from sebulba.devices.mapping import Mapped, Mapping, map_over_learner_devices
 from sebulba.devices.xla_workarounds import bound_programs_in_flight, is_slow_in_a_loop
 from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
 from sebulba.ring.records import Unroll
@@ -22,7 +22,7 @@ from sebulba.ring.update import (
     NonFiniteCounts,
     NonFiniteError,
     Update,
-    init_state,
+    state_initializer,
 )
 from sebulba.types import Networks, as_words
 
@@ -58,7 +58,8 @@ class Learner:
         self._in_a_row = 0  # consecutive ones, as of the last discarded update
         self._env_steps = 0  # learned from before the last cycle
         self.clock = clock
-        self.state = init_state(agent, learner_devices, num_envs_per_device, key)
+        init = state_initializer(agent, learner_devices, num_envs_per_device)
+        self.state = init(learner_devices.replicate(key))
         # A copy: the first update donates the state, and actors would hold deleted arrays.
         self._publish = jax.jit(
             lambda networks: jax.tree.map(jnp.copy, agent.actor_networks(networks))
@@ -76,7 +77,7 @@ class Learner:
         )
         self.mapping_name = config.mapping
         # By the number of updates, and whether trajectories are added.
-        self._programs: dict[tuple[int, bool], mapping.Mapped] = {}
+        self._programs: dict[tuple[int, bool], Mapped] = {}
 
     @functools.partial(jax.profiler.annotate_function, name=UPDATE)  # in a trace of `run.profile`
     def update(self, unrolls: Sequence[Unroll], *, env_steps: int) -> list[Metrics]:
@@ -132,15 +133,14 @@ class Learner:
             )
         return [num_updates] if self._has_one_call else [1] * num_updates
 
-    def _program(self, num_updates: int, *, has_unrolls: bool) -> mapping.Mapped:
+    def _program(self, num_updates: int, *, has_unrolls: bool) -> Mapped:
         """Return the jitted call of so many updates."""
         key = (num_updates, has_unrolls)
         if key not in self._programs:
-            self._programs[key] = mapping.map_over_learner_devices(
-                functools.partial(self.device_update.cycle, num_updates=num_updates),
+            self._programs[key] = update_program(
+                self.device_update,
                 self.learner_devices,
-                out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
-                donate_argnums=(0,),
+                num_updates=num_updates,
                 mapping=self.mapping_name,
             )
         return self._programs[key]
@@ -215,3 +215,27 @@ class Learner:
     def networks_on(self, device: jax.Device) -> Networks:
         """Return the published networks on a device; they are never donated."""
         return fetch_replicated(self.published, device)
+
+
+def update_program(
+    device_update: Update,
+    learner_devices: LearnerDevices,
+    *,
+    num_updates: int,
+    mapping: Mapping = "shard_map",
+) -> Mapped:
+    """Return the jitted call of `device_update.cycle`, which donates the state.
+
+    Args:
+        device_update: the functions of one learner device.
+        learner_devices: of all hosts.
+        num_updates: optimisation steps of a call.
+        mapping: `learner.mapping`.
+    """
+    return map_over_learner_devices(
+        functools.partial(device_update.cycle, num_updates=num_updates),
+        learner_devices,
+        out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
+        donate_argnums=(0,),
+        mapping=mapping,
+    )

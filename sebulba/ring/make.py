@@ -85,7 +85,7 @@ def make_ring(
     devices = devices or assign_devices(config.devices, jax.local_devices())
     learner_devices = devices.learner_devices
     end = end or RunEnd()
-    _check_devices(config, devices)
+    check_devices(config, devices)
     actor_devices = [
         device for device in devices.actor for _ in range(config.actor.threads_per_device)
     ]
@@ -240,7 +240,12 @@ def make_learner(
     )
 
 
-def _check_devices(config: Config, devices: Roles) -> None:
+def check_devices(config: Config, devices: Roles) -> None:
+    """Check that the config suits the devices of each role.
+
+    Raises:
+        ConfigError: it does not.
+    """
     if config.actor.num_envs % len(devices.learner):
         raise ConfigError(
             f"actor.num_envs: expected a multiple of the {len(devices.learner)} learner devices"

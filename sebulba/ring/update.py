@@ -8,6 +8,7 @@ rerun that update.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import TypeVar
 
 import jax
@@ -205,10 +206,13 @@ def _block(experience: Experience) -> Experience:
     return jax.tree.map(lambda x: x[None], experience)
 
 
-def init_state(
-    agent: Agent, learner_devices: LearnerDevices, num_envs_per_device: int, key: jax.Array
-) -> LearnerState:
-    """Return the state before the first update, on the learner devices."""
+def state_initializer(
+    agent: Agent, learner_devices: LearnerDevices, num_envs_per_device: int
+) -> Callable[[jax.Array], LearnerState]:
+    """Return the jitted function from a key to the state before the first update.
+
+    The key and the state are on the learner devices.
+    """
 
     def init(key: jax.Array) -> LearnerState:
         networks = agent.init_networks(stream(key, "networks"))
@@ -227,7 +231,7 @@ def init_state(
     # Jitted with shardings, each device allocates its own share: a large replay buffer is never
     # built on one device and copied.
     shardings = jax.tree.map(learner_devices.sharding, STATE_SPECS)
-    return jax.jit(init, out_shardings=shardings)(learner_devices.replicate(key))
+    return jax.jit(init, out_shardings=shardings)
 
 
 def _select(use_new: jax.Array, new: _Tree, old: _Tree) -> _Tree:

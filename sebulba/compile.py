@@ -1,0 +1,367 @@
+"""Compile a config for devices that are not here: `sebulba compile CONFIG --for v5e:2x2`.
+
+Nothing runs on the devices: the programs are traced with shapes, compiled by the plugin of the
+platform, and read. Imports no jax before that.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sebulba.config import Config, flags
+from sebulba.errors import ConfigError
+from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, program, run_command
+
+if TYPE_CHECKING:
+    from sebulba.devices.chips import Chip, Topology
+    from sebulba.devices.compiled import CompiledProgram, Message
+    from sebulba.devices.roles import Roles
+    from sebulba.ring.programs import TracedRun
+
+_PROG = program("compile")
+_DESCRIPTION = """\
+Compiles the programs of a config for accelerators that this machine does not have, and prints
+whether they compile, their memory, their messages between devices, and the least time that they
+take at the published peaks of the chips. Nothing is trained.
+
+--for TOPOLOGY               v5e:2x2, v5e:4x8, v6e:2x2, h100:4, h200:8, b200:8, cpu:8 and others of
+                             these chips. TPUs need 'sebulba[aot-tpu]', GPUs 'sebulba[aot-cuda]'
+--env-steps-per-second RATE  what the environments of a host can do at most, for the least times
+--json                       print the same as JSON
+
+Exits with 0 if the programs compile and fit into memory, with 2 if they do not fit or the command
+line is wrong, and with 3 if a program does not compile."""
+_PLAIN_WIDTH_COLUMNS = 160  # of output to a file or a pipe
+
+
+def main() -> None:
+    """Parse the command line, compile, and exit with 0, 2 or 3."""
+    parser = argparse.ArgumentParser(prog=f"{_PROG} CONFIG", add_help=False, allow_abbrev=False)
+    parser.add_argument("--for", dest="topology")
+    parser.add_argument("--env-steps-per-second", type=float)
+    parser.add_argument("--json", action="store_true")
+    options, argv = parser.parse_known_args()
+    config = flags.parse(argv, _PROG, _DESCRIPTION)
+    sys.exit(
+        compile_config(
+            config,
+            options.topology,
+            env_steps_per_second=options.env_steps_per_second,
+            as_json=options.json,
+        )
+    )
+
+
+def compile_config(
+    config: Config,
+    topology_name: str | None,
+    *,
+    env_steps_per_second: float | None = None,
+    as_json: bool = False,
+) -> int:
+    """Compile a config's programs for a topology, print the report, and return the exit code.
+
+    Args:
+        config: the run's settings.
+        topology_name: such as `v5e:2x2`.
+        env_steps_per_second: of all environments of a host at most; None: not known.
+        as_json: whether to print JSON instead of a table.
+    """
+    from sebulba.devices.chips import Topology
+
+    try:
+        if topology_name is None:
+            raise ConfigError("--for: expected the devices to compile for, such as v5e:2x2")
+        if env_steps_per_second is not None and not env_steps_per_second > 0:
+            raise ConfigError(
+                f"--env-steps-per-second: expected more than 0, got {env_steps_per_second}"
+            )
+        topology = Topology.parse(topology_name)
+        topology.prepare()
+        # Importing jax takes a second, so command line errors and --help come first.
+        from sebulba.agent_check import AgentError
+        from sebulba.envs.base import EnvironmentFault
+
+        try:
+            report = compile_for(config, topology, env_steps_per_second=env_steps_per_second)
+        except (AgentError, EnvironmentFault) as error:
+            print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
+            return EXIT_FAILED
+    except ConfigError as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    if as_json:
+        print(json.dumps(dataclasses.asdict(report), indent=2))
+    else:
+        print_table(report)
+    for problem, code in ((report.does_not_fit, EXIT_CONFIG), (report.fails, EXIT_FAILED)):
+        if problem is not None:
+            print(f"sebulba: {problem}", file=sys.stderr)
+            return code
+    return EXIT_DONE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """The memory of one kind of device: the run's arrays, and one program's temporaries."""
+
+    name: str
+    arrays: int  # bytes, from the memory plan
+    temporaries: int  # bytes, of the program that needs most
+    needs: int  # bytes
+    has: int  # bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AtBest:
+    """What a run can reach at most, at the published peaks of its chips."""
+
+    act_cycle_s: float | None  # None: on a CPU, whose peaks are not known
+    learner_cycle_s: float
+    env_steps_per_second: dict[str, float]  # of a host, by what limits it
+    bottleneck: str
+    actors_per_learner: float | None  # devices, at which acting takes as long as learning
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """The programs of a config on a topology."""
+
+    config: str
+    topology: str
+    roles: str
+    programs: "tuple[CompiledProgram, ...]"
+    places: tuple[Place, ...]
+    at_best: AtBest | None  # None: the peaks are not known
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fails(self) -> str | None:
+        """Why a program does not compile."""
+        problems = (f"{each.name}: {each.problem}" for each in self.programs if each.problem)
+        return next(problems, None)
+
+    @property
+    def does_not_fit(self) -> str | None:
+        """Why the run does not fit into the memory of the devices."""
+        from sebulba.devices.memory import format_bytes
+
+        for each in self.programs:
+            if each.problem is not None and _OUT_OF_MEMORY in each.problem:
+                return f"memory: {each.name}: {each.problem}"
+        for place in self.places:
+            if place.needs > place.has:
+                return (
+                    f"memory: the run needs {format_bytes(place.needs)} on each {place.name} of"
+                    f" {self.topology}, which has {format_bytes(place.has)}. Reduce"
+                    " actor.num_envs, actor.trajectory_length or the agent's replay capacity"
+                )
+        return None
+
+
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+def compile_for(
+    config: Config, topology: "Topology", *, env_steps_per_second: float | None = None
+) -> Report:
+    """Compile a config's programs for a topology.
+
+    Args:
+        config: the run's settings.
+        topology: prepared.
+        env_steps_per_second: of all environments of a host at most; None: not known.
+
+    Raises:
+        ConfigError: the topology does not exist, or the config does not fit its devices.
+    """
+    from sebulba.devices.compiled import compile_program
+    from sebulba.ring.programs import trace_programs
+
+    notes: list[str] = []
+    run = trace_programs(config, topology.hosts(), on_warning=notes.append)
+    programs = tuple(compile_program(each) for each in run.programs)
+    return Report(
+        config=f"{config.agent.name} on {config.env.suite} {config.env.id}",
+        topology=topology.name,
+        roles=_describe_roles(run.roles),
+        programs=programs,
+        places=tuple(_places(run, programs, topology)),
+        at_best=_at_best(run, programs, topology.chip, env_steps_per_second),
+        notes=tuple(notes),
+    )
+
+
+def _describe_roles(roles: "Roles") -> str:
+    """Return who acts and who learns on each host."""
+    learners, num_hosts = roles.learner, roles.learner_devices.num_hosts
+    if set(roles.actor) == set(learners):
+        text = f"{len(learners)} × {learners[0].device_kind} act and learn"
+    elif _are_actors_here(roles):
+        text = f"the host's CPU acts, {len(learners)} × {learners[0].device_kind} learn"
+    else:
+        text = f"{len(roles.actor)} × {learners[0].device_kind} act, {len(learners)} learn"
+    return text if num_hosts == 1 else f"on each of {num_hosts} hosts, {text}"
+
+
+def _are_actors_here(roles: "Roles") -> bool:
+    """Return whether the CPU of the host acts, instead of the topology's devices."""
+    return roles.actor[0].platform != roles.learner[0].platform
+
+
+def _places(
+    run: "TracedRun", programs: "Sequence[CompiledProgram]", topology: "Topology"
+) -> Iterator[Place]:
+    """Yield the memory of each kind of device of the topology."""
+    from sebulba.devices.memory import size_of_host
+
+    memory = topology.chip.memory if topology.chip else size_of_host() // int(topology.shape)
+    for role, arrays in run.arrays.items():
+        own = [each for each in programs if each.role == role]
+        if not own or (role == "actor" and _are_actors_here(run.roles)):
+            continue
+        temporaries = max(each.temporaries for each in own)
+        yield Place(
+            name=f"{role} device",
+            arrays=arrays,
+            temporaries=temporaries,
+            # Arguments of JAX environments and undonated results are not in the plan.
+            needs=max(arrays + temporaries, *(each.total for each in own)),
+            has=memory,
+        )
+
+
+def least_seconds(compiled: "CompiledProgram", chip: "Chip") -> float:
+    """Return the least time of a call at the published peaks of a chip."""
+    peaks = {"bfloat16": chip.bfloat16, "float16": chip.bfloat16}
+    compute = sum(count / peaks.get(dtype, chip.float32) for dtype, count in compiled.flops.items())
+    return max(compute, compiled.least_bytes / chip.bandwidth)
+
+
+def _at_best(
+    run: "TracedRun",
+    programs: "Sequence[CompiledProgram]",
+    chip: "Chip | None",
+    env_steps_per_second: float | None,
+) -> AtBest | None:
+    if chip is None or any(each.problem for each in programs):
+        return None
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for each in programs:
+        seconds[each.role] += each.calls * least_seconds(each, chip)
+    per_trajectory = run.run_spec.num_envs * run.run_spec.trajectory_length
+    per_cycle = run.run_spec.trajectories_per_cycle
+    rates = {"learning": per_cycle * per_trajectory / seconds["learner"]}
+    act_cycle_s, ratio = None, None
+    if "actor" in seconds and not _are_actors_here(run.roles):
+        act_cycle_s = seconds["actor"]
+        rates["acting"] = len(run.roles.actor) * per_trajectory / act_cycle_s
+        # Devices that act for as long as a learner cycle takes, for each that learns.
+        ratio = per_cycle * act_cycle_s / (seconds["learner"] * len(run.roles.learner))
+    if env_steps_per_second is not None:
+        rates["environments"] = env_steps_per_second
+    return AtBest(
+        act_cycle_s=act_cycle_s,
+        learner_cycle_s=seconds["learner"],
+        env_steps_per_second=rates,
+        bottleneck=min(rates, key=rates.__getitem__),
+        actors_per_learner=ratio,
+    )
+
+
+def print_table(report: Report) -> None:
+    """Print a column for each program, and lines about memory and the least times."""
+    import rich.box
+    import rich.console
+    import rich.table
+
+    from sebulba.devices.chips import CHIPS
+    from sebulba.devices.memory import format_bytes
+
+    chip = CHIPS.get(report.topology.partition(":")[0])
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH_COLUMNS
+    console = rich.console.Console(width=width, highlight=False, markup=False)
+    table = rich.table.Table(
+        title=f"{report.config}, for {report.topology}: {report.roles}",
+        box=rich.box.SIMPLE,
+        title_justify="left",
+    )
+    table.add_column("on each device")
+    for each in report.programs:
+        calls = f", {each.calls} calls a cycle" if each.calls > 1 else ""
+        table.add_column(f"{each.name}{calls}", overflow="fold")
+
+    def add(name: str, describe: "Callable[[CompiledProgram], str]") -> None:
+        cells = ["" if each.problem else describe(each) for each in report.programs]
+        if any(cells):
+            table.add_row(name, *cells)
+
+    compiles = [each.problem or f"yes, in {each.compile_s:.1f} s" for each in report.programs]
+    table.add_row("compiles", *compiles)
+    add("arguments", lambda each: format_bytes(each.arguments))
+    add("results", lambda each: format_bytes(each.results))
+    add("in donated memory", lambda each: format_bytes(each.reused))
+    add("temporaries", lambda each: format_bytes(each.temporaries))
+    add("code", lambda each: format_bytes(each.code))
+    add("all together", lambda each: format_bytes(each.total))
+    add("collectives", lambda each: "\n".join(map(_describe_message, each.collectives)) or "none")
+    add("not asked for", lambda each: "\n".join(each.unasked) or "nothing")
+    add("products", lambda each: _describe_flops(each.flops))
+    add(
+        "XLA's bytes accessed, a loop as one turn",
+        lambda each: (
+            "" if each.xla_bytes_accessed is None else format_bytes(int(each.xla_bytes_accessed))
+        ),
+    )
+    if chip is not None:
+        add("at best", lambda each: _describe_seconds(least_seconds(each, chip)))
+    console.print(table)
+    for place in report.places:
+        console.print(
+            f"memory of each {place.name}: {format_bytes(place.needs)} of"
+            f" {format_bytes(place.has)}; arrays {format_bytes(place.arrays)}, temporaries"
+            f" {format_bytes(place.temporaries)}"
+        )
+    if report.at_best is not None:
+        console.print(_describe_at_best(report.at_best))
+    for note in report.notes:
+        console.print(note)
+
+
+def _describe_message(message: "Message") -> str:
+    from sebulba.devices.memory import format_bytes
+
+    where = " in a loop" if message.is_in_loop else ""
+    return f"{message.count} {message.kind}{where}, {format_bytes(message.bytes)}"
+
+
+def _describe_flops(flops: Mapping[str, float]) -> str:
+    if not flops:
+        return "none"
+    return ", ".join(f"{count / 1e9:.3g} GFLOP of {dtype}" for dtype, count in flops.items())
+
+
+def _describe_seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def _describe_at_best(at_best: AtBest) -> str:
+    acting = ""
+    if at_best.act_cycle_s is not None:
+        acting = f"an act cycle takes {_describe_seconds(at_best.act_cycle_s)} and "
+    rates = ", ".join(f"{what} {rate:.3g}" for what, rate in at_best.env_steps_per_second.items())
+    text = (
+        f"at best, {acting}a learner cycle {_describe_seconds(at_best.learner_cycle_s)};"
+        f" env steps/s of a host: {rates}; {at_best.bottleneck} would be the bottleneck"
+    )
+    if at_best.actors_per_learner is not None:
+        text += f"; {at_best.actors_per_learner:.2g} actor devices per learner device balance"
+    return text
+
+
+if __name__ == "__main__":
+    run_command(main)

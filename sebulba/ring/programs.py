@@ -1,0 +1,346 @@
+"""The programs of a run, traced with shapes instead of arrays, for devices that need not be here.
+
+Only the environments are made. The programs are those of a ring from `make`, and of `anakin`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sebulba.agent import Agent
+from sebulba.agent_check import num_updates_of
+from sebulba.config import Config
+from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
+from sebulba.devices.compiled import Program, placed_shapes, trace_program
+from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.devices.memory import plan_memory
+from sebulba.devices.roles import Roles, assign_devices_of_hosts
+from sebulba.devices.xla_workarounds import is_slow_in_a_loop
+from sebulba.envs import make_environment
+from sebulba.envs.base import FusedEnvironment
+from sebulba.errors import ConfigError
+from sebulba.ring import anakin
+from sebulba.ring.act_cycle import init_carry
+from sebulba.ring.environments import choose_fused, where_of
+from sebulba.ring.episodes import load_reducers
+from sebulba.ring.fused_cycle import FusedFunctions
+from sebulba.ring.learner import update_program
+from sebulba.ring.make import check_devices, make_agent
+from sebulba.ring.records import ActCarry, Unroll
+from sebulba.ring.stepped_cycle import StepFunctions
+from sebulba.ring.update import LearnerState, Update, state_initializer
+from sebulba.types import Networks, PyTree, RunSpec, Trajectory
+
+# Env steps learned from, see `sebulba.types.as_words`.
+_WORDS = jax.ShapeDtypeStruct((2,), np.uint32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TracedRun:
+    """The programs of a run, and the numbers of a host that memory and speed depend on."""
+
+    programs: tuple[Program, ...]
+    arrays: dict[str, int]  # bytes on a device by its role, from the memory plan
+    roles: Roles
+    run_spec: RunSpec
+
+
+def trace_programs(
+    config: Config, hosts: Sequence[Sequence[jax.Device]], *, on_warning: Callable[[str], None]
+) -> TracedRun:
+    """Trace the programs that a run compiles, after the first learner cycles.
+
+    Args:
+        config: the run's settings.
+        hosts: the devices of each host.
+        on_warning: takes one line of text.
+
+    Raises:
+        ConfigError: the config does not fit the devices, the environment or the agent.
+    """
+    roles = assign_devices_of_hosts(config.devices, hosts, host=0)
+    check_devices(config, roles)
+    if config.learner.mapping != "shard_map":
+        raise ConfigError(
+            f"learner.mapping: expected shard_map to compile, got {config.learner.mapping}"
+        )
+    learner_devices, device = roles.learner_devices, roles.actor[0]
+    num_actors = len(roles.actor) * config.actor.threads_per_device
+    with contextlib.closing(
+        make_environment(config.env, num_envs=config.actor.num_envs, seed=config.seed)
+    ) as environment:
+        run_spec = make_run_spec(
+            config,
+            environment.spec,
+            num_actors,
+            len(roles.learner),
+            num_hosts=learner_devices.num_hosts,
+        )
+        agent = make_agent(config, run_spec)
+        env_step = environment.reset()
+        fused = choose_fused(
+            environment,
+            config.actor,
+            where=where_of(config.env),
+            env_step=env_step,
+            device=device,
+            on_warning=on_warning,
+        )
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        init_state = state_initializer(agent, learner_devices, run_spec.num_envs_per_learner_device)
+        state = jax.eval_shape(init_state, learner_devices.replicate(key))
+        networks = _on(device, jax.eval_shape(agent.actor_networks, state.networks))
+        tracker = load_reducers(config.run.episode_reducers)
+        carry = jax.eval_shape(
+            lambda networks, key, env_step, env_state: init_carry(
+                agent,
+                networks,
+                env_step,
+                key=key,
+                global_actor_id=0,
+                device=device,
+                tracker=tracker,
+                env_state=env_state,
+            ),
+            networks,
+            _on(device, key),
+            env_step,
+            fused.state if fused is not None and fused.is_whole_state else None,
+        )
+        carry = _on(device, carry)
+        make_functions: dict[str, Any] = {
+            "agent": agent,
+            "trajectory_length": run_spec.trajectory_length,
+            "device": device,
+            "tracker": tracker,
+        }
+        fused_functions: FusedFunctions | None = None
+        if fused is None:
+            programs, trajectory = trace_stepped(
+                StepFunctions(**make_functions), networks, carry, length=run_spec.trajectory_length
+            )
+        else:
+            fused_functions = FusedFunctions(step_environment=fused.step, **make_functions)
+            programs, trajectory = trace_fused(
+                fused_functions,
+                networks,
+                carry,
+                _on(device, jax.eval_shape(lambda state: state, fused.state)),
+                whole_episodes=config.actor.rollout == "episodes",
+            )
+
+        update = Update(
+            agent=agent,
+            max_non_finite_updates=config.learner.non_finite_limit,
+            gradients=config.learner.gradients,
+        )
+        per_cycle = run_spec.num_envs * run_spec.trajectory_length * run_spec.num_hosts
+        num_cycles = -(-run_spec.total_env_steps // (per_cycle * run_spec.trajectories_per_cycle))
+        learner = _Learner(
+            agent=agent,
+            run_spec=run_spec,
+            devices=learner_devices,
+            update=update,
+            state=state,
+            placed_state=agent.shard_actor_state(carry.actor_state, learner_devices),
+            # A replay agent takes no updates at first.
+            num_updates=num_updates_of(agent, num_cycles),
+        )
+        one_program: Program | None = None
+        if _may_be_one_program(config, roles, fused, num_actors=num_actors):
+            assert fused_functions is not None
+            one_program = learner.trace_one_program(
+                fused_functions, carry, num_actors=num_actors, max_cycles=num_cycles
+            )
+            if config.run.mode == "auto" and is_slow_in_a_loop(
+                one_program.traced.jaxpr, one_program.platform
+            ):
+                one_program = None
+        if one_program is not None:
+            programs = [one_program]
+        else:
+            programs.append(learner.trace_update(_on(device, trajectory), config.learner.cycle))
+
+    plan = plan_memory(
+        agent,
+        run_spec,
+        num_actor_devices=len(roles.actor),
+        queue_slots_per_actor=queue_slots_per_actor(config, num_actors),
+        policy_lag=config.policy_lag,
+    )
+    arrays = {
+        "actor": sum(plan.actor_device.values()),
+        "learner": sum(plan.learner_device.values()),
+    }
+    if set(roles.actor) & set(roles.learner):
+        arrays = dict.fromkeys(arrays, sum(arrays.values()))
+    return TracedRun(programs=tuple(programs), arrays=arrays, roles=roles, run_spec=run_spec)
+
+
+def _may_be_one_program(
+    config: Config, roles: Roles, fused: FusedEnvironment | None, *, num_actors: int
+) -> bool:
+    """Return whether `run.mode` allows acting and learning in one program.
+
+    Raises:
+        ConfigError: it asks for one, which cannot be.
+    """
+    reason = anakin.reason_against_one_program(
+        policy_lag=config.policy_lag,
+        has_whole_episodes=config.actor.rollout == "episodes",
+        may_restart=config.actor.on_env_error == "restart",
+        mapping=config.learner.mapping,
+        num_hosts=roles.learner_devices.num_hosts,
+        has_jax_environments=fused is not None and fused.is_whole_state,
+        trajectories_per_cycle=config.learner.trajectories_per_cycle,
+        actor_devices=[roles.actor[i % len(roles.actor)] for i in range(num_actors)],
+        learner_devices=roles.learner,
+    )
+    if config.run.mode == "anakin" and reason is not None:
+        raise ConfigError(f"{reason}. Or set run.mode auto")
+    return config.run.mode in ("anakin", "auto") and reason is None
+
+
+def trace_stepped(
+    functions: StepFunctions, networks: Networks, carry: ActCarry, *, length: int
+) -> tuple[list[Program], Trajectory]:
+    """Return the programs of a stepped act cycle, and the shapes of its trajectory."""
+    trace = functools.partial(trace_program, role="actor", devices=[functions.device])
+    begun = jax.eval_shape(functions.begin, networks, carry.actor_state, carry.env_step)
+    actor_state, buffer = _on(functions.device, begun)
+    step = trace(
+        "act step",
+        functions.step,
+        (networks, actor_state, carry.env_step, buffer),
+        calls=length,
+        in_place=buffer,
+        carried=lambda results: ((actor_state, buffer), results[1:]),
+    )
+    finish = trace(
+        "end of act cycle",
+        functions.finish,
+        (buffer, carry.statistics, carry.env_step),
+        in_place=buffer,
+        carried=lambda results: (carry.statistics, results[0]),
+    )
+    return [step, finish], finish.traced.out_info[1]
+
+
+def trace_fused(
+    functions: FusedFunctions,
+    networks: Networks,
+    carry: ActCarry,
+    env_state: PyTree,
+    *,
+    whole_episodes: bool,
+) -> tuple[list[Program], Trajectory]:
+    """Return the programs of a fused act cycle, and the shapes of its trajectory."""
+    trace = functools.partial(trace_program, role="actor", devices=[functions.device])
+    # The environment's state is an argument of its own.
+    carry = dataclasses.replace(carry, env_state=None)
+    if not whole_episodes:
+        cycle = trace(
+            "act cycle",
+            functions.cycle,
+            (networks, carry, env_state),
+            carried=lambda results: ((env_state, carry), results[:2]),
+        )
+        return [cycle], cycle.traced.out_info[2]
+    episodes = trace("act cycle", functions.act_episodes, (networks, carry, env_state))
+    buffer = _on(functions.device, episodes.traced.out_info[2])
+    finish = trace(
+        "end of act cycle",
+        functions.finish,
+        (buffer, carry.actor_state, carry.statistics, carry.env_step),
+        in_place=buffer,
+        carried=lambda results: (carry, results[0]),
+    )
+    return [episodes, finish], finish.traced.out_info[1]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Learner:
+    """Traces the programs of the learner devices."""
+
+    agent: Agent
+    run_spec: RunSpec
+    devices: LearnerDevices
+    update: Update
+    state: LearnerState  # shapes, as all that follow
+    placed_state: PyTree  # an actor state on the learner devices
+    num_updates: int  # of a learner cycle
+
+    def trace_update(self, trajectory: Trajectory, cycle: str) -> Program:
+        """Return the program of a learner cycle's updates, or of one if `cycle` says so."""
+        unroll = Unroll(
+            initial_state=self.placed_state,
+            final_state=self.placed_state,
+            trajectory=self.devices.split(trajectory, axis=1),
+            actor_id=self.devices.replicate(jax.ShapeDtypeStruct((), np.int32)),
+        )
+
+        def trace(num_updates: int, *, calls: int = 1) -> Program:
+            return self._trace(
+                "update" if num_updates == 1 else f"{num_updates} updates",
+                update_program(self.update, self.devices, num_updates=num_updates),
+                (self.state, (unroll,) * self.run_spec.trajectories_per_cycle, _WORDS),
+                calls=calls,
+                carried=lambda results: (self.state, results[0]),
+            )
+
+        program, is_by_update = trace(self.num_updates), cycle == "update_by_update"
+        if cycle == "auto":
+            is_by_update = is_slow_in_a_loop(program.traced.jaxpr, program.platform)
+        if self.num_updates > 1 and is_by_update:
+            return trace(1, calls=self.num_updates)
+        return program
+
+    def trace_one_program(
+        self, functions: FusedFunctions, carry: ActCarry, *, num_actors: int, max_cycles: int
+    ) -> Program:
+        """Return the program of acting and learning, for one learner cycle."""
+        carries = (carry,) * num_actors
+        shardings = anakin.carry_shardings(carries, self.devices, num_envs=self.run_spec.num_envs)
+        begin = (self.state, jax.tree.map(placed_shapes, carries, shardings), _WORDS)
+        program, _ = anakin.program_of_cycles(
+            anakin.cycle_function(
+                agent=self.agent,
+                act_cycles=[functions.act_within] * num_actors,
+                placed_states=[self.placed_state] * num_actors,
+                num_rounds=self.run_spec.trajectories_per_cycle // num_actors,
+                device_update=self.update,
+                learner_devices=self.devices,
+                num_updates=self.num_updates,
+            ),
+            begin,
+            max_cycles=max_cycles,
+            learner_devices=self.devices,
+            shardings=shardings,
+        )
+        return self._trace(
+            "one program, a learner cycle",
+            program,
+            (*begin, jax.ShapeDtypeStruct((), np.int32)),
+            carried=lambda results: (begin[:2], results[:2]),
+        )
+
+    def _trace(self, name: str, function: Any, arguments: Any, **options: Any) -> Program:
+        return trace_program(
+            name,
+            function,
+            arguments,
+            role="learner",
+            devices=list(self.devices.mesh.devices),
+            in_place=self.state.experience,
+            **options,
+        )
+
+
+def _on(device: jax.Device, tree: PyTree) -> PyTree:
+    """Return shapes on a device."""
+    return placed_shapes(tree, jax.sharding.SingleDeviceSharding(device))

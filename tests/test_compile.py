@@ -1,0 +1,162 @@
+"""The command `sebulba compile`: programs for devices that are not here."""
+
+import dataclasses
+import json
+import os
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from sebulba import compile as compiling
+from sebulba.config import Config
+from sebulba.devices import chips
+from sebulba.devices.chips import CHIPS, Topology
+from sebulba.devices.compiled import Message, product_flops, read_collectives
+from sebulba.ring.programs import trace_programs
+from tests.rings import act, close, make_ring, trace_update
+from tests.run.test_modes import make_config
+
+LOOP = """\
+HloModule jit_f, input_output_alias={ {0}: (0, {}, may-alias) }
+%body.1 (p: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {
+  %psum.2 = (f32[8,4]{1,0:T(8,128)}, bf16[2]{0}) all-reduce(%a, %b), to_apply=%add
+}
+%cond.1 (p: (s32[], f32[8,4])) -> pred[] {
+}
+ENTRY %main (p: f32[8,4]) -> f32[8,4] {
+  %w = (s32[], f32[8,4]{1,0}) while(%t), condition=%cond.1, body=%body.1
+  %g = (f32[2], f32[8]) all-gather-start(%x), dimensions={0}
+}
+"""
+
+
+def test_collectives_have_their_bytes_and_whether_a_loop_repeats_them():
+    assert read_collectives(LOOP) == (
+        Message(kind="all-gather", count=1, bytes=32, is_in_loop=False),
+        Message(kind="all-reduce", count=1, bytes=8 * 4 * 4 + 2 * 2, is_in_loop=True),
+    )
+
+
+def test_products_in_a_loop_count_once_for_each_turn():
+    def program(x, w):
+        return jax.lax.scan(lambda x, _: (x @ w, None), x, length=5)[0]
+
+    jaxpr = jax.make_jaxpr(program)(jnp.zeros((2, 3)), jnp.zeros((3, 3)))
+    assert product_flops(jaxpr, "cpu") == {"float32": 5 * 2 * 2 * 3 * 3}
+
+
+def test_zeros_of_a_strided_gradient_are_no_products():
+    def convolve(kernel, x):
+        return jax.lax.conv(x, kernel, window_strides=(2, 2), padding="VALID").sum()
+
+    x, kernel = jnp.zeros((1, 3, 8, 8)), jnp.zeros((5, 3, 2, 2))
+    forward = 2 * (5 * 4 * 4) * (3 * 2 * 2)
+    assert product_flops(jax.make_jaxpr(convolve)(kernel, x), "cpu") == {"float32": forward}
+    gradient = jax.make_jaxpr(jax.grad(convolve, argnums=(0, 1)))(kernel, x)
+    assert product_flops(gradient, "cpu")["float32"] == pytest.approx(3 * forward, rel=0.3)
+
+
+@pytest.fixture(scope="module")
+def stepped():
+    """Returns a config of which one device acts step by step, and two of each host learn."""
+    return make_config(actor_devices=(0,), learner_devices=(0, 1), cycle="stepped")
+
+
+@pytest.fixture(scope="module")
+def report(stepped):
+    """Returns the report of a config on CPU devices, as if they were TPUs."""
+    topology = Topology(name="v5e:2x1", platform="cpu", shape="2", chip=CHIPS["v5e"])
+    return compiling.compile_for(stepped, topology, env_steps_per_second=7.0)
+
+
+def test_every_program_of_a_run_compiles_and_asks_for_nothing_more(report):
+    assert [each.name for each in report.programs] == ["act step", "end of act cycle", "update"]
+    assert [each.calls for each in report.programs] == [5, 1, 1]
+    assert (report.fails, report.does_not_fit) == (None, None)
+    for each in report.programs:
+        assert each.unasked == ()
+        sizes = each.arguments + each.results - each.reused + each.temporaries + each.code
+        assert each.total == sizes > 0
+    *acting, update = report.programs
+    assert [each.collectives for each in acting] == [(), ()]
+    assert {message.kind for message in update.collectives} == {"all-reduce"}
+
+
+def test_least_times_follow_from_the_published_peaks(report):
+    step, end, update = report.programs
+    chip, at_best = CHIPS["v5e"], report.at_best
+    assert compiling.least_seconds(update, chip) == max(
+        update.flops["float32"] / chip.float32, update.least_bytes / chip.bandwidth
+    )
+    act_cycle_s = 5 * compiling.least_seconds(step, chip) + compiling.least_seconds(end, chip)
+    assert at_best.act_cycle_s == pytest.approx(act_cycle_s)
+    learning = 4 * 5 / compiling.least_seconds(update, chip)
+    assert at_best.env_steps_per_second["learning"] == pytest.approx(learning)
+    assert at_best.actors_per_learner == pytest.approx(act_cycle_s / at_best.learner_cycle_s / 2)
+    assert at_best.bottleneck == "environments"
+
+
+def test_programs_are_traced_with_the_shapes_of_a_run(stepped):
+    ring = make_ring(stepped)
+    expected = trace_update(ring, act(ring))
+    close(ring)
+    run = trace_programs(stepped, [jax.devices()[:2]], on_warning=pytest.fail)
+    assert [str(each) for each in run.programs[-1].traced.jaxpr.in_avals] == [
+        str(each) for each in expected.jaxpr.in_avals
+    ]
+
+
+def test_several_hosts_share_one_update(stepped):
+    devices = jax.devices()
+    run = trace_programs(stepped, [devices[:2], devices[2:4]], on_warning=pytest.fail)
+    *_, update = run.programs
+    assert (run.run_spec.num_hosts, update.num_devices) == (2, 4)
+    _, (unroll,), _ = update.arguments
+    assert unroll.trajectory.action.shape == (5, 2 * 4)
+    assert unroll.trajectory.action.sharding.shard_shape((5, 2 * 4)) == (5, 2)
+
+
+def test_one_program_acts_and_learns():
+    config = make_config(lag=0, threads=1)
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="anakin"))
+    report = compiling.compile_for(config, Topology.parse("cpu:1"))
+    (each,) = report.programs
+    assert each.name == "one program, a learner cycle"
+    assert (each.problem, each.unasked, report.at_best) == (None, (), None)
+
+
+def test_what_does_not_fit_ends_with_2_and_its_bytes(report, monkeypatch, capsys):
+    place = dataclasses.replace(report.places[1], needs=3 << 30, has=2 << 30)
+    full = dataclasses.replace(report, places=(place,))
+    monkeypatch.setattr(compiling, "compile_for", lambda *args, **options: full)
+    monkeypatch.setattr(Topology, "prepare", lambda self: None)
+    assert compiling.compile_config(Config(), "v5e:2x2", as_json=True) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("sebulba: memory: the run needs 3.0 GiB on each learner device of v5e")
+    assert "which has 2.0 GiB" in err and err.count("\n") == 1
+    assert [each["name"] for each in json.loads(out)["programs"]][-1] == "update"
+
+
+@pytest.mark.parametrize("name", [None, "v5e", "v5e:8", "a100:8", "h100:9", "cpu:0", "cpu:"])
+def test_a_topology_that_is_none_ends_with_2_and_one_line(name, capsys):
+    assert compiling.compile_config(Config(), name) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("sebulba: --for") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "extra"), [("v5e:2x2", "aot-tpu"), ("h100:4", "aot-cuda")])
+def test_a_missing_plugin_is_named_with_its_extra(name, extra, monkeypatch, capsys):
+    monkeypatch.setattr(chips, "_is_installed", lambda module: False)
+    for variable in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"):
+        monkeypatch.setenv(variable, os.environ.get(variable, "1"))
+    assert compiling.compile_config(Config(), name) == 2
+    assert f"pip install 'sebulba[{extra}]'" in capsys.readouterr().err
+    assert f"\n{extra} = " in (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
+
+
+def test_the_table_says_at_best_and_never_more(report, capsys):
+    compiling.print_table(report)
+    out = capsys.readouterr().out
+    assert "update" in out and "at best" in out and "will" not in out
