@@ -317,8 +317,16 @@ def print_table(report: Report) -> None:
             "" if each.xla_bytes_accessed is None else format_bytes(int(each.xla_bytes_accessed))
         ),
     )
-    if chip is not None:
-        add("at best", lambda each: _describe_seconds(least_seconds(each, chip)))
+    at_best = report.at_best
+    if chip is not None and at_best is not None:
+        add(
+            "at best",
+            lambda each: (
+                ""
+                if each.role == "actor" and at_best.act_cycle_s is None
+                else _describe_seconds(least_seconds(each, chip))
+            ),
+        )
     console.print(table)
     for place in report.places:
         console.print(
@@ -326,8 +334,8 @@ def print_table(report: Report) -> None:
             f" {format_bytes(place.has)}; arrays {format_bytes(place.arrays)}, temporaries"
             f" {format_bytes(place.temporaries)}"
         )
-    if report.at_best is not None:
-        console.print(_describe_at_best(report.at_best))
+    if at_best is not None:
+        console.print(_describe_at_best(at_best))
     for note in report.notes:
         console.print(note)
 

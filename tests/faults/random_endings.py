@@ -350,7 +350,7 @@ def causes(plan):
         yield "worker process ended"
     yield {"hang": "env_timeout_s", "non-finite": "NonFiniteError"}.get(plan.fails, CAUSE)
     if plan.error == "exit":
-        yield from ("SystemExit", "worker process ended with code 0")
+        yield from ("SystemExit", "worker process ended with code")
 
 
 def has_summary(run_dir):
