@@ -75,9 +75,10 @@ def train_to_exit_code(config: Config, *, verbose: bool = False) -> int:
         code = exit_code_of(finished.end)
     except BaseException as error:  # Code of the user may exit.
         run_dir = with_absolute_run_dir(config).run_dir
-        code = report_before_start(error, pathlib.Path(run_dir or ""))
+        with RunEnd().listening():  # The first signal does not keep the cause from being told.
+            code = report_before_start(error, pathlib.Path(run_dir or ""))
     if finished is not None:
-        with finished.end.listening():  # The first signal does not keep the cause from being told.
+        with finished.end.listening():  # as above
             report(finished)
     with handled(lambda number, frame: end_process(code)):
         if hosts.are_several():

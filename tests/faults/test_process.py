@@ -236,3 +236,20 @@ def test_a_signal_while_the_cause_is_printed_does_not_cut_it_off(tmp_path, monke
     monkeypatch.setattr(training, "report", interrupted_report)
     assert training.train_to_exit_code(make_config(tmp_path)) == 3
     assert printed == [finished]
+
+
+def test_a_signal_while_a_bad_start_is_reported_does_not_cut_the_cause_off(tmp_path, monkeypatch):
+    cause, printed = RuntimeError("the cause"), []
+
+    def fail(config):
+        raise cause
+
+    def interrupted_report(error, path):
+        signal.raise_signal(signal.SIGTERM)
+        printed.append(error)
+        return 3
+
+    monkeypatch.setattr(training, "train", fail)
+    monkeypatch.setattr(training, "report_before_start", interrupted_report)
+    assert training.train_to_exit_code(make_config(tmp_path)) == 3
+    assert printed == [cause]
