@@ -82,6 +82,14 @@ def truncation(evidence: Evidence) -> Answer:
     source = _bootstrap_source(evidence)
     if source is None:
         return skipped(_NO_BOOTSTRAP)
+    # A loss may bootstrap from the observation of the last row alone, on which nothing has acted.
+    # In a replay, stored values may set priorities only.
+    stored = _uses("extras", perturbation.is_truncated_inside, "truncated")
+    space = evidence.subject.run_spec.environment.action_space
+    may_be_stored = source == "observation" and evidence.loss.is_on_policy
+    if may_be_stored and _examine(stored, evidence.loss, space).seen:
+        flag = _uses("truncated flag", perturbation.is_truncated, "truncated")
+        return _examine_all(evidence, stored, flag)
     return _examine_all(
         evidence,
         # Apart: a loss that bootstraps from the reset after a truncation may still be right in a

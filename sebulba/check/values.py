@@ -44,6 +44,7 @@ _MIN_FRACTION_LEARNED = 0.6  # of the step
 # wrong sign it is about −γ.
 _MIN_FRACTION_OF_DISCOUNT = 0.25
 _MIN_DISCOUNT = 0.5
+_MAX_WEIGHT_OF_NOTHING = 0.05  # of a bootstrap value
 _SMALL_REWARD = 0.05  # with an effect that is linear
 _MAX_RELATIVE_BEND = 0.5  # of gradients that count as linear
 _GREAT_REWARD = 100.0  # far above any value
@@ -135,6 +136,21 @@ class _Values:
         pairs = zip(self.leaves, _leaves(grads), strict=True)
         return np.concatenate([leaf.reshape(-1).astype(np.float64) for is_, leaf in pairs if is_])
 
+    def difference_by_reward(self, networks: Networks, near: float) -> float:
+        """Return how much greater values get by learning `_STEP` more than `near`, than by less."""
+        ends = []
+        for reward in (near + _STEP, near - _STEP):
+            items = in_steps(self.trainer.sensitivity.items, functools.partial(_same, reward))
+            trained = self.trainer.train(
+                items,
+                networks,
+                num_updates=_MAX_ROUNDS * _UPDATES_PER_ROUND,
+                leaves=self._learned_leaves,
+            )
+            ends.append(self.vanishing_reward(in_steps, trained, reward))
+        high, low = ends
+        return 0.0 if high is None or low is None else high - low
+
     def towards(self, reward: float, networks: Networks, start: float) -> tuple[Networks, float]:
         """Learn for a while that every action has this reward.
 
@@ -178,6 +194,13 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> Answer:
         networks, found = values.towards(reward, tried[-1], before)
         tried.append(networks)
         if (found - before) * step < -0.1 * _STEP:
+            # A bonus of the policy, as in Munchausen DQN, may outweigh the reward while it changes.
+            difference = values.difference_by_reward(tried[-2], before)
+            if difference > _MIN_FRACTION_LEARNED * _STEP:
+                return unclear(
+                    f"values fall from {before:.2f} to {found:.2f} towards {reward:.2f}, but a"
+                    f" reward that is {2.0 * _STEP:g} greater makes them {difference:.2f} greater"
+                )
             return failed(
                 f"networks ({values.trainer.place}): expected values to approach the reward"
                 f" {reward:.2f} of every action, when each episode has one step, got {found:.2f}"
@@ -197,6 +220,11 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> Answer:
     if weight >= _MIN_FRACTION_OF_DISCOUNT * expected or expected < _MIN_DISCOUNT:
         return passed(
             f"values approach rewards, and the next value weighs {weight:.2f} (γ {expected:g})",
+        )
+    if abs(weight) < _MAX_WEIGHT_OF_NOTHING:
+        return unclear(
+            "values approach rewards, but the next value of these networks weighs nothing: the loss"
+            " does not bootstrap, or from values that acting stored"
         )
     return failed(
         f"trajectory.env_steps.reward (all rows, {values.trainer.place}): expected the gradients"
@@ -338,9 +366,13 @@ def symmetry(evidence: Evidence) -> Answer:
         items = trainer.policy.acted_again(networks, steps)
         rewards = (_GREAT_REWARD, 2.0 * _GREAT_REWARD, -_GREAT_REWARD, -2.0 * _GREAT_REWARD)
         gradients = [_leaves(values.gradients(in_steps, networks, each, items)) for each in rewards]
+        greatest = max(float(np.linalg.norm(leaf)) for leaf in gradients[0])
         every = zip(paths, *gradients, strict=True)
         for path, reward, more_reward, penalty, more_penalty in every:
             sizes = [np.linalg.norm(each) for each in (reward, penalty)]
+            # The bias of the keys of attention, for example, has a gradient of rounding only.
+            if max(sizes) <= _MAX_ROUNDING * greatest:
+                continue
             more = [np.linalg.norm(each) for each in (more_reward, more_penalty)]
             if not any(b > 1.5 * a for a, b in zip(sizes, more, strict=True)):
                 continue
@@ -394,6 +426,11 @@ def advantages(evidence: Evidence) -> Answer:
         f" one step (agent.normalize_advantages), got a relative change of {min(changes):.2g} or"
         " more in every leaf"
     )
+
+
+def _same(reward: float, item: object) -> float:
+    del item
+    return reward
 
 
 def _leaves(tree: PyTree) -> list[np.ndarray]:

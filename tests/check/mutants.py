@@ -282,12 +282,15 @@ def make_table(rows: list[dict[str, Any]]) -> str:
             f"| {row['module']}.py:{row['line']} | {row['operator']} | {changed} | {outcome} |"
         )
     counts = collections.Counter(row["kind"] for row in rows)
-    commits = sorted({row["commit"] for row in rows})
+    commits: dict[str, dict[str, None]] = {}  # and their modules, in order
+    for row in rows:
+        commits.setdefault(row["commit"], {})[row["module"]] = None
+    places = [f"{commit} ({', '.join(modules)})" for commit, modules in commits.items()]
     share = counts["found"] / max(counts["found"] + counts["missed"], 1)
     summary = (
         f"{len(rows)} mutants: {counts['equivalent']} equivalent, {counts['found']} found,"
         f" {counts['missed']} not found ({share:.0%} of those that change something are found)."
-        f" Lines and expressions are those of commit {', '.join(commits)}.\n\n"
+        f" Examined at these commits: {'; '.join(places)}.\n\n"
     )
     return summary + "\n".join(lines) + "\n"
 

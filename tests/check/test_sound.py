@@ -8,6 +8,7 @@ from sebulba.check.suite import check
 from sebulba.config import EnvConfig, LearnerConfig
 from sebulba_agents.config import A2CConfig
 from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
+from tests.check.sound_new_agents import AttentionPPOConfig, MunchausenConfig, ReinforceConfig
 from tests.check.test_faults import AGENTS, R2D2, SMALL_REPLAY, config_of
 from tests.extras import needs_search
 
@@ -51,6 +52,9 @@ SOUND = {
     "c51": (DistributionConfig(**REPLAY), {}),
     "prioritised c51": (DistributionConfig(priority_exponent=0.6, n_step=3, **REPLAY), {}),
     "qrdqn": (QRDQN, {}),
+    "munchausen dqn": (MunchausenConfig(**REPLAY), {}),
+    "ppo of stored values": (AttentionPPOConfig(), {}),
+    "reinforce": (ReinforceConfig(), {}),
     "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
     "tiny td3": (TD3Config(num_units=2, **REPLAY), {"env": CONTINUOUS, "num_envs": 2}),
     "awr": (AWRConfig(), {}),

@@ -1,0 +1,167 @@
+"""Sound agents that a question once accused, written from papers and the page about agents."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.reductions import masked_moments, mean_share
+from sebulba.toolkit.returns import gae
+from tests.check.small_agents import ImportanceAgent
+from tests.check.sound_agents import C51, DistributionConfig, Head, KeyState
+
+_MODULE = "tests.check.sound_new_agents"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MunchausenConfig(DistributionConfig):
+    """Settings of `Munchausen`."""
+
+    name: str = f"{_MODULE}:Munchausen"
+    temperature: float = 0.03
+    bonus: float = 0.9
+    """α, the weight of the log-probability of the action taken."""
+
+
+class Munchausen(C51):
+    """DQN whose rewards contain log-probabilities (Vieillard et al. 2020, arXiv 2007.14430)."""
+
+    Config = MunchausenConfig
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.network = Head((self.num_actions,), config.num_units)
+
+    def values(self, outputs):
+        return outputs
+
+    def losses(self, networks, batch, key):
+        config, target = self.config, jax.lax.stop_gradient(networks.target)
+        each = jnp.arange(len(batch.reward))
+        logits = self.network.apply(target, batch.observation) / config.temperature
+        log_prob = jax.nn.log_softmax(logits)[each, batch.action]
+        bonus = config.bonus * jnp.clip(config.temperature * log_prob, -1.0, 0.0)
+        q = self.network.apply(target, batch.next_observation)
+        log_probs = jax.nn.log_softmax(q / config.temperature)
+        value = jnp.sum(jnp.exp(log_probs) * (q - config.temperature * log_probs), axis=-1)
+        returns = batch.reward + bonus + batch.discount * value
+        taken = self.network.apply(networks.online, batch.observation)[each, batch.action]
+        return optax.huber_loss(taken, returns), returns - taken
+
+
+class _Attention(nn.Module):
+    """Self-attention over the numbers of an observation, then a policy's logits and a value."""
+
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, x):
+        shape, size = x.shape[:-1], x.shape[-1]
+        tokens = nn.Dense(8)(x.reshape(-1, size, 1) * jnp.eye(size)[None])
+        tokens = tokens + nn.SelfAttention(num_heads=2)(nn.LayerNorm()(tokens))
+        x = nn.LayerNorm()(tokens).mean(axis=1).reshape(*shape, 8)
+        return Categorical(logits=nn.Dense(self.num_actions)(x)), nn.Dense(1)(x)[..., 0]
+
+
+@pytree_dataclass
+class LogProbAndValue:
+    log_prob: jax.Array  # [B]
+    value: jax.Array  # [B]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionPPOConfig:
+    """Settings of `AttentionPPO`."""
+
+    name: str = f"{_MODULE}:AttentionPPO"
+    discount: float = 0.95
+    clip: float = 0.2
+    entropy_cost: float = 0.01
+
+
+class AttentionPPO(ImportanceAgent):
+    """PPO (Schulman et al. 2017, arXiv 1707.06347) that bootstraps from the values of acting.
+
+    It takes four updates with all transitions.
+    """
+
+    Config = AttentionPPOConfig
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.network = _Attention(int(run_spec.environment.action_space.n))
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        policy, value = self.network.apply(networks, env_step.observation)
+        key, action_key = jax.random.split(actor_state.key)
+        action = policy.mode() if greedy else policy.sample(action_key)
+        extras = LogProbAndValue(log_prob=policy.log_prob(action), value=value)
+        return action, extras, KeyState(key=key)
+
+    def loss(self, networks, experience, key, clock):
+        trajectory = experience.trajectory
+        rows, valid, extras = trajectory.env_steps, trajectory.valid, trajectory.extras
+        policy, values = self.network.apply(networks, rows.observation)
+        # Nothing has acted on the last row yet.
+        old = jnp.concatenate([extras.value, jax.lax.stop_gradient(values[-1:])])
+        advantages = gae(
+            rewards=rows.reward[1:],
+            discounts=jnp.where(rows.terminated[1:], 0.0, self.config.discount),
+            valid=valid,
+            values=old,
+            lambda_=0.9,
+        )
+        errors = old[:-1] + advantages - values[:-1]
+        mean, std = masked_moments(advantages, valid)
+        advantages = (advantages - mean) / (std + 1e-6)
+        policy = Categorical(logits=policy.logits[:-1])
+        log_ratios = policy.log_prob(trajectory.action) - extras.log_prob
+        ratios = jnp.exp(jnp.where(valid, log_ratios, 0.0))
+        clipped = jnp.clip(ratios, 1.0 - self.config.clip, 1.0 + self.config.clip)
+        gains = jnp.minimum(ratios * advantages, clipped * advantages)
+        losses = 0.5 * jnp.square(errors) - gains - self.config.entropy_cost * policy.entropy()
+        return mean_share(losses, valid), (experience, {})
+
+    def num_updates_per_cycle(self, cycle):
+        return 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReinforceConfig:
+    """Settings of `Reinforce`."""
+
+    corrects_for_policy_lag = False
+
+    name: str = f"{_MODULE}:Reinforce"
+    discount: float = 0.95
+
+
+class Reinforce(ImportanceAgent):
+    """REINFORCE with a baseline (Williams 1992): rewards to go, and no bootstrap."""
+
+    Config = ReinforceConfig
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        action, _, state = super().act(networks, actor_state, env_step, greedy=greedy)
+        return action, (), state
+
+    def loss(self, networks, experience, key, clock):
+        trajectory = experience.trajectory
+        rows, valid = trajectory.env_steps, trajectory.valid
+        policy, values = self.network.apply(networks, rows.observation)
+
+        def add(later, row):
+            reward, done = row
+            total = reward + self.config.discount * jnp.where(done, 0.0, later)
+            return total, total
+
+        nothing = jnp.zeros_like(rows.reward[0])
+        _, returns = jax.lax.scan(add, nothing, (rows.reward[1:], rows.done[1:]), reverse=True)
+        errors = returns - values[:-1]
+        log_probs = Categorical(logits=policy.logits[:-1]).log_prob(trajectory.action)
+        losses = 0.5 * jnp.square(errors) - log_probs * jax.lax.stop_gradient(errors)
+        return mean_share(losses, valid), (experience, {})
