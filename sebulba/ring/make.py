@@ -246,10 +246,12 @@ def check_devices(config: Config, devices: Roles) -> None:
     Raises:
         ConfigError: it does not.
     """
-    if config.actor.num_envs % len(devices.learner):
+    num_learners, num_envs = len(devices.learner), config.actor.num_envs
+    if num_envs % num_learners:
+        fewer = next(count for count in range(num_learners, 0, -1) if num_envs % count == 0)
         raise ConfigError(
-            f"actor.num_envs: expected a multiple of the {len(devices.learner)} learner devices"
-            f" (devices.learner), got {config.actor.num_envs}"
+            f"actor.num_envs: expected a multiple of the {num_learners} learner devices, got"
+            f" {num_envs}. Name {fewer} of them in devices.learner, or change actor.num_envs"
         )
     num_hosts = devices.learner_devices.num_hosts
     if num_hosts > 1 and config.learner.mapping != "shard_map":

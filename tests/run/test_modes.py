@@ -237,7 +237,10 @@ def test_a_stop_request_ends_the_run_between_cycles(mode):
 
 
 def test_environments_that_cannot_be_split_over_the_learner_devices_are_refused():
-    with pytest.raises(ConfigError, match=r"actor\.num_envs: expected a multiple of the 3 learner"):
+    expected = (
+        r"actor\.num_envs: expected a multiple of the 3 learner devices, got 4\. Name 2 of them"
+    )
+    with pytest.raises(ConfigError, match=expected):
         make_ring(make_config(learner_devices=(0, 1, 2)))
 
 
