@@ -184,13 +184,13 @@ def test_variants_of_an_algorithm_have_the_same_names_in_all_environments(tmp_pa
 def test_a_key_that_an_older_run_lacks_counts_as_null(tmp_path):
     older, newer = (make_run(tmp_path / name) for name in ("older", "newer"))
     text = (older / "config.yaml").read_text()
-    assert "  policy_lag: null\n" in text
-    (older / "config.yaml").write_text(text.replace("  policy_lag: null\n", ""))
-    lagging = make_run(tmp_path / "lagging", learner=LearnerConfig(policy_lag=2))
-    groups = group_runs(read_runs([older, newer, lagging]))
+    assert "  queue_slots_per_actor: null\n" in text
+    (older / "config.yaml").write_text(text.replace("  queue_slots_per_actor: null\n", ""))
+    with_slots = make_run(tmp_path / "slots", learner=LearnerConfig(queue_slots_per_actor=2))
+    groups = group_runs(read_runs([older, newer, with_slots]))
     assert [(group.algorithm, len(group.runs)) for group in groups] == [
-        ("impala learner.policy_lag=null", 2),
-        ("impala learner.policy_lag=2", 1),
+        ("impala learner.queue_slots_per_actor=null", 2),
+        ("impala learner.queue_slots_per_actor=2", 1),
     ]
 
 

@@ -11,6 +11,8 @@ import sebulba
 ROOT = pathlib.Path(sebulba.__file__).parent
 # These speak to somebody who has typed flags.
 COMMAND_LINES = (
+    "compile.py",
+    "devices/chips.py",
     "hosts",
     "processes",
     "config/flags.py",
