@@ -9,6 +9,7 @@ import numpy as np
 from sebulba.agent import Agent
 from sebulba.check.evidence import Evidence
 from sebulba.check.one_device import OneDevice
+from sebulba.check.perturbation import other_values
 from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import (
     Answer,
@@ -79,12 +80,21 @@ def _padded(item: RecordedTrajectory, axes: PyTree) -> RecordedTrajectory:
     trajectory = jax.tree.map(lambda leaf: twice(leaf, 1), item.trajectory)
     num_envs = item.trajectory.env_steps.reward.shape[1]
     rows = trajectory.env_steps
+    # Copies of the same rows would leave the mean of all rows as it is.
+    first = item.trajectory.env_steps.observation
+    observation = jax.tree.map(
+        lambda one, other: np.concatenate([one, other], axis=1), first, other_values(first)
+    )
     terminated, truncated, is_first = (
         flag.copy() for flag in (rows.terminated, rows.truncated, rows.is_first)
     )
     terminated[:, num_envs:], truncated[:, num_envs:], is_first[:, num_envs:] = True, False, False
     env_steps = dataclasses.replace(
-        rows, terminated=terminated, truncated=truncated, is_first=is_first
+        rows,
+        observation=observation,
+        terminated=terminated,
+        truncated=truncated,
+        is_first=is_first,
     )
     return dataclasses.replace(
         item,

@@ -11,8 +11,8 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.reductions import masked_moments, mean_share
 from sebulba.toolkit.returns import gae
-from tests.check.small_agents import ImportanceAgent
-from tests.check.sound_agents import C51, DistributionConfig, Head, KeyState
+from tests.check.small_agents import ImportanceAgent, KeyState
+from tests.check.sound_agents import C51, DistributionConfig, Head
 
 _MODULE = "tests.check.sound_new_agents"
 
