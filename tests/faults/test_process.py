@@ -241,7 +241,7 @@ def test_a_signal_while_the_cause_is_printed_does_not_cut_it_off(tmp_path, monke
 def test_a_signal_while_a_bad_start_is_reported_does_not_cut_the_cause_off(tmp_path, monkeypatch):
     cause, printed = RuntimeError("the cause"), []
 
-    def fail(config):
+    def fail(config, verbose):
         raise cause
 
     def interrupted_report(error, path):
