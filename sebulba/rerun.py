@@ -140,7 +140,7 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
             f" (non-finite), got {run_dir}: {error}"
         ) from error
     config = load_config(str(run_dir / CONFIG))
-    devices = assign_devices(config.devices, jax.local_devices())
+    devices = assign_devices(config.devices, jax.local_devices(), num_envs=config.actor.num_envs)
     run_spec = make_run_spec(
         config,
         read_environment_spec(config.env),

@@ -166,9 +166,8 @@ def _assemble(config: Config, built: list[CapturingAgent]) -> tuple[Config, Ring
     if config.devices.actor is None and config.devices.learner is None:
         # Virtual CPU devices serve the comparison of updates alone, not the ring.
         local = _real_devices()
-    ring = make_ring(
-        dataclasses.replace(config, agent=captured), devices=assign_devices(config.devices, local)
-    )
+    devices = assign_devices(config.devices, local, num_envs=config.actor.num_envs)
+    ring = make_ring(dataclasses.replace(config, agent=captured), devices=devices)
     return config, ring
 
 

@@ -42,7 +42,8 @@ class DevicesConfig:
     """Devices that act. null: the first device. cpu: act on the host's CPU and learn on every
     accelerator, so that no env step waits for a transfer."""
     learner: tuple[Natural, ...] | None = None
-    """Devices that learn. null: every device except the first, or the only device."""
+    """Devices that learn. null: the only device, or of those after the first as many as divide
+    actor.num_envs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

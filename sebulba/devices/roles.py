@@ -36,25 +36,28 @@ class Roles:
     learner_devices: LearnerDevices  # those of all hosts
 
 
-def assign_devices(config: DevicesConfig, devices: Sequence[jax.Device] | None = None) -> Roles:
+def assign_devices(
+    config: DevicesConfig, devices: Sequence[jax.Device] | None = None, *, num_envs: int
+) -> Roles:
     """Return the devices of each role.
 
     Args:
         config: names positions, the same on every host.
         devices: this host's, which is then the only host; None: all devices of all hosts.
+        num_envs: environments of a trajectory, which the learner devices divide.
 
     Raises:
         ConfigError: a position does not exist, or a role names one twice, on any host.
     """
     if devices is not None:
-        actor, learner = pick_devices(config, devices)
+        actor, learner = pick_devices(config, devices, num_envs=num_envs)
         return Roles(actor=actor, learner=learner, learner_devices=LearnerDevices(learner))
     hosts = [jax.local_devices(process_index=host) for host in range(jax.process_count())]
-    return assign_devices_of_hosts(config, hosts, host=jax.process_index())
+    return assign_devices_of_hosts(config, hosts, host=jax.process_index(), num_envs=num_envs)
 
 
 def assign_devices_of_hosts(
-    config: DevicesConfig, hosts: Sequence[Sequence[jax.Device]], *, host: int
+    config: DevicesConfig, hosts: Sequence[Sequence[jax.Device]], *, host: int, num_envs: int
 ) -> Roles:
     """Return the devices of each role on a host.
 
@@ -62,11 +65,12 @@ def assign_devices_of_hosts(
         config: names positions, the same on every host.
         hosts: the devices of each host.
         host: the position of the host in `hosts`.
+        num_envs: environments of a trajectory, which the learner devices divide.
 
     Raises:
         ConfigError: a position does not exist, or a role names one twice, on any host.
     """
-    picked = [pick_devices(config, devices) for devices in hosts]
+    picked = [pick_devices(config, devices, num_envs=num_envs) for devices in hosts]
     actor, learner = picked[host]
     of_all_hosts = [of_host for _, of_host in picked] if len(hosts) > 1 else None
     return Roles(
@@ -77,26 +81,33 @@ def assign_devices_of_hosts(
 
 
 def pick_devices(
-    config: DevicesConfig, devices: Sequence[jax.Device]
+    config: DevicesConfig, devices: Sequence[jax.Device], *, num_envs: int
 ) -> tuple[tuple[jax.Device, ...], tuple[jax.Device, ...]]:
     """Return the actor devices and the learner devices among those of one host.
 
-    Default: one device has both roles; of several, the first acts and the others learn.
+    Default: one device has both roles; of several, the first acts, and as many of the others learn
+    as can divide `num_envs`.
 
     Raises:
         ConfigError: a position does not exist, or a role names one twice.
     """
     learner = config.learner
     if config.actor == "cpu":
-        learner = tuple(range(len(devices))) if learner is None else learner
+        learner = _dividing(range(len(devices)), num_envs) if learner is None else learner
         return (_processor(),), _pick("devices.learner", learner, devices)
     actor = (0,) if config.actor is None else config.actor
     if learner is None:
-        learner = tuple(range(1, len(devices))) if len(devices) > 1 else (0,)
+        learner = _dividing(range(1, len(devices)), num_envs) if len(devices) > 1 else (0,)
     return (
         _pick("devices.actor", actor, devices),
         _pick("devices.learner", learner, devices),
     )
+
+
+def _dividing(positions: Sequence[int], num_envs: int) -> tuple[int, ...]:
+    """Return as many of the positions as divide the environments."""
+    counts = range(len(positions), 0, -1)
+    return tuple(positions[: next((count for count in counts if num_envs % count == 0), 0)])
 
 
 def num_actor_devices(config: DevicesConfig) -> int:

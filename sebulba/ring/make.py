@@ -82,7 +82,9 @@ def make_ring(
         AgentError: the agent breaks the protocol.
         EnvironmentFault: the environment cannot be made or reset.
     """
-    devices = devices or assign_devices(config.devices, jax.local_devices())
+    devices = devices or assign_devices(
+        config.devices, jax.local_devices(), num_envs=config.actor.num_envs
+    )
     learner_devices = devices.learner_devices
     end = end or RunEnd()
     check_devices(config, devices)

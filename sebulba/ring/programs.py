@@ -63,7 +63,7 @@ def trace_programs(
     Raises:
         ConfigError: the config does not fit the devices, the environment or the agent.
     """
-    roles = assign_devices_of_hosts(config.devices, hosts, host=0)
+    roles = assign_devices_of_hosts(config.devices, hosts, host=0, num_envs=config.actor.num_envs)
     check_devices(config, roles)
     if config.learner.mapping != "shard_map":
         raise ConfigError(

@@ -121,8 +121,13 @@ def train(
         _open_run_dir(config, display, verbose=verbose) as (config, path, lock, display),
     ):
         display.message(f"agent: {config.agent.name} on {config.env.suite} {config.env.id}")
-        devices = assign_devices(config.devices)
+        devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         display.message(f"devices: {_describe_devices(devices, config)}")
+        if config.devices.learner is None and (unused := _describe_unused(devices)):
+            display.message(
+                f"warning: without a role: {unused}. actor.num_envs is no multiple of more than"
+                f" {len(devices.learner)} learner devices; change it, or set devices.actor"
+            )
         display.message(f"goal: {_describe_goal(config.run)}")
         display.message(f"run directory: {path_from(started_in, path)}")
         if flags := describe_xla_flags():
@@ -243,23 +248,29 @@ def _open_run_dir(
 def _describe_devices(devices: Roles, config: Config) -> str:
     """Return the devices of this host and their roles, and the number of environments."""
 
-    def names(role: Sequence[jax.Device]) -> str:
-        kinds = sorted({device.platform for device in role})
-        of_kinds = ((kind, [d.id for d in role if d.platform == kind]) for kind in kinds)
-        return ", ".join(f"{kind} {', '.join(map(str, ids))}" for kind, ids in of_kinds)
-
     num_actors = config.actor.threads_per_device * len(devices.actor)
     num_envs = config.actor.num_envs
     acting = (
         f"{num_actors} actor{'s' * (num_actors > 1)} × {num_envs} environment{'s' * (num_envs > 1)}"
     )
     if set(devices.actor) == set(devices.learner):
-        text = f"{names(devices.actor)} for acting ({acting}) and learning"
+        text = f"{_names(devices.actor)} for acting ({acting}) and learning"
     else:
         text = (
-            f"{names(devices.actor)} for acting ({acting}), {names(devices.learner)} for learning"
+            f"{_names(devices.actor)} for acting ({acting}), {_names(devices.learner)} for learning"
         )
     return f"{text}, on each of {jax.process_count()} hosts" if hosts.are_several() else text
+
+
+def _describe_unused(devices: Roles) -> str:
+    """Return the devices of this host that have no role."""
+    return _names([d for d in jax.local_devices() if d not in {*devices.actor, *devices.learner}])
+
+
+def _names(devices: Sequence[jax.Device]) -> str:
+    kinds = sorted({device.platform for device in devices})
+    of_kinds = ((kind, [d.id for d in devices if d.platform == kind]) for kind in kinds)
+    return ", ".join(f"{kind} {', '.join(map(str, ids))}" for kind, ids in of_kinds)
 
 
 def _describe_goal(run: RunConfig) -> str:

@@ -17,26 +17,39 @@ def positions(roles, devices):
 
 def test_the_only_device_has_both_roles():
     devices = jax.devices()[:1]
-    assert positions(pick_devices(DevicesConfig(), devices), devices) == ([0], [0])
+    assert positions(pick_devices(DevicesConfig(), devices, num_envs=12), devices) == ([0], [0])
 
 
 def test_the_first_of_several_devices_acts_and_the_others_learn():
     devices = jax.devices()[:4]
-    assert positions(pick_devices(DevicesConfig(), devices), devices) == ([0], [1, 2, 3])
+    assert positions(pick_devices(DevicesConfig(), devices, num_envs=12), devices) == (
+        [0],
+        [1, 2, 3],
+    )
+
+
+@pytest.mark.parametrize(("num_envs", "learner"), [(16, [1, 2]), (9, [1, 2, 3]), (7, [1])])
+def test_as_many_of_the_others_learn_as_divide_the_environments(num_envs, learner):
+    devices = jax.devices()[:4]
+    picked = pick_devices(DevicesConfig(), devices, num_envs=num_envs)
+    assert positions(picked, devices) == ([0], learner)
 
 
 def test_the_config_can_assign_any_roles():
     devices = jax.devices()[:4]
     config = DevicesConfig(actor=(0, 1, 2), learner=(2, 3))
-    assert positions(pick_devices(config, devices), devices) == ([0, 1, 2], [2, 3])
+    assert positions(pick_devices(config, devices, num_envs=12), devices) == ([0, 1, 2], [2, 3])
 
 
 def test_the_processor_can_act_for_all_accelerators():
     accelerators = [object(), object()]
     config = load_config("impala_cartpole", ["--devices.actor", "cpu"]).devices
     assert config == DevicesConfig(actor="cpu")
-    assert pick_devices(config, accelerators) == ((jax.devices("cpu")[0],), tuple(accelerators))
-    _, learner = pick_devices(DevicesConfig(actor="cpu", learner=(1,)), accelerators)
+    assert pick_devices(config, accelerators, num_envs=12) == (
+        (jax.devices("cpu")[0],),
+        tuple(accelerators),
+    )
+    _, learner = pick_devices(DevicesConfig(actor="cpu", learner=(1,)), accelerators, num_envs=12)
     assert learner == (accelerators[1],)
 
 
@@ -46,7 +59,7 @@ def test_a_processor_that_jax_has_no_device_for_is_an_error(monkeypatch):
 
     monkeypatch.setattr(jax, "local_devices", local_devices)
     with pytest.raises(ConfigError, match=r"devices.actor: .*JAX_PLATFORMS=cuda,cpu"):
-        pick_devices(DevicesConfig(actor="cpu"), [object()])
+        pick_devices(DevicesConfig(actor="cpu"), [object()], num_envs=12)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +72,7 @@ def test_a_processor_that_jax_has_no_device_for_is_an_error(monkeypatch):
 )
 def test_missing_and_repeated_devices_are_named(config, message):
     with pytest.raises(ConfigError, match=message):
-        pick_devices(config, jax.devices()[:4])
+        pick_devices(config, jax.devices()[:4], num_envs=12)
 
 
 def test_split_gives_each_device_its_environments():

@@ -21,7 +21,7 @@ hosts.connect(
     )
 )
 learner, metrics = learn(
-    assign_devices(DevicesConfig(learner=(0, 1))).learner_devices, host=int(process_id)
+    assign_devices(DevicesConfig(learner=(0, 1)), num_envs=2).learner_devices, host=int(process_id)
 )
 experience = learner.state_of_host.experience
 np.savez(
