@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sebulba.devices.chips import Chip, Topology
     from sebulba.devices.compiled import CompiledProgram, Message
     from sebulba.devices.roles import Roles
-    from sebulba.ring.programs import TracedRun
+    from sebulba.programs import TracedRun
 
 _PROG = program("compile")
 _DESCRIPTION = """\
@@ -180,7 +180,7 @@ def compile_for(
         ConfigError: the topology does not exist, or the config does not fit its devices.
     """
     from sebulba.devices.compiled import compile_program
-    from sebulba.ring.programs import trace_programs
+    from sebulba.programs import trace_programs
 
     notes: list[str] = []
     run = trace_programs(config, topology.hosts(), on_warning=notes.append)

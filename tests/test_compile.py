@@ -14,7 +14,7 @@ from sebulba.config import Config
 from sebulba.devices import chips
 from sebulba.devices.chips import CHIPS, Topology
 from sebulba.devices.compiled import Message, product_flops, read_collectives
-from sebulba.ring.programs import trace_programs
+from sebulba.programs import trace_programs
 from tests.rings import act, close, make_ring, trace_update
 from tests.run.test_modes import make_config
 

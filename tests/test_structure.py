@@ -27,7 +27,7 @@ CONTRACT = [
 DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "export", "compile", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "processes", "hosts", "evaluation", "run", "check"]
-SHARED = ["curves", "figures", "export_loader"]  # just below `run`, each below the next
+SHARED = ["programs", "curves", "figures", "export_loader"]  # just below `run`, in this order
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))

@@ -36,7 +36,6 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     ring            act, take, learn, tell
     make            a ring from a config, from the top
     anakin          acting and learning as one program
-    programs        the programs of a run, traced with shapes, for devices that are not here
     running         the three ways to run a ring: threads, one thread, one program
     state           a ring between two cycles as arrays and a dict, and back
 """
