@@ -195,7 +195,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
     Groups of different environments are the same algorithm if they have the same agent and if
     neither shares its environment with another group of that agent. Otherwise, the keys that such
-    neighbours differ in are part of the algorithm's name.
+    neighbours differ in are part of the algorithm's name, without their sections where the last
+    part of the key says enough.
     """
     by_config: dict[str, list[Run]] = {}
     for run in runs:
@@ -208,8 +209,16 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             differing.setdefault(_agent(one), {}).update(dict.fromkeys(keys))
     groups = []
     for first, *others in by_config.values():
+        keys = list(differing.get(_agent(first), ()))
+        fields = [key.rpartition(".")[2] for key in keys]
+        names = [
+            field if fields.count(field) == 1 else key
+            for key, field in zip(keys, fields, strict=True)
+        ]
         words = [_agent(first)]
-        words += [f"{key}={inline(first.config.get(key))}" for key in differing.get(words[0], ())]
+        words += [
+            f"{name}={inline(first.config.get(key))}" for key, name in zip(keys, names, strict=True)
+        ]
         runs_of_group = (first, *others)
         groups.append(
             Group(algorithm=" ".join(words), environment=_environment(first), runs=runs_of_group)

@@ -323,7 +323,7 @@ def _legend_handles(
         counts = [len(each.runs) for each in groups if each.algorithm == algorithm]
         counts = sorted({min(counts), max(counts)})
         seeds = "1\u00a0seed" if counts == [1] else f"{'–'.join(map(str, counts))}\u00a0seeds"
-        label = textwrap.fill(f"{algorithm} ({seeds})", _LEGEND_LABEL_WIDTH)
+        label = _wrap(f"{algorithm} ({seeds})", _LEGEND_LABEL_WIDTH)
         handles.append(Line2D([], [], linewidth=_SUMMARY_WIDTH, label=label, **style))
     widths = {line.get_linewidth() for axes in panels for line in axes.lines}
     grey: dict[str, Any] = {"color": _KEY_COLOUR}
@@ -336,6 +336,10 @@ def _legend_handles(
         handles.append(Line2D([], [], linewidth=_SEED_WIDTH, label="one seed", **grey))
     goals = [line for axes in panels for line in axes.lines if line.get_label() == _GOAL]
     return handles + goals[:1]
+
+
+def _wrap(text: str, width: int) -> str:
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def tick_label(value: float, ticks: Sequence[float]) -> str:
@@ -383,7 +387,7 @@ def _draw_time_shares(axes: "Axes", groups: Sequence[Group]) -> None:
     labels = []
     for group, kind, _ in bars:
         name = f"{group.algorithm}, {group.environment}" if has_environments else group.algorithm
-        text = f"{textwrap.fill(name, _BAR_LABEL_WIDTH)}\n{kind}" if len(groups) > 1 else kind
+        text = f"{_wrap(name, _BAR_LABEL_WIDTH)}\n{kind}" if len(groups) > 1 else kind
         labels.append(text)
     axes.set_yticks(range(len(bars)), labels, fontsize=8)
     axes.invert_yaxis()

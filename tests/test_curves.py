@@ -146,9 +146,21 @@ def test_an_algorithm_has_only_the_keys_that_differ(tmp_path):
         {"agent": PPOConfig()},
     )
     assert [group.algorithm for group in groups] == [
-        "impala actor.num_envs=16 agent.learning_rate=0.001",
-        "impala actor.num_envs=32 agent.learning_rate=0.0001",
+        "impala num_envs=16 learning_rate=0.001",
+        "impala num_envs=32 learning_rate=0.0001",
         "ppo",
+    ]
+
+
+def test_a_key_has_its_section_where_two_sections_differ_in_a_field_of_that_name(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        {"actor": ActorConfig(cycle="stepped")},
+        {"actor": ActorConfig(cycle="fused"), "learner": LearnerConfig(cycle="one_program")},
+    )
+    assert [group.algorithm for group in groups] == [
+        "impala actor.cycle=stepped learner.cycle=auto",
+        "impala actor.cycle=fused learner.cycle=one_program",
     ]
 
 
@@ -175,9 +187,9 @@ def test_variants_of_an_algorithm_have_the_same_names_in_all_environments(tmp_pa
         {"env_id": "Recall-v0", "agent": rates[1]},
     )
     assert names_of(groups) == [
-        ("impala agent.learning_rate=0.001", "jax Catch-v0"),
-        ("impala agent.learning_rate=0.0001", "jax Catch-v0"),
-        ("impala agent.learning_rate=0.0001", "jax Recall-v0"),
+        ("impala learning_rate=0.001", "jax Catch-v0"),
+        ("impala learning_rate=0.0001", "jax Catch-v0"),
+        ("impala learning_rate=0.0001", "jax Recall-v0"),
     ]
 
 
@@ -189,8 +201,8 @@ def test_a_key_that_an_older_run_lacks_counts_as_null(tmp_path):
     with_slots = make_run(tmp_path / "slots", learner=LearnerConfig(queue_slots_per_actor=2))
     groups = group_runs(read_runs([older, newer, with_slots]))
     assert [(group.algorithm, len(group.runs)) for group in groups] == [
-        ("impala learner.queue_slots_per_actor=null", 2),
-        ("impala learner.queue_slots_per_actor=2", 1),
+        ("impala queue_slots_per_actor=null", 2),
+        ("impala queue_slots_per_actor=2", 1),
     ]
 
 
