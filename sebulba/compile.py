@@ -8,6 +8,10 @@ import argparse
 import collections
 import dataclasses
 import json
+import os
+import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING
 from sebulba.config import Config, flags
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, program, run_command
+from sebulba.processes.children import PARENT_VARIABLE, end_with_parent
 
 if TYPE_CHECKING:
     from sebulba.devices.chips import Chip, Topology
@@ -46,6 +51,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options, argv = parser.parse_known_args()
     config = flags.parse(argv, _PROG, _DESCRIPTION)
+    if not end_with_parent() and not str(options.topology).startswith("cpu:"):
+        sys.exit(_run_in_a_child(sys.argv[1:]))
     sys.exit(
         compile_config(
             config,
@@ -54,6 +61,32 @@ def main() -> None:
             as_json=options.json,
         )
     )
+
+
+def _run_in_a_child(argv: Sequence[str]) -> int:
+    """Run this command in a process of its own, which a plugin of JAX may abort.
+
+    What a plugin writes to stderr before the error of the command is left out: libtpu's warnings
+    about accelerators that are not here.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "sebulba.compile", *argv],
+        env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    code = done.returncode
+    if code < 0:
+        fatal = re.search(r"^F\d+ .*?\] (.*)", done.stderr, re.MULTILINE)
+        reason = fatal[1] if fatal else signal.strsignal(-code)
+        print(f"sebulba: --for: the compiler ended its process: {reason}", file=sys.stderr)
+        return EXIT_CONFIG
+    is_known = code in (EXIT_DONE, EXIT_CONFIG, EXIT_FAILED)
+    shown = re.search(r"^sebulba: .*", done.stderr, re.MULTILINE | re.DOTALL)
+    sys.stderr.write((shown[0] if shown else "") if is_known else done.stderr)
+    return code
 
 
 def compile_config(
@@ -83,6 +116,8 @@ def compile_config(
         topology = Topology.parse(topology_name)
         topology.prepare()
         # Importing jax takes a second, so command line errors and --help come first.
+        import jax
+
         from sebulba.agent_check import AgentError
         from sebulba.envs.base import EnvironmentFault
 
@@ -91,6 +126,8 @@ def compile_config(
         except (AgentError, EnvironmentFault) as error:
             print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
             return EXIT_FAILED
+        except jax.errors.JaxRuntimeError as error:
+            raise ConfigError(f"--for {topology.name}: {str(error).splitlines()[0]}") from error
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         return EXIT_CONFIG

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -154,6 +156,50 @@ def test_a_missing_plugin_is_named_with_its_extra(name, extra, monkeypatch, caps
     assert compiling.compile_config(Config(), name) == 2
     assert f"pip install 'sebulba[{extra}]'" in capsys.readouterr().err
     assert f"\n{extra} = " in (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Returns what the command prints and its exit code, for a child that says and ends so."""
+
+    run_child = subprocess.run
+
+    def run(script):
+        python = [sys.executable, "-c", script]
+        monkeypatch.setattr(subprocess, "run", lambda argv, **options: run_child(python, **options))
+        monkeypatch.setattr(sys, "argv", ["compile", "impala_bandit", "--for", "v5e:2x2"])
+        with pytest.raises(SystemExit) as ended:
+            compiling.main()
+        return ended.value.code, capsys.readouterr().err
+
+    return run
+
+
+def test_a_plugin_that_aborts_ends_with_2_and_one_line(command):
+    log = "F1125 08:47:13.121604   18482 target.cc:1736] Check failed: 64 vs. 16"
+    code, err = command(f"import os; os.write(2, b'E0 noise\\n{log}\\n'); os.abort()")
+    assert (code, err) == (
+        2,
+        "sebulba: --for: the compiler ended its process: Check failed: 64 vs. 16\n",
+    )
+    code, err = command("import os; os.abort()")
+    assert (code, err) == (2, "sebulba: --for: the compiler ended its process: Aborted\n")
+
+
+def test_only_the_error_of_the_command_is_shown_or_else_everything(command):
+    script = "import sys; sys.stderr.write('E0 noise\\nsebulba: no\\nmore\\n'); sys.exit({})"
+    assert command(script.format(3)) == (3, "sebulba: no\nmore\n")
+    assert command(script.format(1)) == (1, "E0 noise\nsebulba: no\nmore\n")
+
+
+def test_an_error_of_a_plugin_ends_with_2_and_one_line(monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise jax.errors.JaxRuntimeError("INTERNAL: no kernel\nmore")
+
+    monkeypatch.setattr(compiling, "compile_for", fail)
+    monkeypatch.setattr(Topology, "prepare", lambda self: None)
+    assert compiling.compile_config(Config(), "v5e:2x2") == 2
+    assert capsys.readouterr().err == "sebulba: --for v5e:2x2: INTERNAL: no kernel\n"
 
 
 def test_the_table_says_at_best_and_never_more(report, capsys):
