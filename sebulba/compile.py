@@ -34,7 +34,8 @@ whether they compile, their memory, their messages between devices, and the leas
 take at the published peaks of the chips. Nothing is trained.
 
 --for TOPOLOGY               v5e:2x2, v5e:4x8, v6e:2x2, h100:4, h200:8, b200:8, cpu:8 and others of
-                             these chips. TPUs need 'sebulba[aot-tpu]', GPUs 'sebulba[aot-cuda]'
+                             these chips; v5e:2x2:2 has two slices, and h100:8:2 two hosts.
+                             TPUs need 'sebulba[aot-tpu]', GPUs 'sebulba[aot-cuda]'
 --env-steps-per-second RATE  what the environments of a host can do at most, for the least times
 --json                       print the same as JSON
 
@@ -220,8 +221,12 @@ def compile_for(
     from sebulba.programs import trace_programs
 
     notes: list[str] = []
-    run = trace_programs(config, topology.hosts(), on_warning=notes.append)
-    programs = tuple(compile_program(each) for each in run.programs)
+    hosts = topology.hosts()
+    run = trace_programs(config, hosts, on_warning=notes.append)
+    hosts_per_slice = len(hosts) // topology.count if topology.platform == "tpu" else None
+    programs = tuple(
+        compile_program(each, hosts_per_slice=hosts_per_slice) for each in run.programs
+    )
     return Report(
         config=f"{config.agent.name} on {config.env.suite} {config.env.id}",
         topology=topology.name,
@@ -381,6 +386,7 @@ def _describe_message(message: "Message") -> str:
     from sebulba.devices.memory import format_bytes
 
     where = " in a loop" if message.is_in_loop else ""
+    where += f" between {message.between}" if message.between != "devices" else ""
     return f"{message.count} {message.kind}{where}, {format_bytes(message.bytes)}"
 
 

@@ -15,7 +15,7 @@ from sebulba import compile as compiling
 from sebulba.config import Config
 from sebulba.devices import chips
 from sebulba.devices.chips import CHIPS, Topology
-from sebulba.devices.compiled import Message, product_flops, read_collectives
+from sebulba.devices.compiled import Message, _unasked, product_flops, read_collectives
 from sebulba.programs import trace_programs
 from tests.rings import act, close, make_ring, trace_update
 from tests.run.test_modes import make_config
@@ -39,6 +39,53 @@ def test_collectives_have_their_bytes_and_whether_a_loop_repeats_them():
         Message(kind="all-gather", count=1, bytes=32, is_in_loop=False),
         Message(kind="all-reduce", count=1, bytes=8 * 4 * 4 + 2 * 2, is_in_loop=True),
     )
+
+
+@pytest.mark.parametrize(
+    ("groups", "between"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", "devices"),
+        ("{{0,2},{1,3},{4,6},{5,7}}", "hosts"),
+        ("{{0,1,2,3,4,5,6,7}}", "slices"),
+        ("{}", "slices"),
+        ("[4,2]<=[8]", "devices"),
+        ("[2,4]<=[8]", "hosts"),
+        ("[4,2]<=[2,4]T(1,0)", "slices"),
+    ],
+)
+def test_a_message_is_as_far_as_its_groups(groups, between):
+    # Two slices of two hosts of two devices.
+    hlo = f"  %a = f32[2] all-reduce(%x), replica_groups={groups}, to_apply=%add"
+    (message,) = read_collectives(hlo, hosts=[0, 0, 1, 1, 2, 2, 3, 3], hosts_per_slice=2)
+    assert message.between == between
+
+
+def test_a_reduction_between_slices_is_a_message_and_no_call_of_the_host():
+    hlo = """\
+  %g = f32[4,2] all-gather(%r), replica_groups={{0,1}}, dimensions={0}
+  %send = (f32[4,2]{1,0:T(8)}, u32[], token[]) send(%f), is_host_transfer=true, x="xla_megascale"
+  %done = token[] send-done(%send), is_host_transfer=true, x="xla_megascale"
+"""
+    gather, send = read_collectives(hlo, hosts=[0, 0, 1, 1], hosts_per_slice=1)
+    assert send == Message(kind="send", count=1, bytes=32, is_in_loop=False, between="slices")
+    assert list(_unasked(hlo, (gather, send))) == []
+    assert list(_unasked(hlo.replace("xla_megascale", ""), (gather,))) == [
+        "1 all-gather of 32 B",
+        "2 calls of the host (is_host_transfer)",
+    ]
+
+
+def test_several_hosts_and_slices_follow_the_shape():
+    def of(name):
+        topology = Topology.parse(name)
+        return topology.shape, topology.count
+
+    assert [of("v5e:2x2"), of("v5e:4x8:2"), of("h100:8:12"), of("cpu:8")] == [
+        ("2x2", 1),
+        ("4x8", 2),
+        ("8", 12),
+        ("8", 1),
+    ]
 
 
 def test_products_in_a_loop_count_once_for_each_turn():
@@ -114,7 +161,7 @@ def test_several_hosts_share_one_update(stepped):
     devices = jax.devices()
     run = trace_programs(stepped, [devices[:2], devices[2:4]], on_warning=pytest.fail)
     *_, update = run.programs
-    assert (run.run_spec.num_hosts, update.num_devices) == (2, 4)
+    assert (run.run_spec.num_hosts, len(update.hosts)) == (2, 4)
     _, (unroll,), _ = update.arguments
     assert unroll.trajectory.action.shape == (5, 2 * 4)
     assert unroll.trajectory.action.sharding.shard_shape((5, 2 * 4)) == (5, 2)
@@ -141,7 +188,9 @@ def test_what_does_not_fit_ends_with_2_and_its_bytes(report, monkeypatch, capsys
     assert [each["name"] for each in json.loads(out)["programs"]][-1] == "update"
 
 
-@pytest.mark.parametrize("name", [None, "v5e", "v5e:8", "a100:8", "h100:9", "cpu:0", "cpu:"])
+@pytest.mark.parametrize(
+    "name", [None, "v5e", "v5e:8", "a100:8", "h100:9", "cpu:0", "cpu:", "cpu:2:2", "v5e:2x2:"]
+)
 def test_a_topology_that_is_none_ends_with_2_and_one_line(name, capsys):
     assert compiling.compile_config(Config(), name) == 2
     err = capsys.readouterr().err
