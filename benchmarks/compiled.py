@@ -3,8 +3,8 @@
     python -m benchmarks.compiled --for v5e:2x2 --keep DIRECTORY [CONFIG ...] [--key=VALUE]
 
 Each config is compiled by `sebulba compile` in a process of its own, whose JSON stays in DIRECTORY;
-configs that have a file there are not compiled again. Without a CONFIG, the table is written from
-the files alone.
+configs that have a file there are not compiled again. `all` stands for every shipped config.
+Without a CONFIG, the table is written from the files alone.
 """
 
 import argparse
@@ -16,13 +16,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sebulba.config.shipped import shipped_configs
 from sebulba.devices.chips import CHIPS
 from sebulba.devices.memory import format_bytes
 
 _PAGE = pathlib.Path(__file__).parent.parent / "docs" / "accelerators.md"
 _HEADER = (
-    "| config | program | compiles | arguments | temporaries | collectives | products |"
-    " not asked for |"
+    "| config | compiles in | actor device | learner device | collectives of a learner cycle |"
+    " env steps/s of a host at best | not asked for |"
 )
 
 
@@ -36,7 +37,8 @@ def main() -> None:
     options, flags = parser.parse_known_args()
     options.keep.mkdir(parents=True, exist_ok=True)
     suffix = f"@{options.topology.replace(':', '_')}.json"
-    for config in options.configs:
+    configs = list(shipped_configs()) if options.configs == ["all"] else options.configs
+    for config in configs:
         path = options.keep / f"{config}{suffix}"
         if not path.exists():
             path.write_text(
@@ -52,46 +54,47 @@ def main() -> None:
 
 
 def compile_config(config: str, topology: str, flags: Sequence[str], *, timeout_s: float) -> str:
-    """Return the JSON of `sebulba compile` for a config and flags.
-
-    Raises:
-        CalledProcessError: it printed none.
-        TimeoutExpired: it took longer than `timeout_s`.
-    """
+    """Return the JSON of `sebulba compile` for a config and flags, or of its `error`."""
     command = [sys.executable, "-m", "sebulba.compile", config, "--for", topology, "--json", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    if not done.stdout:
-        print(done.stderr, file=sys.stderr)
-        done.check_returncode()
-    return done.stdout
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return json.dumps({"error": f"not within {timeout_s:.0f} s"})
+    if done.stdout:
+        return done.stdout
+    return json.dumps({"error": done.stderr.strip().splitlines()[-1].removeprefix("sebulba: ")})
 
 
 def table(reports: dict[str, dict[str, Any]]) -> str:
     """Return the Markdown table of reports by the name of their config."""
-    lines = [_HEADER, "|" + "---|" * (_HEADER.count("|") - 1)]
-    for config, report in reports.items():
-        for program in report["programs"]:
-            lines.append("| " + " | ".join(_cells(config, report, program)) + " |")
-    return "\n".join(lines)
+    rows = ["| " + " | ".join(_cells(config, report)) + " |" for config, report in reports.items()]
+    return "\n".join([_HEADER, "|" + "---|" * (_HEADER.count("|") - 1), *rows])
 
 
-def _cells(config: str, report: dict[str, Any], program: dict[str, Any]) -> Iterator[str]:
-    yield config
-    yield program["name"] + (f" ({program['calls']} calls)" if program["calls"] > 1 else "")
-    if program["problem"] is not None:
-        yield program["problem"]
+def _cells(config: str, report: dict[str, Any]) -> Iterator[str]:
+    yield f"`{config}`"
+    programs = report.get("programs", [])
+    problems = [report["error"]] if "error" in report else []
+    problems += [f"{each['name']}: {each['problem']}" for each in programs if each["problem"]]
+    if problems:
+        yield problems[0].replace("|", "\\|")
         yield from [""] * 5
         return
-    yield f"{program['compile_s']:.0f} s"
-    yield format_bytes(program["arguments"])
-    yield format_bytes(program["temporaries"])
+    yield f"{sum(each['compile_s'] for each in programs):.0f} s"
+    needs = {each["name"]: format_bytes(each["needs"]) for each in report["places"]}
+    yield needs.get("actor device", "")
+    yield needs["learner device"]
     yield "<br>".join(
-        f"{each['count']} {each['kind']}{' in a loop' * each['is_in_loop']},"
-        f" {format_bytes(each['bytes'])}"
-        for each in program["collectives"]
+        f"{message['count']} {message['kind']}{' in a loop' * message['is_in_loop']},"
+        f" {format_bytes(message['bytes'])}"
+        for each in programs
+        for message in each["collectives"]
     )
-    yield f"{sum(program['flops'].values()) / 1e9:.3g} GFLOP"
-    yield "<br>".join(program["unasked"])
+    rates = (report["at_best"] or {}).get("env_steps_per_second", {})
+    yield ", ".join(f"{what} {rate:.2g}" for what, rate in rates.items())
+    yield "<br>".join(f"{each['name']}: {text}" for each in programs for text in each["unasked"])
 
 
 def with_table(page: str, topology: str, text: str) -> str:

@@ -8,6 +8,10 @@ import argparse
 import collections
 import dataclasses
 import json
+import os
+import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING
 from sebulba.config import Config, flags
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, program, run_command
+from sebulba.processes.children import PARENT_VARIABLE, end_with_parent
 
 if TYPE_CHECKING:
     from sebulba.devices.chips import Chip, Topology
@@ -29,7 +34,8 @@ whether they compile, their memory, their messages between devices, and the leas
 take at the published peaks of the chips. Nothing is trained.
 
 --for TOPOLOGY               v5e:2x2, v5e:4x8, v6e:2x2, h100:4, h200:8, b200:8, cpu:8 and others of
-                             these chips. TPUs need 'sebulba[aot-tpu]', GPUs 'sebulba[aot-cuda]'
+                             these chips; v5e:2x2:2 has two slices, and h100:8:2 two hosts.
+                             TPUs need 'sebulba[aot-tpu]', GPUs 'sebulba[aot-cuda]'
 --env-steps-per-second RATE  what the environments of a host can do at most, for the least times
 --json                       print the same as JSON
 
@@ -46,6 +52,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options, argv = parser.parse_known_args()
     config = flags.parse(argv, _PROG, _DESCRIPTION)
+    if not end_with_parent() and not str(options.topology).startswith("cpu:"):
+        sys.exit(_run_in_a_child(sys.argv[1:]))
     sys.exit(
         compile_config(
             config,
@@ -54,6 +62,32 @@ def main() -> None:
             as_json=options.json,
         )
     )
+
+
+def _run_in_a_child(argv: Sequence[str]) -> int:
+    """Run this command in a process of its own, which a plugin of JAX may abort.
+
+    What a plugin writes to stderr before the error of the command is left out: libtpu's warnings
+    about accelerators that are not here.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "sebulba.compile", *argv],
+        env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    code = done.returncode
+    if code < 0:
+        fatal = re.search(r"^F\d+ .*?\] (.*)", done.stderr, re.MULTILINE)
+        reason = fatal[1] if fatal else signal.strsignal(-code)
+        print(f"sebulba: --for: the compiler ended its process: {reason}", file=sys.stderr)
+        return EXIT_CONFIG
+    is_known = code in (EXIT_DONE, EXIT_CONFIG, EXIT_FAILED)
+    shown = re.search(r"^sebulba: .*", done.stderr, re.MULTILINE | re.DOTALL)
+    sys.stderr.write((shown[0] if shown else "") if is_known else done.stderr)
+    return code
 
 
 def compile_config(
@@ -83,6 +117,8 @@ def compile_config(
         topology = Topology.parse(topology_name)
         topology.prepare()
         # Importing jax takes a second, so command line errors and --help come first.
+        import jax
+
         from sebulba.agent_check import AgentError
         from sebulba.envs.base import EnvironmentFault
 
@@ -91,6 +127,8 @@ def compile_config(
         except (AgentError, EnvironmentFault) as error:
             print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
             return EXIT_FAILED
+        except jax.errors.JaxRuntimeError as error:
+            raise ConfigError(f"--for {topology.name}: {str(error).splitlines()[0]}") from error
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -183,8 +221,12 @@ def compile_for(
     from sebulba.programs import trace_programs
 
     notes: list[str] = []
-    run = trace_programs(config, topology.hosts(), on_warning=notes.append)
-    programs = tuple(compile_program(each) for each in run.programs)
+    hosts = topology.hosts()
+    run = trace_programs(config, hosts, on_warning=notes.append)
+    hosts_per_slice = len(hosts) // topology.count if topology.platform == "tpu" else None
+    programs = tuple(
+        compile_program(each, hosts_per_slice=hosts_per_slice) for each in run.programs
+    )
     return Report(
         config=f"{config.agent.name} on {config.env.suite} {config.env.id}",
         topology=topology.name,
@@ -344,6 +386,7 @@ def _describe_message(message: "Message") -> str:
     from sebulba.devices.memory import format_bytes
 
     where = " in a loop" if message.is_in_loop else ""
+    where += f" between {message.between}" if message.between != "devices" else ""
     return f"{message.count} {message.kind}{where}, {format_bytes(message.bytes)}"
 
 

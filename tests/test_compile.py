@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from sebulba import compile as compiling
 from sebulba.config import Config
 from sebulba.devices import chips
 from sebulba.devices.chips import CHIPS, Topology
-from sebulba.devices.compiled import Message, product_flops, read_collectives
+from sebulba.devices.compiled import Message, _unasked, product_flops, read_collectives
 from sebulba.programs import trace_programs
 from tests.rings import act, close, make_ring, trace_update
 from tests.run.test_modes import make_config
@@ -37,6 +39,53 @@ def test_collectives_have_their_bytes_and_whether_a_loop_repeats_them():
         Message(kind="all-gather", count=1, bytes=32, is_in_loop=False),
         Message(kind="all-reduce", count=1, bytes=8 * 4 * 4 + 2 * 2, is_in_loop=True),
     )
+
+
+@pytest.mark.parametrize(
+    ("groups", "between"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", "devices"),
+        ("{{0,2},{1,3},{4,6},{5,7}}", "hosts"),
+        ("{{0,1,2,3,4,5,6,7}}", "slices"),
+        ("{}", "slices"),
+        ("[4,2]<=[8]", "devices"),
+        ("[2,4]<=[8]", "hosts"),
+        ("[4,2]<=[2,4]T(1,0)", "slices"),
+    ],
+)
+def test_a_message_is_as_far_as_its_groups(groups, between):
+    # Two slices of two hosts of two devices.
+    hlo = f"  %a = f32[2] all-reduce(%x), replica_groups={groups}, to_apply=%add"
+    (message,) = read_collectives(hlo, hosts=[0, 0, 1, 1, 2, 2, 3, 3], hosts_per_slice=2)
+    assert message.between == between
+
+
+def test_a_reduction_between_slices_is_a_message_and_no_call_of_the_host():
+    hlo = """\
+  %g = f32[4,2] all-gather(%r), replica_groups={{0,1}}, dimensions={0}
+  %send = (f32[4,2]{1,0:T(8)}, u32[], token[]) send(%f), is_host_transfer=true, x="xla_megascale"
+  %done = token[] send-done(%send), is_host_transfer=true, x="xla_megascale"
+"""
+    gather, send = read_collectives(hlo, hosts=[0, 0, 1, 1], hosts_per_slice=1)
+    assert send == Message(kind="send", count=1, bytes=32, is_in_loop=False, between="slices")
+    assert list(_unasked(hlo, (gather, send))) == []
+    assert list(_unasked(hlo.replace("xla_megascale", ""), (gather,))) == [
+        "1 all-gather of 32 B",
+        "2 calls of the host (is_host_transfer)",
+    ]
+
+
+def test_several_hosts_and_slices_follow_the_shape():
+    def of(name):
+        topology = Topology.parse(name)
+        return topology.shape, topology.count
+
+    assert [of("v5e:2x2"), of("v5e:4x8:2"), of("h100:8:12"), of("cpu:8")] == [
+        ("2x2", 1),
+        ("4x8", 2),
+        ("8", 12),
+        ("8", 1),
+    ]
 
 
 def test_products_in_a_loop_count_once_for_each_turn():
@@ -112,7 +161,7 @@ def test_several_hosts_share_one_update(stepped):
     devices = jax.devices()
     run = trace_programs(stepped, [devices[:2], devices[2:4]], on_warning=pytest.fail)
     *_, update = run.programs
-    assert (run.run_spec.num_hosts, update.num_devices) == (2, 4)
+    assert (run.run_spec.num_hosts, len(update.hosts)) == (2, 4)
     _, (unroll,), _ = update.arguments
     assert unroll.trajectory.action.shape == (5, 2 * 4)
     assert unroll.trajectory.action.sharding.shard_shape((5, 2 * 4)) == (5, 2)
@@ -139,7 +188,9 @@ def test_what_does_not_fit_ends_with_2_and_its_bytes(report, monkeypatch, capsys
     assert [each["name"] for each in json.loads(out)["programs"]][-1] == "update"
 
 
-@pytest.mark.parametrize("name", [None, "v5e", "v5e:8", "a100:8", "h100:9", "cpu:0", "cpu:"])
+@pytest.mark.parametrize(
+    "name", [None, "v5e", "v5e:8", "a100:8", "h100:9", "cpu:0", "cpu:", "cpu:2:2", "v5e:2x2:"]
+)
 def test_a_topology_that_is_none_ends_with_2_and_one_line(name, capsys):
     assert compiling.compile_config(Config(), name) == 2
     err = capsys.readouterr().err
@@ -154,6 +205,50 @@ def test_a_missing_plugin_is_named_with_its_extra(name, extra, monkeypatch, caps
     assert compiling.compile_config(Config(), name) == 2
     assert f"pip install 'sebulba[{extra}]'" in capsys.readouterr().err
     assert f"\n{extra} = " in (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Returns what the command prints and its exit code, for a child that says and ends so."""
+
+    run_child = subprocess.run
+
+    def run(script):
+        python = [sys.executable, "-c", script]
+        monkeypatch.setattr(subprocess, "run", lambda argv, **options: run_child(python, **options))
+        monkeypatch.setattr(sys, "argv", ["compile", "impala_bandit", "--for", "v5e:2x2"])
+        with pytest.raises(SystemExit) as ended:
+            compiling.main()
+        return ended.value.code, capsys.readouterr().err
+
+    return run
+
+
+def test_a_plugin_that_aborts_ends_with_2_and_one_line(command):
+    log = "F1125 08:47:13.121604   18482 target.cc:1736] Check failed: 64 vs. 16"
+    code, err = command(f"import os; os.write(2, b'E0 noise\\n{log}\\n'); os.abort()")
+    assert (code, err) == (
+        2,
+        "sebulba: --for: the compiler ended its process: Check failed: 64 vs. 16\n",
+    )
+    code, err = command("import os; os.abort()")
+    assert (code, err) == (2, "sebulba: --for: the compiler ended its process: Aborted\n")
+
+
+def test_only_the_error_of_the_command_is_shown_or_else_everything(command):
+    script = "import sys; sys.stderr.write('E0 noise\\nsebulba: no\\nmore\\n'); sys.exit({})"
+    assert command(script.format(3)) == (3, "sebulba: no\nmore\n")
+    assert command(script.format(1)) == (1, "E0 noise\nsebulba: no\nmore\n")
+
+
+def test_an_error_of_a_plugin_ends_with_2_and_one_line(monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise jax.errors.JaxRuntimeError("INTERNAL: no kernel\nmore")
+
+    monkeypatch.setattr(compiling, "compile_for", fail)
+    monkeypatch.setattr(Topology, "prepare", lambda self: None)
+    assert compiling.compile_config(Config(), "v5e:2x2") == 2
+    assert capsys.readouterr().err == "sebulba: --for v5e:2x2: INTERNAL: no kernel\n"
 
 
 def test_the_table_says_at_best_and_never_more(report, capsys):

@@ -126,8 +126,13 @@ CHIPS = {
 }
 """By the name of the chip. NVIDIA publishes peaks with sparsity; these are half of them."""
 
-_EXAMPLES = "v5e:2x2, v5e:4x8, v6e:2x2, h100:4, h200:8, b200:8, cpu:8"
-_SHAPES = {"tpu": r"\d+x\d+", "cuda": r"[1-8]", "cpu": r"[1-9]\d{0,2}"}
+_EXAMPLES = "v5e:2x2, v5e:4x8, v6e:2x2, h100:4, h200:8, b200:8, h100:8:2, cpu:8"
+# A shape, and the number of slices or hosts.
+_SIZES = {
+    "tpu": r"(\d+x\d+)(?::([1-9]\d?))?",
+    "cuda": r"([1-8])(?::([1-9]\d?))?",
+    "cpu": r"([1-9]\d{0,2})()",
+}
 # Without an accelerator, its plugin asks the metadata server of a cloud and waits for an answer.
 _VARIABLES = {"tpu": {"TPU_SKIP_MDS_QUERY": "1"}, "cuda": {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}}
 _PLUGINS = {
@@ -138,11 +143,12 @@ _PLUGINS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Topology:
-    """A number of chips in a shape, such as `v5e:2x2`."""
+    """A number of chips in a shape, such as `v5e:2x2`, or several of these: `v5e:2x2:2`."""
 
     name: str
     platform: Literal["tpu", "cuda", "cpu"]
-    shape: str  # the text after the colon
+    shape: str  # of a TPU's slice, such as 2x2, or else the devices of a host
+    count: int = 1  # slices, or hosts of GPUs
     chip: Chip | None  # None: a CPU, whose peaks are not known
 
     @classmethod
@@ -152,13 +158,14 @@ class Topology:
         Raises:
             ConfigError: it is not the name of one.
         """
-        kind, _, shape = text.partition(":")
+        kind, _, size = text.partition(":")
         chip = CHIPS.get(kind)
         platform: Literal["tpu", "cuda", "cpu"] = "cpu" if chip is None else chip.platform
-        is_known = kind == "cpu" or chip is not None
-        if not is_known or not re.fullmatch(_SHAPES[platform], shape):
+        match = re.fullmatch(_SIZES[platform], size)
+        if match is None or (chip is None and kind != "cpu"):
             raise ConfigError(f"--for: expected a topology such as {_EXAMPLES}, got {text!r}")
-        return cls(name=text, platform=platform, shape=shape, chip=chip)
+        shape, count = match[1], int(match[2] or 1)
+        return cls(name=text, platform=platform, shape=shape, count=count, chip=chip)
 
     def prepare(self) -> None:
         """Set the environment variables that the compilers need; call before jax starts.
@@ -199,9 +206,10 @@ class Topology:
                     " process (jax_num_cpu_devices)"
                 )
             return [processors[: int(self.shape)]]
-        name, options = self.name, {}
+        name = self.name.removesuffix(f":{self.count}")
+        options: dict[str, Any] = {"num_slices": self.count} if self.count > 1 else {}
         if self.chip is not None and self.chip.gpu is not None:
-            name = f"1x1x{self.shape}"  # slices, hosts, and GPUs of a host
+            name = f"1x{self.count}x{self.shape}"  # slices, hosts, and GPUs of a host
             target = self.chip.gpu.target_config(
                 memory=self.chip.memory, bandwidth=self.chip.bandwidth
             )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from sebulba.devices.memory import format_bytes
 from sebulba.devices.xla_workarounds import equations
@@ -29,7 +30,7 @@ class Program:
     arguments: PyTree  # shapes with shardings
     calls: int  # of an act cycle or of a learner cycle
     platform: str  # of its devices
-    num_devices: int
+    hosts: tuple[int, ...]  # of each of its devices
     # Of arguments and results, on a device: what is updated in place, and read or written in parts.
     bytes_in_place: int = 0
     # What one call hands to the next: its shapes before and after. Others would compile again.
@@ -44,6 +45,7 @@ class Message:
     count: int
     bytes: int  # of the results on a device, all together
     is_in_loop: bool  # sent in every turn
+    between: str = "devices"  # or hosts or slices, if they are farther apart
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,7 @@ def trace_program(
         arguments=arguments,
         calls=calls,
         platform=devices[0].platform,
-        num_devices=len(devices),
+        hosts=tuple(each.process_index for each in devices),
         bytes_in_place=2 * bytes_on_device(in_place),
         carried=carried(traced.out_info),
     )
@@ -127,8 +129,15 @@ def bytes_on_device(tree: PyTree) -> int:
     return sum(size(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def compile_program(traced_program: Program) -> CompiledProgram:
-    """Compile a program, and read what the compiler says of it."""
+def compile_program(
+    traced_program: Program, *, hosts_per_slice: int | None = None
+) -> CompiledProgram:
+    """Compile a program, and read what the compiler says of it.
+
+    Args:
+        traced_program: to be compiled for its devices.
+        hosts_per_slice: of a TPU; None: all hosts are of one slice.
+    """
     traced = traced_program.traced
     about: Any = {each: getattr(traced_program, each) for each in ("name", "role", "calls")}
     started = time.perf_counter()
@@ -141,7 +150,9 @@ def compile_program(traced_program: Program) -> CompiledProgram:
     compile_s = time.perf_counter() - started
     text, memory = compiled.as_text() or "", compiled.memory_analysis()
     cost: Any = compiled.cost_analysis() or {}
-    collectives = read_collectives(text)
+    collectives = read_collectives(
+        text, hosts=traced_program.hosts, hosts_per_slice=hosts_per_slice
+    )
     results = jax.tree.map(placed_shapes, traced.out_info, compiled.output_shardings)
     least_bytes = bytes_on_device((traced_program.arguments, results))
     optimal_s = cost.get("optimal_seconds", -1.0)
@@ -169,7 +180,7 @@ def compile_program(traced_program: Program) -> CompiledProgram:
             *_changes(*traced_program.carried),
         ),
         flops=product_flops(
-            traced.jaxpr, traced_program.platform, num_devices=traced_program.num_devices
+            traced.jaxpr, traced_program.platform, num_devices=len(traced_program.hosts)
         ),
         least_bytes=max(0, least_bytes - traced_program.bytes_in_place),
         xla_flops=cost.get("flops"),
@@ -182,20 +193,29 @@ _COLLECTIVE = re.compile(
     r" = (?P<type>.*?) (?P<kind>all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
     r"|collective-broadcast|ragged-all-to-all)(?P<start>-start)?\("
 )
+# Of a reduction between slices: the hosts exchange what each device of a slice has reduced.
+_SEND = re.compile(r" = \((?P<type>[^)]*?\]).* send\(.*megascale")
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z\d]*)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{$")
+_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}")
+# As an array of all devices that is transposed and split: [groups,size]<=[shape]T(axes).
+_IOTA_GROUPS = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|branch_computations)=\{?([%\w., -]+)")
 
 
-def read_collectives(hlo: str) -> tuple[Message, ...]:
+def read_collectives(
+    hlo: str, *, hosts: Sequence[int] = (), hosts_per_slice: int | None = None
+) -> tuple[Message, ...]:
     """Return the collectives of a compiled program, from its text.
 
     Args:
         hlo: as `jax.stages.Compiled.as_text` returns it.
+        hosts: of each device of the program.
+        hosts_per_slice: of a TPU; None: all hosts are of one slice.
     """
     called: dict[str, set[str]] = collections.defaultdict(set)
     bodies: set[str] = set()
-    found: list[tuple[str, str, int]] = []
+    found: list[tuple[str, str, int, str]] = []
     computation = ""
     for line in hlo.splitlines():
         if header := _COMPUTATION.match(line):
@@ -208,18 +228,48 @@ def read_collectives(hlo: str) -> tuple[Message, ...]:
             # The result of a start has the operands before the results.
             if match["start"] and match["kind"] != "all-reduce":
                 sizes = sizes[len(sizes) // 2 :]
-            found.append((computation, match["kind"], sum(sizes)))
+            between = _between(line, hosts, hosts_per_slice)
+            found.append((computation, match["kind"], sum(sizes), between))
+        elif match := _SEND.search(line):
+            size = sum(_num_bytes(*array) for array in _ARRAY.findall(match["type"]))
+            found.append((computation, "send", size, "slices"))
     in_loops, new = set(bodies), set(bodies)
     while new:
         new = {name for each in new for name in called[each]} - in_loops
         in_loops |= new
-    counts: dict[tuple[str, bool], list[int]] = collections.defaultdict(list)
-    for computation, kind, size in found:
-        counts[kind, computation in in_loops].append(size)
+    counts: dict[tuple[str, bool, str], list[int]] = collections.defaultdict(list)
+    for computation, kind, size, between in found:
+        counts[kind, computation in in_loops, between].append(size)
     return tuple(
-        Message(kind=kind, count=len(sizes), bytes=sum(sizes), is_in_loop=is_in_loop)
-        for (kind, is_in_loop), sizes in sorted(counts.items())
+        Message(
+            kind=kind, count=len(sizes), bytes=sum(sizes), is_in_loop=is_in_loop, between=between
+        )
+        for (kind, is_in_loop, between), sizes in sorted(counts.items())
     )
+
+
+def _between(line: str, hosts: Sequence[int], hosts_per_slice: int | None) -> str:
+    """Return what the devices of a collective's groups are farthest apart in."""
+    if explicit := _GROUPS.search(line):
+        groups = [
+            [int(device) for device in group.split(",")]
+            for group in re.findall(r"\{([\d,]+)\}", explicit[1])
+        ]
+    elif iota := _IOTA_GROUPS.search(line):
+        shape = [int(size) for size in iota[3].split(",")]
+        axes = [int(axis) for axis in iota[4].split(",")] if iota[4] else None
+        devices = np.arange(math.prod(shape)).reshape(shape).transpose(axes)
+        groups = devices.reshape(int(iota[1]), int(iota[2])).tolist()
+    else:
+        groups = [list(range(len(hosts)))]
+    if not hosts:
+        return "devices"
+    of_groups = [{hosts[device] for device in group} for group in groups]
+    if hosts_per_slice and any(
+        len({host // hosts_per_slice for host in of}) > 1 for of in of_groups
+    ):
+        return "slices"
+    return "hosts" if any(len(of) > 1 for of in of_groups) else "devices"
 
 
 def _num_bytes(dtype: str, shape: str) -> int:
@@ -230,12 +280,16 @@ def _num_bytes(dtype: str, shape: str) -> int:
 
 def _unasked(hlo: str, collectives: Sequence[Message]) -> Iterator[str]:
     """Yield what slows a program and no line of its source asks for."""
+    # Between slices, XLA makes a reduction of a reduction and a gather in each, and sends.
+    asked = {"all-reduce", "reduce-scatter", "send"}
+    if any(message.kind == "send" for message in collectives):
+        asked.add("all-gather")
     for message in collectives:
-        if message.kind not in ("all-reduce", "reduce-scatter"):
+        if message.kind not in asked:
             yield f"{message.count} {message.kind} of {format_bytes(message.bytes)}"
     callbacks = re.findall(r'custom_call_target="([^"]*callback[^"]*)"', hlo)
     transfers = re.findall(r" (infeed|outfeed)\(", hlo)
-    transfers += re.findall(r"(is_host_transfer)=true", hlo)
+    transfers += re.findall(r"(is_host_transfer)=true(?!.*megascale)", hlo)
     for kind, count in collections.Counter(callbacks + transfers).items():
         yield f"{count} calls of the host ({kind})"
     if (donors := re.search(r"buffer_donor=\{ (.*?\}\)) \}", hlo)) is not None:

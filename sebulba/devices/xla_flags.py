@@ -33,7 +33,7 @@ FLAGS = (
         name="xla_cpu_experimental_ynn_fusion_type",
         value="-individual_convolution,-reduce",
         since=(0, 10, 0),
-        before=(0, 12, 0),
+        before=(0, 13, 0),
     ),
 )
 

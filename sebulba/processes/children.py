@@ -11,8 +11,10 @@ from typing import IO, Any
 
 from sebulba.process import EXIT_SIGNAL_BASE, handled
 
-_PARENT_VARIABLE = "SEBULBA_PARENT_PROCESS"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+PARENT_VARIABLE = "SEBULBA_PARENT_PROCESS"
+"""Environment variable of a child: the process with which it ends."""
 
 
 class Children:
@@ -39,7 +41,7 @@ class Children:
         """
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "sebulba.train", *argv],
-            env={**os.environ, **(variables or {}), _PARENT_VARIABLE: str(os.getpid())},
+            env={**os.environ, **(variables or {}), PARENT_VARIABLE: str(os.getpid())},
             # The terminal sends Ctrl-C to the whole process group. With the forwarded one the child
             # would get two, and the second signal ends a run without saving.
             process_group=0,
@@ -70,14 +72,17 @@ def exit_code_of(returncode: int) -> int:
     return returncode if returncode >= 0 else EXIT_SIGNAL_BASE - returncode
 
 
-def end_with_parent() -> None:
-    """Make a process that `Children` started save and end when its parent dies, even by SIGKILL.
+def end_with_parent() -> bool:
+    """Make a process that another command started end when that one dies, even by SIGKILL.
 
-    Linux only: elsewhere a killed parent leaves its children running.
+    A training run saves first. Linux only: elsewhere a killed parent leaves its children running.
+
+    Returns:
+        Whether another command started this process.
     """
-    parent = os.environ.pop(_PARENT_VARIABLE, None)
+    parent = os.environ.pop(PARENT_VARIABLE, None)
     if parent is None or sys.platform != "linux":
-        return
+        return parent is not None
 
     # The kernel sends the signal once per thread, and a second SIGTERM would end the run without
     # saving. So it sends SIGHUP, and the first one raises a single SIGTERM.
@@ -89,3 +94,4 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGHUP))
     if os.getppid() != int(parent):  # The parent died before `prctl`.
         signal.raise_signal(signal.SIGTERM)
+    return True

@@ -8,17 +8,37 @@ from benchmarks import compiled
 from sebulba.devices.compiled import CompiledProgram, Message
 
 
-def test_a_table_has_a_row_for_each_program_and_replaces_the_last():
+def test_a_table_has_a_row_for_each_config_and_replaces_the_last():
     message = Message(kind="all-reduce", count=2, bytes=2048, is_in_loop=True)
+    step = CompiledProgram(name="act step", role="actor", calls=20, compile_s=0.6)
+    failed = dataclasses.replace(step, problem="no kernel")
     update = CompiledProgram(
-        name="8 updates", role="learner", calls=1, collectives=(message,), flops={"float32": 2e9}
+        name="8 updates",
+        role="learner",
+        calls=1,
+        compile_s=1.0,
+        collectives=(message,),
+        unasked=("float64",),
     )
-    failed = CompiledProgram(name="act step", role="actor", calls=20, problem="no kernel")
-    report = {"programs": [dataclasses.asdict(each) for each in (failed, update)]}
-    text = compiled.table({"ppo": report})
+
+    def report(*programs):
+        return {
+            "programs": [dataclasses.asdict(each) for each in programs],
+            "places": [{"name": "learner device", "needs": 1024}],
+            "at_best": {"env_steps_per_second": {"learning": 123_456.0, "acting": 2e6}},
+        }
+
+    reports = {
+        "ppo": report(step, update),
+        "sac": report(failed, update),
+        "ant": {"error": "expected 4 devices"},
+    }
+    text = compiled.table(reports)
     assert text.splitlines()[2:] == [
-        "| ppo | act step (20 calls) | no kernel |  |  |  |  |  |",
-        "| ppo | 8 updates | 0 s | 0 B | 0 B | 2 all-reduce in a loop, 2.0 KiB | 2 GFLOP |  |",
+        "| `ppo` | 2 s |  | 1.0 KiB | 2 all-reduce in a loop, 2.0 KiB | learning 1.2e+05,"
+        " acting 2e+06 | 8 updates: float64 |",
+        "| `sac` | act step: no kernel |  |  |  |  |  |",
+        "| `ant` | expected 4 devices |  |  |  |  |  |",
     ]
     page = compiled._PAGE.read_text()
     once = compiled.with_table(page, "v5e:2x2", text)

@@ -25,7 +25,7 @@ from sebulba.config.loading import ConfigError, load_config
         ('run_dir: "a\\0b"\n', "1: expected no NUL"),
         ('"a\\0b": 1\n', "1: expected no NUL"),
         ('run_dir: "\\uD800"\n', "1: expected no NUL and no surrogates"),
-        ('seed: 1\nrun_dir: "\\UFFFFFFFF"\n', "2: not valid: Python int too large"),
+        ('seed: 1\nrun_dir: "\\UFFFFFFFF"\n', "2: not valid: "),  # CPython says why
         ("seed: 1\nrun_dir: a\x01\n", "2: unacceptable character #x0001"),
         (
             "seed: [1, [" + "1, " * 9_000 + "]]\n",

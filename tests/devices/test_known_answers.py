@@ -51,7 +51,7 @@ def test_a_flag_that_the_user_has_set_stays(flags_of):
 
 
 @pytest.mark.parametrize(
-    "how", [{"version": (0, 9, 2)}, {"version": (0, 12, 0)}, {"platforms": "cuda,cpu"}]
+    "how", [{"version": (0, 9, 2)}, {"version": (0, 13, 0)}, {"platforms": "cuda,cpu"}]
 )
 def test_no_flag_is_added_where_it_may_be_unknown(flags_of, how):
     assert flags_of("", **how) == ""
