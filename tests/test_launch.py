@@ -15,7 +15,7 @@ from sebulba.processes.cores import cores_of_process
     [
         (["c.yaml"], "--local: expected the number of processes"),
         (["--local", "2", "no.yaml"], "no.yaml"),
-        (["--local", "2"], "expected one config file"),
+        (["--local", "2"], "expected a config file"),
     ],
 )
 def test_a_wrong_command_line_exits_2_before_a_process_starts(argv, message, monkeypatch, capsys):

@@ -97,7 +97,7 @@ def test_the_signal_is_the_exit_code_if_the_run_succeeds(tmp_path):
         ((CATCH, "--seeds", "4..0"), "--seeds: expected seeds as"),
         ((CATCH, "--seeds", "0..3000000000"), "--seeds: expected at most 1000 seeds"),
         ((CATCH, "--seeds", "0,3000000000"), "--seed: expected int in [0, 2147483647]"),
-        (("--seeds", "0..1"), "expected one config file, got none"),
+        (("--seeds", "0..1"), "expected a config file, or --env.id"),
     ],
 )
 def test_train_with_wrong_seeds_exits_2_before_any_run(arguments, message):

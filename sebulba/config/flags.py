@@ -29,8 +29,8 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
     """Return the config that the command line describes.
 
     `--help` prints every flag, with the config file's values as defaults, and exits with 0. An
-    error is the last line on stderr, and exits with 2. `--run-dir RUN --resume latest` without a
-    config uses the run's config.
+    error is the last line on stderr, and exits with 2. Without a config, `--env.id` names the
+    environment, and `--run-dir RUN --resume latest` uses the run's config.
 
     Args:
         argv: the arguments, without the program's name.
@@ -43,8 +43,10 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
     try:
         paths, flags = split_arguments(argv)
         paths = paths or _config_of_run(flags)
-        if len(paths) != 1 and not (wants_help and not paths):
-            raise ConfigError(f"expected one config file, got {' '.join(paths) or 'none'}")
+        if len(paths) > 1:
+            raise ConfigError(f"expected one config file, got {' '.join(paths)}")
+        if not (paths or "--env.id" in flags or wants_help):
+            raise ConfigError("expected a config file, or --env.id and other flags, got none")
         path = paths[0] if paths else None
         arguments = [f"{flag}={text}" for flag, text in flags.items()]
         # Help must explain the keys that an unfinished config lacks.

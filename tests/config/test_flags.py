@@ -43,7 +43,7 @@ def test_train_help_exits_0_without_importing_jax():
     ("arguments", "message"),
     [
         ((CATCH, "--actor.num-envs", "x"), "--actor.num-envs: expected int ≥ 1, got x (str)"),
-        ((), "expected one config file, got none"),
+        ((), "expected a config file, or --env.id and other flags, got none"),
     ],
 )
 def test_train_usage_error_exits_2_with_the_message_last_and_without_importing_jax(
@@ -62,6 +62,11 @@ def test_parse_takes_the_config_file_before_and_after_flags():
     after = parse(["--seed", "3", CATCH], "prog", "")
     assert before == after
     assert (before.seed, before.env.id) == (3, "Catch-v0")
+
+
+def test_parse_needs_no_config_file_if_a_flag_names_the_environment():
+    config = parse(["--env.id", "Acrobot-v1", "--agent.name", "ppo"], "prog", "")
+    assert (config.env.id, config.agent.name) == ("Acrobot-v1", "ppo")
 
 
 def test_parse_of_two_config_files_is_a_usage_error(capsys):
