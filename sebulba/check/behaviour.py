@@ -141,8 +141,9 @@ def _modes_changed(policy: Any, action: np.ndarray) -> Any:
         return DiagonalGaussian(mean=action - further * np.exp(log_std), log_std=log_std)
     logits = np.array(policy.logits)
     mode, _, other = _modes_taken_and_others(policy, action)
-    mean = np.logaddexp(logits[mode], logits[other]) - np.log(2.0)  # of the two probabilities
-    logits[mode] = logits[other] = mean
+    both = np.logaddexp(logits[mode], logits[other])  # of which the mode gets another share
+    share = np.where(logits[mode] - both < np.log(0.75), 0.95, 0.5)
+    logits[mode], logits[other] = both + np.log(share), both + np.log(1.0 - share)
     return Categorical(logits=jnp.asarray(logits))
 
 
