@@ -378,6 +378,8 @@ def symmetry(evidence: Evidence) -> Answer:
             compared += 1
             asymmetry = float(np.linalg.norm(reward + penalty) / sum(sizes))
             if asymmetry > _MAX_RELATIVE_ASYMMETRY:
+                if trainer.sensitivity.has_noise:
+                    return unclear("the loss draws random numbers: its policy may be another one")
                 return failed(
                     f"{leaf_name('gradient', path)} ({trainer.place}): expected opposite gradients"
                     f" with a reward of {_GREAT_REWARD:g} and of {-_GREAT_REWARD:g} for every"

@@ -181,11 +181,11 @@ class _Noisy(nn.Module):
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros, shape[1:])
         if key is None:
-            return x @ kernel + bias
+            return x @ kernel + bias[None]
         size = self.param("size", nn.initializers.constant(0.2), shape)
         keys = jax.random.split(key)
         left, right = (jax.random.normal(k, (n,)) for k, n in zip(keys, shape, strict=True))
-        return x @ (kernel + size * jnp.outer(left, right)) + bias
+        return x @ (kernel + size * jnp.outer(left, right)) + bias[None]
 
 
 class _NoisyNetwork(nn.Module):
