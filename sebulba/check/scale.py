@@ -34,6 +34,7 @@ _MAX_ERROR_OF_DISCOUNT = 2e-3
 _GREAT_REWARD = 50.0  # far above any value
 _FACTOR_OF_PARAMETERS = 0.3
 _MIN_COSINE = 0.9999
+_MAX_OUTPUTS = 64  # of a network, as biases
 
 
 def padding(evidence: Evidence) -> Answer:
@@ -257,6 +258,20 @@ def _discount_of_targets(
     )
     if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
         return skipped("the gradients are not linear in the rewards")
+
+    def reward_scale() -> float:
+        """Return the factor that the loss multiplies rewards by: values move targets without one.
+
+        A lower output of the learned network moves the gradients as a greater target does.
+        """
+        for index, leaf in enumerate(leaves):
+            if np.any(jax.tree.leaves(grads)[index]) and leaf.size <= _MAX_OUTPUTS:
+                by_output = _flat(gradient(leaf=index, shift=-_SMALL_REWARD)) - base
+                if _is_measurable(by_reward, by_output, base):
+                    num_times = sum(max(declared) ** k for k in range(num_rewards))
+                    return float(by_reward @ by_output / (by_output @ by_output)) / num_times
+        return 1.0
+
     shares = [each**num_rewards / sum(each**k for k in range(num_rewards)) for each in declared]
     least, greatest, tolerance = min(shares), max(shares), 2 * _MAX_ERROR_OF_DISCOUNT
     for index, grad in enumerate(jax.tree.leaves(as_numpy(grads))):
@@ -276,6 +291,8 @@ def _discount_of_targets(
             continue
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
         name = leaf_name("networks", paths[index])
+        if not least - tolerance <= weight <= greatest + tolerance:
+            weight *= reward_scale()
         if least - tolerance <= weight <= greatest + tolerance:
             return passed(f"{name}: a bootstrap value has the weight {weight:.4f}")
         return failed(

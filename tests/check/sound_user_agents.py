@@ -207,7 +207,7 @@ class NoisyConfig(ReplayConfig):
 
 
 class NoisyDQN(C51):
-    """DQN of three steps that explores by noise in its weights (arXiv 1706.10295)."""
+    """DQN of three steps with noise in its weights (arXiv 1706.10295) and smaller rewards."""
 
     Config = NoisyConfig
 
@@ -234,7 +234,7 @@ class NoisyDQN(C51):
         each = jnp.arange(len(batch.reward))
         best = self.network.apply(networks.online, batch.next_observation, keys[0]).argmax(axis=-1)
         following = self.network.apply(target, batch.next_observation, keys[1])[each, best]
-        returns = jnp.sign(batch.reward) + batch.discount * following
+        returns = 0.1 * batch.reward + batch.discount * following
         taken = self.network.apply(networks.online, batch.observation, keys[2])
         losses = jnp.square(jax.lax.stop_gradient(returns) - taken[each, batch.action])
         return mean_share(losses, jnp.ones_like(losses, bool)), (experience, {})
