@@ -10,9 +10,9 @@ import optax
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayConfig, transition_replay
-from sebulba.toolkit.returns import gae, n_step_returns
+from sebulba.toolkit.returns import gae
 from tests.check.small_agents import ImportanceAgent, KeyState
-from tests.check.sound_agents import C51, DistributionConfig, Head, Networks
+from tests.check.sound_agents import C51, Networks
 
 _MODULE = "tests.check.sound_user_agents"
 
@@ -94,38 +94,6 @@ class Horizons(_ActorCritic):
         log_probs = self.policy(logits[:-1]).log_prob(trajectory.action)
         losses = jnp.square(jax.lax.stop_gradient(values[:-1]) + advantages - values[:-1])
         losses = losses.sum(axis=-1) - log_probs * advantages.mean(axis=-1)
-        return mean_share(losses, valid), (experience, {})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NStepConfig:
-    """Settings of `NStep`."""
-
-    corrects_for_policy_lag = False
-
-    name: str = f"{_MODULE}:NStep"
-    gamma: float = 0.97
-
-
-class NStep(_ActorCritic):
-    """Advantage actor-critic of three steps, which scales rewards and has no entropy bonus."""
-
-    Config = NStepConfig
-
-    def loss(self, networks, experience, key, clock):
-        trajectory = experience.trajectory
-        rows, valid = trajectory.env_steps, trajectory.valid
-        logits, values = self.network.apply(networks, rows.observation)
-        returns = n_step_returns(
-            rewards=0.1 * rows.reward[1:],
-            discounts=_discounts(rows, self.config.gamma),
-            valid=valid,
-            bootstrap_values=values[1:, :, 0],
-            n=3,
-        )
-        errors = returns - values[:-1, :, 0]
-        log_probs = self.policy(logits[:-1]).log_prob(trajectory.action)
-        losses = 0.5 * jnp.square(errors) - log_probs * jax.lax.stop_gradient(errors)
         return mean_share(losses, valid), (experience, {})
 
 
@@ -238,40 +206,3 @@ class NoisyDQN(C51):
         taken = self.network.apply(networks.online, batch.observation, keys[2])
         losses = jnp.square(jax.lax.stop_gradient(returns) - taken[each, batch.action])
         return mean_share(losses, jnp.ones_like(losses, bool)), (experience, {})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SoftConfig(DistributionConfig):
-    """Settings of `SoftDQN`."""
-
-    name: str = f"{_MODULE}:SoftDQN"
-    temperature: float = 0.1
-
-
-class SoftDQN(C51):
-    """Expected SARSA of a Boltzmann policy, with the lesser of two target values."""
-
-    Config = SoftConfig
-
-    def __init__(self, config, run_spec):
-        super().__init__(config, run_spec)
-        self.network = Head((2, self.num_actions), config.num_units)
-
-    def policy(self, q):
-        return Categorical(logits=q.mean(axis=1) / self.config.temperature)
-
-    def act(self, networks, actor_state, env_step, *, greedy):
-        policy = self.policy(self.network.apply(networks, env_step.observation))
-        key, action_key = jax.random.split(actor_state.key)
-        action = policy.mode() if greedy else policy.sample(action_key)
-        return action, (), KeyState(key=key)
-
-    def losses(self, networks, batch, key):
-        target = jax.lax.stop_gradient(networks.target)
-        q = self.network.apply(target, batch.next_observation)
-        value = jnp.sum(jax.nn.softmax(self.policy(q).logits) * q.min(axis=1), axis=-1)
-        returns = batch.reward + batch.discount * value
-        each = jnp.arange(len(batch.reward))
-        taken = self.network.apply(networks.online, batch.observation)[each, :, batch.action]
-        errors = returns[:, None] - taken
-        return jnp.square(errors).sum(axis=-1), errors.mean(axis=-1)

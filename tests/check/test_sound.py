@@ -13,8 +13,6 @@ from tests.check.sound_user_agents import (
     DropoutPPOConfig,
     HorizonsConfig,
     NoisyConfig,
-    NStepConfig,
-    SoftConfig,
 )
 from tests.check.test_faults import AGENTS, R2D2, SMALL_REPLAY, config_of
 from tests.extras import needs_search
@@ -63,15 +61,8 @@ SOUND = {
     "ppo of stored values": (AttentionPPOConfig(), {}),
     "reinforce": (ReinforceConfig(), {}),
     "several horizons": (HorizonsConfig(), {}),
-    "three steps": (NStepConfig(), {}),
     "ppo with dropout": (DropoutPPOConfig(), {}),
     "noisy dqn": (NoisyConfig(**REPLAY), {}),
-    "soft dqn": (SoftConfig(**REPLAY), {}),
-    "prioritised soft dqn": (SoftConfig(priority_exponent=0.7, n_step=2, **REPLAY), {}),
-    "impala without entropy": (other("impala", entropy_cost=0.0, discount=0.5), {}),
-    "narrowly clipped ppo": (other("ppo", clip=0.01, num_epochs=8, entropy_cost=0.0), {}),
-    "ppo of epochs": (other("ppo", learning_rate=0.1, num_epochs=10, value_clip=0.1), {}),
-    "normalised ppo": (other("ppo", normalize_observations=True, normalize_rewards=True), {}),
     "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
     "tiny td3": (TD3Config(num_units=2, **REPLAY), {"env": CONTINUOUS, "num_envs": 2}),
     "awr": (AWRConfig(), {}),
