@@ -17,84 +17,17 @@ from tests.check.sound_agents import C51, Networks
 _MODULE = "tests.check.sound_user_agents"
 
 
-def _discounts(rows, discount):
-    return jnp.where(rows.terminated[1:], 0.0, discount)
-
-
-class _Heads(nn.Module):
-    """A policy's logits and several values."""
+class _DropoutNetwork(nn.Module):
+    """A policy's logits and a value."""
 
     num_actions: int
-    num_values: int = 1
-    dropout: float = 0.0
 
     @nn.compact
     def __call__(self, x, key=None):
         x = nn.gelu(nn.Dense(16)(x))
         if key is not None:
-            x = nn.Dropout(self.dropout, deterministic=False)(x, rng=key)
-        return nn.Dense(self.num_actions)(x), nn.Dense(self.num_values)(x)
-
-
-class _ActorCritic(ImportanceAgent):
-    """Without a correction: `ImportanceAgent` with `_Heads`, and nothing in the extras."""
-
-    num_values = 1
-    temperature = 1.0
-
-    def __init__(self, config, run_spec):
-        super().__init__(config, run_spec)
-        num_actions = int(run_spec.environment.action_space.n)
-        self.network = _Heads(num_actions, self.num_values, 0.1)
-
-    def policy(self, logits):
-        return Categorical(logits=logits / self.temperature)
-
-    def act(self, networks, actor_state, env_step, *, greedy):
-        policy = self.policy(self.network.apply(networks, env_step.observation)[0])
-        key, action_key = jax.random.split(actor_state.key)
-        action = policy.mode() if greedy else policy.sample(action_key)
-        return action, self.extras(policy), KeyState(key=key)
-
-    def extras(self, policy):
-        return ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HorizonsConfig:
-    """Settings of `Horizons`."""
-
-    corrects_for_policy_lag = False
-
-    name: str = f"{_MODULE}:Horizons"
-    discounts: tuple[float, ...] = (0.5, 0.9, 0.97)
-
-
-class Horizons(_ActorCritic):
-    """A value for each of several discounts, whose mean advantage the policy learns from."""
-
-    Config = HorizonsConfig
-    num_values = 3
-
-    def loss(self, networks, experience, key, clock):
-        trajectory = experience.trajectory
-        rows, valid = trajectory.env_steps, trajectory.valid
-        logits, values = self.network.apply(networks, rows.observation)
-        each = [
-            gae(
-                rewards=rows.reward[1:],
-                discounts=_discounts(rows, discount),
-                valid=valid,
-                values=values[..., head],
-                lambda_=0.8,
-            )
-            for head, discount in enumerate(self.config.discounts)
-        ]
-        advantages = jnp.stack(each, axis=-1)
-        log_probs = self.policy(logits[:-1]).log_prob(trajectory.action)
-        losses = jnp.square(jax.lax.stop_gradient(values[:-1]) + advantages - values[:-1])
-        losses = losses.sum(axis=-1) - log_probs * advantages.mean(axis=-1)
-        return mean_share(losses, valid), (experience, {})
+            x = nn.Dropout(0.1, deterministic=False)(x, rng=key)
+        return nn.Dense(self.num_actions)(x), nn.Dense(1)(x)[..., 0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,34 +37,43 @@ class DropoutPPOConfig:
     name: str = f"{_MODULE}:DropoutPPO"
     discount: float = 0.95
     gae_lambda: float = 0.9
+    temperature: float = 0.5
 
 
-class DropoutPPO(_ActorCritic):
-    """PPO with a temperature of the policy, and dropout in its loss only."""
+class DropoutPPO(ImportanceAgent):
+    """PPO with a temperature of the policy, dropout in its loss alone, and no entropy bonus."""
 
     Config = DropoutPPOConfig
-    temperature = 0.5
 
-    def extras(self, policy):
-        return policy
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.network = _DropoutNetwork(int(run_spec.environment.action_space.n))
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        logits, _ = self.network.apply(networks, env_step.observation)
+        policy = Categorical(logits=logits / self.config.temperature)
+        key, action_key = jax.random.split(actor_state.key)
+        action = policy.mode() if greedy else policy.sample(action_key)
+        return action, policy, KeyState(key=key)
 
     def loss(self, networks, experience, key, clock):
         trajectory = experience.trajectory
         rows, valid = trajectory.env_steps, trajectory.valid
-        logits, values = self.network.apply(networks, rows.observation, key)
+        _, old = self.network.apply(networks, rows.observation)
         advantages = gae(
             rewards=rows.reward[1:],
-            discounts=_discounts(rows, self.config.discount),
+            discounts=jnp.where(rows.terminated[1:], 0.0, self.config.discount),
             valid=valid,
-            values=self.network.apply(networks, rows.observation)[1][..., 0],
+            values=old,
             lambda_=self.config.gae_lambda,
         )
-        log_probs = self.policy(logits[:-1]).log_prob(trajectory.action)
-        ratios = jnp.exp(log_probs - trajectory.extras.log_prob(trajectory.action))
+        logits, values = self.network.apply(networks, rows.observation, key)
+        policy = Categorical(logits=logits[:-1] / self.config.temperature)
+        log_probs = trajectory.extras.log_prob(trajectory.action)
+        ratios = jnp.exp(policy.log_prob(trajectory.action) - log_probs)
         clipped = jnp.clip(ratios, 0.8, 1.2)
         gains = jnp.minimum(ratios * advantages, clipped * advantages)
-        old = self.network.apply(networks, rows.observation)[1][:-1, :, 0]
-        errors = jax.lax.stop_gradient(old) + advantages - values[:-1, :, 0]
+        errors = jax.lax.stop_gradient(old[:-1]) + advantages - values[:-1]
         return mean_share(jnp.square(errors) - gains, valid), (experience, {})
 
     def num_updates_per_cycle(self, cycle):

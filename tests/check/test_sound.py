@@ -11,7 +11,6 @@ from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
 from tests.check.sound_new_agents import AttentionPPOConfig, MunchausenConfig, ReinforceConfig
 from tests.check.sound_user_agents import (
     DropoutPPOConfig,
-    HorizonsConfig,
     NoisyConfig,
 )
 from tests.check.test_faults import AGENTS, R2D2, SMALL_REPLAY, config_of
@@ -60,7 +59,6 @@ SOUND = {
     "munchausen dqn": (MunchausenConfig(**REPLAY), {}),
     "ppo of stored values": (AttentionPPOConfig(), {}),
     "reinforce": (ReinforceConfig(), {}),
-    "several horizons": (HorizonsConfig(), {}),
     "ppo with dropout": (DropoutPPOConfig(), {}),
     "noisy dqn": (NoisyConfig(**REPLAY), {}),
     "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
