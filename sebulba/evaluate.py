@@ -17,6 +17,7 @@ from sebulba.process import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
+    end_process,
     program,
     run_command,
 )
@@ -121,10 +122,19 @@ def evaluate_to_exit_code(options: argparse.Namespace) -> int:
     Results go to stdout and the requested files, errors to stderr, with the cause on the last line.
     """
     from sebulba.ring.run_end import RunEnd
+
+    run_end = RunEnd()
+    code = _exit_code(options, run_end)
+    if run_end.is_closing:
+        end_process(code)
+    return code
+
+
+def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
     from sebulba.storage.checkpoints.restore import CheckpointError
 
     try:
-        with RunEnd().listening() as run_end:
+        with run_end.listening():
             played_any = _evaluate(options, run_end)
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
@@ -157,8 +167,13 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     from sebulba.evaluation.statistics import summarize
     from sebulba.evaluation.stored import load_stored_policy, parse_which
     from sebulba.evaluation.video import check_format, write_video
+    from sebulba.ring.environments import CloseProblem
     from sebulba.run.training import use_compilation_cache
     from sebulba.storage.metrics.files import write_json
+
+    def warn(problem: CloseProblem) -> None:
+        run_end.is_closing = run_end.is_closing or problem.is_running
+        print(f"warning: {problem}", file=sys.stderr)
 
     which = parse_which(options.checkpoint)
     if options.video is not None:
@@ -178,6 +193,7 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         max_episode_steps=options.max_episode_steps,
         num_recorded=0 if options.video is None else options.video_episodes,
         is_interrupted=lambda: run_end.is_interrupted,
+        on_problem=warn,
     )
     if run_end.is_interrupted:
         return False

@@ -73,10 +73,18 @@ def wait_for(condition, *processes):
         time.sleep(0.01)
 
 
+def pids_in_session(leader):
+    """Returns the numbers of a session's processes, its leader's included."""
+    pids = []
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) == leader:
+                pids.append(pid)
+    return pids
+
+
 def _kill_session(leader):
     # A process group is not enough: runs of several seeds are in groups of their own.
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with contextlib.suppress(ProcessLookupError):
-                if os.getsid(int(name)) == leader:
-                    os.kill(int(name), signal.SIGKILL)
+    for pid in pids_in_session(leader):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ from sebulba.envs import make_environment
 from sebulba.evaluation import episodes
 from sebulba.evaluation.protocol import notable_settings
 from sebulba.evaluation.rendering import load_opengl
+from sebulba.ring.environments import CloseProblem
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -38,6 +39,18 @@ def test_evaluation_needs_only_the_run_directory(run_of, tmp_path, capsys, name)
     assert protocol["greedy"] is True
     assert protocol["env_steps_trained"] >= 200
     assert (protocol["seed"], protocol["num_envs"]) == (0, 2)
+
+
+def test_an_evaluation_does_not_wait_for_environments_that_do_not_close(
+    run_of, monkeypatch, capsys
+):
+    hanging = CloseProblem(whose="the evaluation", text="still running", is_running=True)
+    monkeypatch.setattr(episodes.Evaluation, "close", lambda self: [hanging])
+    command, ends = sys.modules[sebulba.evaluate.__module__], []
+    monkeypatch.setattr(command, "end_process", ends.append)
+    assert run_command(run_of("impala"), "--episodes", 1) == 0
+    assert "warning: close of the environments of the evaluation" in capsys.readouterr().err
+    assert ends == [0]
 
 
 def test_settings_that_papers_differ_in_have_readable_labels():

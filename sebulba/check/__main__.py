@@ -16,7 +16,7 @@ Checks that the agent and the environment of a config work together. Runs them t
 pipeline on a known stream of rows, and asks questions. Each answer is ✓ (the property holds), ✗
 (with what was expected, what came, and a likely cause), ? (unclear) or – (why it does not apply).
 
---only NAME…  ask these questions only
+--only NAME…  ask these questions only; may be given several times
 --list        print the names of all questions, and end
 --json FILE   also write the results to this file, as JSON
 
@@ -28,7 +28,7 @@ def main() -> None:
     """Parse the command line, run all checks, and exit with 0, 2 or 3."""
     parser = argparse.ArgumentParser(prog=f"{_PROG} CONFIG", add_help=False, allow_abbrev=False)
     parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--only", nargs="+", action="extend", default=[])
     parser.add_argument("--list", action="store_true")
     options, argv = parser.parse_known_args()
     if options.list:
@@ -40,7 +40,8 @@ def main() -> None:
     # Importing jax takes a second, so command line errors and --help come first.
     from sebulba.check.command import run_check
 
-    sys.exit(run_check(config, options.json, options.only))
+    only = [name for names in options.only for name in names.split(",") if name]
+    sys.exit(run_check(config, options.json, only))
 
 
 if __name__ == "__main__":

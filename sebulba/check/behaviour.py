@@ -1,6 +1,7 @@
 """Checks that the loss corrects stale data with the behaviour policy stored in the extras."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,39 +13,32 @@ from sebulba.check import perturbation
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation
 from sebulba.check.recording import RecordedTrajectory, first_learning_cycle
-from sebulba.check.result import Answer, failed, passed, skipped
+from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.sensitivity import MAX_ROUNDING
 from sebulba.check.subject import Subject
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 
 _SHIFT_OF_PARAMETERS = np.float32(0.37)
+_MIN_EFFECT_OF_MODES = 1e-3  # far above rounding, where that of the actions taken is rounding
 
 
 def correction(evidence: Evidence) -> Answer:
-    """Change the extras of valid rows, then only what they say of the actions taken.
-
-    The latter leaves the log-probability of each policy's mode as it is.
-    """
+    """Change the stored policy, then only what it says of the actions taken, or of its modes."""
     subject, sensitivity = evidence.subject, evidence.loss
     items = sensitivity.items
     if not jax.tree.leaves(items[0].trajectory.extras):
         return skipped("act returns no extras")
     place = f"{items[-1].place}, rows 0 … {len(items[-1].trajectory.action) - 1}"
-    change = Perturbation(
-        field="extras",
-        rows=perturbation.is_valid,
-        action_space=subject.run_spec.environment.action_space,
-    )
-    others = [_with_other_log_probs(item) for item in items]
-    of_actions, of_all = (
-        [pair[number] for pair in others if pair is not None] for number in (0, 1)
-    )
-    is_known = bool(of_all) and sensitivity.is_on_policy
+    is_known = sensitivity.is_on_policy and _has_policy(items[0])
     if is_known:
-        is_used = sensitivity.greatest_effect(of_all) > MAX_ROUNDING
+        others = [_with_policies(item, _all_changed) for item in items]
     else:
-        is_used = sensitivity.greatest_effect(change.apply(items)) > MAX_ROUNDING
-    if not is_used:
+        others = Perturbation(
+            field="extras",
+            rows=perturbation.is_valid,
+            action_space=subject.run_spec.environment.action_space,
+        ).apply(items)
+    if sensitivity.greatest_effect(others) <= MAX_ROUNDING:
         if not sensitivity.is_on_policy:
             return skipped("the loss of the replay does not use the extras")
         if not _is_stale(subject):
@@ -56,13 +50,24 @@ def correction(evidence: Evidence) -> Answer:
         )
     if not is_known:
         return passed("the loss uses the extras in valid rows")
-    if sensitivity.greatest_effect(of_actions) <= MAX_ROUNDING:
-        return failed(
-            f"trajectory.extras ({place}): expected the loss to use the log-probabilities of the"
-            " actions taken; changing them, but not those of the modes, changed nothing",
-            "the behaviour policy's log-probability is that of its mode",
+    of_actions, of_modes = (
+        sensitivity.greatest_effect([_with_policies(item, change) for item in items])
+        for change in (_actions_changed, _modes_changed)
+    )
+    if of_actions > MAX_ROUNDING:
+        return passed("the loss uses the log-probabilities of the actions taken")
+    # A policy that is certain has no gradient, whatever the log-probabilities are.
+    if of_modes < _MIN_EFFECT_OF_MODES:
+        return unclear(
+            "other log-probabilities of actions taken, or of modes, where these are not the actions"
+            f" taken, change the gradients by {of_actions:.1g} and {of_modes:.1g} only"
         )
-    return passed("the loss uses the log-probabilities of the actions taken")
+    return failed(
+        f"trajectory.extras ({place}): expected the loss to use the log-probabilities of the"
+        " actions taken; changing them, but not those of the modes, changed nothing, and changing"
+        f" those of the modes alone changed the gradients by {of_modes:.1g}",
+        "the behaviour policy's log-probability is that of its mode",
+    )
 
 
 def _is_stale(subject: Subject) -> bool:
@@ -74,63 +79,84 @@ def _is_stale(subject: Subject) -> bool:
     return (lag != 0 and corrects) or subject.agent.num_updates_per_cycle(first) > 1
 
 
-def _with_other_log_probs(
-    item: RecordedTrajectory,
-) -> tuple[RecordedTrajectory, RecordedTrajectory] | None:
-    """Return the trajectory with other log-probabilities of its actions, then of all actions.
+_Change = Callable[[Any, np.ndarray], Any]
+"""Returns a policy with other log-probabilities, given the actions taken."""
 
-    The former leaves those of the modes. None: no distribution in the extras allows this.
-    """
+
+def _is_policy(node: Any) -> bool:
+    """Whether the log-probabilities of some of a policy's actions can be changed alone."""
+    if isinstance(node, MultiCategorical):
+        return any(map(_is_policy, node.choices))
+    return isinstance(node, DiagonalGaussian) or (
+        isinstance(node, Categorical) and node.logits.shape[-1] > 2
+    )
+
+
+def _has_policy(item: RecordedTrajectory) -> bool:
+    return any(map(_is_policy, jax.tree.leaves(item.trajectory.extras, is_leaf=_is_policy)))
+
+
+def _with_policies(item: RecordedTrajectory, change: _Change) -> RecordedTrajectory:
+    """Return the trajectory with other policies in its extras."""
     action = item.trajectory.action
 
-    def is_known(node: Any) -> bool:
-        if isinstance(node, MultiCategorical):
-            return any(map(is_known, node.choices))
-        return isinstance(node, DiagonalGaussian) or (
-            isinstance(node, Categorical) and node.logits.shape[-1] > 2
-        )
-
-    def of_action(node: Any) -> Any:
-        if not is_known(node):
+    def changed(node: Any) -> Any:
+        if not _is_policy(node):
             return node
-        if isinstance(node, DiagonalGaussian):
-            return dataclasses.replace(node, mean=node.mean + _SHIFT_OF_PARAMETERS)
         if isinstance(node, MultiCategorical):
-            actions = np.moveaxis(action, -1, 0)
-            return MultiCategorical(choices=tuple(map(_swapped, node.choices, actions)))
-        return _swapped(node, action)
+            pairs = zip(node.choices, np.moveaxis(action, -1, 0), strict=True)
+            return MultiCategorical(choices=tuple(change(*pair) for pair in pairs))
+        return change(node, action)
 
-    def of_all(node: Any) -> Any:
-        if not is_known(node):
-            return node
-        if isinstance(node, DiagonalGaussian):
-            return jax.tree.map(lambda leaf: leaf + _SHIFT_OF_PARAMETERS, node)
-        if isinstance(node, MultiCategorical):
-            return MultiCategorical(choices=tuple(map(of_all, node.choices)))
-        is_legal = jnp.isfinite(node.logits)  # see `distributions.legal_only`
-        return Categorical(logits=jnp.where(is_legal, -3.0 * node.logits, node.logits))
-
-    extras = item.trajectory.extras
-    if not any(map(is_known, jax.tree.leaves(extras, is_leaf=is_known))):
-        return None
-    changed = [jax.tree.map(change, extras, is_leaf=is_known) for change in (of_action, of_all)]
-    left, right = (
-        dataclasses.replace(item, trajectory=dataclasses.replace(item.trajectory, extras=each))
-        for each in changed
-    )
-    return left, right
+    extras = jax.tree.map(changed, item.trajectory.extras, is_leaf=_is_policy)
+    return dataclasses.replace(item, trajectory=dataclasses.replace(item.trajectory, extras=extras))
 
 
-def _swapped(policy: Categorical, action: np.ndarray) -> Categorical:
-    """Swap the logits of the action taken and of another legal one, where neither is the mode."""
+def _all_changed(policy: Any, action: np.ndarray) -> Any:
+    """Change the log-probabilities of all actions."""
+    del action
+    if isinstance(policy, DiagonalGaussian):
+        return jax.tree.map(lambda leaf: leaf + _SHIFT_OF_PARAMETERS, policy)
+    is_legal = jnp.isfinite(policy.logits)  # see `distributions.legal_only`
+    return Categorical(logits=jnp.where(is_legal, -3.0 * policy.logits, policy.logits))
+
+
+def _actions_changed(policy: Any, action: np.ndarray) -> Any:
+    """Change the log-probabilities of the actions taken, and not those of the modes."""
+    if isinstance(policy, DiagonalGaussian):
+        return dataclasses.replace(policy, mean=policy.mean + _SHIFT_OF_PARAMETERS)
     logits = np.array(policy.logits)
-    if action.shape != logits.shape[:-1]:
-        return policy
+    _, taken, other = _modes_taken_and_others(policy, action)
+    logits[taken], logits[other] = logits[other], logits[taken]
+    return Categorical(logits=jnp.asarray(logits))
+
+
+def _modes_changed(policy: Any, action: np.ndarray) -> Any:
+    """Change the log-probabilities of the modes, and not those of the actions taken."""
+    if isinstance(policy, DiagonalGaussian):
+        # A narrower policy, whose mean is further away from the action.
+        noise = (action - policy.mean) * np.exp(-policy.log_std)
+        further = np.copysign(np.sqrt(np.square(noise) + 2.0 * _SHIFT_OF_PARAMETERS), noise)
+        log_std = policy.log_std - _SHIFT_OF_PARAMETERS
+        return DiagonalGaussian(mean=action - further * np.exp(log_std), log_std=log_std)
+    logits = np.array(policy.logits)
+    mode, _, other = _modes_taken_and_others(policy, action)
+    both = np.logaddexp(logits[mode], logits[other])  # of which the mode gets another share
+    share = np.where(logits[mode] - both < np.log(0.75), 0.95, 0.5)
+    logits[mode], logits[other] = both + np.log(share), both + np.log(1.0 - share)
+    return Categorical(logits=jnp.asarray(logits))
+
+
+def _modes_taken_and_others(policy: Categorical, action: np.ndarray) -> tuple[tuple, ...]:
+    """Return the indices of modes, of actions taken, and of third, legal ones, in the logits.
+
+    Rows without three such actions have none.
+    """
+    logits = np.asarray(policy.logits)
     mode = logits.argmax(axis=-1)
+    if action.shape != mode.shape:
+        action = mode
     actions = np.arange(logits.shape[-1])
     is_other = np.isfinite(logits) & (actions != mode[..., None]) & (actions != action[..., None])
-    rows, envs = np.nonzero((action != mode) & is_other.any(axis=-1))
-    taken, swapped = action[rows, envs], is_other.argmax(axis=-1)[rows, envs]
-    values = logits[rows, envs, taken], logits[rows, envs, swapped]
-    logits[rows, envs, swapped], logits[rows, envs, taken] = values
-    return Categorical(logits=jnp.asarray(logits))
+    rows = np.nonzero((action != mode) & is_other.any(axis=-1))
+    return tuple((*rows, each[rows]) for each in (mode, action, is_other.argmax(axis=-1)))

@@ -21,6 +21,7 @@ _NUM_UPDATES = 40
 _ENTROPY_COST = 10.0  # far above any other term of the loss
 _MIN_CHANGE_OF_SHARE = 0.1  # of greedy actions; also of a probability, and of a mean action
 _MIN_TIMES_TAKEN = 4  # of an action that is rewarded
+_MIN_SHARE_TAKEN = 0.05  # of the times of the most frequent action; exploration may be rare
 _MIN_ENTROPY_NATS = 0.1  # of the policy that a great entropy cost is tried on
 _MIN_CHANGE_NATS = 0.02
 _MAX_HALVINGS = 6  # of the way from the recorded networks to that policy
@@ -43,7 +44,8 @@ def _rewarded(evidence: Evidence) -> tuple[Answer, Networks]:
     learned = [each.trajectory for each in items[sensitivity.num_unlearned :]]
     taken = np.concatenate([each.action[each.valid] for each in learned])
     values, counts = np.unique(taken, axis=0, return_counts=True)
-    values = values[counts >= np.maximum(_MIN_TIMES_TAKEN, 0.1 * counts.max(initial=0))]
+    least_times = np.maximum(_MIN_TIMES_TAKEN, _MIN_SHARE_TAKEN * counts.max(initial=0))
+    values = values[counts >= least_times]
     if len(values) < 2:
         least = f"taken {_MIN_TIMES_TAKEN} times"
         return skipped(f"the loss learns from fewer than two actions {least}"), networks

@@ -16,9 +16,10 @@ from sebulba.check.result import (
     leaf_name,
     passed_unless,
     skipped,
+    unclear,
 )
 from sebulba.check.subject import env_axes
-from sebulba.types import ActorState, EnvStep, PyTree
+from sebulba.types import ActorState, EnvStep, Networks, PyTree
 
 _ONE_ACTOR = "the agent allows only one actor, so there is none to compare it with"
 _NUM_STEPS = 256
@@ -38,17 +39,28 @@ def actor_keys(evidence: Evidence) -> Answer:
 
 
 def env_keys(evidence: Evidence) -> Answer:
-    """Compare the actions of actor 0's environments on one observation."""
+    """Compare the actions of actor 0's environments on one observation.
+
+    Noise of weights may be that of all environments; with weights of 0 it has no effect.
+    """
     actions = evidence.shared(_actions)[0]
     random = np.flatnonzero(_num_departures(actions) >= _MIN_OTHER_STEPS)
     if len(random) < 2:
         return skipped("fewer than two environments of actor 0 act at random")
     detail = f"{len(random)} environments of actor 0 act differently on the same observation"
     failure = _first_equal("actor 0, envs", {int(env): actions[:, env] for env in random})
+    if failure is not None:
+        nothing = jax.tree.map(np.zeros_like, evidence.recording.trajectories[0].networks)
+        if not _num_departures(_actions_of(evidence, nothing)[0]).any():
+            return unclear("environments act alike, by noise of the networks' weights")
     return passed_unless(failure, detail)
 
 
 def _actions(evidence: Evidence) -> list[np.ndarray]:
+    return _actions_of(evidence, evidence.recording.trajectories[0].networks)
+
+
+def _actions_of(evidence: Evidence, networks: Networks) -> list[np.ndarray]:
     """Return each actor's actions `[R, B, ...]` in many steps on one first observation.
 
     Every actor gets the actor state of actor 0, with its own random keys.
@@ -56,7 +68,6 @@ def _actions(evidence: Evidence) -> list[np.ndarray]:
     subject, recording = evidence.subject, evidence.recording
     axes = env_axes(subject.agent, subject.run_spec)
     row = first_row(recording)
-    networks = recording.trajectories[0].networks
 
     def choose(networks: PyTree, state: ActorState) -> PyTree:
         def step(state: ActorState, _: None) -> tuple[ActorState, PyTree]:

@@ -19,9 +19,11 @@ from sebulba.check.result import (
     passed,
     passed_unless,
     skipped,
+    unclear,
 )
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject, env_axes
+from sebulba.check.training import in_truncated_steps
 from sebulba.types import Clock, Networks, PyTree, Trajectory
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
@@ -32,6 +34,7 @@ _MAX_ERROR_OF_DISCOUNT = 2e-3
 _GREAT_REWARD = 50.0  # far above any value
 _FACTOR_OF_PARAMETERS = 0.3
 _MIN_COSINE = 0.9999
+_MAX_OUTPUTS = 64  # of a network, as biases
 
 
 def padding(evidence: Evidence) -> Answer:
@@ -69,6 +72,8 @@ def padding(evidence: Evidence) -> Answer:
                 f" {other[index]:.6g} (loss {loss:.6g} and {other_loss:.6g})"
             )
             break
+    if failure is not None and sensitivity.has_noise:
+        return unclear("the loss draws random numbers, and other ones for more environments")
     detail = f"equal gradients with {num_envs} more environments of masked rows"
     return passed_unless(failure, detail)
 
@@ -107,19 +112,20 @@ def _padded(item: RecordedTrajectory, axes: PyTree) -> RecordedTrajectory:
 def discount(evidence: Evidence) -> Answer:
     """Measure the weight of a reward one transition later, or of a value to bootstrap from."""
     subject, sensitivity = evidence.subject, evidence.loss
-    declared = subject.setting("discount", "gamma")
-    if not isinstance(declared, float):
+    declared = subject.numbers("discount", "gamma")
+    if not declared:
         return skipped("the agent has no setting `discount`")
     if sensitivity.is_on_policy:
         return _discount_of_rewards(subject, evidence.recording, declared)
     return _discount_of_targets(subject, sensitivity, declared)
 
 
-def _discount_of_rewards(subject: Subject, recording: Recording, declared: float) -> Answer:
+def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[float]) -> Answer:
     """Learn from two equal transitions, and add to the reward of the first, then of the second.
 
     Equal transitions have the same gradient X of their estimates. A reward of the first transition
-    moves the gradient by X, and one of the second by (1 + w)·X, where w is γλ or γ.
+    moves the gradient by X, and one of the second by (1 + w)·X, where w is γλ or γ, or between them
+    if policy and values have a λ each. No setting says which λ a loss has by itself.
     """
     length = subject.run_spec.trajectory_length
     if length < 2:
@@ -154,15 +160,18 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: float
     if not _is_measurable(first, second, base) or not _is_linear(second, double):
         return skipped("the gradients are not linear in single rewards")
     weight = float(first @ second / (first @ first)) - 1.0
-    lambda_ = subject.setting("lambda")
-    least = declared * (lambda_ if isinstance(lambda_, float) else 1.0)
-    if least - _MAX_ERROR_OF_DISCOUNT <= weight <= declared + _MAX_ERROR_OF_DISCOUNT:
-        return passed(f"a reward one transition later has the weight {weight:.4f}")
-    expected = f"{least:.4f}" if least == declared else f"{least:.4f} … {declared:.4f}"
-    return failed(
-        f"trajectory.env_steps.reward (row 2, all envs): expected the weight γλ {expected} for the"
-        f" transition of row 0 (agent.discount {declared:g}), got {weight:.4f}"
-    )
+    lambdas = subject.numbers("lambda")
+    least, greatest = min(declared) * min(lambdas, default=0.0), max(declared)
+    described = f"a reward one transition later has the weight {weight:.4f}"
+    if not least - _MAX_ERROR_OF_DISCOUNT <= weight <= greatest + _MAX_ERROR_OF_DISCOUNT:
+        return failed(
+            "trajectory.env_steps.reward (row 2, all envs): expected the weight γλ"
+            f" {_range(least, greatest)} for the transition of row 0 (agent.discount {greatest:g}),"
+            f" got {weight:.4f}"
+        )
+    if not lambdas and weight < min(declared) - _MAX_ERROR_OF_DISCOUNT:
+        return unclear(f"{described}, right for a λ of {weight / greatest:.3f} that is no setting")
+    return passed(described)
 
 
 def _two_equal_transitions(
@@ -202,13 +211,23 @@ def _two_equal_transitions(
     return trajectory, state
 
 
-def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declared: float) -> Answer:
+def _discount_of_targets(
+    subject: Subject, sensitivity: LossSensitivity, declared: list[float]
+) -> Answer:
     """Add a constant to all rewards, then to the values that a target network gives.
 
     The latter is a shift of the target network's last bias: of a leaf without a gradient that moves
-    the gradients as rewards do, γⁿ / (1 + … + γⁿ⁻¹) times as far.
+    the gradients as rewards do, γⁿ / (1 + … + γⁿ⁻¹) times as far. If no setting is n, episodes have
+    one step, whose targets are a reward and γ times a value.
     """
-    items = [_without_ends(item) for item in sensitivity.items]
+    num_rewards = subject.setting("n_step")
+    if isinstance(num_rewards, int) and not subject.numbers("lambda"):
+        items = [_without_ends(item) for item in sensitivity.items]
+    else:
+        num_rewards = 1
+        items = in_truncated_steps(
+            sensitivity.items, lambda item: 0.2 * item.trajectory.env_steps.reward[1:]
+        )
     # Small values have small TD errors, where a Huber loss is quadratic.
     networks = jax.tree.map(
         lambda leaf: (
@@ -239,8 +258,22 @@ def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declare
     )
     if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
         return skipped("the gradients are not linear in the rewards")
-    num_rewards = subject.setting("n_step") or 1
-    expected = declared**num_rewards / sum(declared**k for k in range(num_rewards))
+
+    def reward_scale() -> float:
+        """Return the factor that the loss multiplies rewards by: values move targets without one.
+
+        A lower output of the learned network moves the gradients as a greater target does.
+        """
+        for index, leaf in enumerate(leaves):
+            if np.any(jax.tree.leaves(grads)[index]) and leaf.size <= _MAX_OUTPUTS:
+                by_output = _flat(gradient(leaf=index, shift=-_SMALL_REWARD)) - base
+                if _is_measurable(by_reward, by_output, base):
+                    num_times = sum(max(declared) ** k for k in range(num_rewards))
+                    return float(by_reward @ by_output / (by_output @ by_output)) / num_times
+        return 1.0
+
+    shares = [each**num_rewards / sum(each**k for k in range(num_rewards)) for each in declared]
+    least, greatest, tolerance = min(shares), max(shares), 2 * _MAX_ERROR_OF_DISCOUNT
     for index, grad in enumerate(jax.tree.leaves(as_numpy(grads))):
         if np.any(grad) or not jnp.issubdtype(leaves[index].dtype, jnp.floating):
             continue
@@ -254,15 +287,18 @@ def _discount_of_targets(subject: Subject, sensitivity: LossSensitivity, declare
             / float(np.linalg.norm(_flat(gradient(reward=size)) - base))
             for size in (_GREAT_REWARD, -_GREAT_REWARD)
         ]
-        if min(far) < max(0.5 * max(far), 0.2 * expected):
+        if min(far) < max(0.5 * max(far), 0.2 * least):
             continue
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
         name = leaf_name("networks", paths[index])
-        if abs(weight - expected) <= 2 * _MAX_ERROR_OF_DISCOUNT:
+        if not least - tolerance <= weight <= greatest + tolerance:
+            weight *= reward_scale()
+        if least - tolerance <= weight <= greatest + tolerance:
             return passed(f"{name}: a bootstrap value has the weight {weight:.4f}")
         return failed(
-            f"{name} (all sampled rows): expected a bootstrap value to have {expected:.4f} times"
-            f" the weight of the rewards (agent.discount {declared:g}), got {weight:.4f}"
+            f"{name} (all sampled rows): expected a bootstrap value to have"
+            f" {_range(least, greatest)} times the weight of the rewards (agent.discount"
+            f" {max(declared):g}), got {weight:.4f}"
         )
     return skipped("no leaf without a gradient shifts the bootstrap values alone")
 
@@ -284,6 +320,10 @@ def _with_reward(item: RecordedTrajectory, reward: float) -> RecordedTrajectory:
     env_steps = dataclasses.replace(rows, reward=(rows.reward + reward).astype(np.float32))
     trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
     return dataclasses.replace(item, trajectory=trajectory)
+
+
+def _range(least: float, greatest: float) -> str:
+    return f"{least:.4f} … {greatest:.4f}" if least < greatest else f"{least:.4f}"
 
 
 def _flat(tree: PyTree) -> np.ndarray:

@@ -20,6 +20,7 @@ _NUM_SAMPLED_UPDATES = 8
 _SEED = 7
 MAX_ROUNDING = 1e-5
 """Changes of gradients by rounding, relative to the greatest gradient."""
+_MIN_NOISE = 1e-3  # of gradients, relative
 ATTEMPTS = 4
 """How often a question is asked, with other networks and keys, before it accuses."""
 
@@ -179,6 +180,23 @@ class LossSensitivity:
         items = self.items[: 2 * per_cycle], self.items[per_cycle : 2 * per_cycle]
         both, newest = ([*_rows(self.experience(each))] for each in items)
         return is_equal(both, newest)
+
+    @functools.cached_property
+    def has_noise(self) -> bool:
+        """Whether the loss on policy draws random numbers, as dropout does.
+
+        The order of samples in one minibatch of all changes gradients by rounding only.
+        """
+        if not self.is_on_policy:
+            return False
+        one = OneDevice(self._subject, num_minibatches=1, num_epochs=1)
+        experience, results = one.experience(self.networks, self.items), []
+        for seed in (_SEED, _SEED + 1):
+            (loss, _), grads = one.loss_and_gradients(
+                self.networks, experience, jax.random.key(seed), self.clock()
+            )
+            results.append(([float(loss)], [as_numpy(grads)]))
+        return _relative_change(*results) > _MIN_NOISE
 
     @functools.cached_property
     def policy(self) -> Policy:

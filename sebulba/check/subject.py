@@ -82,6 +82,18 @@ class Subject:
             None,
         )
 
+    def numbers(self, *names: str) -> list[float]:
+        """Return the agent's floats with one of these words in their names, those in tuples too.
+
+        An agent may have several, such as a discount for each of its value functions.
+        """
+        found = (
+            value if isinstance(value, tuple) else (value,)
+            for name, value in settings_of(self.config.agent)
+            if any(word in name for word in names)
+        )
+        return [each for values in found for each in values if isinstance(each, float)]
+
 
 def settings_of(config: Any) -> Iterator[tuple[str, Any]]:
     """Yield names and values of an agent's settings, those of wrapped agents included."""

@@ -131,7 +131,7 @@ class RunConfig:
     compile_timeout_s: Seconds | None = 1800.0
     """Timeout of the first call of a program, which compiles it, in seconds. null: no limit."""
     close_timeout_s: Positive = 10.0
-    """Timeout of closing the environments at the end of the run, in seconds."""
+    """Timeout of closing environments, those of an evaluation included, in seconds."""
     stop_at_return: Real | None = None
     """End the run when the mean return over return_window episodes reaches this. null: never."""
     return_window: Count = 100

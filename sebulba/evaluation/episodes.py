@@ -5,6 +5,7 @@ end over all environments instead would be biased towards short ones.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import jax
@@ -17,6 +18,7 @@ from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
 from sebulba.evaluation.sampling import init_actor_state
 from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.clocks import WallClock
+from sebulba.ring.environments import CloseProblem, close_environments, closed_on_error
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeRecord, EpisodeStatistics
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
@@ -25,6 +27,7 @@ from sebulba.types import ActorState, Networks
 
 _SLICE_LENGTH = 16  # env steps per environment and call of `advance`; callers check time between
 _STREAM = "evaluation"
+_WHOSE = "the evaluation"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,7 @@ class Evaluator:
         device: jax.Device,
         num_training_envs: int,
         env_timeout_s: float | None = None,
+        close_timeout_s: float = math.inf,
     ):
         """Prepare evaluations; compilation happens in the first one.
 
@@ -80,9 +84,11 @@ class Evaluator:
             num_training_envs: environments of all actors of all hosts in training.
             env_timeout_s: timeout per step and reset of `Interruptible` environments; None: no
                 limit.
+            close_timeout_s: timeout of closing the environments.
         """
         self.plan = plan
         self._env_timeout_s = env_timeout_s
+        self._close_timeout_s = close_timeout_s
         self._agent = agent
         self._device = device
         self._num_training_envs = num_training_envs
@@ -116,11 +122,8 @@ class Evaluator:
         if isinstance(environment, Interruptible):
             environment.timeout_s = self._env_timeout_s
         environment = wrap(environment)
-        try:
+        with closed_on_error({_WHOSE: environment}, self._close_timeout_s):
             return self._start(networks, environment, env_steps)
-        except BaseException:
-            environment.close()
-            raise
 
     def _start(self, networks: Networks, environment: Environment, env_steps: int) -> "Evaluation":
         key = stream(jax.random.key(self.plan.seed), _STREAM)
@@ -156,6 +159,7 @@ class Evaluator:
             plan=self.plan,
             networks=networks,
             environment=environment,
+            close_timeout_s=self._close_timeout_s,
             cycle=cycle,
             carry=carry,
             before_slice=(lambda actor_state: actor_state) if self.plan.greedy else at_env_steps,
@@ -171,6 +175,7 @@ class Evaluation:
         plan: EvaluationPlan,
         networks: Networks,
         environment: Environment,
+        close_timeout_s: float,
         cycle: SteppedCycle,
         carry: ActCarry,
         before_slice: Callable[[ActorState], ActorState],
@@ -178,6 +183,7 @@ class Evaluation:
         self._plan = plan
         self._networks = networks
         self.environment = environment
+        self._close_timeout_s = close_timeout_s
         self._cycle = cycle
         self._carry = carry
         self._before_slice = before_slice
@@ -215,9 +221,13 @@ class Evaluation:
         unfinished = self._plan.episodes - sum(map(len, episodes))
         return PlayedEpisodes(episodes=episodes, unfinished=unfinished)
 
-    def close(self) -> None:
-        """Release the environments; may be called twice."""
-        self.environment.close()
+    def close(self) -> list[CloseProblem]:
+        """Release the environments, for a limited time; may be called twice.
+
+        Returns:
+            Why they are not closed; empty: they are.
+        """
+        return close_environments({_WHOSE: self.environment}, self._close_timeout_s)
 
     def _record(self, rows: EpisodeStatistics) -> None:
         """Record the episodes that end in the rows `[T, B]`, up to each environment's quota."""

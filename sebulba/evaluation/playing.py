@@ -1,6 +1,7 @@
 """Playing episodes with a stored policy, to count returns or to record them."""
 
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,11 @@ from sebulba.evaluation.recording import Recording
 from sebulba.evaluation.rendering import check_rendering, with_rendering
 from sebulba.evaluation.stored import StoredPolicy
 from sebulba.evaluation.video import Video, check_format, write_video
+from sebulba.ring.environments import CloseProblem
+
+
+def _warn(problem: CloseProblem) -> None:
+    warnings.warn(str(problem), stacklevel=3)
 
 
 def play(
@@ -23,6 +29,7 @@ def play(
     max_episode_steps: int | None,
     num_recorded: int = 0,
     is_interrupted: Callable[[], bool] = lambda: False,
+    on_problem: Callable[[CloseProblem], None] = _warn,
 ) -> tuple[Evaluation, dict[str, Any]]:
     """Play episodes, and return the evaluation, whose environments are closed, and its protocol.
 
@@ -35,6 +42,7 @@ def play(
         max_episode_steps: step budget per episode; None: `evaluation.max_episode_steps`.
         num_recorded: if not 0, the environments are a `Recording` of this many episodes.
         is_interrupted: asked after each step; if it returns True, the episodes are left unfinished.
+        on_problem: takes why the environments could not be closed within `run.close_timeout_s`.
     """
     config, settings = stored.config, stored.config.evaluation
     plan = EvaluationPlan(
@@ -51,6 +59,7 @@ def play(
         device=stored.device,
         num_training_envs=stored.num_training_envs,
         env_timeout_s=config.actor.env_timeout_s,
+        close_timeout_s=config.run.close_timeout_s,
     )
 
     def wrap(environment: Environment) -> Environment:
@@ -61,7 +70,8 @@ def play(
         while not evaluation.is_done and not is_interrupted():
             evaluation.advance()
     finally:
-        evaluation.close()
+        for problem in evaluation.close():
+            on_problem(problem)
     protocol = describe_protocol(
         plan,
         settings=evaluation.settings,

@@ -142,7 +142,9 @@ class ActorEnvironments:
         Raises:
             EnvironmentFault: the constructor or `reset` failed.
         """
-        problems = close_environments({self._global_actor_id: self}, self._close_timeout_s)
+        problems = close_environments(
+            {f"actor {self._global_actor_id}": self}, self._close_timeout_s
+        )
         for problem in problems:
             self._on_warning(str(problem))
         names = ("actor", self._global_actor_id, "cycle", num_cycles)
@@ -230,18 +232,18 @@ class ActorEnvironments:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CloseProblem:
-    """Why the environments of an actor are not closed."""
+    """Why environments are not closed."""
 
-    actor_id: int
+    whose: str
     text: str
     is_running: bool  # `close` has not returned, and may never
 
     def __str__(self) -> str:
-        return f"close of the environments of actor {self.actor_id}: {self.text}"
+        return f"close of the environments of {self.whose}: {self.text}"
 
 
 def close_environments(
-    environments: Mapping[int, ActorEnvironments],
+    environments: Mapping[str, ActorEnvironments | Environment],
     timeout_s: float,
     *,
     may_wait: Callable[[], bool] = lambda: True,
@@ -249,47 +251,47 @@ def close_environments(
     """Close environments for a limited time: their code may raise, hang or exit. Never raises.
 
     Args:
-        environments: by the number of their actor; no cycle may be running.
+        environments: by whose they are, such as "actor 0"; no cycle may be running.
         timeout_s: of all of them together.
         may_wait: asked several times a second; False ends the wait.
     """
-    errors: dict[int, BaseException] = {}
+    errors: dict[str, BaseException] = {}
 
-    def close(actor_id: int) -> None:
+    def close(whose: str) -> None:
         try:
-            environments[actor_id].close()
+            environments[whose].close()
         except BaseException as error:
-            errors[actor_id] = error
+            errors[whose] = error
 
     threads = {
-        actor_id: start_daemon(functools.partial(close, actor_id), f"close of actor {actor_id}")
-        for actor_id in environments
+        whose: start_daemon(functools.partial(close, whose), f"close of {whose}")
+        for whose in environments
     }
     deadline = time.monotonic() + timeout_s
     for thread in threads.values():
         while thread.is_alive() and (left := deadline - time.monotonic()) > 0.0 and may_wait():
             thread.join(min(left, _POLL_S))
     problems = []
-    for actor_id, thread in threads.items():
+    for whose, thread in threads.items():
         if thread.is_alive():
             text = f"still running after {timeout_s:g} s (run.close_timeout_s)"
             if not may_wait():
                 text = "still running when a signal ended the wait"
-            problems.append(CloseProblem(actor_id=actor_id, text=text, is_running=True))
-        elif actor_id in errors:
-            text = describe_error(errors[actor_id])
-            problems.append(CloseProblem(actor_id=actor_id, text=text, is_running=False))
+            problems.append(CloseProblem(whose=whose, text=text, is_running=True))
+        elif whose in errors:
+            text = describe_error(errors[whose])
+            problems.append(CloseProblem(whose=whose, text=text, is_running=False))
     return problems
 
 
 @contextlib.contextmanager
 def closed_on_error(
-    environments: Mapping[int, ActorEnvironments], timeout_s: float
+    environments: Mapping[str, ActorEnvironments | Environment], timeout_s: float
 ) -> Iterator[None]:
-    """Close environments if the run does not begin; a problem is a note on the error.
+    """Close environments on an error within; a problem is a note on it.
 
     Args:
-        environments: by the number of their actor, as of the error.
+        environments: by whose they are, as of the error.
         timeout_s: of all of them together.
     """
     try:

@@ -117,10 +117,10 @@ def make_ring(
     if len(actor_devices) * config.actor.num_envs > _MANY_ENVS:
         with contextlib.closing(make_environment(config.env, num_envs=1, seed=config.seed)) as one:
             plan(one.spec)
-    environments: dict[int, ActorEnvironments] = {}
+    environments: dict[str, ActorEnvironments] = {}
     with closed_on_error(environments, config.run.close_timeout_s):
         for actor_id in range(len(actor_devices)):
-            environments[actor_id] = ActorEnvironments(
+            environments[f"actor {actor_id}"] = ActorEnvironments(
                 config.env,
                 config.actor,
                 run_seed=config.seed,
@@ -129,7 +129,7 @@ def make_ring(
                 recreate_every=config.checkpoint.exact_reset_cycles,
             )
 
-        run_spec, agent, memory_plan = plan(environments[0].spec)
+        run_spec, agent, memory_plan = plan(next(iter(environments.values())).spec)
         learner = make_learner(config, agent, run_spec, learner_devices)
         if begin_with is not None:
             networks = begin_with(learner.state.networks, learner_devices, agent)
@@ -152,9 +152,10 @@ def make_ring(
         warn_once = functools.cache(on_warning)  # not once for each actor
         may_restart = config.actor.on_env_error == "restart"
         actors = []
-        for actor_id, device in enumerate(actor_devices):
+        pairs = zip(actor_devices, environments.values(), strict=True)
+        for actor_id, (device, environments_of_actor) in enumerate(pairs):
             clock, global_actor_id = WallClock(), first_actor_id + actor_id
-            env_step, env_state = environments[actor_id].start(
+            env_step, env_state = environments_of_actor.start(
                 run_spec,
                 step_functions[device],
                 fused_functions[device],
@@ -176,7 +177,7 @@ def make_ring(
                     actor_id=actor_id,
                     agent=agent,
                     device=device,
-                    environments=environments[actor_id],
+                    environments=environments_of_actor,
                     carry=carry,
                     learner_devices=learner_devices,
                     ledger=ledger,

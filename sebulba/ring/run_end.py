@@ -34,6 +34,7 @@ class RunEnd:
         self.failure: BaseException | None = None  # the first
         self.unsaved: str | None = None  # why the last state is not on the disk
         self.is_stuck = False  # some threads of the run have not ended, and never may
+        self.is_closing = False  # a `close` of environments has not returned, and never may
         self.is_hurried = False  # a signal came after `settle`: wait for nothing
         self._is_settled = False
         self._hosts_agree = hosts_agree

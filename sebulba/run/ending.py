@@ -172,9 +172,9 @@ def _close_environments(ring: Ring, timeout_s: float, display: Display) -> None:
     A run that has reached its goal stays done, with a warning; on a failure, it is a note.
     """
     end = ring.end
-    environments = {actor.actor_id: actor.environments for actor in ring.actors}
+    environments = {f"actor {actor.actor_id}": actor.environments for actor in ring.actors}
     for problem in close_environments(environments, timeout_s, may_wait=lambda: not end.is_hurried):
-        end.is_stuck = end.is_stuck or problem.is_running
+        end.is_closing = end.is_closing or problem.is_running
         if end.failure is None:
             display.message(f"warning: {problem}")
         else:
@@ -230,7 +230,7 @@ def report(finished: Finished) -> int:
         _print_last_line(describe_failure(failure, path, unsaved=end.unsaved), path)
     elif end.unsaved is not None:
         _print_last_line(describe_unsaved(end, path), path)
-    if end.is_stuck or (failure is not None and hosts.are_several()):
+    if end.is_stuck or end.is_closing or (failure is not None and hosts.are_several()):
         end_process(code)
     return code
 

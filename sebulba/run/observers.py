@@ -217,6 +217,7 @@ def _periodic_evaluation(
         device=ring.actors[0].device,
         num_training_envs=ring.run_spec.num_envs_of_all_hosts,
         env_timeout_s=config.actor.env_timeout_s,
+        close_timeout_s=config.run.close_timeout_s,
     )
     return PeriodicEvaluation(
         ring,

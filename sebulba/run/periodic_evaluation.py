@@ -207,8 +207,9 @@ class PeriodicEvaluation(Observer):
     def _end(self) -> None:
         evaluation, self._evaluation = self._evaluation, None
         self._candidate, self._seconds = None, 0.0
-        if evaluation is not None:
-            evaluation.close()
+        for problem in () if evaluation is None else evaluation.close():
+            self._ring.end.is_closing = self._ring.end.is_closing or problem.is_running
+            self._on_message(f"warning: {problem}")
 
 
 def describe_row(row: Row) -> str:

@@ -202,7 +202,7 @@ def result_of(finished: Finished) -> Result:
         message = describe_unsaved(end, path)
     else:
         message = describe_failure(end.failure, path, unsaved=end.unsaved)
-    if ring.end.is_stuck:
+    if ring.end.is_stuck or ring.end.is_closing:
         message += " Threads of the run cannot be ended: end this process before another run."
     message = message.removeprefix("sebulba: ")
     raise TrainingError(message, exit_code=code, result=result) from end.failure

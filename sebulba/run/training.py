@@ -147,7 +147,7 @@ def train(
             begin_with=initial_networks,
             on_warning=display.message,
         )
-        environments = {actor.actor_id: actor.environments for actor in ring.actors}
+        environments = {f"actor {actor.actor_id}": actor.environments for actor in ring.actors}
         with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
             display.detail(f"memory: {ring.memory_plan.describe()}")

@@ -108,6 +108,17 @@ class SharedKey(Faulty):
         return self.sound.init_actor_state(networks, num_envs, jax.random.key(0), global_actor_id)
 
 
+class SharedNumber(Faulty):
+    """Draws one random number for all environments."""
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        action, extras, after = self.sound.act(networks, actor_state, env_step, greedy=greedy)
+        number = jax.random.uniform(jax.random.fold_in(actor_state.key, 1))
+        shares = jnp.cumsum(jax.nn.softmax(extras.policy.logits), axis=-1)
+        sampled = jnp.argmax(shares >= number, axis=-1).astype(action.dtype)
+        return action if greedy else sampled, extras, after
+
+
 class WrongAxis(Faulty):
     """Splits the recurrent state along its units, not its environments."""
 

@@ -17,13 +17,9 @@ from sebulba.toolkit.returns import gae
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.window import init_window, push
+from tests.check.small_agents import KeyState
 
 _MODULE = "tests.check.sound_agents"
-
-
-@pytree_dataclass
-class KeyState:
-    key: jax.Array
 
 
 @pytree_dataclass

@@ -57,6 +57,15 @@ def test_json_is_no_flag_of_the_config(flags, monkeypatch):
     assert exit_info.value.code == "5 x.json"
 
 
+def test_questions_are_named_by_several_flags_or_with_commas(monkeypatch):
+    monkeypatch.setattr(command, "run_check", lambda config, path, only: " ".join(only))
+    flags = ["--only", "rows,masks", "--only", "memory", "episodes"]
+    monkeypatch.setattr(sys, "argv", ["check", "configs/pg_bandit.yaml", *flags])
+    with pytest.raises(SystemExit) as exit_info:
+        door.main()
+    assert exit_info.value.code == "rows masks memory episodes"
+
+
 def test_json_without_a_file_is_a_usage_error(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["check", "a.yaml", "--json"])
     with pytest.raises(SystemExit) as exit_info:

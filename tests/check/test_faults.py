@@ -269,6 +269,7 @@ FAULTS = [
     ("ModeLogProb", "continuous", "log-probs"),
     ("SharedKey", "impala", "actor-keys"),
     ("SharedKey", "r2d2", "actor-keys"),
+    ("SharedNumber", "impala", "env-keys"),
     ("SameKey", "impala", "step-keys"),
     ("SameKey", "ddqn", "step-keys"),
     ("SameKey", "sac", "step-keys"),

@@ -9,6 +9,10 @@ from sebulba.config import EnvConfig, LearnerConfig
 from sebulba_agents.config import A2CConfig
 from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
 from tests.check.sound_new_agents import AttentionPPOConfig, MunchausenConfig, ReinforceConfig
+from tests.check.sound_user_agents import (
+    DropoutPPOConfig,
+    NoisyConfig,
+)
 from tests.check.test_faults import AGENTS, R2D2, SMALL_REPLAY, config_of
 from tests.extras import needs_search
 
@@ -55,6 +59,8 @@ SOUND = {
     "munchausen dqn": (MunchausenConfig(**REPLAY), {}),
     "ppo of stored values": (AttentionPPOConfig(), {}),
     "reinforce": (ReinforceConfig(), {}),
+    "ppo with dropout": (DropoutPPOConfig(), {}),
+    "noisy dqn": (NoisyConfig(**REPLAY), {}),
     "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
     "tiny td3": (TD3Config(num_units=2, **REPLAY), {"env": CONTINUOUS, "num_envs": 2}),
     "awr": (AWRConfig(), {}),

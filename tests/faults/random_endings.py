@@ -22,7 +22,7 @@ import tempfile
 import time
 
 from tests.faults.ending_environment import CAUSE
-from tests.subprocesses import environment, started
+from tests.subprocesses import environment, pids_in_session, started
 
 DEADLINE_S = 60.0
 TRACEBACK = "Traceback (most recent call last)"
@@ -60,16 +60,6 @@ def run_to_end(*arguments, variables, act=lambda process: None):
         return End(code=code, seconds=seconds, stderr=stderr.read(), left=left)
 
 
-def pids_in_session(leader):
-    """Return the numbers of a session's processes without its leader."""
-    pids = []
-    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-        with contextlib.suppress(ProcessLookupError):
-            if os.getsid(pid) == leader and pid != leader:
-                pids.append(pid)
-    return pids
-
-
 def commands_in_session(leader, patience_s=2.0):
     """Return the command lines of a session's processes that do not end by themselves."""
     deadline = time.monotonic() + patience_s
@@ -81,6 +71,28 @@ def commands_in_session(leader, patience_s=2.0):
             command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
             commands.append(command.replace(b"\0", b" ").decode()[-100:])
     return commands
+
+
+def judge_all(cases, judge, describe, parallel):
+    """Judge the ends of cases; print a line for each, and return how many of them are wrong.
+
+    `judge` runs a case in a directory, and returns its end and what is wrong with it; `describe`
+    returns the line of a case, its end, and what is wrong.
+    """
+
+    def judged_apart(case):
+        with tempfile.TemporaryDirectory() as directory:
+            return case, *judge(case, pathlib.Path(directory))
+
+    num_faulty = 0
+    with concurrent.futures.ThreadPoolExecutor(parallel) as pool:
+        for case, end, faults in pool.map(judged_apart, cases):
+            num_faulty += bool(faults)
+            print(describe(case, end, faults), flush=True)
+            if faults:
+                print("    " + "\n    ".join(end.stderr.strip().splitlines()[-40:]), flush=True)
+    print(f"{num_faulty} of {len(cases)} ends are wrong")
+    return num_faulty
 
 
 # One signal at every moment of a start.
@@ -141,26 +153,19 @@ def sweep(names, moments, parallel):
     numbers = itertools.cycle([signal.SIGINT, signal.SIGTERM])
     cases = [(name, moment, next(numbers)) for name in names for moment in moments]
 
-    def judge(case):
-        with tempfile.TemporaryDirectory() as directory:
-            end = swept(*case, pathlib.Path(directory))
-        return case, end, faults_of_interruption(end, *case[1:])
+    def judge(case, directory):
+        end = swept(*case, directory)
+        return end, faults_of_interruption(end, *case[1:])
 
-    num_faulty = 0
-    with concurrent.futures.ThreadPoolExecutor(parallel) as pool:
-        for (name, moment, number), end, faults in pool.map(judge, cases):
-            num_faulty += bool(faults)
-            last = end.stderr.strip().splitlines()[-1:] or [""]
-            what = "; ".join(faults) or last[0][:90]
-            print(
-                f"{'✗' if faults else '✓'} {name:8} {number.name:7} {moment:5.2f} s"
-                f" code {end.code:4} after {end.seconds:4.1f} s  {what}",
-                flush=True,
-            )
-            if faults:
-                print("    " + "\n    ".join(end.stderr.strip().splitlines()[-25:]), flush=True)
-    print(f"{num_faulty} of {len(cases)} interrupted runs are faulty")
-    return num_faulty
+    def describe(case, end, faults):
+        name, moment, number = case
+        last = end.stderr.strip().splitlines()[-1:] or [""]
+        return (
+            f"{'✗' if faults else '✓'} {name:8} {number.name:7} {moment:5.2f} s"
+            f" code {end.code:4} after {end.seconds:4.1f} s  {'; '.join(faults) or last[0][:90]}"
+        )
+
+    return judge_all(cases, judge, describe, parallel)
 
 
 # Random ends.
@@ -299,10 +304,8 @@ def end_of(plan, directory):
             while process.poll() is None and not moment.exists():
                 time.sleep(0.005)
         for number, pause_s in SIGNALS[plan.signal]:
-            pids = [process.pid]
-            if plan.signal == "SIGTERM to everyone":
-                pids += pids_in_session(process.pid)
-            for pid in pids:
+            to_everyone = plan.signal == "SIGTERM to everyone"
+            for pid in pids_in_session(process.pid) if to_everyone else [process.pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
             time.sleep(pause_s)
@@ -322,7 +325,8 @@ def faults_of(plan, end, run_dir):
     if end.code not in plan.codes():
         faults.append(f"exit code {end.code}")
     has_begun = (run_dir.parent / "moments" / "training").exists()
-    summary = json.loads((run_dir / "summary.json").read_text()) if has_summary(run_dir) else None
+    file = run_dir / "summary.json"
+    summary = json.loads(file.read_text()) if file.exists() else None
     if has_begun and summary is None and end.code != 130:  # A second signal waits for nothing.
         faults.append("no summary.json")
     status = {0: "done", 7: "unsaved", 130: "interrupted", 143: "interrupted", 9: None}
@@ -353,11 +357,6 @@ def causes(plan):
         yield from ("SystemExit", "worker process ended with code")
 
 
-def has_summary(run_dir):
-    """Return whether a run has written its summary."""
-    return (run_dir / "summary.json").exists()
-
-
 def judged(seed, directory):
     """Run the plan of a seed; return it, its end, and what is wrong."""
     plan = draw(random.Random(seed))
@@ -368,25 +367,16 @@ def judged(seed, directory):
 def play(seeds, parallel):
     """Run the plans of seeds; print a table, and return how many ended wrongly."""
 
-    def judge(seed):
-        with tempfile.TemporaryDirectory() as directory:
-            return seed, *judged(seed, pathlib.Path(directory))
+    def describe(seed, end, faults):
+        plan = draw(random.Random(seed))
+        fails = plan.fails if plan.error == "error" else f"{plan.fails} ({plan.error})"
+        return (
+            f"| {seed} | {fails} | {plan.close} | {plan.signal} | {plan.mode} |"
+            f" {' or '.join(map(str, sorted(plan.codes())))} | {end.code} |"
+            f" {end.seconds:.1f} s | {'; '.join(faults) or 'as expected'} |"
+        )
 
-    num_faulty = 0
-    with concurrent.futures.ThreadPoolExecutor(parallel) as pool:
-        for seed, plan, end, faults in pool.map(judge, seeds):
-            num_faulty += bool(faults)
-            fails = plan.fails if plan.error == "error" else f"{plan.fails} ({plan.error})"
-            print(
-                f"| {seed} | {fails} | {plan.close} | {plan.signal} | {plan.mode} |"
-                f" {' or '.join(map(str, sorted(plan.codes())))} | {end.code} |"
-                f" {end.seconds:.1f} s | {'; '.join(faults) or 'as expected'} |",
-                flush=True,
-            )
-            if faults:
-                print("    " + "\n    ".join(end.stderr.strip().splitlines()[-40:]), flush=True)
-    print(f"{num_faulty} ends are wrong")
-    return num_faulty
+    return judge_all(seeds, lambda *case: judged(*case)[1:], describe, parallel)
 
 
 def main():

@@ -173,6 +173,25 @@ def test_environments_that_fail_and_cannot_be_closed_are_recreated(
     assert summary_of(tmp_path)["env_restarts"] == 1
 
 
+@pytest.mark.parametrize("close", ["raise", "hang"])
+def test_an_evaluation_whose_environments_cannot_be_closed_costs_a_warning(
+    close, tmp_path, monkeypatch, capsys
+):
+    ends = []
+    monkeypatch.setattr(ending, "end_process", ends.append)
+    config = make_config(
+        tmp_path,
+        env={"suite": "gymnasium", "id": f"{__name__}:Closing-v0", "options": {"close": close}},
+        evaluation={"interval_env_steps": 50, "episodes": 1, "max_episode_steps": 5},
+        run={"close_timeout_s": 0.2},
+    )
+    warning = f"warning: close of the environments of the evaluation: {PROBLEMS[close]}"
+    assert training.train_to_exit_code(config) == 0
+    assert warning in capsys.readouterr().err
+    assert summary_of(tmp_path)["status"] == "done"
+    assert ends == ([0] if close == "hang" else [])
+
+
 def test_a_run_has_its_summary_before_environments_are_closed(tmp_path, monkeypatch):
     """Native code may end the process in `close`."""
     summaries = []
@@ -185,6 +204,6 @@ def test_a_run_has_its_summary_before_environments_are_closed(tmp_path, monkeypa
 
 def test_a_signal_ends_the_wait_for_environments_that_hang():
     hanging = types.SimpleNamespace(close=lambda: released.wait(LONG_S))
-    [problem] = close_environments({0: hanging}, LONG_S, may_wait=lambda: False)
+    [problem] = close_environments({"actor 0": hanging}, LONG_S, may_wait=lambda: False)
     assert problem.is_running
     assert "still running when a signal ended the wait" in str(problem)
