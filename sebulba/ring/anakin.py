@@ -1,7 +1,8 @@
 """Anakin: acting and learning in one jitted call, for environments that are JAX functions.
 
 Hessel et al. 2021 (arXiv 2104.06272), section 2. The call is made of the functions that actors and
-learner jit separately, in lock-step order, so a run gives the same numbers. It takes several
+learner jit separately, so a run gives the same numbers as with threads and the same policy lag: the
+networks of the last `policy_lag` learner cycles are part of what it carries. It takes several
 learner cycles at a time, and Python then records them one by one.
 
 A call is speculative: it does not donate its arguments. If one of its cycles reaches the goal, the
@@ -35,7 +36,7 @@ from sebulba.ring.fused_cycle import FusedCycle
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
-from sebulba.types import PyTree, as_words
+from sebulba.types import Networks, PyTree, as_words
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
 _CALL_S = 0.25
@@ -89,7 +90,7 @@ def reason_against_one_program(
         learner_devices: those of this host.
     """
     expectations = (
-        ("learner.policy_lag", 0, policy_lag),
+        ("learner.policy_lag", "a number", "null" if policy_lag is None else "a number"),
         ("actor.rollout", "steps", "episodes" if has_whole_episodes else "steps"),
         ("actor.on_env_error", "fail", "restart" if may_restart else "fail"),
         ("learner.mapping", "shard_map", mapping),
@@ -176,12 +177,14 @@ class Anakin:
                 self._take_from_actors()
 
     def _take_from_actors(self) -> None:
-        """Begin at the points at which the ring's actors are."""
+        """Begin at the points at which the ring's actors are, with the networks that they have."""
         carries = tuple(actor.carry for actor in self.ring.actors)
         self._shardings = carry_shardings(
             carries, self._learner_devices, num_envs=self.ring.run_spec.num_envs
         )
         self._carries = jax.device_put(carries, self._shardings)
+        replicated = self._learner_devices.sharding(REPLICATED)
+        self._older = jax.device_put(tuple(self.ring.older_networks()), replicated)
 
     def _give_to_actors(self) -> None:
         """Bring the ring's actors to the current point, so that they can act themselves."""
@@ -191,10 +194,10 @@ class Anakin:
             actor.start_at(jax.device_put(carry, actor.device), num_cycles=num_cycles)
         ring.trajectories.restore([num_cycles] * len(ring.actors))
 
-    def _begin(self) -> tuple[PyTree, PyTree, np.ndarray]:
-        """Return the state, the carries and the env steps that the next call starts from."""
+    def _begin(self) -> tuple[PyTree, PyTree, PyTree, np.ndarray]:
+        """Return what the next call starts from: the first arguments of `program_of_cycles`."""
         ring = self.ring
-        return ring.learner.state, self._carries, as_words(ring.progress.env_steps)
+        return ring.learner.state, self._older, self._carries, as_words(ring.progress.env_steps)
 
     def _run_call(self, observers: Sequence[Observer]) -> bool:
         """Run one call of learner cycles.
@@ -208,7 +211,8 @@ class Anakin:
         learner.clock.begin(UPDATE if num_updates in self._compiled else COMPILE)
         begin, program = self._begin(), self._program(num_updates)
         started = time.perf_counter()
-        state, carries, recorded = jax.block_until_ready(program(*begin, np.int32(num_cycles)))
+        results = jax.block_until_ready(program(*begin, np.int32(num_cycles)))
+        state, older, carries, recorded = results
         self._compiled.add(num_updates)
         self._adapt(time.perf_counter() - started)
         learner.clock.lap(UPDATE)
@@ -225,9 +229,10 @@ class Anakin:
             ring.is_between_cycles = True
             return False
         if num_done < num_cycles:
-            state, carries, _ = program(*begin, np.int32(num_done))
-        self._carries = carries
+            state, older, carries, _ = program(*begin, np.int32(num_done))
+        self._older, self._carries = older, carries
         learner.advance(state, num_cycles=num_done, num_updates=num_done * num_updates)
+        ring.stage_older(older)
         ring.publish()
         cycles_of_actor = self._trajectories_per_actor * learner.num_cycles
         ring.points = [(carry, cycles_of_actor) for carry in carries]
@@ -245,10 +250,13 @@ class Anakin:
         ):
             round_, actor_id = divmod(number, num_actors)
             episodes = finished_episodes(rows)
+            sequence_number = cycle * self._trajectories_per_actor + round_
+            version = ring.schedule.policy_version(actor_id, sequence_number)
+            assert version is not None  # `reason_against` a free-running ring
             info = UnrollInfo(
                 actor_id=actor_id,
-                sequence_number=cycle * self._trajectories_per_actor + round_,
-                policy_version=cycle,
+                sequence_number=sequence_number,
+                policy_version=version,
                 env_steps=int(env_steps),
                 num_episodes=len(episodes),
                 episodes=episodes,
@@ -321,7 +329,7 @@ def carry_shardings(carries: PyTree, learner_devices: LearnerDevices, *, num_env
 
 def program_of_cycles(
     cycle: Callable[..., Any],
-    begin: tuple[PyTree, PyTree, Any],
+    begin: tuple[PyTree, PyTree, PyTree, Any],
     *,
     max_cycles: int,
     learner_devices: LearnerDevices,
@@ -329,9 +337,10 @@ def program_of_cycles(
 ) -> tuple[Callable[..., Any], int]:
     """Return the jitted call for several learner cycles, and the most that a call takes.
 
-    It takes the learner's state, the actors' carries, the words of the env steps learned from, and
-    the number of cycles. It returns the state, the carries, and what is to be recorded of each
-    cycle, `[capacity, ...]`.
+    It takes the learner's state, the networks of the last `policy_lag` versions before it, the
+    oldest first, the actors' carries, the words of the env steps learned from, and the number of
+    cycles. It returns the state, the older networks, the carries, and what is to be recorded of
+    each cycle, `[capacity, ...]`.
 
     Args:
         cycle: one learner cycle, from `cycle_function`.
@@ -345,22 +354,27 @@ def program_of_cycles(
     capacity = max(1, min(max_cycles, _MAX_BYTES // num_bytes(shapes)))
 
     def program(
-        state: PyTree, carries: PyTree, env_step_words: jax.Array, num_cycles: jax.Array
+        state: PyTree,
+        older: PyTree,
+        carries: PyTree,
+        env_step_words: jax.Array,
+        num_cycles: jax.Array,
     ) -> PyTree:
         def body(i: jax.Array, looped: PyTree) -> PyTree:
-            state, carries, words, recorded = looped
-            state, carries, words, new = cycle(state, carries, words)
+            *looped, recorded = looped
+            *looped, new = cycle(*looped)
             write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=0)
-            return state, carries, words, jax.tree.map(write, recorded, new)
+            return *looped, jax.tree.map(write, recorded, new)
 
         recorded = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
-        start = (state, carries, env_step_words, recorded)
-        state, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
-        return state, carries, recorded
+        start = (state, older, carries, env_step_words, recorded)
+        state, older, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
+        return state, older, carries, recorded
 
-    sharding = learner_devices.sharding
-    states = jax.tree.map(sharding, STATE_SPECS)
-    return jax.jit(program, out_shardings=(states, shardings, sharding(REPLICATED))), capacity
+    replicated = learner_devices.sharding(REPLICATED)
+    states = jax.tree.map(learner_devices.sharding, STATE_SPECS)
+    out_shardings = (states, replicated, shardings, replicated)
+    return jax.jit(program, out_shardings=out_shardings), capacity
 
 
 def cycle_function(
@@ -403,10 +417,14 @@ def cycle_function(
     )
 
     def cycle(
-        state: LearnerState, carries: tuple[ActCarry, ...], env_step_words: jax.Array
+        state: LearnerState,
+        older: tuple[Networks, ...],
+        carries: tuple[ActCarry, ...],
+        env_step_words: jax.Array,
     ) -> PyTree:
         current, unrolls, tallies = list(carries), [], []
-        networks = agent.actor_networks(state.networks)
+        # With a policy lag, the oldest act, and the newest take their place for a later cycle.
+        networks, *newer = *older, agent.actor_networks(state.networks)
         for number in range(len(specs)):
             actor_id = number % len(act_cycles)
             before = current[actor_id]
@@ -435,7 +453,7 @@ def cycle_function(
         words = env_step_words
         for tally in tallies:
             words = _add(words, tally.env_steps)
-        return state, tuple(current), words, recorded
+        return state, tuple(newer), tuple(current), words, recorded
 
     return cycle
 
