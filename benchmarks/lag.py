@@ -11,6 +11,7 @@ import argparse
 import json
 import pathlib
 import shlex
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.results import FOLDER
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _BY_HAND = pathlib.Path(__file__).with_name("lag_by_hand.md")
 _RESULTS = "<!-- results -->\n"
 _NOTE = "<!-- Written by `python -m benchmarks.lag`; edit benchmarks/lag_by_hand.md instead. -->\n"
-_LAGS_SHOWN = (0, 1, 8, 32)
+_LAGS_SHOWN = (0, 1, 4, 8, 32)
 _OWN_FLAGS = ("--seed", "--run-dir", "--resume", "--learner.policy-lag", "--run.stop-at-return")
 
 
@@ -119,15 +120,14 @@ def _section(task: str, records: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(records: list[dict[str, Any]], cell: Any) -> list[str]:
-    lines = [
-        "| agent | env steps per learner cycle |" + "".join(f" lag {k} |" for k in _LAGS_SHOWN)
-    ]
-    lines.append("|---" * (2 + len(_LAGS_SHOWN)) + "|")
+def _table(records: list[dict[str, Any]], cell: Callable[[dict[str, Any]], str]) -> list[str]:
+    lags = [row["lag"] for row in records[0]["rows"] if row["lag"] in _LAGS_SHOWN]
+    columns = ["agent", "env steps per learner cycle", *(f"lag {lag}" for lag in lags)]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for record in records:
         by_lag = {row["lag"]: row for row in record["rows"]}
-        cells = [cell(by_lag[lag]) for lag in _LAGS_SHOWN]
-        lines.append(f"| {' | '.join([record['name'], str(record['batch']), *cells])} |")
+        cells = [record["name"], f"{record['batch']:,}", *(cell(by_lag[lag]) for lag in lags)]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
