@@ -321,7 +321,6 @@ class _Learner:
         begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _WORDS)
         program, _ = anakin.program_of_cycles(
             anakin.cycle_function(
-                agent=self.agent,
                 act_cycles=[functions.act_within] * num_actors,
                 placed_states=[self.placed_state] * num_actors,
                 num_rounds=self.run_spec.trajectories_per_cycle // num_actors,
@@ -330,6 +329,7 @@ class _Learner:
                 num_updates=self.num_updates,
             ),
             begin,
+            agent=self.agent,
             max_cycles=max_cycles,
             learner_devices=self.devices,
             shardings=shardings,

@@ -298,7 +298,6 @@ class Anakin:
             if isinstance(cycle, FusedCycle)
         ]
         cycle = cycle_function(
-            agent=ring.agent,
             act_cycles=act_cycles,
             placed_states=[actor.placed_state for actor in ring.actors],
             num_rounds=self._trajectories_per_actor,
@@ -310,6 +309,7 @@ class Anakin:
         self._programs[num_updates], self._capacity = program_of_cycles(
             cycle,
             self._begin(),
+            agent=ring.agent,
             max_cycles=longest,
             learner_devices=self._learner_devices,
             shardings=self._shardings,
@@ -331,6 +331,7 @@ def program_of_cycles(
     cycle: Callable[..., Any],
     begin: tuple[PyTree, PyTree, PyTree, Any],
     *,
+    agent: Agent,
     max_cycles: int,
     learner_devices: LearnerDevices,
     shardings: PyTree,
@@ -344,13 +345,16 @@ def program_of_cycles(
 
     Args:
         cycle: one learner cycle, from `cycle_function`.
-        begin: its arguments, or their shapes.
+        begin: the first four arguments of the call, or their shapes.
+        agent: the algorithm.
         max_cycles: the call need not take more.
         learner_devices: act and learn.
         shardings: those of the carries, from `carry_shardings`.
     """
     cycle = jax.jit(cycle)
-    shapes = jax.eval_shape(cycle, *begin)[-1]
+    state, _, carries, words = begin
+    networks = jax.eval_shape(agent.actor_networks, state.networks)
+    shapes = jax.eval_shape(cycle, state, networks, carries, words)[-1]
     capacity = max(1, min(max_cycles, _MAX_BYTES // num_bytes(shapes)))
 
     def program(
@@ -361,14 +365,18 @@ def program_of_cycles(
         num_cycles: jax.Array,
     ) -> PyTree:
         def body(i: jax.Array, looped: PyTree) -> PyTree:
-            *looped, recorded = looped
-            *looped, new = cycle(*looped)
-            write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=0)
-            return *looped, jax.tree.map(write, recorded, new)
+            state, older, carries, words, recorded = looped
+            networks, older = _take_oldest(older, i, agent.actor_networks(state.networks))
+            state, carries, words, new = cycle(state, networks, carries, words)
+            return state, older, carries, words, _write(recorded, i, new)
 
+        policy_lag = len(older)
         recorded = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
-        start = (state, older, carries, env_step_words, recorded)
-        state, older, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *older) if older else ()
+        start = (state, stacked, carries, env_step_words, recorded)
+        state, stacked, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
+        slots = [(num_cycles + i) % policy_lag for i in range(policy_lag)]
+        older = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in slots)
         return state, older, carries, recorded
 
     replicated = learner_devices.sharding(REPLICATED)
@@ -377,9 +385,33 @@ def program_of_cycles(
     return jax.jit(program, out_shardings=out_shardings), capacity
 
 
+def _take_oldest(older: PyTree, cycle: jax.Array, newest: Networks) -> tuple[Networks, PyTree]:
+    """Return the networks that act in a cycle of a call, and the older ones of the next cycle.
+
+    The newest take the slot of the oldest: moving the others up would copy all of them.
+
+    Args:
+        older: the networks of the last `policy_lag` versions, `[policy_lag, ...]`; () without any.
+        cycle: `[]`, number of the cycle in the call.
+        newest: the networks that the cycle updates.
+    """
+    if not jax.tree.leaves(older):
+        return newest, older
+    slot = cycle % jax.tree.leaves(older)[0].shape[0]
+    oldest = jax.tree.map(
+        lambda leaf: jax.lax.dynamic_index_in_dim(leaf, slot, keepdims=False), older
+    )
+    return oldest, _write(older, slot, newest)
+
+
+def _write(stacked: PyTree, index: jax.Array, entry: PyTree) -> PyTree:
+    """Return stacked trees with another entry at the index."""
+    write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+    return jax.tree.map(write, stacked, entry)
+
+
 def cycle_function(
     *,
-    agent: Agent,
     act_cycles: Sequence[Callable[..., Any]],
     placed_states: Sequence[PyTree],
     num_rounds: int,
@@ -389,8 +421,10 @@ def cycle_function(
 ) -> Callable[..., Any]:
     """Return the function of one learner cycle: all its act cycles, then its updates.
 
+    It takes the learner's state, the networks that act, the actors' carries, and the words of the
+    env steps learned from. It returns the state, the carries, the words, and what to record.
+
     Args:
-        agent: the algorithm.
         act_cycles: `FusedCycle.act_within` of each actor.
         placed_states: the actor state of each actor on the learner devices, or its shape.
         num_rounds: trajectories of each actor in a learner cycle.
@@ -418,13 +452,11 @@ def cycle_function(
 
     def cycle(
         state: LearnerState,
-        older: tuple[Networks, ...],
+        networks: Networks,
         carries: tuple[ActCarry, ...],
         env_step_words: jax.Array,
     ) -> PyTree:
         current, unrolls, tallies = list(carries), [], []
-        # With a policy lag, the oldest act, and the newest take their place for a later cycle.
-        networks, *newer = *older, agent.actor_networks(state.networks)
         for number in range(len(specs)):
             actor_id = number % len(act_cycles)
             before = current[actor_id]
@@ -453,7 +485,7 @@ def cycle_function(
         words = env_step_words
         for tally in tallies:
             words = _add(words, tally.env_steps)
-        return state, tuple(newer), tuple(current), words, recorded
+        return state, tuple(current), words, recorded
 
     return cycle
 
