@@ -14,6 +14,7 @@ from sebulba.process import CALLER_VARIABLE, EXIT_CONFIG, program, run_command
 COMMANDS = {
     "train": "train an agent",
     "sweep": "train with several settings and seeds, and compare the results",
+    "lag": "measure what acting with older networks costs",
     "evaluate": "evaluate a trained policy, and record videos",
     "export": "export a trained policy that needs JAX and NumPy only",
     "plot": "plot learning curves of runs",

@@ -17,7 +17,7 @@ from sebulba.agent_check import num_updates_of
 from sebulba.config import Config
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
 from sebulba.devices.compiled import Program, placed_shapes, trace_program
-from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.memory import plan_memory
 from sebulba.devices.roles import Roles, assign_devices_of_hosts
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop
@@ -155,7 +155,11 @@ def trace_programs(
         if _may_be_one_program(config, roles, fused, num_actors=num_actors):
             assert fused_functions is not None
             one_program = learner.trace_one_program(
-                fused_functions, carry, num_actors=num_actors, max_cycles=num_cycles
+                fused_functions,
+                carry,
+                num_actors=num_actors,
+                policy_lag=config.policy_lag or 0,
+                max_cycles=num_cycles,
             )
             if config.run.mode == "auto" and is_slow_in_a_loop(
                 one_program.traced.jaxpr, one_program.platform
@@ -301,15 +305,22 @@ class _Learner:
         return program
 
     def trace_one_program(
-        self, functions: FusedFunctions, carry: ActCarry, *, num_actors: int, max_cycles: int
+        self,
+        functions: FusedFunctions,
+        carry: ActCarry,
+        *,
+        num_actors: int,
+        policy_lag: int,
+        max_cycles: int,
     ) -> Program:
         """Return the program of acting and learning, for one learner cycle."""
         carries = (carry,) * num_actors
         shardings = anakin.carry_shardings(carries, self.devices, num_envs=self.run_spec.num_envs)
-        begin = (self.state, jax.tree.map(placed_shapes, carries, shardings), _WORDS)
+        networks = jax.eval_shape(self.agent.actor_networks, self.state.networks)
+        older = (placed_shapes(networks, self.devices.sharding(REPLICATED)),) * policy_lag
+        begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _WORDS)
         program, _ = anakin.program_of_cycles(
             anakin.cycle_function(
-                agent=self.agent,
                 act_cycles=[functions.act_within] * num_actors,
                 placed_states=[self.placed_state] * num_actors,
                 num_rounds=self.run_spec.trajectories_per_cycle // num_actors,
@@ -318,6 +329,7 @@ class _Learner:
                 num_updates=self.num_updates,
             ),
             begin,
+            agent=self.agent,
             max_cycles=max_cycles,
             learner_devices=self.devices,
             shardings=shardings,
@@ -326,7 +338,7 @@ class _Learner:
             "one program, a learner cycle",
             program,
             (*begin, jax.ShapeDtypeStruct((), np.int32)),
-            carried=lambda results: (begin[:2], results[:2]),
+            carried=lambda results: (begin[:3], results[:3]),
         )
 
     def _trace(self, name: str, function: Any, arguments: Any, **options: Any) -> Program:

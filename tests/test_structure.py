@@ -25,9 +25,10 @@ CONTRACT = [
     "references",
 ]
 DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
-DOORS += ["sweep", "export", "compile", "__main__"]  # the command `sebulba`
+DOORS += ["sweep", "lag", "export", "compile", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "processes", "hosts", "evaluation", "run", "check"]
-SHARED = ["programs", "curves", "figures", "export_loader"]  # just below `run`, in this order
+# Just below `run`, in this order.
+SHARED = ["programs", "curves", "figures", "export_loader", "grid"]
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))

@@ -7,8 +7,9 @@ import pytest
 
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.errors import ConfigError
+from sebulba.grid import parse_sweep, split_values, train_points
 from sebulba.processes import runs
-from sebulba.sweep import parse_sweep, split_values, summarize_sweep, sweep, train_points
+from sebulba.sweep import summarize_sweep, sweep
 
 CATCH = "configs/impala_catch.yaml"
 

@@ -78,6 +78,18 @@ class PPOConfig(ActorCriticConfig):
     """λ of the generalised advantages."""
     clip: ScheduledNonNegative = 0.2
     """ε: importance weights are clipped to 1 ± ε."""
+    objective: Literal["clipped", "decoupled"] = "clipped"
+    """clipped: keep the policy near the one that acted. decoupled: near the policy at the start of
+    the learner cycle, and weight transitions by its ratio to the one that acted."""
+    targets: Literal["gae", "vtrace"] = "gae"
+    """Advantages and value targets. vtrace: correct them for acting with older parameters."""
+    clip_rho: Positive = 1.0
+    """ρ̄, maximum importance weight in the value targets, with targets: vtrace."""
+    clip_c: NonNegative = 1.0
+    """c̄, maximum importance weight in the trace coefficients, with targets: vtrace."""
+    clip_pg_rho: Positive | None = None
+    """Maximum weight of a transition, with objective: decoupled; null: no limit, as in the
+    paper."""
     value_clip: Positive | None = None
     """Value-clipping range around the values before the cycle; null: no clipping."""
     normalize_advantages: bool = True

@@ -5,6 +5,12 @@ Schulman et al. 2017 (arXiv 1707.06347), with generalised advantages (Schulman e
 
 Values and advantages are computed once per learner cycle, on all rows of its trajectories, with the
 parameters that the cycle begins with. A minibatch holds transitions, or whole unrolls with an LSTM.
+
+Three policies matter if actors act with older parameters: the one that is learned, π; the
+behaviour policy μ, which acted; and the proximal policy, that of the parameters that the learner
+cycle begins with. The decoupled objective (Hilton et al. 2022, arXiv 2110.00641) keeps π near the
+proximal policy instead of μ. V-trace targets correct for the ratio of the proximal policy to μ, as
+in the APPO of Petrenko et al. 2020 (arXiv 2006.11751).
 """
 
 import dataclasses
@@ -23,7 +29,7 @@ from sebulba.toolkit.minibatches import (
     with_order,
 )
 from sebulba.toolkit.reductions import masked_moments, mean_share
-from sebulba.toolkit.returns import gae
+from sebulba.toolkit.returns import VTraceClips, gae, vtrace
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.window import Window
 from sebulba.types import Clock, RunSpec, Trajectory
@@ -46,30 +52,47 @@ _STD_EPSILON = 1e-8
 class Targets:
     """What all epochs of a learner cycle share; stored in place of a trajectory's extras."""
 
-    log_probs: jax.Array  # [T, B] log μ(a_t), of the behaviour policy
+    log_probs: jax.Array  # [T, B] of a_t, by the policy that π stays near
     values: jax.Array  # [T, B]
     advantages: jax.Array  # [T, B]
+    returns: jax.Array | None = None  # [T, B] value targets; None: values + advantages
+    weights: jax.Array | None = None  # [T, B] of the policy's loss; None: 1
 
 
 def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOConfig) -> Targets:
     """Return the targets of a trajectory, which all epochs of a learner cycle share.
 
     Args:
-        outputs: the network's, for all rows `[T + 1, B]`.
+        outputs: those of the network that the cycle begins with, for all rows `[T + 1, B]`.
         trajectory: with the behaviour policy in the extras, and normalised rewards.
-        config: γ, λ, reward clip.
+        config: γ, λ, reward clip, objective, targets and their clips.
     """
     rewards, discounts = rewards_and_discounts(trajectory, config)
+    valid, values, action = trajectory.valid, outputs.values, trajectory.action
+    log_probs = trajectory.extras.policy.log_prob(action)
+    proximal = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
+    log_rhos = jnp.where(valid, proximal.log_prob(action) - log_probs, 0.0)
+    weights = returns = None
+    if config.objective == "decoupled":
+        log_probs = log_probs + log_rhos
+        weights = jnp.exp(jnp.minimum(log_rhos, jnp.log(config.clip_pg_rho or jnp.inf)))
+    streams = {"rewards": rewards, "discounts": discounts, "valid": valid, "values": values}
+    if config.targets == "gae":
+        advantages = gae(**streams, lambda_=config.lambda_)
+    else:
+        clips = VTraceClips(rho=config.clip_rho, c=config.clip_c)
+        returns = vtrace(log_rhos=log_rhos, **streams, lambda_=config.lambda_, clips=clips).values
+        # The ratio to the behaviour policy is part of the objective, not of the advantages. With
+        # equal policies they are those of `gae`.
+        corrections = jnp.append(returns[1:] - values[1:-1], jnp.zeros_like(values[:1]), axis=0)
+        next_values = values[1:] + config.lambda_ * corrections
+        advantages = jnp.where(valid, rewards + discounts * next_values - values[:-1], 0.0)
     return Targets(
-        log_probs=trajectory.extras.policy.log_prob(trajectory.action),
-        values=outputs.values[:-1],
-        advantages=gae(
-            rewards=rewards,
-            discounts=discounts,
-            valid=trajectory.valid,
-            values=outputs.values,
-            lambda_=config.lambda_,
-        ),
+        log_probs=log_probs,
+        values=values[:-1],
+        advantages=advantages,
+        returns=returns,
+        weights=weights,
     )
 
 
@@ -79,7 +102,7 @@ def clipped_surrogate(
     """Return the objective `[...]` of each transition, to be maximised: arXiv 1707.06347, eq. 7.
 
     Args:
-        ratios: `[...]`, π(a)/μ(a).
+        ratios: `[...]`, of π(a) to the probability by the policy that π stays near.
         advantages: `[...]`.
         clip: `[]`, ε.
     """
@@ -110,7 +133,9 @@ def ppo_loss(
     log_ratios = jnp.where(valid, log_probs - targets.log_probs, 0.0)
     ratios = jnp.exp(log_ratios)
     is_clipped = jnp.abs(ratios - 1.0) > config.clip
-    policy_loss = -mean_share(clipped_surrogate(ratios, advantages, config.clip), valid)
+    weights = jnp.ones_like(ratios) if targets.weights is None else targets.weights
+    surrogates = weights * clipped_surrogate(ratios, advantages, config.clip)
+    policy_loss = -mean_share(surrogates, valid)
     value_loss = mean_share(_value_losses(outputs.values, targets, config.value_clip), valid)
     entropy = mean_share(outputs.policy.entropy(), valid)
     loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
@@ -119,16 +144,20 @@ def ppo_loss(
         "value_loss": value_loss,
         "entropy": entropy,
         "value": mean_share(outputs.values, valid),
-        # Estimates KL(μ, π) from samples of μ: unbiased and never negative (Schulman 2020,
-        # http://joschu.net/blog/kl-approx.html).
-        "kl": mean_share(ratios - 1.0 - log_ratios, valid),
+        # Estimates the KL divergence of π from samples of μ: unbiased unless weights are clipped,
+        # and never negative (Schulman 2020, http://joschu.net/blog/kl-approx.html).
+        "kl": mean_share(weights * (ratios - 1.0 - log_ratios), valid),
         "clip_fraction": mean_share(is_clipped.astype(jnp.float32), valid),
     }
+    if targets.weights is not None:
+        metrics["rho"] = mean_share(weights, valid)
     return loss, metrics
 
 
 def _value_losses(values: jax.Array, targets: Targets, clip: float | None) -> jax.Array:
-    returns = targets.values + targets.advantages
+    returns = targets.returns
+    if returns is None:
+        returns = targets.values + targets.advantages
     errors = jnp.square(values - returns)
     if clip is not None:
         clipped = targets.values + jnp.clip(values - targets.values, -clip, clip)

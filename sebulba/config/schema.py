@@ -126,8 +126,8 @@ class RunConfig:
     """Number of env steps to learn from. The run ends after the learner cycle that reaches it."""
     mode: Literal["threads", "serial", "anakin", "auto"] = "threads"
     """threads: actors and learner run concurrently. serial: they take turns in one thread without
-    timeouts, for a debugger. anakin: they are one jitted program, for JAX environments in
-    lock-step. auto: anakin where it is possible and not slower, else threads."""
+    timeouts, for a debugger. anakin: they are one jitted program, for JAX environments and
+    an exact policy_lag. auto: anakin where it is possible and not slower, else threads."""
     compile_timeout_s: Seconds | None = 1800.0
     """Timeout of the first call of a program, which compiles it, in seconds. null: no limit."""
     close_timeout_s: Positive = 10.0

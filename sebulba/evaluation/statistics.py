@@ -59,6 +59,22 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     return np.sort(values, axis=-1)[..., kept].mean(axis=-1)
 
 
+def interquartile_mean_of_seeds(
+    values: Sequence[float],
+) -> tuple[float | None, float | None, float | None]:
+    """Return the interquartile mean over seeds, and the bounds of its 95 % bootstrap interval.
+
+    None without any value; the bounds are None below `MIN_VALUES`.
+    """
+    array = np.array(values, np.float64)
+    if not len(array):
+        return None, None, None
+    if len(array) < MIN_VALUES:
+        return float(interquartile_mean(array)), None, None
+    low, high = bootstrap_interval(array, seed=0)
+    return float(interquartile_mean(array)), float(low), float(high)
+
+
 def mean(values: np.ndarray) -> np.ndarray:
     """Return the mean over the last axis of `[..., n]` values."""
     return values.mean(axis=-1)

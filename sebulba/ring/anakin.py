@@ -1,7 +1,8 @@
 """Anakin: acting and learning in one jitted call, for environments that are JAX functions.
 
 Hessel et al. 2021 (arXiv 2104.06272), section 2. The call is made of the functions that actors and
-learner jit separately, in lock-step order, so a run gives the same numbers. It takes several
+learner jit separately, so a run gives the same numbers as with threads and the same policy lag: the
+networks of the last `policy_lag` learner cycles are part of what it carries. It takes several
 learner cycles at a time, and Python then records them one by one.
 
 A call is speculative: it does not donate its arguments. If one of its cycles reaches the goal, the
@@ -35,7 +36,7 @@ from sebulba.ring.fused_cycle import FusedCycle
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
-from sebulba.types import PyTree, as_words
+from sebulba.types import Networks, PyTree, as_words
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
 _CALL_S = 0.25
@@ -89,7 +90,7 @@ def reason_against_one_program(
         learner_devices: those of this host.
     """
     expectations = (
-        ("learner.policy_lag", 0, policy_lag),
+        ("learner.policy_lag", "a number", "null" if policy_lag is None else "a number"),
         ("actor.rollout", "steps", "episodes" if has_whole_episodes else "steps"),
         ("actor.on_env_error", "fail", "restart" if may_restart else "fail"),
         ("learner.mapping", "shard_map", mapping),
@@ -176,12 +177,14 @@ class Anakin:
                 self._take_from_actors()
 
     def _take_from_actors(self) -> None:
-        """Begin at the points at which the ring's actors are."""
+        """Begin at the points at which the ring's actors are, with the networks that they have."""
         carries = tuple(actor.carry for actor in self.ring.actors)
         self._shardings = carry_shardings(
             carries, self._learner_devices, num_envs=self.ring.run_spec.num_envs
         )
         self._carries = jax.device_put(carries, self._shardings)
+        replicated = self._learner_devices.sharding(REPLICATED)
+        self._older = jax.device_put(tuple(self.ring.older_networks()), replicated)
 
     def _give_to_actors(self) -> None:
         """Bring the ring's actors to the current point, so that they can act themselves."""
@@ -191,10 +194,10 @@ class Anakin:
             actor.start_at(jax.device_put(carry, actor.device), num_cycles=num_cycles)
         ring.trajectories.restore([num_cycles] * len(ring.actors))
 
-    def _begin(self) -> tuple[PyTree, PyTree, np.ndarray]:
-        """Return the state, the carries and the env steps that the next call starts from."""
+    def _begin(self) -> tuple[PyTree, PyTree, PyTree, np.ndarray]:
+        """Return what the next call starts from: the first arguments of `program_of_cycles`."""
         ring = self.ring
-        return ring.learner.state, self._carries, as_words(ring.progress.env_steps)
+        return ring.learner.state, self._older, self._carries, as_words(ring.progress.env_steps)
 
     def _run_call(self, observers: Sequence[Observer]) -> bool:
         """Run one call of learner cycles.
@@ -208,7 +211,8 @@ class Anakin:
         learner.clock.begin(UPDATE if num_updates in self._compiled else COMPILE)
         begin, program = self._begin(), self._program(num_updates)
         started = time.perf_counter()
-        state, carries, recorded = jax.block_until_ready(program(*begin, np.int32(num_cycles)))
+        results = jax.block_until_ready(program(*begin, np.int32(num_cycles)))
+        state, older, carries, recorded = results
         self._compiled.add(num_updates)
         self._adapt(time.perf_counter() - started)
         learner.clock.lap(UPDATE)
@@ -225,9 +229,10 @@ class Anakin:
             ring.is_between_cycles = True
             return False
         if num_done < num_cycles:
-            state, carries, _ = program(*begin, np.int32(num_done))
-        self._carries = carries
+            state, older, carries, _ = program(*begin, np.int32(num_done))
+        self._older, self._carries = older, carries
         learner.advance(state, num_cycles=num_done, num_updates=num_done * num_updates)
+        ring.stage_older(older)
         ring.publish()
         cycles_of_actor = self._trajectories_per_actor * learner.num_cycles
         ring.points = [(carry, cycles_of_actor) for carry in carries]
@@ -245,10 +250,13 @@ class Anakin:
         ):
             round_, actor_id = divmod(number, num_actors)
             episodes = finished_episodes(rows)
+            sequence_number = cycle * self._trajectories_per_actor + round_
+            version = ring.schedule.policy_version(actor_id, sequence_number)
+            assert version is not None  # `reason_against` a free-running ring
             info = UnrollInfo(
                 actor_id=actor_id,
-                sequence_number=cycle * self._trajectories_per_actor + round_,
-                policy_version=cycle,
+                sequence_number=sequence_number,
+                policy_version=version,
                 env_steps=int(env_steps),
                 num_episodes=len(episodes),
                 episodes=episodes,
@@ -290,7 +298,6 @@ class Anakin:
             if isinstance(cycle, FusedCycle)
         ]
         cycle = cycle_function(
-            agent=ring.agent,
             act_cycles=act_cycles,
             placed_states=[actor.placed_state for actor in ring.actors],
             num_rounds=self._trajectories_per_actor,
@@ -302,6 +309,7 @@ class Anakin:
         self._programs[num_updates], self._capacity = program_of_cycles(
             cycle,
             self._begin(),
+            agent=ring.agent,
             max_cycles=longest,
             learner_devices=self._learner_devices,
             shardings=self._shardings,
@@ -321,51 +329,89 @@ def carry_shardings(carries: PyTree, learner_devices: LearnerDevices, *, num_env
 
 def program_of_cycles(
     cycle: Callable[..., Any],
-    begin: tuple[PyTree, PyTree, Any],
+    begin: tuple[PyTree, PyTree, PyTree, Any],
     *,
+    agent: Agent,
     max_cycles: int,
     learner_devices: LearnerDevices,
     shardings: PyTree,
 ) -> tuple[Callable[..., Any], int]:
     """Return the jitted call for several learner cycles, and the most that a call takes.
 
-    It takes the learner's state, the actors' carries, the words of the env steps learned from, and
-    the number of cycles. It returns the state, the carries, and what is to be recorded of each
-    cycle, `[capacity, ...]`.
+    It takes the learner's state, the networks of the last `policy_lag` versions before it, the
+    oldest first, the actors' carries, the words of the env steps learned from, and the number of
+    cycles. It returns the state, the older networks, the carries, and what is to be recorded of
+    each cycle, `[capacity, ...]`.
 
     Args:
         cycle: one learner cycle, from `cycle_function`.
-        begin: its arguments, or their shapes.
+        begin: the first four arguments of the call, or their shapes.
+        agent: the algorithm.
         max_cycles: the call need not take more.
         learner_devices: act and learn.
         shardings: those of the carries, from `carry_shardings`.
     """
     cycle = jax.jit(cycle)
-    shapes = jax.eval_shape(cycle, *begin)[-1]
+    state, _, carries, words = begin
+    networks = jax.eval_shape(agent.actor_networks, state.networks)
+    shapes = jax.eval_shape(cycle, state, networks, carries, words)[-1]
     capacity = max(1, min(max_cycles, _MAX_BYTES // num_bytes(shapes)))
 
     def program(
-        state: PyTree, carries: PyTree, env_step_words: jax.Array, num_cycles: jax.Array
+        state: PyTree,
+        older: PyTree,
+        carries: PyTree,
+        env_step_words: jax.Array,
+        num_cycles: jax.Array,
     ) -> PyTree:
         def body(i: jax.Array, looped: PyTree) -> PyTree:
-            state, carries, words, recorded = looped
-            state, carries, words, new = cycle(state, carries, words)
-            write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=0)
-            return state, carries, words, jax.tree.map(write, recorded, new)
+            state, older, carries, words, recorded = looped
+            networks, older = _take_oldest(older, i, agent.actor_networks(state.networks))
+            state, carries, words, new = cycle(state, networks, carries, words)
+            return state, older, carries, words, _write(recorded, i, new)
 
+        policy_lag = len(older)
         recorded = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
-        start = (state, carries, env_step_words, recorded)
-        state, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
-        return state, carries, recorded
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *older) if older else ()
+        start = (state, stacked, carries, env_step_words, recorded)
+        state, stacked, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
+        slots = [(num_cycles + i) % policy_lag for i in range(policy_lag)]
+        older = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in slots)
+        return state, older, carries, recorded
 
-    sharding = learner_devices.sharding
-    states = jax.tree.map(sharding, STATE_SPECS)
-    return jax.jit(program, out_shardings=(states, shardings, sharding(REPLICATED))), capacity
+    replicated = learner_devices.sharding(REPLICATED)
+    states = jax.tree.map(learner_devices.sharding, STATE_SPECS)
+    out_shardings = (states, replicated, shardings, replicated)
+    return jax.jit(program, out_shardings=out_shardings), capacity
+
+
+def _take_oldest(older: PyTree, cycle: jax.Array, newest: Networks) -> tuple[Networks, PyTree]:
+    """Return the networks that act in a cycle of a call, and the older ones of the next cycle.
+
+    The newest take the slot of the oldest: moving the others up would copy all of them.
+
+    Args:
+        older: the networks of the last `policy_lag` versions, `[policy_lag, ...]`; () without any.
+        cycle: `[]`, number of the cycle in the call.
+        newest: the networks that the cycle updates.
+    """
+    if not jax.tree.leaves(older):
+        return newest, older
+    slot = cycle % jax.tree.leaves(older)[0].shape[0]
+    oldest = jax.tree.map(
+        lambda leaf: jax.lax.dynamic_index_in_dim(leaf, slot, keepdims=False), older
+    )
+    return oldest, _write(older, slot, newest)
+
+
+def _write(stacked: PyTree, index: jax.Array, entry: PyTree) -> PyTree:
+    """Return stacked trees with another entry at the index."""
+    write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+    return jax.tree.map(write, stacked, entry)
 
 
 def cycle_function(
     *,
-    agent: Agent,
     act_cycles: Sequence[Callable[..., Any]],
     placed_states: Sequence[PyTree],
     num_rounds: int,
@@ -375,8 +421,10 @@ def cycle_function(
 ) -> Callable[..., Any]:
     """Return the function of one learner cycle: all its act cycles, then its updates.
 
+    It takes the learner's state, the networks that act, the actors' carries, and the words of the
+    env steps learned from. It returns the state, the carries, the words, and what to record.
+
     Args:
-        agent: the algorithm.
         act_cycles: `FusedCycle.act_within` of each actor.
         placed_states: the actor state of each actor on the learner devices, or its shape.
         num_rounds: trajectories of each actor in a learner cycle.
@@ -403,10 +451,12 @@ def cycle_function(
     )
 
     def cycle(
-        state: LearnerState, carries: tuple[ActCarry, ...], env_step_words: jax.Array
+        state: LearnerState,
+        networks: Networks,
+        carries: tuple[ActCarry, ...],
+        env_step_words: jax.Array,
     ) -> PyTree:
         current, unrolls, tallies = list(carries), [], []
-        networks = agent.actor_networks(state.networks)
         for number in range(len(specs)):
             actor_id = number % len(act_cycles)
             before = current[actor_id]

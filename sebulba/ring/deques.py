@@ -158,6 +158,12 @@ class NetworksDeque:
             )
 
     @property
+    def newest_version(self) -> int:
+        """The version that was staged last; -1: none."""
+        with self._changed:
+            return self._staged[-1][0] if self._staged else -1
+
+    @property
     def staged(self) -> list[tuple[int, Networks]]:
         """The versions and their networks, the oldest first."""
         with self._changed:

@@ -30,7 +30,7 @@ from sebulba.ring.progress import Progress
 from sebulba.ring.records import ActCarry, CycleReport, Item, UnrollInfo
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
-from sebulba.types import RunSpec
+from sebulba.types import Networks, RunSpec
 
 
 class Observer:
@@ -181,6 +181,27 @@ class Ring:
         for device, staging in self.stagings.items():
             staging.append(self.learner.num_cycles, self.learner.networks_on(device))
         self.learner.clock.lap(PUBLISH)
+
+    def older_networks(self) -> list[Networks]:
+        """Return the networks of the `policy_lag` versions before the current, the oldest first.
+
+        The next act cycles need them. Before the first learner cycles, version 0 stands for all.
+        """
+        device = self.actors[0].device
+        current = self.learner.num_cycles
+        staged = self.stagings[device].staged
+        older = [networks for version, networks in staged if version < current]
+        first = older[0] if older else self.learner.networks_on(device)
+        return [first] * (self.schedule.num_staged - 1 - len(older)) + older
+
+    def stage_older(self, older: Sequence[Networks]) -> None:
+        """Stage `older_networks` of a ring at the learner's cycle, except those that are staged."""
+        first = self.learner.num_cycles - len(older)
+        for device, staging in self.stagings.items():
+            newest = staging.newest_version
+            for version, networks in enumerate(older, start=first):
+                if version > newest:
+                    staging.append(version, jax.device_put(networks, device))
 
     def count(self, infos: Sequence[UnrollInfo], metrics: Sequence[Metrics]) -> None:
         """Record a learner cycle: what was learned from, and whether the goal is reached."""

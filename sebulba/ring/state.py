@@ -15,7 +15,7 @@ import jax
 from sebulba.ring.episodes import StreamBoundary, end_episodes
 from sebulba.ring.records import ActCarry, EpisodeRecord
 from sebulba.ring.ring import Ring
-from sebulba.types import Networks, PyTree
+from sebulba.types import PyTree
 
 
 def state_of(ring: Ring) -> tuple[dict[str, PyTree], dict[str, Any]]:
@@ -30,7 +30,7 @@ def state_of(ring: Ring) -> tuple[dict[str, PyTree], dict[str, Any]]:
     arrays = {
         "learner": learner.state_of_host,
         "actors": [_stored_of_actor(carry) for carry in carries],
-        "staged": _older_networks(ring),
+        "staged": ring.older_networks(),
     }
     meta = {
         "hosts": jax.process_count(),
@@ -72,11 +72,7 @@ def restore(ring: Ring, arrays: dict[str, PyTree], meta: dict[str, Any]) -> None
     """
     learner = ring.learner
     learner.restore(arrays["learner"], **meta["learner"])
-    first = learner.num_cycles - len(arrays["staged"])
-    for device, staging in ring.stagings.items():
-        for version, networks in enumerate(arrays["staged"], start=first):
-            if version >= 0:
-                staging.append(version, jax.device_put(networks, device))
+    ring.stage_older(arrays["staged"])
     stored = zip(
         ring.actors,
         arrays["actors"],
@@ -118,16 +114,3 @@ def _stored_of_actor(carry: ActCarry) -> dict[str, PyTree]:
     if carry.env_state is None:
         return {"actor_state": carry.actor_state}
     return {field.name: getattr(carry, field.name) for field in dataclasses.fields(carry)}
-
-
-def _older_networks(ring: Ring) -> list[Networks]:
-    """Return the networks of the `policy_lag` versions before the current one, the oldest first.
-
-    The next act cycles need them. Before the first learner cycles, version 0 stands for all.
-    """
-    device = ring.actors[0].device
-    current = ring.learner.num_cycles
-    staged = ring.stagings[device].staged
-    older = [networks for version, networks in staged if version < current]
-    first = older[0] if older else ring.learner.networks_on(device)
-    return [first] * (ring.schedule.num_staged - 1 - len(older)) + older

@@ -51,6 +51,41 @@ class IgnoresPenalties(_FaultyPPO):
         return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
 
 
+class ExchangesPolicies(_FaultyPPO):
+    """Takes the behaviour policy for the proximal one, and the other way round."""
+
+    def ppo_loss(self, outputs, batch, config):
+        log_rhos = jnp.log(batch.extras.weights)
+        extras = dataclasses.replace(
+            batch.extras,
+            log_probs=batch.extras.log_probs - log_rhos,
+            weights=jnp.exp(-log_rhos),
+        )
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class ClipsWeightsFromBelow(_FaultyPPO):
+    """Takes 1 for the least weight of a transition, not for the greatest."""
+
+    def ppo_loss(self, outputs, batch, config):
+        weights = jnp.maximum(batch.extras.weights, 1.0)
+        extras = dataclasses.replace(batch.extras, weights=weights)
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class TakesNewValues(_FaultyPPO):
+    """Subtracts the values of the parameters that are learned from the returns."""
+
+    def ppo_loss(self, outputs, batch, config):
+        old = batch.extras
+        values = jax.lax.stop_gradient(outputs.values[: batch.valid.shape[0]])
+        returns = old.values + old.advantages if old.returns is None else old.returns
+        extras = dataclasses.replace(
+            old, advantages=old.advantages + old.values - values, returns=returns
+        )
+        return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
 class DrawsWithReplacement(_FaultyPPO):
     """Draws every minibatch from all samples."""
 

@@ -37,6 +37,13 @@ AGENTS = {
     "impala": IMPALA,
     "r2d2": R2D2,
     "ppo": PPOConfig(hidden_sizes=(4,), num_minibatches=4, num_epochs=2),
+    "lagging ppo": PPOConfig(
+        hidden_sizes=(4,),
+        num_minibatches=4,
+        num_epochs=2,
+        objective="decoupled",
+        targets="vtrace",
+    ),
     "ddqn": DDQNConfig(hidden_sizes=(4,), min_replay_rows=120, **SMALL_REPLAY),
     "prioritised ddqn": DDQNConfig(
         hidden_sizes=(4,), min_replay_rows=120, priority_exponent=0.6, **SMALL_REPLAY

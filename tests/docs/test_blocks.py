@@ -137,7 +137,10 @@ def _check_command(command, monkeypatch, written=(), is_wrong=False):
         return
     help_text = _help(found["module"], monkeypatch)
     flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    if found["module"] == "sebulba.sweep":  # The other flags are those of training.
+    if found["module"] in (
+        "sebulba.sweep",
+        "sebulba.lag",
+    ):  # The other flags are those of training.
         flags = [flag for flag in flags if "." not in flag]
     assert [flag for flag in flags if flag not in help_text] == []
 

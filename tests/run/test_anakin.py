@@ -1,4 +1,4 @@
-"""Acting and learning as one program: the same run as in lock-step."""
+"""Acting and learning as one program: the same run as with threads or in one thread."""
 
 import dataclasses
 import json
@@ -13,6 +13,7 @@ from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
 from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
 from sebulba.run import training
+from tests import rings
 from tests.extras import needs_search
 from tests.faults import runs as faulty_runs
 from tests.rings import make_ring, run_ring
@@ -23,9 +24,9 @@ CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 TIMES = ("wall_time_s", "steps_per_second", "time/", "all_reduce/", "queue_depth")
 
 
-def make_config(name, *flags, mode, run_dir=None, devices="[0]"):
+def make_config(name, *flags, mode, lag=0, run_dir=None, devices="[0]"):
     flags = [
-        *("--learner.policy-lag", "0", "--actor.threads-per-device", "1", "--run.mode", mode),
+        *("--learner.policy-lag", str(lag), "--actor.threads-per-device", "1", "--run.mode", mode),
         *("--devices.actor", devices, "--devices.learner", devices),
         *("--run.stop-at-return", "null", "--seed", "3", *flags),
     ]
@@ -51,14 +52,16 @@ def as_numbers(state):
     return jax.tree.map(as_number, state)
 
 
-def assert_same_runs(config):
+def assert_same_runs(config, *, as_mode="serial"):
     learners = []
-    for mode in ("anakin", "serial"):
+    for mode in ("anakin", as_mode):
         run_changed = dataclasses.replace(config.run, mode=mode)
         ring, rows = run_config(dataclasses.replace(config, run=run_changed))
-        learners.append((ring.learner, rows, ring.ledger.balance(), ring.progress.updates))
-    (anakin, rows, ledger, updates), (serial, expected_rows, *expected) = learners
-    assert [ledger, updates] == expected
+        # Threads act ahead of the end.
+        learned = [account["learned"] for account in ring.ledger.balance()]
+        learners.append((ring.learner, rows, learned, ring.progress.updates))
+    (anakin, rows, learned, updates), (serial, expected_rows, *expected) = learners
+    assert [learned, updates] == expected
     assert (anakin.num_cycles, anakin.num_updates) == (serial.num_cycles, serial.num_updates)
     assert len(rows) == len(expected_rows) > 1
     for row, expected_row in zip(rows, expected_rows, strict=True):
@@ -71,8 +74,23 @@ def assert_same_runs(config):
 STEPS = ("--run.total-env-steps", "3000", "--run.log-interval-env-steps", "1000")
 
 
-def test_a_run_is_the_same_as_in_lock_step():
-    assert_same_runs(make_config("ppo_bandit", *STEPS, mode="anakin"))
+@pytest.mark.parametrize("lag", [0, 3])
+def test_a_run_is_the_same_as_in_one_thread(lag):
+    assert_same_runs(make_config("ppo_bandit", *STEPS, mode="anakin", lag=lag))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, 1, 4, 16])
+@pytest.mark.parametrize("name", ["impala_catch", "ppo_recall", "pqn_bandit"])
+def test_a_run_with_a_lag_is_the_same_as_with_threads(name, lag):
+    config = make_config(name, mode="anakin", lag=lag)
+    env_steps = 20 * config.actor.num_envs * config.actor.trajectory_length
+    run_changed = dataclasses.replace(
+        config.run, total_env_steps=env_steps, log_interval_env_steps=env_steps // 4
+    )
+    config = dataclasses.replace(config, run=run_changed)
+    assert config.learner.trajectories_per_cycle == 1
+    assert_same_runs(config, as_mode="threads")
 
 
 @pytest.mark.slow
@@ -91,9 +109,10 @@ def test_an_agent_that_searches_learns_the_same_as_in_lock_step():
 
 
 @pytest.mark.slow
-def test_several_devices_and_actors_learn_the_same_as_in_lock_step():
+@pytest.mark.parametrize("lag", [0, 2])
+def test_several_devices_and_actors_learn_the_same_as_in_one_thread(lag):
     flags = ["--learner.trajectories-per-cycle", "4", *STEPS]
-    assert_same_runs(make_config("a2c_bandit", *flags, mode="anakin", devices="[0, 1]"))
+    assert_same_runs(make_config("impala_bandit", *flags, mode="anakin", lag=lag, devices="[0, 1]"))
 
 
 @pytest.mark.slow
@@ -112,12 +131,14 @@ def test_a_goal_within_a_call_ends_the_run_at_its_cycle():
 
 
 @pytest.mark.slow
-def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
+@pytest.mark.parametrize("lag", [0, 4])
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, lag):
     def train(steps, run_dir, resume=None):
         config = make_config(
             "ppo_bandit",
             *("--run.total-env-steps", steps, "--run.log-interval-env-steps", "500"),
             mode="anakin",
+            lag=lag,
             run_dir=run_dir,
         )
         config = dataclasses.replace(
@@ -131,6 +152,26 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
     whole = train("3000", tmp_path / "whole")
     train("1500", tmp_path / "parts")
     assert train("3000", tmp_path / "parts", "latest") == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modes", [("anakin", "serial"), ("serial", "anakin")])
+def test_a_run_with_a_lag_may_change_its_mode_at_a_resume(tmp_path, modes):
+    config = make_config("ppo_bandit", *STEPS, mode="anakin", lag=4)
+    expected, _ = run_config(config)
+
+    def run_part(mode, **part):
+        run_changed = dataclasses.replace(config.run, mode=mode, log_interval_env_steps=1500)
+        config_of_part = dataclasses.replace(config, run=run_changed)
+        return rings.run_config(config_of_part, tmp_path, **part)[0]
+
+    first = run_part(modes[0], stop_at_cycle=2)
+    assert first.learner.num_cycles == 2
+    ring = run_part(modes[1], which="latest")
+    assert ring.learner.num_cycles == expected.learner.num_cycles
+    chex.assert_trees_all_close(
+        as_numbers(ring.learner.state), as_numbers(expected.learner.state), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_an_update_that_is_not_finite_ends_the_run_as_in_lock_step(tmp_path):
@@ -153,7 +194,8 @@ def test_an_update_that_is_not_finite_ends_the_run_as_in_lock_step(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags", [("--learner.policy-lag", "1"), ("--env.suite", "envpool", "--env.id", "CartPole-v1")]
+    "flags",
+    [("--learner.policy-lag", "null"), ("--env.suite", "envpool", "--env.id", "CartPole-v1")],
 )
 def test_a_run_that_cannot_be_one_program_is_refused(tmp_path, flags, capfd):
     config = make_config("ppo_bandit", *flags, mode="anakin", run_dir=tmp_path / "run")

@@ -8,6 +8,7 @@ import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
+from sebulba.config.shipped import shipped_configs
 from sebulba.run.summary import networks_crc32
 from sebulba_agents.config import ImpalaConfig, PolicyGradientConfig, PPOConfig
 from sebulba_agents.replay_config import SACConfig
@@ -30,6 +31,8 @@ SAC = SACConfig(
 )
 ASYNC = EnvConfig(suite="gymnasium", id="CartPole-v1", options={"vectorization_mode": "async"})
 PONG = EnvConfig(suite="ale", id="pong")
+SMALL_TASKS = ("bandit", "cartpole", "cartpole_episodes", "catch", "pendulum", "recall", "room")
+SMALL = [name for name in shipped_configs() if name.endswith(SMALL_TASKS)]
 
 
 @pytest.fixture
@@ -82,6 +85,27 @@ def test_twenty_disturbed_runs_of_a_shipped_config_have_one_checksum(lag, thread
         ring, _, _ = run_config(config)
         checksums.add(networks_crc32(ring))
     assert len(checksums) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_every_small_shipped_config_has_one_checksum_per_seed(name, disturb):
+    overrides = {"seed": 3, "run.stop_at_return": None}
+    config = load_config(name, overrides)
+    if config.policy_lag is None:  # free-running, as its published results
+        config = load_config(name, overrides | {"learner.policy_lag": "auto"})
+    if config.agent.name == "gumbel_muzero":
+        pytest.importorskip("mctx")
+    shortened = min(config.run.total_env_steps, 10_000)
+    config = dataclasses.replace(
+        config, run=dataclasses.replace(config.run, total_env_steps=shortened)
+    )
+    checksums = []
+    for delays in (None, 0, 1):
+        if delays is not None:
+            disturb(random.Random(delays), 0.01)
+        checksums.append(networks_crc32(run_config(config)[0]))
+    assert checksums[0] == checksums[1] == checksums[2]
 
 
 @pytest.mark.slow
