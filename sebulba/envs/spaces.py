@@ -84,7 +84,7 @@ def action_mask_spec(space: gymnasium.Space) -> jax.ShapeDtypeStruct:
     Raises:
         ConfigError: the action space is neither Discrete nor a vector of MultiDiscrete.
     """
-    return jax.ShapeDtypeStruct((sum(_num_choices(space)),), np.bool_)
+    return jax.ShapeDtypeStruct((sum(num_choices(space)),), np.bool_)
 
 
 def complete_mask(mask: Array, space: gymnasium.Space) -> Array:
@@ -94,12 +94,17 @@ def complete_mask(mask: Array, space: gymnasium.Space) -> Array:
     row; the action of such a row is ignored.
     """
     xp = np if isinstance(mask, np.ndarray) else jnp
-    ends = np.cumsum(_num_choices(space))[:-1]
+    ends = np.cumsum(num_choices(space))[:-1]
     parts = xp.split(mask, ends, axis=-1)
     return xp.concatenate([part | ~part.any(axis=-1, keepdims=True) for part in parts], axis=-1)
 
 
-def _num_choices(space: gymnasium.Space) -> list[int]:
+def num_choices(space: gymnasium.Space) -> list[int]:
+    """Return the sizes of the components of an action that can be masked.
+
+    Raises:
+        ConfigError: the action space is neither Discrete nor a vector of MultiDiscrete.
+    """
     if isinstance(space, gymnasium.spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, gymnasium.spaces.MultiDiscrete) and len(space.shape) == 1:
@@ -110,12 +115,16 @@ def _num_choices(space: gymnasium.Space) -> list[int]:
     )
 
 
-def environment_spec(observation: gymnasium.Space, action: gymnasium.Space) -> EnvironmentSpec:
+def environment_spec(
+    observation: gymnasium.Space, action: gymnasium.Space, *, has_masks: bool = False
+) -> EnvironmentSpec:
     """Return the spec of an environment with these native spaces, or raise a ConfigError."""
+    agent_space = agent_action_space(action)
     return EnvironmentSpec(
         observation=observation_spec(observation),
-        action_space=agent_action_space(action),
+        action_space=agent_space,
         native_action_space=action,
+        action_mask=action_mask_spec(agent_space) if has_masks else None,
     )
 
 
