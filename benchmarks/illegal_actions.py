@@ -67,8 +67,8 @@ class CountingEnvironment:
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Compare the actions with the masks of the row before, and step."""
-        valid = ~self._row.done
-        masks = np.split(self._row.action_mask, np.cumsum(self._sizes)[:-1], axis=-1)
+        valid, action_mask = ~self._row.done, np.asarray(self._row.action_mask)
+        masks = np.split(action_mask, np.cumsum(self._sizes)[:-1], axis=-1)
         chosen = action.reshape(self.num_envs, len(masks)).T
         legal = [
             np.take_along_axis(mask, choice[:, None], axis=-1)[:, 0]
@@ -76,8 +76,8 @@ class CountingEnvironment:
         ]
         self._counted.actions += int(valid.sum())
         self._counted.illegal += int((valid & ~np.all(legal, axis=0)).sum())
-        self._counted.forbidden += int((~self._row.action_mask[valid]).sum())
-        self._counted.choices += self._row.action_mask[valid].size
+        self._counted.forbidden += int((~action_mask[valid]).sum())
+        self._counted.choices += action_mask[valid].size
         self._row = self._environment.step(action)
         return self._row
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from sebulba.config import EnvConfig
 from sebulba.config.extras import missing_package
 from sebulba.config.plugins import SUITES_GROUP, load_named
+from sebulba.envs.versions import check_gymnasium
 from sebulba.envs.wrappers import load_wrappers
 from sebulba.errors import ConfigError
 
@@ -58,8 +59,9 @@ def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environm
 
     Raises:
         ConfigError: the suite, environment, a wrapper or an option does not exist, or a package is
-            missing.
+            missing or too old.
     """
+    check_gymnasium()
     if num_envs < 1:
         raise ConfigError(f"actor.num_envs: expected at least 1, got {num_envs}")
     try:

@@ -28,6 +28,7 @@ _REFUSED_OPTIONS = {
     "reward_clip": "the stream has raw rewards and the agent clips",
 }
 
+_CRASHING = ("Cig-v1", "MultiDuel-v1")
 _MASK_IN_INFO = "legal_action_mask"  # of the games of pgx
 
 _EXECUTION_OPTIONS = {
@@ -55,17 +56,23 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "EnvPoolEnvironment"
         with warnings.catch_warnings():
             # Gymnasium warns about the float64 bounds of EnvPool's own boxes.
             warnings.filterwarnings("ignore", message=".*precision lowered by casting")
-            pool = envpool.make_gymnasium(config.id, num_envs=num_envs, seed=seed, **config.options)
+            options = _default_options(config.id) | config.options
+            pool = envpool.make_gymnasium(config.id, num_envs=num_envs, seed=seed, **options)
             pool.observation_space, pool.action_space  # noqa: B018 - lazy, warn when created
     except Exception as error:
         raise ConfigError(_refusal(config, error)) from error
+    mask = pool.spec.state_array_spec.get(f"info:{_MASK_IN_INFO}")
     if pool.config["max_num_players"] != 1:
+        advice = "Choose another" if mask is None else "Set env.suite pgx, which has opponents"
         raise ConfigError(
             f"env.id: expected a single-player environment, got {config.id!r} with"
-            f" {pool.config['max_num_players']} players"
+            f" {pool.config['max_num_players']} players. {advice}"
         )
     return EnvPoolEnvironment(
-        pool, num_envs=num_envs, episodic_life=bool(config.options.get("episodic_life"))
+        pool,
+        num_envs=num_envs,
+        episodic_life=bool(config.options.get("episodic_life")),
+        mask_in_info=None if mask is None else tuple(mask.shape),
     )
 
 
@@ -89,15 +96,17 @@ class EnvPoolEnvironment:
     end of the game.
     """
 
-    def __init__(self, pool: gymnasium.Env, *, num_envs: int, episodic_life: bool):
+    def __init__(
+        self,
+        pool: gymnasium.Env,
+        *,
+        num_envs: int,
+        episodic_life: bool,
+        mask_in_info: tuple[int, ...] | None,
+    ):
         self.num_envs = num_envs
         action_space = _with_unset_bounds(pool.action_space)
-        mask = pool.spec.state_array_spec.get(f"info:{_MASK_IN_INFO}")
-        self._masks = ActionMasks(
-            pool.observation_space,
-            action_space,
-            in_info=None if mask is None else tuple(mask.shape),
-        )
+        self._masks = ActionMasks(pool.observation_space, action_space, in_info=mask_in_info)
         self.spec = self._masks.spec
         self._to_native = spaces.action_scaling(action_space)
         self._pool = pool
@@ -205,7 +214,18 @@ def _check_names(config: EnvConfig) -> None:
             f"env.id: EnvPool has no {config.id!r}{did_you_mean(config.id, valid)}"
             f"{_other_suite(config.id)}"
         )
+    if config.id in _CRASHING:
+        raise ConfigError(
+            f"env.id: expected a single-player environment, got {config.id!r}, a match of several"
+            " ViZDoom engines, in which EnvPool ends the process with a segmentation fault. Choose"
+            " another"
+        )
     refuse_options(config.options, _REFUSED_OPTIONS)
+
+
+def _default_options(name: str) -> dict[str, str]:
+    # EnvPool looks for its puzzles in the folder of another package.
+    return {"base_path": envpool.__path__[0]} if "Sudoku" in name else {}
 
 
 def _other_suite(name: str) -> str:

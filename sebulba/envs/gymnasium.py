@@ -12,7 +12,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWra
 from sebulba.config import EnvConfig
 from sebulba.envs import gymnasium_workers, spaces
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
-from sebulba.envs.gymnasium_registry import describe_unregistered, register
+from sebulba.envs.gymnasium_registry import (
+    check_observation,
+    describe_unregistered,
+    register,
+)
 from sebulba.envs.gymnasium_wrappers import ACTION_MASK
 from sebulba.envs.lookup import refuse_options
 from sebulba.envs.masks import ActionMasks
@@ -45,6 +49,7 @@ def make(
     vector_env = _make_vec(config, num_envs, _vector_options(config.options, wrappers))
     try:
         _check_autoreset(config, vector_env)
+        check_observation(vector_env.spec, vector_env.single_observation_space)
         return GymnasiumEnvironment(vector_env, seed=seed)
     except ConfigError:
         vector_env.close()

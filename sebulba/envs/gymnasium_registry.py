@@ -14,8 +14,11 @@ from gymnasium.envs.registration import EnvSpec
 
 from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs.lookup import describe_namespace
-from sebulba.errors import did_you_mean
+from sebulba.errors import ConfigError, did_you_mean
 from sebulba.references import refuse_local
+
+_NOT_ARRAYS = (gymnasium.spaces.Text, gymnasium.spaces.Sequence, gymnasium.spaces.Graph)
+_WRAPPER_OF_MINIGRID = '"minigrid.wrappers:ImgObsWrapper"'
 
 _HOOKS = "gymnasium.envs"
 """The group of entry points that packages declare their registering function in."""
@@ -49,6 +52,27 @@ def register(name: str) -> str | EnvSpec:
 
 def _spec_of(entry_point: Any) -> EnvSpec:
     return EnvSpec(id="Own-v0", entry_point=entry_point)
+
+
+def check_observation(spec: EnvSpec | None, space: gymnasium.Space) -> None:
+    """Check that an observation can be given to networks, before text is refused without advice.
+
+    Raises:
+        ConfigError: only a part of a Dict can; names the wrapper that selects it.
+    """
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return
+    arrays = [name for name, child in space.items() if not isinstance(child, _NOT_ARRAYS)]
+    others = [f"{type(space[name]).__name__} {name!r}" for name in space if name not in arrays]
+    if not arrays or not others:
+        return
+    wrapper = f"{{gymnasium.wrappers:FilterObservation: {{filter_keys: [{', '.join(arrays)}]}}}}"
+    if spec is not None and _module_of(spec.entry_point).startswith("minigrid."):
+        wrapper = _WRAPPER_OF_MINIGRID
+    raise ConfigError(
+        f"env.id: expected observations of arrays, got {', '.join(others)}. Set env.wrappers:"
+        f" [{wrapper}]"
+    )
 
 
 def describe_unregistered(name: str) -> str:

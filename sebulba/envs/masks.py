@@ -69,7 +69,7 @@ class ActionMasks:
         """
         if self.spec.action_mask is None:
             return observation, None
-        mask = in_info
+        mask: Array = in_info
         if self._in_observation:
             mask = observation[ACTION_MASK]
             observation = {name: leaf for name, leaf in observation.items() if name != ACTION_MASK}

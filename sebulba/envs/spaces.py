@@ -31,21 +31,26 @@ _ARRAY_SPACES = (
 )
 
 
-def observation_spec(space: gymnasium.Space) -> PyTree:
+def observation_spec(space: gymnasium.Space, path: str = "observation") -> PyTree:
     """Return one observation's `jax.ShapeDtypeStruct`s; `Dict` and `Tuple` become pytrees.
+
+    Args:
+        space: of one environment.
+        path: names the space in errors.
 
     Raises:
         ConfigError: a leaf is not an array of a fixed shape.
     """
     if isinstance(space, gymnasium.spaces.Dict):
-        return {name: observation_spec(child) for name, child in space.items()}
+        return {name: observation_spec(child, f"{path}.{name}") for name, child in space.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(observation_spec(child) for child in space)
+        return tuple(observation_spec(child, f"{path}[{i}]") for i, child in enumerate(space))
     if isinstance(space, _ARRAY_SPACES):
         return jax.ShapeDtypeStruct(space.shape, _narrow(space.dtype))
     raise ConfigError(
         "env.id: expected observations of Box, Discrete, MultiDiscrete or MultiBinary, also in Dict"
-        f" and Tuple, got {space}; set env.id to a wrapped environment with array observations"
+        f" and Tuple, got {type(space).__name__} in {path}. Set env.wrappers to one that leaves it"
+        " out or makes an array of it"
     )
 
 
@@ -55,12 +60,14 @@ def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
     Components of a Box with both bounds get the bounds -1 and 1; see `ActionScaling`.
 
     Raises:
-        ConfigError: the native space is not Discrete, MultiDiscrete or Box.
+        ConfigError: the native space is not Discrete, MultiDiscrete, MultiBinary or Box.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return gymnasium.spaces.Discrete(int(space.n), start=int(space.start), dtype=np.int32)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return gymnasium.spaces.MultiDiscrete(space.nvec, start=space.start, dtype=np.int32)
+    if isinstance(space, gymnasium.spaces.MultiBinary):
+        return gymnasium.spaces.MultiDiscrete(np.full(space.shape, 2), dtype=np.int32)
     if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.integer):
         size = space.high.astype(np.int64) - space.low + 1
         return gymnasium.spaces.MultiDiscrete(size, start=space.low, dtype=np.int32)
@@ -73,8 +80,9 @@ def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
             dtype=np.float32,
         )
     raise ConfigError(
-        f"env.id: expected actions of Discrete, MultiDiscrete or Box, got {space}; set env.id to a"
-        " wrapped environment whose action is one array"
+        "env.id: expected actions of Discrete, MultiDiscrete, MultiBinary or Box, got"
+        f" {space}. Set env.wrappers to a wrapper of your own whose action is one array, or an"
+        " option of the environment that selects other actions"
     )
 
 
