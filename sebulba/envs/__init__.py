@@ -23,12 +23,14 @@ if typing.TYPE_CHECKING:
 
 SUITES: dict[str, str] = {
     "ale": "sebulba.envs.ale:make",
+    "craftax": "sebulba.envs.craftax:make",
     "envpool": "sebulba.envs.envpool:make",
     "gymnasium": "sebulba.envs.gymnasium:make",
     "gymnax": "sebulba.envs.gymnax:make",
     "jax": "sebulba.envs.jax_suite:make",
     "jumanji": "sebulba.envs.jumanji:make",
     "pgx": "sebulba.envs.pgx:make",
+    "playground": "sebulba.envs.playground:make",
 }
 """The factory of each suite, as `module:function`: `(config, *, num_envs, seed) -> Environment`.
 
@@ -38,11 +40,13 @@ environment to one environment.
 
 PACKAGES: dict[str, str] = {
     "ale": "ale-py",
+    "craftax": "craftax",
     "envpool": "envpool",
     "gymnasium": "gymnasium",
     "gymnax": "gymnax",
     "jumanji": "jumanji",
     "pgx": "pgx",
+    "playground": "playground",
 }
 """The package that provides a suite's environments; other suites are part of Sebulba."""
 
@@ -82,8 +86,8 @@ def _wrappers(config: EnvConfig, make: Callable[..., Environment]) -> dict[str, 
         raise ConfigError(
             f"env.wrappers: {config.suite} steps its environments as a batch, which no wrapper can"
             " be put around. Remove env.wrappers and use env.options, or choose a suite with"
-            " wrappers: gymnasium (Gymnasium wrappers), jax, gymnax, jumanji or pgx (wrappers of"
-            " JAX tasks)"
+            " wrappers: gymnasium (Gymnasium wrappers), craftax, gymnax, jax, jumanji, pgx or"
+            " playground (wrappers of JAX tasks)"
         )
     return {"wrappers": load_wrappers(config.wrappers)}
 
