@@ -36,7 +36,7 @@ from sebulba.errors import ConfigError
 from sebulba.storage.metrics.files import write_json
 
 NUM_ENV_STEPS = 2_000
-TIMEOUT_S = 240.0
+TIMEOUT_S = 600.0
 BEGIN, END = "<!-- families: begin -->", "<!-- families: end -->"
 RECORDS = pathlib.Path(__file__).with_name("families.json")
 
@@ -130,7 +130,7 @@ def other_families() -> list[Family]:
         ),
         ("crafter", "crafter"): (
             *_gymnasium("crafter:Env"),
-            *_gymnasium("crafter:Env", options={"length": 500}),
+            *_gymnasium("crafter:Env", options={"length": 500, "reward": False}),
         ),
         ("vizdoom", "vizdoom"): _gymnasium(f"{doom}Basic-v1", f"{doom}TakeCover-v1"),
         ("nle", "nle"): _gymnasium("nle:NetHackScore-v0", "nle:NetHackStaircase-v0"),
@@ -143,6 +143,12 @@ def other_families() -> list[Family]:
         ("metaworld", "metaworld"): (
             *_gymnasium(world, options={"env_name": "reach-v3"}),
             *_gymnasium(world, options={"env_name": "push-v3"}),
+        ),
+        ("craftax", "craftax"): _suite(
+            "craftax", "Craftax-Classic-Symbolic-v1", "Craftax-Symbolic-v1"
+        ),
+        ("playground", "playground"): _suite(
+            "playground", "CartpoleBalance", "Go1JoystickFlatTerrain"
         ),
         ("gymnax", "gymnax"): _suite("gymnax", "CartPole-v1", "Asterix-MinAtar"),
         ("jumanji", "jumanji"): _suite("jumanji", "Snake-v1", "BinPack-v2"),

@@ -4,6 +4,7 @@ Gymnasium does not import the packages whose environments it can make, and some 
 theirs only when they are asked to.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import types
@@ -14,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs.lookup import describe_namespace
+from sebulba.envs.old_gym import OldGym, has_old_interface
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.references import refuse_local
 
@@ -51,6 +53,8 @@ def register(name: str) -> str | EnvSpec:
 
 
 def _spec_of(entry_point: Any) -> EnvSpec:
+    if has_old_interface(entry_point):
+        entry_point = functools.partial(OldGym, entry_point)
     return EnvSpec(id="Own-v0", entry_point=entry_point)
 
 

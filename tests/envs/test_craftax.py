@@ -16,6 +16,7 @@ pytestmark = [
     pytest.mark.usefixtures("lenient_jax"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*dtype.*:UserWarning"),
+    pytest.mark.slow,  # its worlds compile for a minute
 ]
 CLASSIC = "Craftax-Classic-Symbolic-v1"
 NOTHING = np.zeros(2, np.int32)
