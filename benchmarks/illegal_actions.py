@@ -99,7 +99,7 @@ def count_illegal(*, suite: str, name: str, num_env_steps: int, agent: str = "pp
 
     overrides: dict[str, Any] = {
         "agent.name": agent,
-        "actor.num_envs": 16,
+        "actor.num_envs": 64,
         "actor.threads_per_device": 1,
         "run.total_env_steps": num_env_steps,
     }
@@ -111,10 +111,14 @@ def count_illegal(*, suite: str, name: str, num_env_steps: int, agent: str = "pp
 
 def main() -> None:
     """Count in all environments whose package is installed."""
-    arguments = harness.parser(__doc__).parse_args()
+    parser = harness.parser(__doc__)
+    parser.add_argument("--only", nargs="+", help="ids to count in, of those in `IDS`")
+    arguments = parser.parse_args()
     rows, failed = [], False
     for suite, names in IDS.items():
         for name in names:
+            if arguments.only is not None and name not in arguments.only:
+                continue
             try:
                 counted = count_illegal(suite=suite, name=name, num_env_steps=NUM_ENV_STEPS)
             except ConfigError as error:
@@ -124,7 +128,8 @@ def main() -> None:
             rows.append({"suite": suite, "id": name, **dataclasses.asdict(counted)})
             print(
                 f"{suite} {name}: {counted.illegal} of {counted.actions:,} actions were illegal;"
-                f" {counted.share_forbidden:.0%} of the choices were"
+                f" {counted.share_forbidden:.0%} of the choices were",
+                flush=True,
             )
     if arguments.json is not None:
         write_json(arguments.json, {"stamp": harness.stamp(), "rows": rows})

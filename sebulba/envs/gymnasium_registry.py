@@ -16,10 +16,10 @@ from gymnasium.envs.registration import EnvSpec
 from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs.lookup import describe_namespace
 from sebulba.envs.old_gym import OldGym, has_old_interface
+from sebulba.envs.spaces import observation_spec
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.references import refuse_local
 
-_NOT_ARRAYS = (gymnasium.spaces.Text, gymnasium.spaces.Sequence, gymnasium.spaces.Graph)
 _WRAPPER_OF_MINIGRID = '"minigrid.wrappers:ImgObsWrapper"'
 
 _HOOKS = "gymnasium.envs"
@@ -59,14 +59,14 @@ def _spec_of(entry_point: Any) -> EnvSpec:
 
 
 def check_observation(spec: EnvSpec | None, space: gymnasium.Space) -> None:
-    """Check that an observation can be given to networks, before text is refused without advice.
+    """Check that every part of a Dict observation is arrays, and else say how to leave it out.
 
     Raises:
-        ConfigError: only a part of a Dict can; names the wrapper that selects it.
+        ConfigError: only some parts are; names the wrapper that selects them.
     """
     if not isinstance(space, gymnasium.spaces.Dict):
         return
-    arrays = [name for name, child in space.items() if not isinstance(child, _NOT_ARRAYS)]
+    arrays = [name for name, child in space.items() if _is_of_arrays(child)]
     others = [f"{type(space[name]).__name__} {name!r}" for name in space if name not in arrays]
     if not arrays or not others:
         return
@@ -77,6 +77,14 @@ def check_observation(spec: EnvSpec | None, space: gymnasium.Space) -> None:
         f"env.id: expected observations of arrays, got {', '.join(others)}. Set env.wrappers:"
         f" [{wrapper}]"
     )
+
+
+def _is_of_arrays(space: gymnasium.Space) -> bool:
+    try:
+        observation_spec(space)
+    except ConfigError:
+        return False
+    return True
 
 
 def describe_unregistered(name: str) -> str:
