@@ -2,10 +2,12 @@
 
 EXTRAS: dict[str, str] = {
     "ale_py": "atari",
+    "craftax": "craftax",
     "gymnax": "gymnax",
     "jumanji": "jumanji",
     "mctx": "search",
     "mujoco": "mujoco",
+    "mujoco_playground": "playground",
     "pgx": "pgx",
 }
 """The extra of this package that installs each optional module."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from sebulba.config import EnvConfig
 from sebulba.config.extras import missing_package
 from sebulba.config.plugins import SUITES_GROUP, load_named
+from sebulba.envs.versions import check_gymnasium
 from sebulba.envs.wrappers import load_wrappers
 from sebulba.errors import ConfigError
 
@@ -22,12 +23,14 @@ if typing.TYPE_CHECKING:
 
 SUITES: dict[str, str] = {
     "ale": "sebulba.envs.ale:make",
+    "craftax": "sebulba.envs.craftax:make",
     "envpool": "sebulba.envs.envpool:make",
     "gymnasium": "sebulba.envs.gymnasium:make",
     "gymnax": "sebulba.envs.gymnax:make",
     "jax": "sebulba.envs.jax_suite:make",
     "jumanji": "sebulba.envs.jumanji:make",
     "pgx": "sebulba.envs.pgx:make",
+    "playground": "sebulba.envs.playground:make",
 }
 """The factory of each suite, as `module:function`: `(config, *, num_envs, seed) -> Environment`.
 
@@ -37,11 +40,13 @@ environment to one environment.
 
 PACKAGES: dict[str, str] = {
     "ale": "ale-py",
+    "craftax": "craftax",
     "envpool": "envpool",
     "gymnasium": "gymnasium",
     "gymnax": "gymnax",
     "jumanji": "jumanji",
     "pgx": "pgx",
+    "playground": "playground",
 }
 """The package that provides a suite's environments; other suites are part of Sebulba."""
 
@@ -58,8 +63,9 @@ def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environm
 
     Raises:
         ConfigError: the suite, environment, a wrapper or an option does not exist, or a package is
-            missing.
+            missing or too old.
     """
+    check_gymnasium()
     if num_envs < 1:
         raise ConfigError(f"actor.num_envs: expected at least 1, got {num_envs}")
     try:
@@ -80,8 +86,8 @@ def _wrappers(config: EnvConfig, make: Callable[..., Environment]) -> dict[str, 
         raise ConfigError(
             f"env.wrappers: {config.suite} steps its environments as a batch, which no wrapper can"
             " be put around. Remove env.wrappers and use env.options, or choose a suite with"
-            " wrappers: gymnasium (Gymnasium wrappers), jax, gymnax, jumanji or pgx (wrappers of"
-            " JAX tasks)"
+            " wrappers: gymnasium (Gymnasium wrappers), craftax, gymnax, jax, jumanji, pgx or"
+            " playground (wrappers of JAX tasks)"
         )
     return {"wrappers": load_wrappers(config.wrappers)}
 

@@ -14,6 +14,7 @@ from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment, reset_row
 from sebulba.envs.envpool_import import envpool
 from sebulba.envs.lookup import first_line, refuse_options
+from sebulba.envs.masks import ActionMasks
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvStep, PyTree
@@ -26,6 +27,9 @@ _REFUSED_OPTIONS = {
     "gym_reset_return_info": "the adapter requires the default",
     "reward_clip": "the stream has raw rewards and the agent clips",
 }
+
+_CRASHING = ("Cig-v1", "MultiDuel-v1")
+_MASK_IN_INFO = "legal_action_mask"  # of the games of pgx
 
 _EXECUTION_OPTIONS = {
     "num_envs",
@@ -52,17 +56,23 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "EnvPoolEnvironment"
         with warnings.catch_warnings():
             # Gymnasium warns about the float64 bounds of EnvPool's own boxes.
             warnings.filterwarnings("ignore", message=".*precision lowered by casting")
-            pool = envpool.make_gymnasium(config.id, num_envs=num_envs, seed=seed, **config.options)
+            options = _default_options(config.id) | config.options
+            pool = envpool.make_gymnasium(config.id, num_envs=num_envs, seed=seed, **options)
             pool.observation_space, pool.action_space  # noqa: B018 - lazy, warn when created
     except Exception as error:
         raise ConfigError(_refusal(config, error)) from error
+    mask = pool.spec.state_array_spec.get(f"info:{_MASK_IN_INFO}")
     if pool.config["max_num_players"] != 1:
+        advice = "Choose another" if mask is None else "Set env.suite pgx, which has opponents"
         raise ConfigError(
             f"env.id: expected a single-player environment, got {config.id!r} with"
-            f" {pool.config['max_num_players']} players"
+            f" {pool.config['max_num_players']} players. {advice}"
         )
     return EnvPoolEnvironment(
-        pool, num_envs=num_envs, episodic_life=bool(config.options.get("episodic_life"))
+        pool,
+        num_envs=num_envs,
+        episodic_life=bool(config.options.get("episodic_life")),
+        mask_in_info=None if mask is None else tuple(mask.shape),
     )
 
 
@@ -86,10 +96,18 @@ class EnvPoolEnvironment:
     end of the game.
     """
 
-    def __init__(self, pool: gymnasium.Env, *, num_envs: int, episodic_life: bool):
+    def __init__(
+        self,
+        pool: gymnasium.Env,
+        *,
+        num_envs: int,
+        episodic_life: bool,
+        mask_in_info: tuple[int, ...] | None,
+    ):
         self.num_envs = num_envs
         action_space = _with_unset_bounds(pool.action_space)
-        self.spec = spaces.environment_spec(pool.observation_space, action_space)
+        self._masks = ActionMasks(pool.observation_space, action_space, in_info=mask_in_info)
+        self.spec = self._masks.spec
         self._to_native = spaces.action_scaling(action_space)
         self._pool = pool
         self._episodic_life = episodic_life
@@ -99,17 +117,21 @@ class EnvPoolEnvironment:
 
     def reset(self) -> EnvStep:
         """Start all episodes; see `Environment.reset`."""
-        observation, _ = self._pool.reset()
+        observation, info = self._pool.reset()
         self._done = np.zeros(self.num_envs, bool)
+        observation, action_mask = self._masks.split(observation, info.get(_MASK_IN_INFO))
         return reset_row(
-            self._cast(observation), num_envs=self.num_envs, reports_game_over=self._episodic_life
+            self._cast(observation),
+            num_envs=self.num_envs,
+            reports_game_over=self._episodic_life,
+            action_mask=action_mask,
         )
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Step all environments; see `Environment.step`."""
         # EnvPool aborts the process on a wrong length and accepts out-of-range actions silently.
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        action = self._to_native(action)
+        action = self._to_native(self._masks.to_components(action))
         result = self._pool.step(action.astype(self._action_dtype, copy=False))
         env_step = self._env_step(np, *result, is_first=self._done)
         self._done = env_step.done
@@ -128,7 +150,7 @@ class EnvPoolEnvironment:
 
         def step(state: EnvPoolState, action: jax.Array) -> tuple[EnvPoolState, EnvStep]:
             spaces.check_action_structure(action, self.spec.action_space, self.num_envs)
-            action = self._to_native(action)
+            action = self._to_native(self._masks.to_components(action))
             with jax.enable_x64(True):
                 handle, result = pool_step(state.handle, action.astype(self._action_dtype))
                 env_step = self._env_step(jnp, *result, is_first=state.done)
@@ -165,6 +187,7 @@ class EnvPoolEnvironment:
     ) -> EnvStep:
         # EnvPool's `terminated` includes lost lives; the one in `info` is the game's own.
         over = info["terminated"].astype(bool) | truncated if self._episodic_life else None
+        observation, action_mask = self._masks.split(observation, info.get(_MASK_IN_INFO))
         return EnvStep(
             observation=self._cast(observation),
             # EnvPool's dm_control environments give a reward on reset.
@@ -173,6 +196,7 @@ class EnvPoolEnvironment:
             truncated=truncated,
             is_first=is_first,
             episode_over=over,
+            action_mask=action_mask,
         )
 
     def _cast(self, observation: PyTree) -> PyTree:
@@ -190,7 +214,18 @@ def _check_names(config: EnvConfig) -> None:
             f"env.id: EnvPool has no {config.id!r}{did_you_mean(config.id, valid)}"
             f"{_other_suite(config.id)}"
         )
+    if config.id in _CRASHING:
+        raise ConfigError(
+            f"env.id: expected a single-player environment, got {config.id!r}, a match of several"
+            " ViZDoom engines, in which EnvPool ends the process with a segmentation fault. Choose"
+            " another"
+        )
     refuse_options(config.options, _REFUSED_OPTIONS)
+
+
+def _default_options(name: str) -> dict[str, str]:
+    # EnvPool looks for its puzzles in the folder of another package.
+    return {"base_path": envpool.__path__[0]} if "Sudoku" in name else {}
 
 
 def _other_suite(name: str) -> str:

@@ -1,6 +1,5 @@
 """Gymnasium: any registered environment, in this process or in one worker process each."""
 
-import dataclasses
 import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,14 +12,22 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWra
 from sebulba.config import EnvConfig
 from sebulba.envs import gymnasium_workers, spaces
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
-from sebulba.envs.gymnasium_masks import MaskedObservations
-from sebulba.envs.gymnasium_registry import describe_unregistered, register
+from sebulba.envs.gymnasium_registry import (
+    check_observation,
+    describe_unregistered,
+    register,
+)
+from sebulba.envs.gymnasium_wrappers import ACTION_MASK
 from sebulba.envs.lookup import refuse_options
+from sebulba.envs.masks import ActionMasks
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.types import EnvStep, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
+
+# Gymnasium's own environments with a mask in every `info`, which no space declares.
+_WITH_MASKS_IN_INFO = ("Taxi",)
 
 
 def make(
@@ -42,6 +49,7 @@ def make(
     vector_env = _make_vec(config, num_envs, _vector_options(config.options, wrappers))
     try:
         _check_autoreset(config, vector_env)
+        check_observation(vector_env.spec, vector_env.single_observation_space)
         return GymnasiumEnvironment(vector_env, seed=seed)
     except ConfigError:
         vector_env.close()
@@ -58,14 +66,15 @@ class GymnasiumEnvironment:
 
     def __init__(self, vector_env: VectorEnv, *, seed: int):
         self.num_envs = vector_env.num_envs
-        self._masks = MaskedObservations(
-            vector_env.single_observation_space, vector_env.single_action_space
+        action_space = vector_env.single_action_space
+        has_masks = vector_env.spec is not None and vector_env.spec.name in _WITH_MASKS_IN_INFO
+        self._masks = ActionMasks(
+            vector_env.single_observation_space,
+            action_space,
+            in_info=(int(action_space.n),) if has_masks else None,
         )
-        self.spec = dataclasses.replace(
-            spaces.environment_spec(self._masks.space, vector_env.single_action_space),
-            action_mask=self._masks.spec,
-        )
-        self._to_native = spaces.action_scaling(vector_env.single_action_space)
+        self.spec = self._masks.spec
+        self._to_native = spaces.action_scaling(action_space)
         self._vector_env = vector_env
         self._seed = seed
         self._done = np.zeros(self.num_envs, bool)
@@ -80,18 +89,19 @@ class GymnasiumEnvironment:
         return self._start_episodes()
 
     def _start_episodes(self, **kwargs: Any) -> EnvStep:
-        observation, _ = self._call("reset", **kwargs)
+        observation, info = self._call("reset", **kwargs)
+        self._refuse_unused_masks(info)
         self._done = np.zeros(self.num_envs, bool)
-        observation, action_mask = self._masks.split(observation)
+        observation, action_mask = self._masks.split(observation, info.get(ACTION_MASK))
         return reset_row(self._copy(observation), num_envs=self.num_envs, action_mask=action_mask)
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Step all environments; see `Environment.step`."""
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        action = self._to_native(action)
+        action = self._to_native(self._masks.to_components(action))
         action = action.astype(self._vector_env.single_action_space.dtype, copy=False)
-        observation, reward, terminated, truncated, _ = self._call("step", action)
-        observation, action_mask = self._masks.split(observation)
+        observation, reward, terminated, truncated, info = self._call("step", action)
+        observation, action_mask = self._masks.split(observation, info.get(ACTION_MASK))
         env_step = EnvStep(
             observation=self._copy(observation),
             reward=np.where(self._done, 0.0, reward).astype(np.float32),
@@ -126,6 +136,14 @@ class GymnasiumEnvironment:
         finally:
             if isinstance(self._vector_env, AsyncVectorEnv):
                 gymnasium_workers.kill_left(self._vector_env)
+
+    def _refuse_unused_masks(self, info: dict[str, Any]) -> None:
+        is_continuous = isinstance(self.spec.action_space, gymnasium.spaces.Box)
+        if ACTION_MASK in info and self.spec.action_mask is None and not is_continuous:
+            raise ConfigError(
+                f"env.id: expected legal actions in the observation, got info[{ACTION_MASK!r}]. Set"
+                " env.wrappers: [sebulba.envs.gymnasium_wrappers:MaskFromInfo]"
+            )
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the vector environment, with the timeout for worker processes.

@@ -4,6 +4,7 @@ Gymnasium does not import the packages whose environments it can make, and some 
 theirs only when they are asked to.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import types
@@ -14,8 +15,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs.lookup import describe_namespace
-from sebulba.errors import did_you_mean
+from sebulba.envs.old_gym import OldGym, has_old_interface
+from sebulba.envs.spaces import observation_spec
+from sebulba.errors import ConfigError, did_you_mean
 from sebulba.references import refuse_local
+
+_WRAPPER_OF_MINIGRID = '"minigrid.wrappers:ImgObsWrapper"'
 
 _HOOKS = "gymnasium.envs"
 """The group of entry points that packages declare their registering function in."""
@@ -48,7 +53,38 @@ def register(name: str) -> str | EnvSpec:
 
 
 def _spec_of(entry_point: Any) -> EnvSpec:
+    if has_old_interface(entry_point):
+        entry_point = functools.partial(OldGym, entry_point)
     return EnvSpec(id="Own-v0", entry_point=entry_point)
+
+
+def check_observation(spec: EnvSpec | None, space: gymnasium.Space) -> None:
+    """Check that every part of a Dict observation is arrays, and else say how to leave it out.
+
+    Raises:
+        ConfigError: only some parts are; names the wrapper that selects them.
+    """
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return
+    arrays = [name for name, child in space.items() if _is_of_arrays(child)]
+    others = [f"{type(space[name]).__name__} {name!r}" for name in space if name not in arrays]
+    if not arrays or not others:
+        return
+    wrapper = f"{{gymnasium.wrappers:FilterObservation: {{filter_keys: [{', '.join(arrays)}]}}}}"
+    if spec is not None and _module_of(spec.entry_point).startswith("minigrid."):
+        wrapper = _WRAPPER_OF_MINIGRID
+    raise ConfigError(
+        f"env.id: expected observations of arrays, got {', '.join(others)}. Set env.wrappers:"
+        f" [{wrapper}]"
+    )
+
+
+def _is_of_arrays(space: gymnasium.Space) -> bool:
+    try:
+        observation_spec(space)
+    except ConfigError:
+        return False
+    return True
 
 
 def describe_unregistered(name: str) -> str:

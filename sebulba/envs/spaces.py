@@ -31,21 +31,26 @@ _ARRAY_SPACES = (
 )
 
 
-def observation_spec(space: gymnasium.Space) -> PyTree:
+def observation_spec(space: gymnasium.Space, path: str = "observation") -> PyTree:
     """Return one observation's `jax.ShapeDtypeStruct`s; `Dict` and `Tuple` become pytrees.
+
+    Args:
+        space: of one environment.
+        path: names the space in errors.
 
     Raises:
         ConfigError: a leaf is not an array of a fixed shape.
     """
     if isinstance(space, gymnasium.spaces.Dict):
-        return {name: observation_spec(child) for name, child in space.items()}
+        return {name: observation_spec(child, f"{path}.{name}") for name, child in space.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(observation_spec(child) for child in space)
+        return tuple(observation_spec(child, f"{path}[{i}]") for i, child in enumerate(space))
     if isinstance(space, _ARRAY_SPACES):
         return jax.ShapeDtypeStruct(space.shape, _narrow(space.dtype))
     raise ConfigError(
         "env.id: expected observations of Box, Discrete, MultiDiscrete or MultiBinary, also in Dict"
-        f" and Tuple, got {space}; set env.id to a wrapped environment with array observations"
+        f" and Tuple, got {type(space).__name__} in {path}. Set env.wrappers to one that leaves it"
+        " out or makes an array of it"
     )
 
 
@@ -55,12 +60,14 @@ def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
     Components of a Box with both bounds get the bounds -1 and 1; see `ActionScaling`.
 
     Raises:
-        ConfigError: the native space is not Discrete, MultiDiscrete or Box.
+        ConfigError: the native space is not Discrete, MultiDiscrete, MultiBinary or Box.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return gymnasium.spaces.Discrete(int(space.n), start=int(space.start), dtype=np.int32)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return gymnasium.spaces.MultiDiscrete(space.nvec, start=space.start, dtype=np.int32)
+    if isinstance(space, gymnasium.spaces.MultiBinary):
+        return gymnasium.spaces.MultiDiscrete(np.full(space.shape, 2), dtype=np.int32)
     if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.integer):
         size = space.high.astype(np.int64) - space.low + 1
         return gymnasium.spaces.MultiDiscrete(size, start=space.low, dtype=np.int32)
@@ -73,8 +80,9 @@ def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
             dtype=np.float32,
         )
     raise ConfigError(
-        f"env.id: expected actions of Discrete, MultiDiscrete or Box, got {space}; set env.id to a"
-        " wrapped environment whose action is one array"
+        "env.id: expected actions of Discrete, MultiDiscrete, MultiBinary or Box, got"
+        f" {space}. Set env.wrappers to a wrapper of your own whose action is one array, or an"
+        " option of the environment that selects other actions"
     )
 
 
@@ -84,7 +92,7 @@ def action_mask_spec(space: gymnasium.Space) -> jax.ShapeDtypeStruct:
     Raises:
         ConfigError: the action space is neither Discrete nor a vector of MultiDiscrete.
     """
-    return jax.ShapeDtypeStruct((sum(_num_choices(space)),), np.bool_)
+    return jax.ShapeDtypeStruct((sum(num_choices(space)),), np.bool_)
 
 
 def complete_mask(mask: Array, space: gymnasium.Space) -> Array:
@@ -94,12 +102,17 @@ def complete_mask(mask: Array, space: gymnasium.Space) -> Array:
     row; the action of such a row is ignored.
     """
     xp = np if isinstance(mask, np.ndarray) else jnp
-    ends = np.cumsum(_num_choices(space))[:-1]
+    ends = np.cumsum(num_choices(space))[:-1]
     parts = xp.split(mask, ends, axis=-1)
     return xp.concatenate([part | ~part.any(axis=-1, keepdims=True) for part in parts], axis=-1)
 
 
-def _num_choices(space: gymnasium.Space) -> list[int]:
+def num_choices(space: gymnasium.Space) -> list[int]:
+    """Return the sizes of the components of an action that can be masked.
+
+    Raises:
+        ConfigError: the action space is neither Discrete nor a vector of MultiDiscrete.
+    """
     if isinstance(space, gymnasium.spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, gymnasium.spaces.MultiDiscrete) and len(space.shape) == 1:
@@ -110,12 +123,16 @@ def _num_choices(space: gymnasium.Space) -> list[int]:
     )
 
 
-def environment_spec(observation: gymnasium.Space, action: gymnasium.Space) -> EnvironmentSpec:
+def environment_spec(
+    observation: gymnasium.Space, action: gymnasium.Space, *, has_masks: bool = False
+) -> EnvironmentSpec:
     """Return the spec of an environment with these native spaces, or raise a ConfigError."""
+    agent_space = agent_action_space(action)
     return EnvironmentSpec(
         observation=observation_spec(observation),
-        action_space=agent_action_space(action),
+        action_space=agent_space,
         native_action_space=action,
+        action_mask=action_mask_spec(agent_space) if has_masks else None,
     )
 
 

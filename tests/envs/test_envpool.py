@@ -52,7 +52,7 @@ def test_envpool_dict_observations_stay_dicts():
 
 
 def test_envpool_turns_integer_boxes_into_multi_discrete():
-    environment = make("BinPack-v2")
+    environment = make("RubiksCube-v0")
     assert environment.spec.action_space.dtype == np.int32
     environment.reset()
     environment.step(np.stack([environment.spec.action_space.sample() for _ in range(2)]))

@@ -24,7 +24,7 @@ def test_observation_spec_is_a_pytree_of_32_bit_arrays():
 
 
 def test_observation_spec_refuses_text():
-    with pytest.raises(ConfigError, match=r"Text.*env\.id"):
+    with pytest.raises(ConfigError, match=r"Text in observation\.mission.*env\.wrappers"):
         spaces.observation_spec(Dict({"mission": Text(10)}))
 
 
@@ -33,6 +33,7 @@ def test_observation_spec_refuses_text():
     [
         (Discrete(3, start=-1), Discrete(3, start=-1, dtype=np.int32)),
         (MultiDiscrete([2, 3]), MultiDiscrete([2, 3], dtype=np.int32)),
+        (MultiBinary((2, 2)), MultiDiscrete([[2, 2], [2, 2]], dtype=np.int32)),
         (
             Box(np.array([0, -1]), np.array([4, 1]), dtype=np.int16),
             MultiDiscrete([5, 3], start=[0, -1], dtype=np.int32),
@@ -53,7 +54,7 @@ def test_agent_action_space_is_32_bit_and_within_one_where_bounded(space, expect
 
 
 def test_agent_action_space_refuses_dicts():
-    with pytest.raises(ConfigError, match=r"Dict.*env\.id"):
+    with pytest.raises(ConfigError, match=r"Dict.*env\.wrappers"):
         spaces.agent_action_space(Dict({"a": Discrete(2)}))
 
 

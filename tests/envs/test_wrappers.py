@@ -16,6 +16,7 @@ from tests.envs.cases import play, random_actions
 HERE = "tests.envs.wrapped"
 STACK = "sebulba.envs.frame_stack:FrameStack"
 GYMNASIUM_STACK = "gymnasium.wrappers:FrameStackObservation"
+MASK_FROM_INFO = "sebulba.envs.gymnasium_wrappers:MaskFromInfo"
 
 
 def make(suite, name, *wrappers, num_envs=2, **options):
@@ -51,7 +52,7 @@ def test_gymnasium_wrappers_are_applied_in_worker_processes():
     environment = make(
         "gymnasium",
         "tests.envs.masked:Masked-v0",
-        "sebulba.envs.gymnasium_wrappers:MaskFromInfo",
+        MASK_FROM_INFO,
         {f"{HERE}:TimesReward": {"factor": 3.0}},
         num_envs=1,
         vectorization_mode="async",
@@ -79,14 +80,14 @@ def test_jax_wrappers_are_put_around_the_task(fused):
 @pytest.mark.parametrize("suite", ["jax", "gymnasium"])
 def test_frame_stacks_can_be_stored_as_single_frames(suite, fill):
     if suite == "jax":
-        name, stack = "Catch-v0", {STACK: {"size": 3, "fill": fill}}
+        name, wrappers = "Catch-v0", [{STACK: {"size": 3, "fill": fill}}]
     else:
         padding = {"repeat": "reset", "zeros": "zero"}[fill]
-        name, stack = (
+        name, wrappers = (
             "tests.envs.masked:Masked-v0",
-            {GYMNASIUM_STACK: {"stack_size": 3, "padding_type": padding}},
+            [{GYMNASIUM_STACK: {"stack_size": 3, "padding_type": padding}}, MASK_FROM_INFO],
         )
-    environment = make(suite, name, stack)
+    environment = make(suite, name, *wrappers)
     (size,) = make(suite, name).spec.observation.shape
     assert environment.spec.observation.shape == (3, size)
     stream = stream_of(environment)

@@ -1,0 +1,72 @@
+"""Classes with the interface that Gym had before Gymnasium: `step` returns a single `done`.
+
+Worker processes import this module, so it must not import jax.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+def has_old_interface(made: Any) -> bool:
+    """Return whether it is a class that Gymnasium refuses, with methods `reset` and `step`."""
+    if not isinstance(made, type) or issubclass(made, gymnasium.Env):
+        return False
+    return hasattr(made, "reset") and hasattr(made, "step")
+
+
+class OldGym(gymnasium.Env):
+    """An environment of a class with the old interface, for Gymnasium.
+
+    An episode that is done was truncated if `info` has a true `TimeLimit.truncated`, or, as in
+    Crafter, a `discount` of 1. A seed is given to the constructor, if it has a parameter of that
+    name, or to the method `seed`.
+    """
+
+    def __init__(self, cls: Callable[..., Any], **options: Any):
+        """Create an environment.
+
+        Args:
+            cls: its class.
+            options: arguments of the class.
+        """
+        self._cls, self._options = cls, options
+        self._env = cls(**options)
+        self.observation_space = _to_gymnasium(self._env.observation_space)
+        self.action_space = _to_gymnasium(self._env.action_space)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        if seed is not None and "seed" in inspect.signature(self._cls).parameters:
+            self._env = self._cls(**{"seed": seed, **self._options})
+        elif seed is not None and hasattr(self._env, "seed"):
+            self._env.seed(seed)
+        return self._env.reset(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        observation, reward, done, info = self._env.step(action)
+        truncated = bool(done) and bool(
+            info.get("TimeLimit.truncated", False) or info.get("discount", 0.0) == 1.0
+        )
+        return observation, float(reward), bool(done) and not truncated, truncated, info
+
+    def close(self) -> None:
+        """Close the environment, if it can be closed."""
+        if hasattr(self._env, "close"):
+            self._env.close()
+
+
+def _to_gymnasium(space: Any) -> gymnasium.Space:
+    """Return a space of Gym, or one that has its attributes, as Gymnasium's."""
+    if hasattr(space, "n"):
+        return gymnasium.spaces.Discrete(int(space.n))
+    shape = tuple(space.shape)
+    low, high = (np.broadcast_to(bound, shape) for bound in (space.low, space.high))
+    return gymnasium.spaces.Box(low, high, dtype=np.dtype(space.dtype).type)
