@@ -60,7 +60,8 @@ class CompositeTask:
 def _ask(key, remaining):
     cell_key, joints_key = jax.random.split(key)
     cell = jax.random.randint(cell_key, (), 0, NUM_CELLS, jnp.int32)
-    joints = jax.random.normal(joints_key, (2,))
+    # Exact in float32, so that the stream has the same bits in every program that computes it.
+    joints = 4.0 * jax.random.uniform(joints_key, (2,)) - 2.0
     state = CompositeState(cell=cell, joints=joints, remaining=remaining)
     return state, {"cell": cell, "joints": joints}
 
