@@ -181,7 +181,9 @@ def compile_for(
     """
     from sebulba.devices.compiled import compile_program
     from sebulba.programs import trace_programs
+    from sebulba.run.task_defaults import with_task_defaults
 
+    config = with_task_defaults(config).config
     notes: list[str] = []
     run = trace_programs(config, topology.hosts(), on_warning=notes.append)
     programs = tuple(compile_program(each) for each in run.programs)
