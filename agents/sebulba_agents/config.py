@@ -188,8 +188,10 @@ class SkillsConfig(NetworkConfig):
     """Number of skills; each episode draws one uniformly."""
     reward_weight: NonNegative = 1.0
     """Weight of the environment's reward; the skill reward has weight 1. The paper: 0."""
+    network: Network = "auto"
+    """From observations to the inputs of the tanh layers, as for other agents. auto: convolutions
+    if there is an image, and flat if not."""
     network_of_vectors = "flat"
-    """From observations to the inputs of the tanh layers."""
     discount: Fraction = 0.99
     """Discount factor γ."""
     lambda_: Fraction = 0.95

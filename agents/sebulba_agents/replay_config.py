@@ -130,8 +130,10 @@ class SACConfig(ReplayConfig):
     """SAC with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     name: str = "sac"
+    network: Network = "auto"
+    """From observations to the inputs of the ReLU layers, as for other agents. auto: convolutions
+    if there is an image, and flat if not."""
     network_of_vectors = "flat"
-    """From observations to the inputs of the ReLU layers."""
     hidden_sizes: tuple[Count, ...] = (64, 64)
     """Widths of the ReLU layers of the policy and of each critic. The paper: 256, 256."""
     target_entropy: Real | None = None

@@ -52,7 +52,7 @@ from sebulba.run.ending import (
 from sebulba.run.observers import make_observers
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
-from sebulba.run.task_defaults import with_task_defaults
+from sebulba.run.task_defaults import describe_costly_network, with_task_defaults
 from sebulba.run.warm_start import InitialNetworks, with_exact_source
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
@@ -157,6 +157,9 @@ def train(
         with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
             display.detail(f"memory: {ring.memory_plan.describe()}")
+            spec = ring.actors[0].environments.spec
+            if costly := describe_costly_network(config, spec, ring.learner.state.networks):
+                display.message(costly)
             if (warm_start := initial_networks.warm_start) is not None:
                 display.message(str(warm_start))
                 if hosts.is_first():

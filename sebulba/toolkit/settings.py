@@ -41,8 +41,8 @@ class NetworkConfig(AgentSettings):
     """Type that the layers before the heads compute in, for accelerators; parameters, recurrent
     cores, heads and losses stay float32. Your own network gets it if it has this field."""
 
+    # What `auto` means if no observation is an image.
     network_of_vectors: ClassVar[Network] = "mlp"
-    """The network that `auto` means if no observation is an image."""
 
     @classmethod
     def network_for(cls, observation: Sequence[ObservationLeaf]) -> Network:
