@@ -48,18 +48,48 @@ CONTINUOUS: dict[str, Defaults] = {
 }
 """Vectors of continuous actions."""
 
+# Whole observations of four frames have 28 KB, so a replay of them is smaller.
+_IMAGE_REPLAY = {"agent.replay_capacity": 50_000, "run.keep_memory": True}
+
 IMAGES: dict[str, Defaults] = {
-    # CleanRL's ppo_atari (Huang et al. 2022).
+    # CleanRL's ppo_atari (Huang et al. 2022), with a constant rate.
     "ppo": {
         "actor.num_envs": 8,
         "actor.trajectory_length": 128,
         "agent.clip": 0.1,
-        "agent.reward_clip": 1.0,
+        "agent.num_epochs": 4,
+        "agent.num_minibatches": 4,
         "agent.learning_rate": 2.5e-4,
         "run.keep_memory": True,
     },
+    "impala": {"agent.learning_rate": 5e-4, "run.keep_memory": True},
+    "a2c": {"agent.learning_rate": 5e-4, "run.keep_memory": True},
+    # The exploration and the rate of RL Zoo's DQN for Atari.
+    "ddqn": {
+        **_IMAGE_REPLAY,
+        "actor.threads_per_device": 1,
+        "actor.num_envs": 8,
+        "actor.trajectory_length": 8,
+        "agent.min_replay_rows": 5_000,
+        "agent.target_period": 1_000,
+        "agent.learning_rate": 1e-4,
+    },
+    # PureJaxQL's pqn_atari (Gallici et al. 2025), with fewer environments.
+    "pqn": {
+        "actor.num_envs": 32,
+        "actor.trajectory_length": 32,
+        "agent.hidden_sizes": (256,),
+        "agent.num_minibatches": 16,
+        "agent.learning_rate": 2.5e-4,
+        "run.keep_memory": True,
+    },
+    # An update for every 16 env steps: those with convolutions take long.
+    "sac": {**_IMAGE_REPLAY, "agent.batch_size": 128, "agent.replay_ratio": 8.0},
 }
-"""Discrete actions, and images of a camera or a screen."""
+"""Images of a camera or a screen; with continuous actions these follow `CONTINUOUS`."""
+
+CLIPPED = ("ppo", "impala", "a2c", "ddqn", "pqn")
+"""Agents that clip rewards to ±1, as usual for images and discrete actions."""
 
 EPSILON_SHARES: dict[str, tuple[float, float]] = {"ddqn": (0.1, 0.05), "pqn": (0.1, 0.05)}
 """The share of the run over which ε falls from 1, and what it falls to."""
@@ -70,8 +100,10 @@ def family_defaults(agent: str, task: Task) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     if task.actions == "continuous":
         defaults |= CONTINUOUS.get(agent, {})
-    elif task.has_images:
+    if task.has_images:
         defaults |= IMAGES.get(agent, {})
+        if task.actions == "discrete" and agent in CLIPPED:
+            defaults["agent.reward_clip"] = 1.0
     if agent in EPSILON_SHARES:
         share, end = EPSILON_SHARES[agent]
         env_steps = max(int(share * task.total_env_steps), 1)
