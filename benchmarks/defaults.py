@@ -22,7 +22,7 @@ import sebulba
 RUNS = (
     ("ppo", "Pendulum-v1", "Pendulum-v1", 100_000),
     ("ppo", "LunarLander-v3", "LunarLander-v3", 100_000),
-    ("ppo", "Taxi-v3", "Taxi-v3", 60_000),
+    ("ppo", "Taxi-v3", "Taxi-v4", 60_000),
     ("ppo", "MountainCarContinuous-v0", "MountainCarContinuous-v0", 60_000),
     ("ppo", "HalfCheetah-v5", "HalfCheetah-v5", 60_000),
     ("sac", "Pendulum-v1", "Pendulum-v1", 8_000),

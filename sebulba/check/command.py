@@ -19,7 +19,6 @@ from sebulba.check.suite import Report, check
 from sebulba.config import Config
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
-from sebulba.run.task_defaults import with_task_defaults
 from sebulba.run.training import use_compilation_cache
 
 _MARKS: dict[Status, rich.text.Text] = {
@@ -49,7 +48,6 @@ def run_check(
     # Most of the check's time is compilation, much of it of many small functions.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_CACHED_COMPILATION_SECONDS)
     try:
-        config = with_task_defaults(config).config
         with Progress(sys.stderr) as progress:
             report = check(config, only=only, on_progress=progress.show)
     except ConfigError as error:

@@ -168,7 +168,7 @@ def test_every_default_of_a_shipped_agent_is_a_key_with_a_value_of_its_type(agen
         ("sac", (VECTOR,), "flat"),
         ("pqn", (VECTOR, PIXELS), "mlp"),  # Its convolutions take one image.
         ("impala", (ROOM,), "mlp"),
-        ("impala", (ObservationLeaf(shape=(2, 2, 2), dtype="int32"),), "mlp"),
+        ("impala", (ObservationLeaf(shape=(7, 7, 3), dtype="uint8"),), "mlp"),
     ],
 )
 def test_the_network_suits_the_observation(agent, leaves, network):
