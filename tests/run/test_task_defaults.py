@@ -3,6 +3,9 @@
 import dataclasses
 import itertools
 
+import gymnasium
+import jax
+import numpy as np
 import pytest
 
 from sebulba.config import Config, EnvConfig
@@ -13,8 +16,13 @@ from sebulba.config.objects import with_agent
 from sebulba.config.schema import key_types
 from sebulba.errors import ConfigError
 from sebulba.run import task_defaults, training
-from sebulba.run.task_defaults import with_task_defaults, with_values
+from sebulba.run.task_defaults import (
+    describe_costly_network,
+    with_task_defaults,
+    with_values,
+)
 from sebulba.task import ObservationLeaf, Task
+from sebulba.types import EnvironmentSpec
 from sebulba_agents import AGENTS
 from sebulba_agents.config import PPOConfig
 from tests.toys import ToyAgent, ToyConfig
@@ -141,6 +149,20 @@ def test_a_run_records_its_defaults_and_says_them(write, tmp_path, capsys):
         f"defaults of {config.agent.name} for vectors and discrete actions:"
         " actor.trajectory_length 10, seed 7. A key in the config or a flag replaces its default"
     ) in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "is_costly"),
+    [("mlp", (84, 84, 4), True), ("shallow", (84, 84, 4), False), ("mlp", (10, 10, 4), False)],
+)
+def test_dense_layers_on_images_are_a_warning(network, shape, is_costly):
+    config = Config(agent=PPOConfig(network=network))
+    observation = jax.ShapeDtypeStruct(shape, np.uint8)
+    spec = EnvironmentSpec(observation=observation, action_space=gymnasium.spaces.Discrete(2))
+    message = describe_costly_network(config, spec, np.zeros(2**18, np.float32))
+    assert (message is not None) == is_costly
+    if message is not None:
+        assert "flattens images of (84, 84, 4): networks of 1.0 MiB" in message
 
 
 @pytest.mark.parametrize("agent", AGENTS)
