@@ -12,28 +12,34 @@ from sebulba.task import Task
 
 Defaults = Mapping[str, Any]
 
-# Rewards of control tasks have any scale, and their observations many: both are normalised.
+# Rewards have any scale, and the parts of an observation different ones.
 _NORMALIZED = {
     "agent.normalize_observations": True,
     "agent.normalize_rewards": True,
     "agent.reward_clip": 10.0,
-    "agent.entropy_cost": 0.0,
 }
+_CONTINUOUS = {**_NORMALIZED, "agent.entropy_cost": 0.0}
+
+DISCRETE: dict[str, Defaults] = {
+    # Without, a value loss in the hundreds leaves no room for the policy in a clipped gradient.
+    "ppo": _NORMALIZED,
+}
+"""Discrete actions, and no images of a camera or a screen."""
 
 CONTINUOUS: dict[str, Defaults] = {
     # CleanRL's ppo_continuous_action (Huang et al. 2022, JMLR 23 (274)), with 16 environments
     # instead of one, and three times the learning rate: short runs depend on it.
     "ppo": {
-        **_NORMALIZED,
+        **_CONTINUOUS,
         "actor.num_envs": 8,
         "actor.trajectory_length": 128,
         "agent.num_epochs": 10,
         "agent.num_minibatches": 16,
         "agent.learning_rate": {"schedule": "linear", "start": 1e-3, "end": 1e-4},
     },
-    "impala": {**_NORMALIZED},
-    "a2c": {**_NORMALIZED},
-    "policy_gradient": {**_NORMALIZED},
+    "impala": _CONTINUOUS,
+    "a2c": _CONTINUOUS,
+    "policy_gradient": _CONTINUOUS,
     # The paper's (Haarnoja et al. 2018, arXiv 1812.05905): an update of 256 transitions for each
     # env step.
     "sac": {
@@ -100,6 +106,8 @@ def family_defaults(agent: str, task: Task) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     if task.actions == "continuous":
         defaults |= CONTINUOUS.get(agent, {})
+    elif not task.has_images:
+        defaults |= DISCRETE.get(agent, {})
     if task.has_images:
         defaults |= IMAGES.get(agent, {})
         if task.actions == "discrete" and agent in CLIPPED:
