@@ -32,6 +32,7 @@ _PAGES = {
 _KEYWORDS = {
     "add_an_environment.md": ["atari"],
     "devices.md": ["multi-gpu", "tpu"],
+    "choose_settings.md": ["defaults", "hyperparameters"],
     "evaluate.md": ["video"],
     "performance.md": ["slow", "speed"],
     "reproducibility.md": ["seed", "deterministic"],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 if TYPE_CHECKING:
     import jax
 
+    from sebulba.task import Task
     from sebulba.types import ActorState, Clock, EnvStep, Experience, Networks, PyTree, Trajectory
 
 Metrics: TypeAlias = "dict[str, jax.Array]"
@@ -21,6 +22,19 @@ class AgentSettings(Protocol):
     corrects_for_policy_lag: ClassVar[bool] = True
     """Whether the loss corrects for acting with older networks. False: `learner.policy_lag` must be
     0 unless `learner.allow_uncorrected_lag` is set."""
+
+    @classmethod
+    def defaults_for(cls, task: Task) -> dict[str, Any]:
+        """Return the defaults that suit a task, by dotted key of any section but `env`.
+
+        They replace the schema's defaults at the start of a run, such as
+        `{"agent.discount": 0.9, "actor.trajectory_length": 128}`. A value that the config or a flag
+        gives is kept.
+
+        Args:
+            task: what the environment's observations and actions are, and the length of the run.
+        """
+        return {}
 
 
 class ActorStateSharding(Protocol):

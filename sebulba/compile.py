@@ -219,7 +219,9 @@ def compile_for(
     """
     from sebulba.devices.compiled import compile_program
     from sebulba.programs import trace_programs
+    from sebulba.run.task_defaults import with_task_defaults
 
+    config = with_task_defaults(config).config
     notes: list[str] = []
     hosts = topology.hosts()
     run = trace_programs(config, hosts, on_warning=notes.append)

@@ -189,11 +189,15 @@ def _check_earlier_run(directory: pathlib.Path, config: Config) -> None:
         except AttributeError:  # another agent's
             return missing
 
-    differing = [
-        key
-        for key in keys
-        if not key.startswith(ignored) and value(earlier, key) != value(config, key)
-    ]
+    def differing_keys(config: Config) -> list[str]:
+        compared = (key for key in keys if not key.startswith(ignored))
+        return [key for key in compared if value(earlier, key) != value(config, key)]
+
+    differing = differing_keys(config)
+    if differing and config.open_defaults:
+        from sebulba.run.task_defaults import with_task_defaults  # imports jax
+
+        differing = differing_keys(with_task_defaults(config).config)
     if differing:
         raise ConfigError(
             f"{directory} holds a run with another {', '.join(differing)}. Choose another"

@@ -8,7 +8,7 @@ from sebulba.errors import ConfigError, describe_error, did_you_mean
 
 Reference = NewType("Reference", str)
 """The type of a setting whose value is `module:Name`."""
-Network = Literal["mlp", "relu_mlp", "flat", "small", "shallow", "dqn", "deep"] | Reference
+Network = Literal["auto", "mlp", "relu_mlp", "flat", "small", "shallow", "dqn", "deep"] | Reference
 """The type of `agent.network`; `sebulba.toolkit.torsos` explains the values."""
 Core = Literal["lstm"] | Reference
 """The type of `agent.core`; `sebulba.toolkit.cores` explains the values."""

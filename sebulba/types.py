@@ -18,10 +18,12 @@ import dataclasses
 from typing import Any
 
 import gymnasium
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.pytree import pytree_dataclass
+from sebulba.task import ObservationLeaf
 
 PyTree = Any
 Array = Any
@@ -125,6 +127,19 @@ class EnvironmentSpec:
     native_action_space: gymnasium.Space | None = None
     # jax.ShapeDtypeStruct of one `EnvStep.action_mask`; None: the environment has no masks.
     action_mask: Array | None = None
+    # For each leaf of `observation`, the values of each component of its Discrete or MultiDiscrete
+    # space, () for another space; None: no leaf is of such a space. Networks see one-hot vectors.
+    choices: tuple[tuple[range, ...], ...] | None = None
+
+    @property
+    def observation_leaves(self) -> tuple[ObservationLeaf, ...]:
+        """The leaves of `observation`, without jax."""
+        leaves = jax.tree.leaves(self.observation)
+        choices = self.choices or ((),) * len(leaves)
+        return tuple(
+            ObservationLeaf(shape=tuple(leaf.shape), dtype=str(leaf.dtype), choices=each)
+            for leaf, each in zip(leaves, choices, strict=True)
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ CONTRACT = [
     "process",
     "ranges",
     "references",
+    "task",
 ]
 DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "lag", "export", "compile", "__main__"]  # the command `sebulba`

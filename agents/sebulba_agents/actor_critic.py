@@ -111,10 +111,11 @@ class ActorCriticAgent(Agent):
         Raises:
             ConfigError: the network or the policy does not suit the environment.
         """
+        settings = config.torso_for(run_spec.environment)
         if torso is None:
-            check_network(config.torso, run_spec.environment.observation)
+            check_network(settings, run_spec.environment.observation)
             check_core(config.core, config.lstm_size)
-            torso = functools.partial(ObservationTorso, config.torso)
+            torso = functools.partial(ObservationTorso, settings)
         self._config = config
         self._run_spec = run_spec
         self._loss = loss
@@ -126,7 +127,7 @@ class ActorCriticAgent(Agent):
                 initial_log_std=config.initial_log_std,
             ),
             torso=torso,
-            has_torso_per_head=config.network in ("mlp", "relu_mlp"),
+            has_torso_per_head=settings.network in ("mlp", "relu_mlp"),
             lstm_size=config.lstm_size,
             core=config.core,
         )

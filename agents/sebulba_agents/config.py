@@ -6,13 +6,16 @@ changes its default.
 """
 
 import dataclasses
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from sebulba.agent import AgentSettings
 from sebulba.ranges import Count, Fraction, NonNegative, Positive, Range
 from sebulba.references import Core, Network
+from sebulba.task import ObservationLeaf, Task
 from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import NetworkConfig
+from sebulba_agents.families import family_defaults
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,11 @@ class ActorCriticConfig(NetworkConfig):
     """ε of RMSProp."""
     max_grad_norm: Positive | None = 0.5
     """Maximum global norm of the gradients; null: no clipping."""
+
+    @classmethod
+    def defaults_for(cls, task: Task) -> dict[str, Any]:
+        """Return the network, and what the agent's family of tasks changes."""
+        return super().defaults_for(task) | family_defaults(cls.name, task)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,9 +143,9 @@ class PQNConfig(NetworkConfig):
 
     name: str = "pqn"
     """Agent name."""
-    network: Network = "mlp"
+    network: Network = "auto"
     """From observations to features: mlp, small, shallow or dqn with LayerNorm, or your own flax
-    module."""
+    module. auto: small or shallow if there is an image, and mlp if not."""
     hidden_sizes: tuple[Count, ...] = (128, 128)
     """Widths of the dense layers, also after convolutions; your own network gets them if it has
     this field."""
@@ -162,6 +170,16 @@ class PQNConfig(NetworkConfig):
     max_grad_norm: Positive | None = 10.0
     """Maximum global norm of the gradients; null: no clipping."""
 
+    @classmethod
+    def network_for(cls, observation: Sequence[ObservationLeaf]) -> Network:
+        """Return the network that `auto` means; its convolutions take one image only."""
+        return super().network_for(observation) if len(observation) == 1 else "mlp"
+
+    @classmethod
+    def defaults_for(cls, task: Task) -> dict[str, Any]:
+        """Return the network, and what the agent's family of tasks changes."""
+        return super().defaults_for(task) | family_defaults(cls.name, task)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomConfig(AgentSettings):
@@ -182,8 +200,10 @@ class SkillsConfig(NetworkConfig):
     """Number of skills; each episode draws one uniformly."""
     reward_weight: NonNegative = 1.0
     """Weight of the environment's reward; the skill reward has weight 1. The paper: 0."""
-    network: Network = "flat"
-    """From observations to the inputs of the tanh layers, as for other agents."""
+    network: Network = "auto"
+    """From observations to the inputs of the tanh layers, as for other agents. auto: convolutions
+    if there is an image, and flat if not."""
+    network_of_vectors = "flat"
     discount: Fraction = 0.99
     """Discount factor γ."""
     lambda_: Fraction = 0.95

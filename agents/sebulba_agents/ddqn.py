@@ -73,7 +73,8 @@ class DDQN(TargetNetworkAgent):
         """
         self._loss = checked_loss(loss)
         self._values = checked_values(values)
-        check_network(config.torso, run_spec.environment.observation)
+        torso = config.torso_for(run_spec.environment)
+        check_network(torso, run_spec.environment.observation)
         self._replay = transition_replay(
             config,
             run_spec,
@@ -87,7 +88,7 @@ class DDQN(TargetNetworkAgent):
         num_actions = num_discrete_actions(run_spec, config.name)
         self.network = network or QNetwork(
             num_actions=num_actions,
-            torso=config.torso,
+            torso=torso,
             dueling_size=config.dueling_size,
         )
         self._outputs = checked_network(self.network, num_actions)

@@ -75,7 +75,11 @@ class GumbelMuZero(TargetNetworkAgent):
         )
         self._num_actions = num_discrete_actions(run_spec, "gumbel_muzero")
         self.model = LearnedModel(
-            network=MuZeroNetwork(num_actions=self._num_actions, config=config),
+            network=MuZeroNetwork(
+                num_actions=self._num_actions,
+                config=config,
+                torso=config.torso_for(run_spec.environment),
+            ),
             value=TwoHot(limit=config.value_limit, num_bins=config.num_bins),
             reward=TwoHot(limit=config.reward_limit, num_bins=config.num_bins),
             discount=config.discount,

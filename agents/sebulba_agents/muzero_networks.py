@@ -41,17 +41,18 @@ class MuZeroNetwork(nn.Module):
 
     num_actions: int
     config: GumbelMuZeroConfig
+    torso: TorsoSettings
 
     def setup(self) -> None:
         """Choose vectors or images as latent states."""
         config = self.config
-        if config.network == "resnet":
+        if self.torso.network == "resnet":
             self.representation = ImageRepresentation(config.channels, config.num_blocks)
             self.dynamics = ImageDynamics(
                 config.channels, config.num_blocks, config.model_sizes, config.num_bins
             )
         else:
-            self.representation = VectorRepresentation(config.torso, config.latent_size)
+            self.representation = VectorRepresentation(self.torso, config.latent_size)
             self.dynamics = VectorDynamics(config.latent_size, config.model_sizes, config.num_bins)
         self.prediction = Heads(config.model_sizes, (self.num_actions, config.num_bins))
 
@@ -254,7 +255,7 @@ def check_muzero(config: GumbelMuZeroConfig, run_spec: RunSpec) -> None:
         raise ConfigError(f"agent.num_bins: expected an odd number, got {config.num_bins}")
     observation = run_spec.environment.observation
     if config.network != "resnet":
-        check_network(config.torso, observation)
+        check_network(config.torso_for(run_spec.environment), observation)
         return
     if config.compute_dtype != "float32":
         raise ConfigError(

@@ -8,7 +8,13 @@ from flax.linen.initializers import he_normal
 from sebulba.errors import ConfigError
 from sebulba.toolkit.convolutions import Conv
 from sebulba.toolkit.settings import TorsoSettings
-from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network, flatten
+from sebulba.toolkit.torsos import (
+    ObservationTorso,
+    as_channels_last,
+    check_network,
+    flatten,
+    with_one_hot_choices,
+)
 from sebulba.types import PyTree
 
 # Features, kernel and stride of each convolution.
@@ -37,7 +43,7 @@ class NormalizedQNetwork(nn.Module):
         if ":" in network:
             return nn.Dense(self.num_actions)(ObservationTorso(self.torso)(observation))
         if network == "mlp":
-            x = flatten(observation)
+            x = flatten(with_one_hot_choices(observation, self.torso.choices))
         else:
             (x,) = jax.tree.leaves(observation)
             x = as_channels_last(x)

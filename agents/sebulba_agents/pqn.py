@@ -49,12 +49,13 @@ class PQN(Agent):
                 device's share of a learner cycle cannot be split into minibatches.
         """
         check_num_minibatches(config.num_minibatches, run_spec, of_unrolls=False)
-        check_normalized_network(config.torso, run_spec.environment.observation)
+        torso = config.torso_for(run_spec.environment)
+        check_normalized_network(torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         self.network = NormalizedQNetwork(
             num_actions=num_discrete_actions(run_spec, "pqn"),
-            torso=config.torso,
+            torso=torso,
         )
         self.exploration = ScheduledExploration(
             run_spec, epsilon=config.epsilon, evaluation_epsilon=config.evaluation_epsilon

@@ -94,7 +94,7 @@ class RecurrentQNetwork(nn.Module):
 def make_torso(torso: TorsoSettings) -> nn.Module:
     """Return the network that a config names."""
     # An mlp has no scope around it, which keeps the paths and initial values of its parameters.
-    if torso.network == "mlp":
+    if torso.network == "mlp" and torso.choices is None:
         return MLPTorso(torso.hidden_sizes, dtype=jnp.dtype(torso.compute_dtype))
     return ObservationTorso(torso)
 

@@ -82,7 +82,8 @@ class R2D2(TargetNetworkAgent):
         Raises:
             ConfigError: the settings or the environment do not suit the agent.
         """
-        check_network(config.torso, run_spec.environment.observation)
+        torso = config.torso_for(run_spec.environment)
+        check_network(torso, run_spec.environment.observation)
         rows_per_update = config.batch_size * config.learn_length
         super().__init__(
             config, run_spec, replay_ratio(config, run_spec, rows_per_update=rows_per_update)
@@ -99,7 +100,7 @@ class R2D2(TargetNetworkAgent):
         self._batch_size = config.batch_size // run_spec.num_learner_devices
         self.network = RecurrentQNetwork(
             num_actions=num_discrete_actions(run_spec, "r2d2"),
-            torso=config.torso,
+            torso=torso,
             lstm_size=config.lstm_size,
             dueling_size=config.dueling_size,
             core=config.core,

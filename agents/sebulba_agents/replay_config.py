@@ -5,12 +5,14 @@ A subclass that repeats a field changes its default.
 """
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from sebulba.ranges import Count, Fraction, Natural, NonNegative, Positive, Range, Real
-from sebulba.references import Core, Network, Reference
+from sebulba.references import Core, Network
+from sebulba.task import Task
 from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import ReplayConfig
+from sebulba_agents.families import family_defaults
 
 _Period = Annotated[int, Range(1, 2**31 - 1)]  # updates, which devices count in int32
 
@@ -117,14 +119,21 @@ class DDQNConfig(QLearningConfig):
     evaluation_epsilon: Fraction = 0.001
     learning_rate: ScheduledNonNegative = 5e-4
 
+    @classmethod
+    def defaults_for(cls, task: Task) -> dict[str, Any]:
+        """Return the network, and what the agent's family of tasks changes."""
+        return super().defaults_for(task) | family_defaults(cls.name, task)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SACConfig(ReplayConfig):
     """SAC with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     name: str = "sac"
-    network: Network = "flat"
-    """From observations to the inputs of the ReLU layers, as for other agents."""
+    network: Network = "auto"
+    """From observations to the inputs of the ReLU layers, as for other agents. auto: convolutions
+    if there is an image, and flat if not."""
+    network_of_vectors = "flat"
     hidden_sizes: tuple[Count, ...] = (64, 64)
     """Widths of the ReLU layers of the policy and of each critic. The paper: 256, 256."""
     target_entropy: Real | None = None
@@ -142,10 +151,13 @@ class SACConfig(ReplayConfig):
     """Learning rate of Adam for policy, critics and temperature. The paper: 3e-4."""
     adam_epsilon: Positive = 1e-8
 
+    @classmethod
+    def defaults_for(cls, task: Task) -> dict[str, Any]:
+        """Return the network, and what the agent's family of tasks changes."""
+        return super().defaults_for(task) | family_defaults(cls.name, task)
 
-_LatentNetwork = (
-    Literal["mlp", "relu_mlp", "flat", "small", "shallow", "dqn", "deep", "resnet"] | Reference
-)
+
+_LatentNetwork = Network | Literal["resnet"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,7 +165,7 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     """Gumbel MuZero (Danihelka et al. 2022, openreview bERaNdoegnO); needs the extra `search`."""
 
     name: str = "gumbel_muzero"
-    network: _LatentNetwork = "mlp"  # type: ignore[assignment]
+    network: _LatentNetwork = "auto"  # type: ignore[assignment]
     """From observations to latent states: resnet, whose latent states are images, or a network as
     of other agents, whose features become a vector."""
     hidden_sizes: tuple[Count, ...] = (64,)

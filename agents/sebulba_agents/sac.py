@@ -126,15 +126,16 @@ class SAC(Agent):
             ConfigError: the settings or the environment do not suit the agent.
         """
         action_size = _action_size(run_spec)
-        check_network(config.torso, run_spec.environment.observation)
+        torso = config.torso_for(run_spec.environment)
+        check_network(torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         self._replay = transition_replay(config, run_spec)
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
         )
-        self._policy = GaussianPolicy(action_size=action_size, torso=config.torso)
-        self._critics = TwinCritics(config.torso)
+        self._policy = GaussianPolicy(action_size=action_size, torso=torso)
+        self._critics = TwinCritics(torso)
         self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
 
     def init_networks(self, key: jax.Array) -> SACNetworks:

@@ -114,7 +114,8 @@ class SkillsAgent(Agent):
         Raises:
             ConfigError: the settings or the environment do not suit the agent.
         """
-        check_network(config.torso, run_spec.environment.observation)
+        torso = config.torso_for(run_spec.environment)
+        check_network(torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         observation = {
@@ -138,9 +139,9 @@ class SkillsAgent(Agent):
             a2c,
             dataclasses.replace(run_spec, environment=environment),
             loss=a2c_loss,
-            torso=functools.partial(SkillTorso, config.torso),
+            torso=functools.partial(SkillTorso, torso),
         )
-        self._discriminator = Discriminator(config.num_skills, config.torso)
+        self._discriminator = Discriminator(config.num_skills, torso)
         self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
 
     def init_networks(self, key: jax.Array) -> SkillsNetworks:

@@ -19,7 +19,7 @@ from typing import Any
 from sebulba.config import Config
 from sebulba.config.coercion import describe_type
 from sebulba.config.loading import flag_name, load_config, split_arguments
-from sebulba.config.schema import SECTIONS
+from sebulba.config.schema import SECTIONS, key_fields
 from sebulba.config.yaml_dialect import inline
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
@@ -97,7 +97,7 @@ def describe_keys(section: str, values: Any) -> Iterator[tuple[str, str, str, st
     """
     annotations = typing.get_type_hints(type(values), include_extras=True)
     docs = field_docs(type(values))
-    for field in dataclasses.fields(values):
+    for field in key_fields(values):
         if section or field.name not in SECTIONS:
             key = f"{section}.{field.name}".strip(".")
             value = inline(getattr(values, field.name))

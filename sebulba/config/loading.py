@@ -18,7 +18,7 @@ from sebulba.config.file import WORDS, Setting, read_config_file
 from sebulba.config.schema import SECTIONS, Config, key_types, sections
 from sebulba.config.shipped import find_config
 from sebulba.config.unknown_keys import suggestion
-from sebulba.config.validation import problems
+from sebulba.config.validation import problems, value_of
 from sebulba.errors import ConfigError
 
 __all__ = ["ConfigError", "load_config", "to_yaml"]
@@ -72,7 +72,11 @@ def load_config(
             raise ConfigError(f"{setting.where}: {error}") from None
         settings[key] = dataclasses.replace(setting, value=value)
 
+    # `auto` asks for the default that suits the task, like a key that is not given.
+    given_keys = {key for key, setting in settings.items() if setting.value != "auto"}
     config = _build(agent_class, settings, source=source)
+    open_defaults = {key: value_of(config, key) for key in declared if key not in given_keys}
+    config = dataclasses.replace(config, open_defaults=open_defaults)
     for key, message in problems(config) if is_complete else ():
         where = settings[key].where if key in settings else f"{source}: {key}"
         raise ConfigError(f"{where}: {message}")
@@ -81,7 +85,9 @@ def load_config(
 
 def to_yaml(config: Config) -> str:
     """Return `config` as YAML with every key; `load_config` reads it back as an equal `Config`."""
-    return yaml_dialect.dump(dataclasses.asdict(config))
+    values = dataclasses.asdict(config)
+    del values["open_defaults"]
+    return yaml_dialect.dump(values)
 
 
 def flag_name(key: str) -> str:

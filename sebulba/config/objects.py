@@ -15,7 +15,7 @@ import warnings
 from typing import Any
 
 from sebulba.config.plugins import Named
-from sebulba.config.schema import Config, changed_fields
+from sebulba.config.schema import Config, changed_fields, key_fields
 from sebulba.errors import ConfigError
 
 
@@ -76,9 +76,18 @@ def with_agent(config: Config, agent: Any) -> Config:
             stacklevel=3,
         )
     try:
-        return dataclasses.replace(config, agent=of_agent(name=name))
+        settings = of_agent(name=name)
     except TypeError as error:
         raise ConfigError(f"agent: expected `config.agent` of {of_agent}: {error}") from error
+    opened = {
+        key: value for key, value in config.open_defaults.items() if not key.startswith("agent.")
+    }
+    if opened:  # The config is of a file, so the new settings are defaults that nobody chose.
+        opened |= {
+            f"agent.{each.name}": getattr(settings, each.name) for each in key_fields(settings)
+        }
+        del opened["agent.name"]
+    return dataclasses.replace(config, agent=settings, open_defaults=opened)
 
 
 def with_environment(config: Config, environment: Any) -> Config:

@@ -16,6 +16,10 @@ Every key of a config, with its type, default and explanation. Set a key in the 
 flag of the same dotted name, which replaces the file's value: `--actor.num-envs 32`.
 `python -m sebulba.train CONFIG --help` prints the same list with the values of `CONFIG`.
 
+Some defaults depend on the task, such as the network and the settings for continuous actions: the
+start of a run says which, and its `config.yaml` has all values. See
+[choose settings](choose_settings.md).
+
 A type says the range of its numbers: `int ≥ 1`, `float > 0`, `float in [0, 1]`, or
 `float in [0, 1)`, which is less than 1. A value outside of the range is an error before anything
 starts.

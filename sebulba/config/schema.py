@@ -243,6 +243,11 @@ class Config:
     resume: str | None = None
     """Checkpoint in run_dir to resume from: latest, best, or the number of its learner cycle.
     null: start a new run."""
+    # No key of a file: the keys that neither a file nor flags gave, with their defaults. The task
+    # may replace those defaults while they are unchanged. A config made in Python has none.
+    open_defaults: dict[str, Any] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         """Replace `learner.policy_lag: auto` by the agent's lag, so that a run records it."""
@@ -288,16 +293,27 @@ def key_types(agent_class: type) -> dict[str, Any]:
     owners = {f"{name}.": cls for name, cls in sections(agent_class).items()} | {"": Config}
     for prefix, cls in owners.items():
         hints = typing.get_type_hints(cls, include_extras=True)  # also of class variables
-        for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+        for field in key_fields(cls):
             if prefix or field.name not in SECTIONS:
                 types[prefix + field.name] = hints[field.name]
     return types
 
 
+def key_fields(settings: Any) -> tuple[dataclasses.Field, ...]:
+    """Return the fields of a settings dataclass, or of an instance, that are keys of a config file.
+
+    Another object has none.
+    """
+    if not dataclasses.is_dataclass(settings):
+        return ()
+    return tuple(field for field in dataclasses.fields(settings) if field.compare)
+
+
 def flat_config(config: Config) -> dict[str, Any]:
     """Return the value of every dotted key; of a section that is not set, that of the section."""
     values: dict[str, Any] = {}
-    for name, value in vars(config).items():
+    for field in key_fields(config):
+        name, value = field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             values |= {f"{name}.{key}": each for key, each in vars(value).items()}
         else:
@@ -323,7 +339,7 @@ def changed_fields(settings: Any) -> dict[str, Any]:
     Another object has none.
     """
     changed = {}
-    for field in dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ():
+    for field in key_fields(settings):
         make, value = field.default_factory, getattr(settings, field.name)
         default = field.default if make is dataclasses.MISSING else make()
         if value != default:

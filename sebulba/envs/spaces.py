@@ -54,6 +54,25 @@ def observation_spec(space: gymnasium.Space, path: str = "observation") -> PyTre
     )
 
 
+def observation_choices(space: gymnasium.Space) -> list[tuple[range, ...]]:
+    """Return the values of each component of each leaf of `observation_spec`.
+
+    They are those of a `Discrete` or `MultiDiscrete` space; of another space there are none.
+    """
+    match space:
+        case gymnasium.spaces.Dict():  # Leaves of a dict are in the order of its sorted keys.
+            children = [child for _, child in sorted(space.items())]
+            return [each for child in children for each in observation_choices(child)]
+        case gymnasium.spaces.Tuple():
+            return [each for child in space for each in observation_choices(child)]
+        case gymnasium.spaces.Discrete():
+            return [(range(int(space.start), int(space.start + space.n)),)]
+        case gymnasium.spaces.MultiDiscrete():
+            bounds = zip(space.start.ravel(), space.nvec.ravel(), strict=True)
+            return [tuple(range(int(start), int(start + size)) for start, size in bounds)]
+    return [()]
+
+
 def agent_action_space(space: gymnasium.Space) -> gymnasium.Space:
     """Return the agent's action space: Discrete or MultiDiscrete of int32, or Box of float32.
 
@@ -133,6 +152,7 @@ def environment_spec(
         action_space=agent_space,
         native_action_space=action,
         action_mask=action_mask_spec(agent_space) if has_masks else None,
+        choices=tuple(choices) if any(choices := observation_choices(observation)) else None,
     )
 
 

@@ -184,6 +184,7 @@ def _services(config: Config, path: pathlib.Path) -> list[MetricsWriter]:
     if config.run.wandb_project is None:
         return []
     settings = dataclasses.asdict(config)
+    del settings["open_defaults"]
     return [WandbWriter(path, project=config.run.wandb_project, name=path.name, config=settings)]
 
 

@@ -220,9 +220,11 @@ def describe_row(row: Row) -> str:
     )
     if not row["episodes"]:
         return f"evaluation at {row['env_steps']:,} env steps: no episode finished{unfinished}"
+    actions = "greedy" if row["protocol"]["greedy"] else "sampled"
     return (
-        f"evaluation at {row['env_steps']:,} env steps: return {row['return_mean']:,.2f}, IQM"
-        f" {row['return_iqm']:,.2f} [{row['return_iqm_low']:,.2f}, {row['return_iqm_high']:,.2f}],"
+        f"evaluation at {row['env_steps']:,} env steps: return of {actions} actions"
+        f" {row['return_mean']:,.2f}, IQM {row['return_iqm']:,.2f}"
+        f" [{row['return_iqm_low']:,.2f}, {row['return_iqm_high']:,.2f}],"
         f" of {row['episodes']} episodes{unfinished}"
     )
 

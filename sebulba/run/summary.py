@@ -92,12 +92,17 @@ def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
 def describe_result(summary: dict[str, Any], *, return_window: int) -> list[str]:
     """Return the lines on the console of a run that is done."""
     final, episodes = summary["final_episode_return_mean"], summary["episodes"]
+    newest = summary["episode_return_last"]
     if final is None:
         result = f"too few episodes for a mean return: {episodes:,}"
     else:
-        best = summary["best_episode_return_mean"]
         over = f"over {min(episodes, return_window):,} episodes"
-        result = f"mean return {final:,.1f} {over}, best {best:,.1f}"
+        best = summary["best_episode_return_mean"]
+        result = f"mean return in training {final:,.1f} {over}, best {best:,.1f}"
+    if episodes < return_window and newest is not None:
+        # The mean is of early episodes too, so it is below what the policy can do now.
+        early = "" if final is None else "; those are all so far, the first ones included"
+        result += f"{early}; the newest has {newest:,.1f}"
     rate, startup_s = summary["steps_per_second"], summary["startup_s"]
     speed = f"{summary['env_steps']:,} env steps in {summary['wall_time_s']:,.1f} s"
     if rate is not None:

@@ -52,6 +52,7 @@ from sebulba.run.ending import (
 from sebulba.run.observers import make_observers
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
+from sebulba.run.task_defaults import describe_costly_network, with_task_defaults
 from sebulba.run.warm_start import InitialNetworks, with_exact_source
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
@@ -116,11 +117,16 @@ def train(
     """
     started_in = pathlib.Path.cwd()
     prepare_process(config)
+    # Environments may change the directory.
+    task_defaults = with_task_defaults(with_absolute_run_dir(config))
+    config = task_defaults.config
     with (
         RunEnd(hosts_agree=hosts.are_several()).listening() as end,
         _open_run_dir(config, display, verbose=verbose) as (config, path, lock, display),
     ):
         display.message(f"agent: {config.agent.name} on {config.env.suite} {config.env.id}")
+        if task_defaults.message is not None:
+            display.message(task_defaults.message)
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         display.message(f"devices: {_describe_devices(devices, config)}")
         if config.devices.learner is None and (unused := _describe_unused(devices)):
@@ -151,6 +157,9 @@ def train(
         with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
             display.detail(f"memory: {ring.memory_plan.describe()}")
+            spec = ring.actors[0].environments.spec
+            if costly := describe_costly_network(config, spec, ring.learner.state.networks):
+                display.message(costly)
             if (warm_start := initial_networks.warm_start) is not None:
                 display.message(str(warm_start))
                 if hosts.is_first():

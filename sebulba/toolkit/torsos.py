@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from sebulba.errors import ConfigError, calling
 from sebulba.pytree import describe_inline
 from sebulba.references import load
+from sebulba.task import has_channels_last
 from sebulba.toolkit.convolutions import Conv, max_pool
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.types import PyTree
@@ -115,10 +116,13 @@ _CONVOLUTIONS: dict[str, type[nn.Module]] = {
 }
 # Smaller images leave no output after the unpadded convolutions.
 _SMALLEST_IMAGE = {"small": 3, "shallow": 20, "dqn": 36, "deep": 1}
+_MAX_ONE_HOT = 4096
 
 
 class ObservationTorso(nn.Module):
     """The network that `agent.network` names: observations of any structure in, features out.
+
+    Numbers of a discrete space are one-hot vectors for all networks but the user's.
 
     - mlp, relu_mlp: tanh or ReLU layers of `hidden_sizes` on all leaves, flattened and
       concatenated.
@@ -136,6 +140,7 @@ class ObservationTorso(nn.Module):
         network, dtype = self.torso.network, jnp.dtype(self.torso.compute_dtype)
         if ":" in network:
             return jax.tree.map(_float32, _make_own(self.torso)(observation))
+        observation = with_one_hot_choices(observation, self.torso.choices)
         if network == "flat":
             return flatten(observation)
         mlp = functools.partial(MLPTorso, self.torso.hidden_sizes, dtype=dtype, name="mlp")
@@ -155,6 +160,33 @@ class ObservationTorso(nn.Module):
         return jnp.concatenate([_float32(each) for each in features], axis=-1)
 
 
+def with_one_hot_choices(
+    observation: PyTree, choices: tuple[tuple[range, ...], ...] | None
+) -> PyTree:
+    """Return observations `[N, ...]` with one-hot vectors `[N, F]` in place of discrete leaves.
+
+    Args:
+        observation: `[N, ...]`.
+        choices: `EnvironmentSpec.choices`. A leaf with more than 4,096 values stays as it is, since
+            its first dense layer would be larger than all others.
+    """
+    if choices is None:
+        return observation
+    leaves, structure = jax.tree.flatten(observation)
+
+    def encoded(leaf: jax.Array, components: tuple[range, ...]) -> jax.Array:
+        if not 0 < sum(map(len, components)) <= _MAX_ONE_HOT:
+            return leaf
+        columns = jnp.asarray(leaf).reshape(len(leaf), -1)
+        parts = (
+            jax.nn.one_hot(columns[:, i] - values.start, len(values), dtype=jnp.float32)
+            for i, values in enumerate(components)
+        )
+        return jnp.concatenate(list(parts), axis=-1)
+
+    return jax.tree.unflatten(structure, map(encoded, leaves, choices))
+
+
 def flatten(observation: PyTree) -> jax.Array:
     """Return all leaves of observations `[N, ...]`, flattened and concatenated: `[N, F]`."""
     leaves = [_as_float(leaf) for leaf in jax.tree.leaves(observation)]
@@ -164,7 +196,7 @@ def flatten(observation: PyTree) -> jax.Array:
 def as_channels_last(images: jax.Array) -> jax.Array:
     """Return images `[N, C, H, W]` or `[N, H, W, C]` as float32 `[N, H, W, C]`."""
     x = _as_float(images)
-    return x if _has_channels_last(x.shape[1:]) else jnp.moveaxis(x, 1, -1)
+    return x if has_channels_last(x.shape[1:]) else jnp.moveaxis(x, 1, -1)
 
 
 def fold_time(torso: Callable[[PyTree], jax.Array], observation: PyTree) -> jax.Array:
@@ -209,7 +241,7 @@ def _check_images(network: str, observation: PyTree) -> None:
         )
     smallest = _SMALLEST_IMAGE[network]
     for shape in images:
-        height, width = shape[:2] if _has_channels_last(shape) else shape[1:]
+        height, width = shape[:2] if has_channels_last(shape) else shape[1:]
         if min(height, width) < smallest:
             raise ConfigError(
                 f"agent.network: {network} expects images of at least {smallest}×{smallest}, got"
@@ -273,17 +305,6 @@ def _float32(x: jax.Array) -> jax.Array:
 def _is_image(shape: tuple[int, ...]) -> bool:
     """Whether an observation leaf, without batch axis, is an image."""
     return len(shape) == 3
-
-
-def _has_channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether an image is `[H, W, C]`, not `[C, H, W]`: the reading in which it is squarer.
-
-    Board games have more channels than rows: `[8, 8, 119]` in chess. `[10, 10, 10]` is read as
-    `[H, W, C]`.
-    """
-    first, middle, last = shape
-    # The quotients of the longer and the shorter side, multiplied out.
-    return max(first, middle) * min(middle, last) <= max(middle, last) * min(first, middle)
 
 
 def _as_float(observation: jax.Array) -> jax.Array:

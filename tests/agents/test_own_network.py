@@ -229,7 +229,7 @@ def test_a_network_that_breaks_the_contract_is_refused(network, message):
 def test_a_network_is_one_of_ours_or_a_module(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("agent: {name: ppo, network: shalow}")
-    with pytest.raises(ConfigError, match=r"expected mlp \| .* \| module:Name, got shalow"):
+    with pytest.raises(ConfigError, match=r"expected auto \| mlp \| .* \| module:Name, got shalow"):
         load_config(str(config))
     assert load_config(None, ["--agent.network", "a.b:C"]).agent.network == "a.b:C"
 

@@ -16,7 +16,7 @@ from sebulba.envs.jax_tasks import Catch
 from sebulba.errors import ConfigError
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
-CARTPOLE = load_config("impala_cartpole")
+CARTPOLE = load_config("impala_cartpole", {"agent.network": "auto"})
 
 
 def make(config, *, num_envs, seed):

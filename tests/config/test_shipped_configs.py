@@ -7,7 +7,9 @@ import pytest
 from sebulba.agent_check import validate_agent
 from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
+from sebulba.config.schema import flat_config
 from sebulba.envs import make_environment
+from sebulba.run.task_defaults import with_task_defaults
 from sebulba.types import RunSpec
 
 CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -33,6 +35,17 @@ def test_environment_and_agent_of_a_config_fit_each_other(path):
     )
     environment.close()
     validate_agent(agent_factory(config.agent.name)(config.agent, run_spec), run_spec)
+    # Its numbers are its own: of what suits the task, the network alone is not in the file.
+    resolved = with_task_defaults(config).config
+    changed = {
+        key: value
+        for key, value in flat_config(resolved).items()
+        if value != flat_config(config)[key]
+    }
+    if hasattr(config.agent, "torso_for"):
+        changed.pop("agent.network", None)
+        assert resolved.agent.network == config.agent.torso_for(environment.spec).network
+    assert changed == {}
 
 
 def test_shipped_atari_configs_have_the_papers_batch_and_summed_loss():

@@ -28,6 +28,18 @@ def test_observation_spec_refuses_text():
         spaces.observation_spec(Dict({"mission": Text(10)}))
 
 
+def test_the_choices_of_discrete_leaves_are_in_the_order_of_the_leaves():
+    space = Dict(
+        b=Tuple((Discrete(3, start=1), Box(0, 1, (2,)))), a=MultiDiscrete([2, 3]), c=MultiBinary(2)
+    )
+    spec = spaces.environment_spec(space, Discrete(2))
+    shapes = [leaf.shape for leaf in jax.tree.leaves(spec.observation)]
+    assert shapes == [(2,), (), (2,), (2,)]
+    assert spec.choices == ((range(2), range(3)), (range(1, 4),), (), ())
+    assert [leaf.shape for leaf in spec.observation_leaves] == shapes
+    assert spaces.environment_spec(Box(0, 1, (2,)), Discrete(2)).choices is None
+
+
 @pytest.mark.parametrize(
     ("space", "expected"),
     [

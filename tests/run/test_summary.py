@@ -46,15 +46,17 @@ def test_the_result_is_said_in_three_short_lines():
         "steps_per_second": 771.9,
         "final_episode_return_mean": 1_234.56,
         "best_episode_return_mean": 12_345.6,
+        "episode_return_last": 4_321.0,
     }
     lines = describe_result(summary, return_window=100)
     assert lines == [
         "done: the env steps reached 200,000,000",
-        "result: mean return 1,234.6 over 57 episodes, best 12,345.6",
+        "result: mean return in training 1,234.6 over 57 episodes, best 12,345.6; those are"
+        " all so far, the first ones included; the newest has 4,321.0",
         "speed: 200,001,536 env steps in 259,214.7 s, 772 env steps/s after 23.4 s of start-up",
     ]
     few = {**summary, "final_episode_return_mean": None, "steps_per_second": None}
     assert describe_result(few, return_window=100)[1:] == [
-        "result: too few episodes for a mean return: 57",
+        "result: too few episodes for a mean return: 57; the newest has 4,321.0",
         "speed: 200,001,536 env steps in 259,214.7 s",
     ]

@@ -134,3 +134,14 @@ def test_layers_in_bfloat16_have_parameters_and_features_of_float32(network):
     total = jax.grad(lambda params: jnp.sum(torsos[1].apply(params, observation)))
     grads = jax.eval_shape(total, params)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(grads))
+
+
+def test_numbers_of_a_discrete_space_are_one_hot_for_every_network_but_the_users():
+    choices = ((range(2, 5),), (range(2), range(3)), ())
+    observation = (jnp.array([4, 2]), jnp.array([[1, 0], [0, 2]]), jnp.ones((2, 1)))
+    features = ObservationTorso(TorsoSettings("flat", (), choices=choices)).apply({}, observation)
+    expected = [[0, 0, 1, 0, 1, 1, 0, 0, 1], [1, 0, 0, 1, 0, 0, 0, 1, 1]]
+    np.testing.assert_array_equal(features, np.array(expected, np.float32))
+    many = ((range(5000),),)
+    raw = ObservationTorso(TorsoSettings("flat", (), choices=many)).apply({}, jnp.array([4321]))
+    np.testing.assert_array_equal(raw, [[4321.0]])

@@ -1,0 +1,128 @@
+"""Train configs of three lines, and compare their returns with those of another system's defaults.
+
+    python -m benchmarks.defaults --into ours.jsonl [--seeds 101 102]
+    python benchmarks/peers/peer_sb3_defaults.py --into peer.jsonl     (in its own environment)
+    python -m benchmarks.defaults --table ours.jsonl peer.jsonl
+
+A config names a task, an agent and the number of env steps; everything else is a default. Runs that
+a file has already are not repeated, so a list of runs can be interrupted. The table has the mean
+return of the last 100 episodes in training and, in brackets, of 20 episodes of greedy actions.
+"""
+
+import argparse
+import json
+import pathlib
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import sebulba
+
+# Agent, task in EnvPool, the same task in Gymnasium, env steps.
+RUNS = (
+    ("ppo", "Pendulum-v1", "Pendulum-v1", 100_000),
+    ("ppo", "LunarLander-v3", "LunarLander-v3", 100_000),
+    ("ppo", "Taxi-v3", "Taxi-v4", 60_000),
+    ("ppo", "MountainCarContinuous-v0", "MountainCarContinuous-v0", 60_000),
+    ("ppo", "HalfCheetah-v5", "HalfCheetah-v5", 60_000),
+    ("sac", "Pendulum-v1", "Pendulum-v1", 8_000),
+    ("ddqn", "CartPole-v1", "CartPole-v1", 50_000),
+    ("ppo", "Acrobot-v1", "Acrobot-v1", 60_000),
+    ("ppo", "CartPole-v1", "CartPole-v1", 60_000),
+    ("ppo", "BipedalWalker-v3", "BipedalWalker-v3", 60_000),
+    ("ppo", "InvertedPendulum-v5", "InvertedPendulum-v5", 60_000),
+    ("ppo", "Reacher-v5", "Reacher-v5", 60_000),
+    ("ppo", "FrozenLake-v1", "FrozenLake-v1", 60_000),
+    ("ppo", "Hopper-v5", "Hopper-v5", 60_000),
+    ("ddqn", "LunarLander-v3", "LunarLander-v3", 60_000),
+    ("ppo", "CliffWalking-v1", "CliffWalking-v1", 60_000),
+    ("sac", "InvertedPendulum-v5", "InvertedPendulum-v5", 8_000),
+    ("ppo", "CheetahRun-v1", "dm_control/cheetah-run-v0", 60_000),
+    ("ppo", "MountainCar-v0", "MountainCar-v0", 60_000),
+    ("ddqn", "Acrobot-v1", "Acrobot-v1", 60_000),
+    ("sac", "HalfCheetah-v5", "HalfCheetah-v5", 8_000),
+)
+_PEER_AGENTS = {"ddqn": "dqn"}
+_EPISODES = 20
+
+
+def main() -> None:
+    """Train, or print the table of what was trained."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--into", type=pathlib.Path, help="file of results, one line each")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102])
+    parser.add_argument("--agents", nargs="+", default=["ppo", "sac", "ddqn"])
+    parser.add_argument("--table", type=pathlib.Path, nargs=2, metavar=("OURS", "PEER"))
+    options = parser.parse_args()
+    if options.table is not None:
+        print(table(*map(read, options.table)))
+        return
+    if options.into is None:
+        parser.error("expected --into FILE or --table OURS PEER")
+    done = {key_of(row) for row in read(options.into)}
+    for seed in options.seeds:
+        for agent, task, _, env_steps in RUNS:
+            if agent in options.agents and (agent, task, env_steps, seed) not in done:
+                row = train(agent, task, env_steps, seed)
+                print(json.dumps(row), flush=True)
+                with options.into.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+
+
+def train(agent: str, task: str, env_steps: int, seed: int) -> dict[str, Any]:
+    """Return the result of a config of three lines, as JSON values."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory, "three_lines.yaml")
+        lines = (
+            f"env: {{id: {task}}}\n"
+            f"agent: {{name: {agent}}}\n"
+            f"run: {{total_env_steps: {env_steps}}}\n"
+        )
+        path.write_text(lines)
+        run_dir = str(path.parent / "run")
+        result = sebulba.train(sebulba.load_config(path, {"seed": seed, "run_dir": run_dir}))
+        greedy = sebulba.evaluate(run_dir, episodes=_EPISODES)
+    return {
+        "agent": agent,
+        "env": task,
+        "steps": env_steps,
+        "seed": seed,
+        "training": result.summary["final_episode_return_mean"],
+        "episodes": result.summary["episodes"],
+        "greedy": greedy.return_mean,
+        "seconds": result.summary["wall_time_s"],
+    }
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the rows of a file; an absent file has none."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def key_of(row: dict[str, Any]) -> tuple[str, str, int, int]:
+    """Return what was trained."""
+    return row["agent"], row["env"], row["steps"], row["seed"]
+
+
+def table(ours: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) -> str:
+    """Return the results beside those of a peer, in Markdown."""
+    lines = ["| task | agent | env steps | Sebulba | Stable-Baselines3 |", "|---|---|---|---|---|"]
+    for agent, task, other, env_steps in RUNS:
+        cells = []
+        for rows, name, env in ((ours, agent, task), (peer, _PEER_AGENTS.get(agent, agent), other)):
+            chosen = [row for row in rows if key_of(row)[:3] == (name, env, env_steps)]
+            cells.append("; ".join(_cell(row) for row in sorted(chosen, key=key_of)) or "–")
+        lines.append(f"| {task} | {agent} | {env_steps:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, Any]) -> str:
+    training, greedy = (
+        "–" if row[name] is None else f"{row[name]:,.{0 if abs(row[name]) >= 100 else 1}f}"
+        for name in ("training", "greedy")
+    )
+    return f"{training} ({greedy})"
+
+
+if __name__ == "__main__":
+    main()

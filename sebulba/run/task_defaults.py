@@ -1,0 +1,127 @@
+"""The agent's defaults for the task of a run, which only its environment can tell."""
+
+import contextlib
+import dataclasses
+from typing import Any, Literal
+
+import gymnasium
+
+from sebulba.agent import AgentSettings, declared
+from sebulba.config import Config
+from sebulba.config.coercion import coerce
+from sebulba.config.schema import key_types
+from sebulba.config.unknown_keys import suggestion
+from sebulba.config.validation import validate, value_of
+from sebulba.config.yaml_dialect import inline
+from sebulba.devices.memory import format_bytes, num_bytes
+from sebulba.envs import make_environment, without_workers
+from sebulba.errors import ConfigError
+from sebulba.task import Task
+from sebulba.toolkit.settings import NetworkConfig
+from sebulba.types import EnvironmentSpec, PyTree
+
+_DENSE = ("mlp", "relu_mlp", "flat")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskDefaults:
+    """A config whose defaults suit its task."""
+
+    config: Config
+    message: str | None
+    """A line of text about the defaults that were replaced; None: none was."""
+
+
+def with_task_defaults(config: Config) -> TaskDefaults:
+    """Replace the defaults of keys that nobody gave by `AgentSettings.defaults_for` the task.
+
+    Makes one environment, to see its spaces, and closes it; makes none if every key was given or
+    the agent has the same defaults for every task.
+
+    Raises:
+        ConfigError: the agent's defaults have an unknown key or a wrong value, or do not suit the
+            values that were given.
+    """
+    open_defaults = {
+        key: value
+        for key, value in config.open_defaults.items()
+        if value_of(config, key) == value and not key.startswith("env.")
+    }
+    defaults_for = declared(type(config.agent), AgentSettings, "defaults_for")
+    if not open_defaults or defaults_for == AgentSettings.defaults_for:
+        return TaskDefaults(config=config, message=None)
+    try:
+        task = task_of(config)
+    except ConfigError:
+        # The run makes its environments next, and reports the error in its own way.
+        return TaskDefaults(config=config, message=None)
+    except Exception as error:
+        message = f"warning: an environment raised {type(error).__name__}, so that no defaults"
+        return TaskDefaults(config=config, message=f"{message} were chosen for it")
+    chosen = {}
+    types = key_types(type(config.agent))
+    for key, value in defaults_for(task).items():
+        where = f"{type(config.agent).__qualname__}.defaults_for: {key}"
+        if key not in types or key.startswith("env."):
+            raise ConfigError(f"{where}: unknown key{suggestion(key, types)}")
+        try:
+            value = coerce(value, types[key])
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        if key in open_defaults and value != open_defaults[key]:
+            chosen[key] = value
+    if not chosen:
+        return TaskDefaults(config=config, message=None)
+    config = with_values(config, chosen)
+    validate(config)
+    settings = ", ".join(f"{key} {inline(value)}" for key, value in chosen.items())
+    message = f"defaults of {config.agent.name} for {task.describe()}: {settings}"
+    return TaskDefaults(
+        config=config, message=f"{message}. A key in the config or a flag replaces its default"
+    )
+
+
+def describe_costly_network(config: Config, spec: EnvironmentSpec, networks: PyTree) -> str | None:
+    """Return a warning about dense layers on images that the user asked for; None: no reason.
+
+    Args:
+        config: the run's settings.
+        spec: the environment's.
+        networks: the learner's.
+    """
+    settings = config.agent
+    images = [leaf for leaf in spec.observation_leaves if leaf.is_image and not leaf.is_small_image]
+    if not isinstance(settings, NetworkConfig) or settings.network not in _DENSE or not images:
+        return None
+    return (
+        f"warning: agent.network {settings.network} flattens images of {images[0].shape}: networks"
+        f" of {format_bytes(num_bytes(networks))}. Convolutions suit images: agent.network shallow"
+    )
+
+
+def task_of(config: Config) -> Task:
+    """Return the task of a config; makes one environment, and closes it."""
+    env = without_workers(config.env)
+    with contextlib.closing(make_environment(env, num_envs=1, seed=config.seed)) as environment:
+        spec: EnvironmentSpec = environment.spec
+    is_box = isinstance(spec.action_space, gymnasium.spaces.Box)
+    actions: Literal["continuous", "discrete"] = "continuous" if is_box else "discrete"
+    return Task(
+        observation=spec.observation_leaves,
+        actions=actions,
+        total_env_steps=config.run.total_env_steps,
+    )
+
+
+def with_values(config: Config, values: dict[str, Any]) -> Config:
+    """Return the config with other values of dotted keys."""
+    by_section: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        by_section.setdefault(section, {})[name] = value
+    of_top = by_section.pop("", {})
+    sections = {
+        section: dataclasses.replace(getattr(config, section), **changes)
+        for section, changes in by_section.items()
+    }
+    return dataclasses.replace(config, **sections, **of_top)
