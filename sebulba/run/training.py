@@ -116,10 +116,13 @@ def train(
         Exception: the ring could not be made.
     """
     started_in = pathlib.Path.cwd()
-    prepare_process(config)
-    # Environments may change the directory.
+    if config.evaluation.video is not None:
+        load_opengl()  # EnvPool looks for OpenGL only when it is imported.
+    # First of all, since `run.keep_memory` may be among the defaults. The directory of the run is
+    # made absolute before, because an environment may change the working directory.
     task_defaults = with_task_defaults(with_absolute_run_dir(config))
     config = task_defaults.config
+    prepare_process(config)
     with (
         RunEnd(hosts_agree=hosts.are_several()).listening() as end,
         _open_run_dir(config, display, verbose=verbose) as (config, path, lock, display),
@@ -200,8 +203,6 @@ def prepare_process(config: Config) -> None:
         keep_freed_memory()
     check_platforms()
     check_compiler()
-    if config.evaluation.video is not None:
-        load_opengl()  # EnvPool looks for OpenGL only when it is imported.
 
 
 def use_compilation_cache() -> None:
