@@ -1,7 +1,7 @@
 """Count the illegal actions of an agent that trains in environments with action masks.
 
-Expected is none. Trains PPO with default settings for 100,000 env steps in each environment, by the
-stepped act cycle, in which every action can be compared with the mask of the row before it.
+Expected is none. Trains for 100,000 env steps in each environment, by the stepped act cycle, in
+which every action can be compared with the mask of the row before it.
 """
 
 import dataclasses
@@ -113,6 +113,7 @@ def main() -> None:
     """Count in all environments whose package is installed."""
     parser = harness.parser(__doc__)
     parser.add_argument("--only", nargs="+", help="ids to count in, of those in `IDS`")
+    parser.add_argument("--agent", default="ppo", help="agent that acts (default ppo)")
     arguments = parser.parse_args()
     rows, failed = [], False
     for suite, names in IDS.items():
@@ -120,12 +121,21 @@ def main() -> None:
             if arguments.only is not None and name not in arguments.only:
                 continue
             try:
-                counted = count_illegal(suite=suite, name=name, num_env_steps=NUM_ENV_STEPS)
+                counted = count_illegal(
+                    suite=suite, name=name, num_env_steps=NUM_ENV_STEPS, agent=arguments.agent
+                )
             except ConfigError as error:
                 print(f"{suite} {name}: {error}")
                 continue
             failed |= counted.illegal > 0
-            rows.append({"suite": suite, "id": name, **dataclasses.asdict(counted)})
+            rows.append(
+                {
+                    "suite": suite,
+                    "id": name,
+                    "agent": arguments.agent,
+                    **dataclasses.asdict(counted),
+                }
+            )
             print(
                 f"{suite} {name}: {counted.illegal} of {counted.actions:,} actions were illegal;"
                 f" {counted.share_forbidden:.0%} of the choices were",

@@ -26,8 +26,8 @@ from sebulba.types import EnvStep, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
 
-# Gymnasium's own environments with a mask in every `info`, which no space declares.
-_WITH_MASKS_IN_INFO = ("Taxi",)
+# The shapes of the masks in `info` of Gymnasium's own environments, which no space declares.
+_MASKS_IN_INFO = {"Taxi": (6,)}
 
 
 def make(
@@ -67,11 +67,9 @@ class GymnasiumEnvironment:
     def __init__(self, vector_env: VectorEnv, *, seed: int):
         self.num_envs = vector_env.num_envs
         action_space = vector_env.single_action_space
-        has_masks = vector_env.spec is not None and vector_env.spec.name in _WITH_MASKS_IN_INFO
+        name = "" if vector_env.spec is None else vector_env.spec.name
         self._masks = ActionMasks(
-            vector_env.single_observation_space,
-            action_space,
-            in_info=(int(action_space.n),) if has_masks else None,
+            vector_env.single_observation_space, action_space, in_info=_MASKS_IN_INFO.get(name)
         )
         self.spec = self._masks.spec
         self._to_native = spaces.action_scaling(action_space)
