@@ -16,6 +16,8 @@ from sebulba_agents.actor_critic import ActorCriticExtras
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.networks import PolicyValue
 from sebulba_agents.ppo import PPO, Targets, compute_targets, ppo_loss
+from tests.check import faulty_ppo
+from tests.check.faulty_base import FaultyConfig
 from tests.compiled import jitted, jitted_gradient
 from tests.on_policy import (
     LENGTH,
@@ -255,3 +257,25 @@ def test_with_a_lag_the_loss_is_another_and_ignores_invalid_rows(changes):
         losses.append(loss(networks, experience, jax.random.key(0), Clock.at(0))[0])
     np.testing.assert_array_equal(losses[0], losses[1])
     assert abs(losses[0] - losses[2]) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["ExchangesPolicies", "ClipsWeightsFromBelow", "TakesNewValues"])
+def test_the_loops_find_a_planted_fault(name):
+    stream, logits, values, learned_values, action, _ = make_case(0)
+    config = PPOConfig(discount=0.9, lambda_=0.8, clip=0.3, **LAGGING[2])
+    trajectory = Trajectory(
+        env_steps=stream,
+        action=action,
+        extras=ActorCriticExtras(policy=Categorical(logits=logits["behaviour"][:-1])),
+    )
+    proximal = PolicyValue(policy=Categorical(logits=logits["proximal"]), values=values)
+    batch = dataclasses.replace(trajectory, extras=jitted_targets(proximal, trajectory, config))
+    learned = PolicyValue(policy=Categorical(logits=logits["learned"]), values=learned_values)
+    expected = loss_by_hand(stream, logits, values, learned_values, action, config)
+    agent = getattr(faulty_ppo, name)(FaultyConfig(name=name, sound=config), make_run_spec())
+    losses = [
+        jax.jit(loss, static_argnames="config")(learned, batch, config)[0]
+        for loss in (ppo_loss, agent.ppo_loss)
+    ]
+    np.testing.assert_allclose(losses[0], expected, rtol=2e-4)
+    assert abs(losses[1] - expected) > 0.01

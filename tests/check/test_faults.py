@@ -369,7 +369,9 @@ def test_the_behaviour_policy_of_legal_actions_is_found_in_the_loss(task):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("agent", ["impala", "r2d2", "ppo", "ddqn", "sac", "small", "continuous"])
+@pytest.mark.parametrize(
+    "agent", ["impala", "r2d2", "ppo", "lagging ppo", "ddqn", "sac", "small", "continuous"]
+)
 def test_the_whole_check_of_a_sound_agent_has_no_failure(agent, seed):
     assert failures(check(config_of(AGENTS[agent], seed)).results) == {}
 
