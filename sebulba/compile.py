@@ -219,7 +219,7 @@ def compile_for(
     """
     from sebulba.devices.compiled import compile_program
     from sebulba.programs import trace_programs
-    from sebulba.run.task_defaults import with_task_defaults
+    from sebulba.task_defaults import with_task_defaults
 
     config = with_task_defaults(config).config
     notes: list[str] = []

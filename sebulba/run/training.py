@@ -52,11 +52,11 @@ from sebulba.run.ending import (
 from sebulba.run.observers import make_observers
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
-from sebulba.run.task_defaults import describe_costly_network, with_task_defaults
 from sebulba.run.warm_start import InitialNetworks, with_exact_source
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
 from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
+from sebulba.task_defaults import describe_costly_network, with_task_defaults
 
 
 def train_to_exit_code(config: Config, *, verbose: bool = False) -> int:

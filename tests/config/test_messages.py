@@ -20,6 +20,8 @@ COMMAND_LINES = (
     "launch.py",
     "plot.py",
     "rerun.py",
+    "grid.py",
+    "lag.py",
     "sweep.py",
 )
 FILES = sorted(ROOT.rglob("*.py"))

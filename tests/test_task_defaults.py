@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from sebulba import task_defaults
 from sebulba.config import Config, EnvConfig
 from sebulba.config.agents import agent_config_class
 from sebulba.config.coercion import coerce
@@ -15,13 +16,13 @@ from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.objects import with_agent
 from sebulba.config.schema import key_types
 from sebulba.errors import ConfigError
-from sebulba.run import task_defaults, training
-from sebulba.run.task_defaults import (
+from sebulba.run import training
+from sebulba.task import ObservationLeaf, Task
+from sebulba.task_defaults import (
     describe_costly_network,
     with_task_defaults,
     with_values,
 )
-from sebulba.task import ObservationLeaf, Task
 from sebulba.types import EnvironmentSpec
 from sebulba_agents import AGENTS
 from sebulba_agents.config import PPOConfig
