@@ -46,7 +46,9 @@ def main() -> None:
                 run_tests(directory, tests)
         if (directory / "versions.json").exists():
             versions = json.loads((directory / "versions.json").read_text())
-            columns[name] = versions | count_outcomes(directory.glob("*.xml"))
+            results = sorted(directory.glob("*.xml"))
+            ran = ", ".join(path.stem for path in results)
+            columns[name] = versions | {"tests": ran} | count_outcomes(results)
     text = table(columns)
     _PAGE.write_text(with_table(_PAGE.read_text(), text))
     print(text)
@@ -101,7 +103,7 @@ def table(columns: Mapping[str, Mapping[str, str]]) -> str:
         f"| {row} | " + " | ".join(each[row] for each in columns.values()) + " |" for row in rows
     ]
     commit = _output("git", "-C", _ROOT, "rev-parse", "--short", "HEAD")
-    return "\n".join([*lines, "", f"Measured on {datetime.date.today()}, at commit `{commit}`."])
+    return "\n".join([*lines, "", f"Written on {datetime.date.today()}, at commit `{commit}`."])
 
 
 def with_table(page: str, text: str) -> str:
