@@ -101,6 +101,7 @@ def count_illegal(*, suite: str, name: str, num_env_steps: int, agent: str = "pp
         "agent.name": agent,
         "actor.num_envs": 64,
         "actor.threads_per_device": 1,
+        "actor.env_timeout_s": None,  # the first step of a JAX environment compiles
         "run.total_env_steps": num_env_steps,
     }
     with tempfile.TemporaryDirectory() as directory:
