@@ -28,7 +28,16 @@ _BY_HAND = pathlib.Path(__file__).with_name("lag_by_hand.md")
 _RESULTS = "<!-- results -->\n"
 _NOTE = "<!-- Written by `python -m benchmarks.lag`; edit benchmarks/lag_by_hand.md instead. -->\n"
 _LAGS_SHOWN = (0, 1, 4, 8, 32)
-_OWN_FLAGS = ("--seed", "--run-dir", "--resume", "--learner.policy-lag", "--run.stop-at-return")
+_OWN_FLAGS = (
+    "--seed",
+    "--seeds",
+    "--lags",
+    "--jobs",
+    "--run-dir",
+    "--resume",
+    "--learner.policy-lag",
+    "--run.stop-at-return",
+)
 
 
 def add(
@@ -81,8 +90,8 @@ def _slug(text: str) -> str:
 def read_records(folder: pathlib.Path = FOLDER) -> dict[str, list[dict[str, Any]]]:
     """Return the records by task, those of a task in the order of their names."""
     tasks: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted((folder / "lag" / "records").glob("*.json")):
-        record = json.loads(path.read_text())
+    records = [json.loads(path.read_text()) for path in (folder / "lag" / "records").glob("*.json")]
+    for record in sorted(records, key=lambda record: (record["task"], record["name"])):
         tasks.setdefault(record["task"], []).append(record)
     return tasks
 
@@ -94,7 +103,7 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
     tasks = read_records(folder)
     results = "\n".join(_section(task, records) for task, records in tasks.items())
     commands = "".join(
-        f"python -m sebulba.lag {shlex.join(record['command'])}\n"
+        f"python -m sebulba.lag {shlex.join(record['command'])}  # at {record['commit']}\n"
         for records in tasks.values()
         for record in records
     )
@@ -126,7 +135,8 @@ def _table(records: list[dict[str, Any]], cell: Callable[[dict[str, Any]], str])
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for record in records:
         by_lag = {row["lag"]: row for row in record["rows"]}
-        cells = [record["name"], f"{record['batch']:,}", *(cell(by_lag[lag]) for lag in lags)]
+        values = [cell(by_lag[lag]) if lag in by_lag else "–" for lag in lags]
+        cells = [record["name"], f"{record['batch']:,}", *values]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
