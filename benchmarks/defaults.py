@@ -113,6 +113,8 @@ def table(ours: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) -> str
 
 
 def _cell(row: dict[str, Any]) -> str:
+    if row["training"] is None and row["greedy"] is None:
+        return "no episode ended"
     return f"{_number(row['training'])} ({_number(row['greedy'])})"
 
 
