@@ -10,6 +10,7 @@ from sebulba.errors import ConfigError
 from sebulba.grid import parse_sweep, split_values, train_points
 from sebulba.processes import runs
 from sebulba.sweep import summarize_sweep, sweep
+from sebulba.task_defaults import with_task_defaults
 
 CATCH = "configs/impala_catch.yaml"
 
@@ -184,3 +185,16 @@ def test_a_sweep_trains_and_compares(tmp_path, capsys):
     capsys.readouterr()
     assert sweep(argv) == 0
     assert "4 of 4 runs are done already" in capsys.readouterr().err
+
+
+def test_an_earlier_run_with_the_defaults_of_its_task_is_the_same_run(tmp_path):
+    path = tmp_path / "three_lines.yaml"
+    path.write_text("env: {id: Pendulum-v1}\nagent: {name: ppo}\nrun: {total_env_steps: 1_000}\n")
+    arguments = [str(path), "--run-dir", str(tmp_path / "sweep"), "--agent.clip", "0.1,0.2"]
+    for point in parse_sweep(arguments).points:
+        point.directory.mkdir(parents=True)
+        config = with_task_defaults(load_config(path, list(point.argv[1:]))).config
+        (point.directory / "config.yaml").write_text(to_yaml(config))
+    assert len(parse_sweep(arguments).points) == 2
+    with pytest.raises(ConfigError, match=r"holds a run with another actor.num_envs\."):
+        parse_sweep([*arguments, "--actor.num-envs", "8"])

@@ -1,5 +1,6 @@
 """Defaults by the task: what they replace, what they keep, and what a run says of them."""
 
+import contextlib
 import dataclasses
 import itertools
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 
 from sebulba import task_defaults
+from sebulba.agent_check import validate_agent
 from sebulba.config import Config, EnvConfig
-from sebulba.config.agents import agent_config_class
+from sebulba.config.agents import agent_config_class, agent_factory
 from sebulba.config.coercion import coerce
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.objects import with_agent
+from sebulba.config.run_spec import make_run_spec
 from sebulba.config.schema import key_types
+from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.run import training
 from sebulba.task import ObservationLeaf, Task
@@ -196,3 +200,25 @@ def test_every_default_of_a_shipped_agent_is_a_key_with_a_value_of_its_type(agen
 )
 def test_the_network_suits_the_observation(agent, leaves, network):
     assert agent_config_class(agent).network_for(leaves) == network
+
+
+@pytest.mark.usefixtures("lenient_jax")
+@pytest.mark.parametrize(
+    "agent", sorted(set(AGENTS) - {"sac"})
+)  # which has continuous actions only
+def test_every_agent_takes_observations_of_a_discrete_space(agent):
+    if agent == "gumbel_muzero":
+        pytest.importorskip("mctx")
+    settings = {"env.id": "Taxi-v3", "agent.name": agent, "run.total_env_steps": 1_000}
+    config = with_task_defaults(load_config(None, settings)).config
+    with contextlib.closing(make_environment(config.env, num_envs=1, seed=0)) as environment:
+        spec = environment.spec
+    run_spec = make_run_spec(config, spec, config.actor.threads_per_device, 1)
+    built = agent_factory(agent)(config.agent, run_spec)
+    validate_agent(built, run_spec)
+    sizes = {size for leaf in jax.tree.leaves(networks_of(built)) for size in leaf.shape}
+    assert agent == "random" or 500 in sizes
+
+
+def networks_of(agent):
+    return jax.eval_shape(agent.init_networks, jax.random.key(0))

@@ -122,9 +122,13 @@ class SkillsAgent(Agent):
             "observation": run_spec.environment.observation,
             "skill": jax.ShapeDtypeStruct((config.num_skills,), np.float32),
         }
-        environment = dataclasses.replace(run_spec.environment, observation=observation)
+        # The discrete leaves are those of the torso, which sees the environment's part alone.
+        environment = dataclasses.replace(
+            run_spec.environment, observation=observation, choices=None
+        )
         a2c = A2CConfig(
             name=config.name,
+            network="mlp",  # so that policy and value have a `SkillTorso` each
             hidden_sizes=config.hidden_sizes,
             compute_dtype=config.compute_dtype,
             discount=config.discount,
