@@ -1,6 +1,5 @@
 """The agent's defaults for the task of a run, which only its environment can tell."""
 
-import contextlib
 import dataclasses
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from sebulba.config.yaml_dialect import inline
 from sebulba.devices.memory import format_bytes, num_bytes
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
+from sebulba.ring.environments import close_environments
 from sebulba.task import Task
 from sebulba.toolkit.settings import NetworkConfig
 from sebulba.types import EnvironmentSpec, PyTree
@@ -102,8 +102,10 @@ def describe_costly_network(config: Config, spec: EnvironmentSpec, networks: PyT
 def task_of(config: Config) -> Task:
     """Return the task of a config; makes one environment, and closes it."""
     env = without_workers(config.env)
-    with contextlib.closing(make_environment(env, num_envs=1, seed=config.seed)) as environment:
-        spec: EnvironmentSpec = environment.spec
+    environment = make_environment(env, num_envs=1, seed=config.seed)
+    spec: EnvironmentSpec = environment.spec
+    # Code of the user may raise, hang or exit here. The run closes its own environments, and warns.
+    close_environments({"the task": environment}, config.run.close_timeout_s)
     is_box = isinstance(spec.action_space, gymnasium.spaces.Box)
     actions: Literal["continuous", "discrete"] = "continuous" if is_box else "discrete"
     return Task(

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import threading
 
 import gymnasium
 import jax
@@ -134,6 +135,28 @@ def test_an_environment_that_fails_once_is_told(write, monkeypatch):
     resolved = with_task_defaults(load_config(write(THREE_LINES)))
     assert resolved.message.startswith("warning: an environment raised OSError")
     assert not resolved.config.agent.normalize_rewards
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(0), None])
+def test_an_environment_whose_close_fails_or_hangs_has_defaults(write, monkeypatch, error):
+    released = threading.Event()
+
+    def make(*args, **kwargs):
+        environment = make_environment(*args, **kwargs)
+
+        def close():
+            if error is not None:
+                raise error
+            released.wait()
+
+        monkeypatch.setattr(environment, "close", close)
+        return environment
+
+    monkeypatch.setattr(task_defaults, "make_environment", make)
+    config = load_config(write(THREE_LINES), ["--run.close-timeout-s", "0.05"])
+    resolved = with_task_defaults(config)
+    released.set()
+    assert resolved.config.agent.normalize_rewards
 
 
 def test_an_agent_of_the_user_chooses_defaults_too(write):
