@@ -72,8 +72,12 @@ def load_config(
             raise ConfigError(f"{setting.where}: {error}") from None
         settings[key] = dataclasses.replace(setting, value=value)
 
-    # `auto` asks for the default that suits the task, like a key that is not given.
-    given_keys = {key for key, setting in settings.items() if setting.value != "auto"}
+    # `auto` of an agent's setting asks for the default that suits the task, like no value at all.
+    given_keys = {
+        key
+        for key, setting in settings.items()
+        if not (key.startswith("agent.") and setting.value == "auto")
+    }
     config = _build(agent_class, settings, source=source)
     open_defaults = {key: value_of(config, key) for key in declared if key not in given_keys}
     config = dataclasses.replace(config, open_defaults=open_defaults)
