@@ -26,12 +26,13 @@ class OneDevice:
         self.agent, self.run_spec = subject.agent_on(1, num_envs=num_envs, **settings)
         self.loss_and_gradients = jax.jit(jax.value_and_grad(self.agent.loss, has_aux=True))
         self.optimize = jax.jit(self.agent.optimize)
+        self._init_experience = jax.jit(self.agent.init_experience, static_argnums=1)
         self._update_experience = jax.jit(self.agent.update_experience)
         self._like = subject.start_states[0]
 
     def experience(self, networks: Networks, items: Sequence[RecordedTrajectory]) -> Experience:
         """Return the agent's experience after these trajectories."""
-        experience = self.agent.init_experience(networks, self.run_spec.num_envs)
+        experience = self._init_experience(networks, self.run_spec.num_envs)
         for item in items:
             experience = self._update_experience(
                 networks,
