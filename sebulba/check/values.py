@@ -45,6 +45,7 @@ _MIN_FRACTION_LEARNED = 0.6  # of the step
 _MIN_FRACTION_OF_DISCOUNT = 0.25
 _MIN_DISCOUNT = 0.5
 _MAX_WEIGHT_OF_NOTHING = 0.05  # of a bootstrap value
+_MIN_WEIGHT_OF_A_SIGN = 0.5  # of the discount
 _SMALL_REWARD = 0.05  # with an effect that is linear
 _MAX_RELATIVE_BEND = 0.5  # of gradients that count as linear
 _GREAT_REWARD = 100.0  # far above any value
@@ -220,10 +221,19 @@ def _check_fixed_point(values: _Values, tried: list[Networks]) -> Answer:
     # A small discount cannot be told from none.
     if weight >= least or expected < _MIN_DISCOUNT:
         return passed(f"values approach rewards, and the next value weighs {weight:.2f}")
+    is_stored = "the loss does not bootstrap, or from values that acting stored"
     if abs(weight) < _MAX_WEIGHT_OF_NOTHING:
         return unclear(
-            "values approach rewards, but the next value of these networks weighs nothing: the loss"
-            " does not bootstrap, or from values that acting stored"
+            "values approach rewards, but the next value of these networks weighs nothing:"
+            f" {is_stored}"
+        )
+    # Without a stored distribution, the leaves of the policy may not all be known, and its loss
+    # moves those.
+    has_distributions = bool(values.trainer.policy.acted(tried[0])[1])
+    is_vague = not has_distributions and _uses_extras(values.trainer)
+    if is_vague and weight > -_MIN_WEIGHT_OF_A_SIGN * expected:
+        return unclear(
+            f"values approach rewards, but the next value weighs {weight:.2f}: {is_stored}"
         )
     return failed(
         f"trajectory.env_steps.reward (all rows, {values.trainer.place}): expected the gradients"

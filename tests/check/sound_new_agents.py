@@ -62,7 +62,7 @@ class _Attention(nn.Module):
     def __call__(self, x):
         shape, size = x.shape[:-1], x.shape[-1]
         tokens = nn.Dense(8)(x.reshape(-1, size, 1) * jnp.eye(size)[None])
-        tokens = tokens + nn.SelfAttention(num_heads=2)(nn.LayerNorm()(tokens))
+        tokens = tokens + nn.MultiHeadDotProductAttention(num_heads=2)(nn.LayerNorm()(tokens))
         x = nn.LayerNorm()(tokens).mean(axis=1).reshape(*shape, 8)
         return Categorical(logits=nn.Dense(self.num_actions)(x)), nn.Dense(1)(x)[..., 0]
 
