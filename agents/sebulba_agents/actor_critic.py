@@ -27,6 +27,7 @@ from sebulba.toolkit.normalization import (
 )
 from sebulba.toolkit.optimizers import clipped_adam, clipped_rmsprop, descend
 from sebulba.toolkit.policy_heads import make_policy_head
+from sebulba.toolkit.row_chunks import map_rows
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import action_shape, zeros
@@ -112,6 +113,8 @@ class ActorCriticAgent(Agent):
             ConfigError: the network or the policy does not suit the environment.
         """
         settings = config.torso_for(run_spec.environment)
+        is_mlp = settings.network in ("mlp", "relu_mlp")
+        self._has_dense_rows = is_mlp and torso is None and config.lstm_size is None
         if torso is None:
             check_network(settings, run_spec.environment.observation)
             check_core(config.core, config.lstm_size)
@@ -127,7 +130,7 @@ class ActorCriticAgent(Agent):
                 initial_log_std=config.initial_log_std,
             ),
             torso=torso,
-            has_torso_per_head=settings.network in ("mlp", "relu_mlp"),
+            has_torso_per_head=is_mlp,
             lstm_size=config.lstm_size,
             core=config.core,
         )
@@ -288,14 +291,18 @@ class ActorCriticAgent(Agent):
         """
         normalization = networks.normalization
         reward = normalization.scale(env_steps.reward)
-        outputs, core = self._network.apply(
-            networks.params,
-            normalization.normalize(env_steps.observation),
-            reward=clip_rewards(reward, self._config.reward_clip),
-            last_action=last_action,
-            is_first=env_steps.is_first,
-            state=core,
-        )
+        apply = functools.partial(self._network.apply, networks.params)
+        observation = normalization.normalize(env_steps.observation)
+        past = {
+            "reward": clip_rewards(reward, self._config.reward_clip),
+            "last_action": last_action,
+            "is_first": env_steps.is_first,
+        }
+        if self._has_dense_rows:
+            rows = (observation, past)
+            outputs = map_rows(lambda row: apply(row[0], **row[1], state=())[0], rows)
+        else:
+            outputs, core = apply(observation, **past, state=core)
         policy = legal_only(outputs.policy, env_steps.action_mask)
         return dataclasses.replace(outputs, policy=policy), core
 
