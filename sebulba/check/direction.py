@@ -67,13 +67,26 @@ def _reward_twice(trainer: Trainer, wanted: Any) -> tuple[Answer, Networks]:
     """Reward an action; before an accusation, begin with other networks as well."""
     result, trained = _reward_and_compare(trainer, wanted, trainer.sensitivity.networks)
     if result.status == "fail":
-        other, _ = _reward_and_compare(trainer, wanted, trainer.sensitivity.networks_of(1))
+        start = trainer.sensitivity.networks_of(1)
+        other, _ = _reward_and_compare(trainer, wanted, start, is_defence=True)
         if other.status == "pass":
             return unclear(f"with other networks, {other.detail}"), trained
     return result, trained
 
 
-def _reward_and_compare(trainer: Trainer, wanted: Any, start: Networks) -> tuple[Answer, Networks]:
+def _reward_and_compare(
+    trainer: Trainer, wanted: Any, start: Networks, *, is_defence: bool = False
+) -> tuple[Answer, Networks]:
+    """Return the answer from one start, and the networks after learning.
+
+    Args:
+        trainer: learns.
+        wanted: the rewarded action; None: the mean component is the reward.
+        start: the networks before.
+        is_defence: the answer is held against an accusation, so liking that grows by chance is not
+            enough: it has to grow more than with penalties.
+    """
+
     def reward(item: RecordedTrajectory) -> np.ndarray:
         action = item.trajectory.action
         rewards = mean_component(action) if wanted is None else _equals(action, wanted)
@@ -102,7 +115,7 @@ def _reward_and_compare(trainer: Trainer, wanted: Any, start: Networks) -> tuple
     detail = f"{what}: {before:.3f} before, {after:.3f} after {num_updates} rewarding updates"
     if abs(after - before) < _MIN_CHANGE_OF_SHARE:
         return unclear(detail), trained
-    if after > before:
+    if after > before and not is_defence:
         return passed(detail), trained
     # Other terms of the loss may lower it as well, such as an entropy bonus.
     items = in_steps(trainer.sensitivity.items, lambda item: -reward(item))
