@@ -36,7 +36,7 @@ def memory(evidence: Evidence) -> Answer:
     subject, sensitivity = evidence.subject, evidence.loss
     axes = env_axes(subject.agent, subject.run_spec)
     items = [_with_start(item, is_first=False) for item in sensitivity.items]
-    for leaf in _remembered(subject, items, axes):
+    for leaf in _remembered(subject, sensitivity.items, axes):
         changed = _with_other_leaf(items, leaf)
         effect = sensitivity.greatest_effect(changed, before=items)
         if effect <= MAX_ROUNDING and _is_expected(sensitivity, items, changed):
