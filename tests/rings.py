@@ -345,14 +345,13 @@ def append_to_rows(trajectory, num_rows, action, extras):
     As an act cycle writes them, in a jitted call.
     """
 
-    class Agent:
-        def act(self, networks, actor_state, env_step, *, greedy):
-            return action, extras, actor_state
+    def act(networks, actor_state, env_step):
+        return action, extras, actor_state
 
     def append(trajectory, action, extras):
         buffer = Buffer(trajectory=trajectory, num_rows=jnp.int32(num_rows))
         row = jax.tree.map(lambda rows: rows[num_rows], trajectory.env_steps)
-        return act_row(Agent(), (), (), row, buffer)[2]
+        return act_row(act, (), (), row, buffer)[2]
 
     buffer = jax.jit(append)(trajectory, action, extras)
     return buffer.trajectory, buffer.num_rows

@@ -29,6 +29,8 @@ from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Tally
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
+Act = Callable[[Networks, ActorState, EnvStep], tuple[PyTree, PyTree, ActorState]]
+
 
 class ActCycle(Protocol):
     """Runs act cycles of one actor."""
@@ -85,11 +87,15 @@ def init_carry(
     )
 
 
+def traced_once(agent: Agent, *, greedy: bool = False) -> Act:
+    """Return `act`, which is traced once for all functions that call it with equal shapes."""
+    return jax.jit(functools.partial(agent.act, greedy=greedy), inline=True)
+
+
 def empty_buffer(
-    agent: Agent, networks: Networks, actor_state: ActorState, env_step: EnvStep, *, length: int
+    act: Act, networks: Networks, actor_state: ActorState, env_step: EnvStep, *, length: int
 ) -> Buffer:
     """Return a buffer for `length` transitions; call it within a jitted function."""
-    act = functools.partial(agent.act, greedy=False)
     action, extras, _ = jax.eval_shape(act, networks, actor_state, env_step)
     shapes = stack_rows(env_step, action, extras, length=length)
     return Buffer(
@@ -99,20 +105,14 @@ def empty_buffer(
 
 
 def act_row(
-    agent: Agent,
-    networks: Networks,
-    actor_state: ActorState,
-    env_step: EnvStep,
-    buffer: Buffer,
-    *,
-    greedy: bool = False,
+    act: Act, networks: Networks, actor_state: ActorState, env_step: EnvStep, buffer: Buffer
 ) -> tuple[PyTree, ActorState, Buffer]:
     """Select actions from a row, and append the row with the actions to the buffer."""
     # Write the row, act, and write the actions.
     trajectory, in_order = buffer.trajectory, OneAtATime(buffer.num_rows)
     env_steps = in_order.map(write_row, trajectory.env_steps, env_step)
     actor_state = in_order.follow(actor_state)
-    action, extras, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
+    action, extras, actor_state = act(networks, actor_state, env_step)
     in_order.wait_for(jax.tree.leaves(action)[0])
     actions, every_extras = in_order.map(
         write_row, (trajectory.action, trajectory.extras), (action, extras)

@@ -18,6 +18,7 @@ from sebulba.ring.act_cycle import (
     empty_buffer,
     finish_rows,
     jit_on,
+    traced_once,
 )
 from sebulba.ring.clocks import ACT, COMPILE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
@@ -38,17 +39,17 @@ class FusedFunctions:
         device: jax.Device,
         tracker: EpisodeTracker | None = None,
     ):
-        tracker = tracker or EpisodeTracker()
+        tracker, act = tracker or EpisodeTracker(), traced_once(agent)
 
         def step(networks, actor_state, env_step, buffer, env_state):
-            action, actor_state, buffer = act_row(agent, networks, actor_state, env_step, buffer)
+            action, actor_state, buffer = act_row(act, networks, actor_state, env_step, buffer)
             env_state, new = step_environment(env_state, action)
             check_structure(new, env_step)
             return actor_state, new, buffer, env_state
 
         def begin(networks, carry, env_state):
             buffer = empty_buffer(
-                agent, networks, carry.actor_state, carry.env_step, length=trajectory_length
+                act, networks, carry.actor_state, carry.env_step, length=trajectory_length
             )
             return carry.actor_state, carry.env_step, buffer, env_state
 

@@ -24,6 +24,7 @@ from sebulba.ring.act_cycle import (
     empty_buffer,
     finish_rows,
     jit_on,
+    traced_once,
 )
 from sebulba.ring.clocks import COMPILE, ENVIRONMENT, INFERENCE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
@@ -44,15 +45,15 @@ class StepFunctions:
         tracker: EpisodeTracker | None = None,
         greedy: bool = False,
     ):
-        tracker = tracker or EpisodeTracker()
+        tracker, act = tracker or EpisodeTracker(), traced_once(agent, greedy=greedy)
 
         def begin(networks, actor_state, env_step):
-            buffer = empty_buffer(agent, networks, actor_state, env_step, length=trajectory_length)
+            buffer = empty_buffer(act, networks, actor_state, env_step, length=trajectory_length)
             # The steps donate this copy: the carry's own is the unroll's initial state.
             return jax.tree.map(jnp.copy, actor_state), buffer
 
         def step(networks, actor_state, env_step, buffer):
-            return act_row(agent, networks, actor_state, env_step, buffer, greedy=greedy)
+            return act_row(act, networks, actor_state, env_step, buffer)
 
         def finish(buffer, statistics, env_step):
             return finish_rows(buffer, statistics, env_step, tracker)
