@@ -254,6 +254,15 @@ def test_a_ratio_without_the_behaviour_policy_is_found(sound, fault, words):
     assert words in result.detail
 
 
+@pytest.mark.parametrize("fault", ["ExchangesPolicies", "ClipsTargetsFromBelow"])
+def test_a_ratio_to_the_wrong_policy_is_found(lagging, fault):
+    subject, recording = lagging
+    assert ask(subject, recording, "ratios")["ratios"].status == "pass"
+    result = ask(with_fault(subject, fault), recording, "ratios")["ratios"]
+    assert result.status == "fail"
+    assert "expected rewards of actions to count 0.61 times as much" in result.detail
+
+
 FAULTS = [
     ("ShiftedReward", "impala", "rewards"),
     ("ShiftedReward", "r2d2", "rewards"),
@@ -272,6 +281,10 @@ FAULTS = [
     pytest.param("UnrollsIntoTheNextEpisode", "muzero", "episodes", marks=needs_search),
     ("CurrentPolicyRatio", "impala", "correction"),
     ("ModeRatio", "impala", "correction"),
+    ("ExchangesPolicies", "lagging ppo", "ratios"),
+    ("ClipsWeightsFromBelow", "lagging ppo", "ratios"),
+    ("ClipsTargetsFromBelow", "lagging ppo", "ratios"),
+    ("ClipsRatiosFromBelow", "impala", "ratios"),
     ("ModeLogProb", "small", "log-probs"),
     ("ModeLogProb", "continuous", "log-probs"),
     ("SharedKey", "impala", "actor-keys"),
