@@ -200,10 +200,11 @@ def _shifted(node: Any, action: np.ndarray, shift: np.ndarray) -> Any:
         log_std = node.log_std - shift[..., None] / np.float32(action.shape[-1])
         return DiagonalGaussian(mean=action - noise * np.exp(log_std), log_std=log_std)
     if isinstance(node, Categorical):
-        before = node.log_prob(action)
+        log_probs = np.asarray(jax.nn.log_softmax(node.logits))
+        is_taken = np.arange(log_probs.shape[-1]) == action[..., None]
         # The other actions share what is left, as before.
-        others = jnp.log1p(-jnp.exp(before + shift)) - jnp.log1p(-jnp.exp(before))
-        is_taken = jnp.arange(node.logits.shape[-1]) == action[..., None]
-        change = jnp.where(is_taken, shift[..., None], jnp.where(shift, others, 0.0)[..., None])
-        return Categorical(logits=jax.nn.log_softmax(node.logits) + change)
+        taken = np.where(shift, np.asarray(node.log_prob(jnp.asarray(action))), np.float32(-1.0))
+        others = np.log1p(-np.exp(taken + shift)) - np.log1p(-np.exp(taken))
+        change = np.where(is_taken, shift[..., None], others[..., None])
+        return Categorical(logits=jnp.asarray(log_probs + change))
     return node + shift
