@@ -49,15 +49,15 @@ class _Weights:
 
     @property
     def is_same(self) -> bool:
-        return max(abs(self.likelier - 1.0), abs(self.rarer - 1.0)) <= _TOLERANCE
+        gaps = abs(self.likelier - 1.0), abs(self.rarer - 1.0)
+        return self.is_measured and max(gaps) <= _TOLERANCE
 
     @property
     def is_wrong(self) -> bool:
         likelier, rarer = self.likelier, self.rarer
-        is_more = rarer > 1.0 + _TOLERANCE
-        is_dropped = abs(rarer) <= _TOLERANCE
-        if abs(likelier - 1.0) <= _TOLERANCE:  # Clipped on the wrong side, or no weight at all.
-            return is_more or is_dropped
+        if abs(likelier - 1.0) <= _TOLERANCE:
+            # Clipped on the wrong side, or left out beyond a bound without any weight.
+            return rarer > 1.0 + _TOLERANCE or abs(rarer) <= _TOLERANCE
         is_opposite = likelier > 1.0 and _TOLERANCE < rarer < 1.0 - _TOLERANCE
         return is_opposite or rarer > np.exp(_SHIFT) + _TOLERANCE
 
@@ -87,7 +87,7 @@ def ratios(evidence: Evidence) -> Answer:
             )
         wrong += faults[:1]
     if not is_weighed:
-        return skipped("rewards count the same, however likely the stored policy says actions were")
+        return skipped("no reward counts more or less with another stored policy")
     if not wrong:
         return unclear("the stored policy changes how much rewards count, but not by one factor")
     each = wrong[0]
@@ -101,7 +101,7 @@ def ratios(evidence: Evidence) -> Answer:
 
 
 def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
-    """Yield the weights of each leaf whose gradients differ in their size alone."""
+    """Yield the weights in each leaf that has a gradient of rewards."""
     sensitivity = trainer.sensitivity
     networks, first = sensitivity.networks_of(attempt), sensitivity.num_unlearned
     steps = in_steps(sensitivity.items, lambda item: 0.0)
