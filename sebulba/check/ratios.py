@@ -27,6 +27,7 @@ _REWARD = 100.0  # far above any value, so that the advantage is positive
 _SPREAD = 0.3  # of rewards, relative
 _MAX_GAP = 0.02  # of gradients that differ in their size alone, relative
 _TOLERANCE = 0.02  # of a weight
+_MIN_CHANGE = 0.25  # of a weight, which a value function cannot hide
 _ATTEMPTS = 3
 _LOG_PROB_NAMES = ("log_prob", "logprob", "logp")
 
@@ -53,13 +54,19 @@ class _Weights:
         return self.is_measured and max(gaps) <= _TOLERANCE
 
     @property
-    def is_wrong(self) -> bool:
-        likelier, rarer = self.likelier, self.rarer
-        if abs(likelier - 1.0) <= _TOLERANCE:
-            # Clipped on the wrong side, or left out beyond a bound without any weight.
-            return rarer > 1.0 + _TOLERANCE or abs(rarer) <= _TOLERANCE
-        is_opposite = likelier > 1.0 and _TOLERANCE < rarer < 1.0 - _TOLERANCE
-        return is_opposite or rarer > np.exp(_SHIFT) + _TOLERANCE
+    def is_clipped_wrongly(self) -> bool:
+        """Whether only rarer actions count otherwise.
+
+        No sum of a policy's and a value function's gradients does so if neither of them does.
+        """
+        is_weightless = abs(self.likelier - 1.0) <= _TOLERANCE
+        return is_weightless and self.rarer >= -_TOLERANCE and abs(self.rarer - 1.0) > _MIN_CHANGE
+
+    @property
+    def is_excessive(self) -> bool:
+        """Whether likelier actions count more, or rarer ones more than e^δ times as much."""
+        is_opposite = self.likelier > 1.0 + _TOLERANCE and 0.0 < self.rarer < 1.0 - _TOLERANCE
+        return is_opposite or self.rarer > np.exp(_SHIFT) + _TOLERANCE
 
 
 def ratios(evidence: Evidence) -> Answer:
@@ -76,9 +83,10 @@ def ratios(evidence: Evidence) -> Answer:
         found = [each for each in _measure(trainer, attempt) if not each.is_same]
         is_weighed |= bool(found)
         measured = [each for each in found if each.is_measured]
-        # A policy and a value function may share leaves, in which one of them hides the other.
-        groups = [[each for each in measured if each.acts == acts] for acts in (True, False)]
-        faults = [group[0] for group in groups if group and all(each.is_wrong for each in group)]
+        faults = [each for each in measured if each.is_clipped_wrongly]
+        policies = [each for each in measured if each.acts]
+        if policies and all(each.is_excessive for each in policies):
+            faults += policies
         if measured and not faults:
             each = measured[0]
             return passed(

@@ -69,23 +69,26 @@ E = float(np.exp(0.5))
 
 
 @pytest.mark.parametrize(
-    ("likelier", "rarer", "is_wrong"),
+    ("likelier", "rarer", "fault"),
     [
-        (1.0 / E, E, False),  # importance weights
-        (1.0 / E, 1.0, False),  # clipped at 1
-        (1.0 / E, 0.0, False),  # PPO
-        (0.8, 1.25, False),  # divided by their mean
-        (1.8, -3.7, False),  # a penalty of the distance to the behaviour policy
-        (1.0, 0.0, True),  # a bound of ratios without weights
-        (1.0, E, True),  # clipped at 1 from below
-        (E, 1.0 / E, True),  # of the opposite sign
-        (1.0 / E**2, E**2, True),  # applied twice
-        (np.nan, E, False),
+        (1.0 / E, E, ""),  # importance weights
+        (1.0 / E, 1.0, ""),  # clipped at 1
+        (1.0 / E, 0.0, ""),  # PPO
+        (0.8, 1.25, ""),  # divided by their mean
+        (1.8, -3.7, ""),  # a penalty of the distance to the behaviour policy
+        (0.99, 1.02, ""),  # a value function outweighs the policy
+        (1.0, 0.0, "clipped"),  # a bound of ratios without weights
+        (1.0, E, "clipped"),  # clipped at 1 from below
+        (1.0, 1.0 / E, "clipped"),  # of the opposite sign, clipped at 1
+        (E, 1.0 / E, "excessive"),  # of the opposite sign
+        (1.0 / E**2, E**2, "excessive"),  # applied twice
+        (np.nan, 1.0, ""),
     ],
 )
-def test_weights_that_no_importance_weight_has_are_wrong(likelier, rarer, is_wrong):
+def test_weights_that_no_importance_weight_has_are_faults(likelier, rarer, fault):
     weights = ratios._Weights(likelier=likelier, rarer=rarer, leaf="", acts=True)
-    assert weights.is_wrong == is_wrong
+    assert weights.is_clipped_wrongly == (fault == "clipped")
+    assert weights.is_excessive == (fault == "excessive")
 
 
 @pytest.mark.parametrize("shift", [0.5, -0.5])
