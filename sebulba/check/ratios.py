@@ -87,8 +87,9 @@ def ratios(evidence: Evidence) -> Answer:
         policies = [each for each in measured if each.acts]
         if policies and all(each.is_excessive for each in policies):
             faults += policies
-        if measured and not faults:
-            each = measured[0]
+        lighter = [each for each in measured if each.likelier < 1.0 - _TOLERANCE]
+        if lighter and not faults:
+            each = lighter[0]
             return passed(
                 f"rewards of actions e^{_SHIFT:g} times as likely count {each.likelier:.2f} times"
                 f" as much, and {each.rarer:.2f} times if the actions are as much rarer"
@@ -97,7 +98,7 @@ def ratios(evidence: Evidence) -> Answer:
     if not is_weighed:
         return skipped("no reward counts more or less with another stored policy")
     if not wrong:
-        return unclear("the stored policy changes how much rewards count, but not by one factor")
+        return unclear("rewards count otherwise with another stored policy, but not by a weight")
     each = wrong[0]
     detail = (
         f"{each.leaf} ({trainer.place}): expected rewards of actions to count"
