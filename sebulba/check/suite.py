@@ -18,6 +18,7 @@ from sebulba.check import (
     memory,
     priorities,
     randomness,
+    ratios,
     samples,
     sampling,
     scale,
@@ -116,6 +117,9 @@ QUESTIONS = (
         "the loss uses the stored behaviour policy",
         "the importance weights compare the current policy with itself; a loss without them "
         "needs a policy lag of 0"),
+    Question("ratios", ratios.ratios, Needs.GRADIENT,
+        "the likelier an action was, the less it counts",
+        "behaviour and proximal policy are exchanged, or weights are clipped on the wrong side"),
     Question("actor-keys", randomness.actor_keys, Needs.RECORDING,
         "each actor draws its own random numbers",
         "init_actor_state does not store its key in the actor state"),

@@ -19,6 +19,15 @@ from sebulba.types import Clock, Experience, Networks, PyTree
 _NUM_SETTLING_UPDATES = 2_000  # in which a moving average of rate 0.005 arrives
 # To get somewhere in few updates.
 _SETTINGS: dict[str, Any] = {"learning_rate": 0.01, "target_period": 10}
+# One loss for all rows, in which rewards count as they are, and nothing but rewards counts.
+OF_REWARDS: dict[str, Any] = {
+    "num_minibatches": 1,
+    "num_epochs": 1,
+    "entropy_cost": 0.0,
+    "normalize_advantages": False,
+    "reward_clip": None,
+    "priority_exponent": 0.0,
+}
 _NUM_LOSSES = 8  # whose gradients are averaged
 _MAX_PRODUCTS = 1e9  # of parameters and elements of an observation
 
@@ -132,6 +141,11 @@ class Trainer:
             return jax.lax.fori_loop(0, _NUM_SETTLING_UPDATES, update, start)[0]
 
         return chosen(is_target, jax.jit(follow)(networks), networks)
+
+
+def reward_trainer(evidence: Evidence) -> Trainer:
+    """Return an agent whose loss has all rows, and terms that depend on rewards alone."""
+    return Trainer(evidence.subject, evidence.loss, **OF_REWARDS)
 
 
 def chosen(leaves: Iterable[bool], new: PyTree, old: PyTree) -> PyTree:

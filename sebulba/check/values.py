@@ -7,7 +7,6 @@ truncated, whatever λ, the number of rewards in a target, and the importance we
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import gymnasium
 import jax
@@ -19,23 +18,16 @@ from sebulba.check.perturbation import Perturbation, is_valid
 from sebulba.check.policy import with_noise
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
 from sebulba.check.training import (
+    OF_REWARDS,
     Items,
     Trainer,
     chosen,
     in_steps,
     in_truncated_steps,
+    reward_trainer,
 )
 from sebulba.types import Networks, PyTree
 
-# One loss for all rows, in which rewards count as they are, and nothing but rewards counts.
-_SETTINGS: dict[str, Any] = {
-    "num_minibatches": 1,
-    "num_epochs": 1,
-    "entropy_cost": 0.0,
-    "normalize_advantages": False,
-    "reward_clip": None,
-    "priority_exponent": 0.0,
-}
 _UPDATES_PER_ROUND = 10
 _MAX_ROUNDS = 20
 _STEP = 1.0  # of values
@@ -70,7 +62,7 @@ class _Values:
     """The value function of the agent, and networks in which values are higher and lower."""
 
     def __init__(self, evidence: Evidence):
-        self.trainer = Trainer(evidence.subject, evidence.loss, **_SETTINGS)
+        self.trainer = evidence.shared(reward_trainer)
         self.tried = [evidence.loss.networks]
         self.fixed_point = _check_fixed_point(self, self.tried)
         if self.fixed_point.status == "fail":
@@ -406,7 +398,7 @@ def advantages(evidence: Evidence) -> Answer:
     subject, sensitivity = evidence.subject, evidence.loss
     if subject.setting("normalize_advantage", "standardize_advantage", "norm_adv") is not True:
         return skipped("the agent has no setting `normalize_advantages`, or not true")
-    settings = _SETTINGS | {"normalize_advantages": True, "baseline_cost": 0.0}
+    settings = OF_REWARDS | {"normalize_advantages": True, "baseline_cost": 0.0}
     trainer = Trainer(subject, sensitivity, **settings)
     networks = sensitivity.networks
     rng = np.random.default_rng(subject.config.seed)

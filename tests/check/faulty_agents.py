@@ -204,6 +204,30 @@ class ModeRatio(CurrentPolicyRatio):
         return self._with_policy(networks, experience, key, clock, policy)
 
 
+@pytree_dataclass
+class AtMostAsLikely(Categorical):
+    """Makes no action likelier than another policy does."""
+
+    other: Categorical
+
+    def log_prob(self, action):
+        return jnp.minimum(Categorical.log_prob(self, action), self.other.log_prob(action))
+
+
+class ClipsRatiosFromBelow(CurrentPolicyRatio):
+    """Takes 1 for the least importance weight, not for the greatest."""
+
+    def __init__(self, config, run_spec):
+        no_clips = dict.fromkeys(("clip_rho", "clip_c", "clip_pg_rho"), 1e9)
+        sound = dataclasses.replace(config.sound, **no_clips)
+        super().__init__(dataclasses.replace(config, sound=sound), run_spec)
+
+    def _with_policy(self, networks, experience, key, clock, policy):
+        stored = experience.trajectory.extras.policy
+        policy = AtMostAsLikely(logits=stored.logits, other=policy)
+        return super()._with_policy(networks, experience, key, clock, policy)
+
+
 class OptimizesOnOneDevice(Faulty):
     """Applies its step on the first learner device only."""
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.toolkit.reductions import masked_moments
+from sebulba.toolkit.returns import VTraceClips, vtrace
+from sebulba_agents.actor_critic import rewards_and_discounts
 from sebulba_agents.ppo import PPO, ppo_loss
 from tests.check.faulty_base import Faulty
 
@@ -71,6 +73,33 @@ class ClipsWeightsFromBelow(_FaultyPPO):
         weights = jnp.maximum(batch.extras.weights, 1.0)
         extras = dataclasses.replace(batch.extras, weights=weights)
         return super().ppo_loss(outputs, dataclasses.replace(batch, extras=extras), config)
+
+
+class ClipsTargetsFromBelow(_FaultyPPO):
+    """Takes 1 for the least ratio in the targets of V-trace, not for the greatest."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.sound_targets, self.sound._with_targets = self.sound._with_targets, self.with_targets
+        self.config = config.sound
+
+    def with_targets(self, networks, memory, trajectory):
+        after = self.sound_targets(networks, memory, trajectory)
+        outputs = self.sound.unroll_trajectory(networks, memory, trajectory)
+        proximal = jax.tree.map(lambda leaf: leaf[:-1], outputs.policy)
+        log_rhos = proximal.log_prob(trajectory.action)
+        log_rhos = log_rhos - trajectory.extras.policy.log_prob(trajectory.action)
+        rewards, discounts = rewards_and_discounts(trajectory, self.config)
+        returns = vtrace(
+            log_rhos=jnp.maximum(log_rhos, 0.0),
+            rewards=rewards,
+            discounts=discounts,
+            valid=trajectory.valid,
+            values=outputs.values,
+            lambda_=self.config.lambda_,
+            clips=VTraceClips(rho=jnp.inf, c=jnp.inf),
+        ).values
+        return dataclasses.replace(after, extras=dataclasses.replace(after.extras, returns=returns))
 
 
 class TakesNewValues(_FaultyPPO):

@@ -109,8 +109,11 @@ class ImportanceAgent:
         log_ratios = policy.log_prob(trajectory.action) - trajectory.extras.log_prob
         ratios = jnp.exp(jnp.where(valid, log_ratios, 0.0))
         errors = jax.lax.stop_gradient(values[:-1]) + advantages - values[:-1]
-        loss = -masked_mean(ratios * advantages, valid)
+        loss = -masked_mean(self.gains(ratios, advantages), valid)
         return loss + masked_mean(jnp.square(errors), valid), (experience, {"loss": loss})
+
+    def gains(self, ratios, advantages):
+        return ratios * advantages
 
     def optimize(self, networks, opt_state, grads, experience, clock):
         return descend(self.optimizer, networks, opt_state, grads)
@@ -120,6 +123,13 @@ class ImportanceAgent:
 
     def actor_networks(self, networks):
         return networks
+
+
+class SimplePolicyOptimization(ImportanceAgent):
+    """Keeps ratios near 1 by a penalty, not by a clip (Xie et al. 2024, arXiv 2401.16025)."""
+
+    def gains(self, ratios, advantages):
+        return ratios * advantages - jnp.abs(advantages) / 0.4 * jnp.square(ratios - 1.0)
 
 
 class ModeLogProb(ImportanceAgent):

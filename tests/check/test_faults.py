@@ -254,6 +254,16 @@ def test_a_ratio_without_the_behaviour_policy_is_found(sound, fault, words):
     assert words in result.detail
 
 
+@pytest.mark.parametrize(("fault", "status"), [(None, "pass"), ("ClipsRatiosFromBelow", "fail")])
+def test_weights_that_are_clipped_from_below_are_found(sound, fault, status):
+    subject, recording = sound
+    subject = with_fault(subject, fault) if fault else subject
+    result = ask(subject, recording, "ratios")["ratios"]
+    assert result.status == status
+    assert "0.61 times as much" in result.detail
+    assert ("expected" in result.detail) == bool(fault)
+
+
 FAULTS = [
     ("ShiftedReward", "impala", "rewards"),
     ("ShiftedReward", "r2d2", "rewards"),
@@ -272,6 +282,10 @@ FAULTS = [
     pytest.param("UnrollsIntoTheNextEpisode", "muzero", "episodes", marks=needs_search),
     ("CurrentPolicyRatio", "impala", "correction"),
     ("ModeRatio", "impala", "correction"),
+    ("ExchangesPolicies", "lagging ppo", "ratios"),
+    ("ClipsWeightsFromBelow", "lagging ppo", "ratios"),
+    ("ClipsTargetsFromBelow", "lagging ppo", "ratios"),
+    ("ClipsRatiosFromBelow", "impala", "ratios"),
     ("ModeLogProb", "small", "log-probs"),
     ("ModeLogProb", "continuous", "log-probs"),
     ("SharedKey", "impala", "actor-keys"),

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba.check import acting, direction, updates
+from sebulba.check import acting, direction, ratios, updates
+from sebulba.toolkit import distributions
 
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
 
@@ -62,3 +63,51 @@ def test_a_greedy_action_that_changes_in_one_row_is_no_preference(num_taken, sta
     )
     answer, _ = direction._reward_twice(trainer, 1)
     assert answer.status == status
+
+
+E = float(np.exp(0.5))
+
+
+@pytest.mark.parametrize(
+    ("likelier", "rarer", "fault"),
+    [
+        (1.0 / E, E, ""),  # importance weights
+        (1.0 / E, 1.0, ""),  # clipped at 1
+        (1.0 / E, 0.0, ""),  # PPO
+        (0.8, 1.25, ""),  # divided by their mean
+        (1.8, -3.7, ""),  # a penalty of the distance to the behaviour policy
+        (0.99, 1.02, ""),  # a value function outweighs the policy
+        (1.0, 0.0, "clipped"),  # a bound of ratios without weights
+        (1.0, E, "clipped"),  # clipped at 1 from below
+        (1.0, 1.0 / E, "clipped"),  # of the opposite sign, clipped at 1
+        (E, 1.0 / E, "excessive"),  # of the opposite sign
+        (1.0 / E**2, E**2, "excessive"),  # applied twice
+        (np.nan, 1.0, ""),
+    ],
+)
+def test_weights_that_no_importance_weight_has_are_faults(likelier, rarer, fault):
+    weights = ratios._Weights(likelier=likelier, rarer=rarer, leaf="", acts=True)
+    assert weights.is_clipped_wrongly == (fault == "clipped")
+    assert weights.is_excessive == (fault == "excessive")
+
+
+@pytest.mark.parametrize("shift", [0.5, -0.5])
+def test_the_stored_policy_of_an_action_changes_by_the_shift_alone(shift):
+    logits = np.float32([[[0.3, -np.inf, 0.1, -1.0], [1.0, 0.0, 0.0, 0.0]]])
+    policy = distributions.Categorical(logits=logits)
+    changed = ratios._shifted(policy, np.int32([[2, 0]]), np.float32([[shift, 0.0]]))
+    before, after = (jax.nn.log_softmax(each.logits) for each in (policy, changed))
+    np.testing.assert_allclose(after[0, 0, 2] - before[0, 0, 2], shift, rtol=1e-5)
+    np.testing.assert_allclose(after[0, 0, 0] - after[0, 0, 3], 1.3, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(after).sum(axis=-1), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(after[0, 1], before[0, 1])
+
+
+@pytest.mark.parametrize("shift", [0.5, -0.5])
+def test_the_stored_density_of_an_action_changes_by_the_shift_alone(shift):
+    rng = np.random.default_rng(0)
+    mean, log_std, action = rng.normal(size=(3, 1, 2, 4)).astype(np.float32)
+    policy = distributions.DiagonalGaussian(mean=mean, log_std=log_std)
+    after = ratios._shifted(policy, action, np.float32([[shift, 0.0]]))
+    change = after.log_prob(action) - policy.log_prob(action)
+    np.testing.assert_allclose(change, [[shift, 0.0]], atol=1e-5)

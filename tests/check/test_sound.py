@@ -7,6 +7,7 @@ import pytest
 from sebulba.check.suite import check
 from sebulba.config import EnvConfig, LearnerConfig
 from sebulba_agents.config import A2CConfig
+from tests.check.small_agents import SmallConfig
 from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
 from tests.check.sound_new_agents import AttentionPPOConfig, MunchausenConfig, ReinforceConfig
 from tests.check.sound_user_agents import (
@@ -63,6 +64,7 @@ SOUND = {
     "noisy dqn": (NoisyConfig(**REPLAY), {}),
     "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
     "tiny td3": (TD3Config(num_units=2, **REPLAY), {"env": CONTINUOUS, "num_envs": 2}),
+    "spo": (SmallConfig(name="tests.check.small_agents:SimplePolicyOptimization"), {}),
     "awr": (AWRConfig(), {}),
     "awr without discount": (
         AWRConfig(discount=1.0, lambda_=1.0, learning_rate=0.1),

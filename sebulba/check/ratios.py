@@ -1,0 +1,219 @@
+"""Check of importance weights: the likelier an action was when it was taken, the less it counts.
+
+Every episode has one step, and the policy is the one that acted, so all importance weights are 1.
+Then the stored policy says that some actions were e^δ times as likely. Their rewards have to count
+e^−δ times as much, unless weights are clipped.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.check.evidence import Evidence
+from sebulba.check.policy import is_distribution
+from sebulba.check.recording import RecordedTrajectory
+from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
+from sebulba.check.training import Trainer, in_steps, reward_trainer
+from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
+
+_SHIFT = 0.5  # δ: beyond the usual bounds of ratios, 0.8 and 1.2
+_MAX_PROBABILITY = 0.59  # of an action that may be e^δ times as likely
+_MIN_ACTIONS = 4
+_REWARD = 100.0  # far above any value, so that the advantage is positive
+_SPREAD = 0.3  # of rewards, relative
+_MAX_GAP = 0.02  # of gradients that differ in their size alone, relative
+_TOLERANCE = 0.02  # of a weight
+_MIN_CHANGE = 0.25  # of a weight, which a value function cannot hide
+_ATTEMPTS = 3
+_LOG_PROB_NAMES = ("log_prob", "logprob", "logp")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Weights:
+    """How much rewards of some actions count in the gradient of a leaf, relative to before.
+
+    NaN if the gradients differ in more than their size.
+    """
+
+    likelier: float  # if these actions were e^δ times as likely
+    rarer: float  # if they were e^−δ times as likely
+    leaf: str
+    acts: bool  # whether acting depends on the leaf
+
+    @property
+    def is_measured(self) -> bool:
+        return not np.isnan(self.likelier + self.rarer)
+
+    @property
+    def is_same(self) -> bool:
+        gaps = abs(self.likelier - 1.0), abs(self.rarer - 1.0)
+        return self.is_measured and max(gaps) <= _TOLERANCE
+
+    @property
+    def is_clipped_wrongly(self) -> bool:
+        """Whether only rarer actions count otherwise.
+
+        No sum of a policy's and a value function's gradients does so if neither of them does.
+        """
+        is_weightless = abs(self.likelier - 1.0) <= _TOLERANCE
+        return is_weightless and self.rarer >= -_TOLERANCE and abs(self.rarer - 1.0) > _MIN_CHANGE
+
+    @property
+    def is_excessive(self) -> bool:
+        """Whether likelier actions count more, or rarer ones more than e^δ times as much."""
+        is_opposite = self.likelier > 1.0 + _TOLERANCE and 0.0 < self.rarer < 1.0 - _TOLERANCE
+        return is_opposite or self.rarer > np.exp(_SHIFT) + _TOLERANCE
+
+
+def ratios(evidence: Evidence) -> Answer:
+    """Raise and lower stored probabilities of actions, and see how much their rewards count."""
+    items = evidence.loss.items
+    if not any(_stored(item) for item in items):
+        return skipped("the extras have no policy of sebulba.toolkit, and no log_prob of shape [B]")
+    if not evidence.loss.is_on_policy:
+        return skipped("a replay may hold policies to learn from, which weigh nothing")
+    trainer = evidence.shared(reward_trainer)
+    wrong: list[_Weights] = []
+    is_weighed = False
+    for attempt in range(_ATTEMPTS):
+        found = [each for each in _measure(trainer, attempt) if not each.is_same]
+        is_weighed |= bool(found)
+        measured = [each for each in found if each.is_measured]
+        faults = [each for each in measured if each.is_clipped_wrongly]
+        policies = [each for each in measured if each.acts]
+        if policies and all(each.is_excessive for each in policies):
+            faults += policies
+        lighter = [each for each in measured if each.likelier < 1.0 - _TOLERANCE]
+        if lighter and not faults:
+            each = lighter[0]
+            return passed(
+                f"rewards of actions e^{_SHIFT:g} times as likely count {each.likelier:.2f} times"
+                f" as much, and {each.rarer:.2f} times if the actions are as much rarer"
+            )
+        wrong += faults[:1]
+    if not is_weighed:
+        return skipped("no reward counts more or less with another stored policy")
+    if not wrong:
+        return unclear("rewards count otherwise with another stored policy, but not by a weight")
+    each = wrong[0]
+    detail = (
+        f"{each.leaf} ({trainer.place}): expected rewards of actions to count"
+        f" {np.exp(-_SHIFT):.2f} times as much where trajectory.extras say that the actions were"
+        f" e^{_SHIFT:g} times as likely, or less, got {each.likelier:.2f} times, and"
+        f" {each.rarer:.2f} times where they were as much rarer"
+    )
+    return failed(detail) if len(wrong) > 1 else unclear(f"{detail}, with some networks only")
+
+
+def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
+    """Yield the weights in each leaf that has a gradient of rewards."""
+    sensitivity = trainer.sensitivity
+    networks, first = sensitivity.networks_of(attempt), sensitivity.num_unlearned
+    steps = in_steps(sensitivity.items, lambda item: 0.0)
+    items = trainer.policy.acted_again(networks, steps)[first:]
+    signs = _chosen(items, np.random.default_rng(attempt))
+
+    def gradients(shift: float, spread: float) -> list[np.ndarray]:
+        rewards = iter(_REWARD * np.where(sign, 1.0 + spread * sign, -1.0) for sign in signs)
+        changed = [
+            _with_likelier(item, np.float32(shift) * np.abs(sign))
+            for item, sign in zip(in_steps(items, lambda item: next(rewards)), signs, strict=True)
+        ]
+        experience = trainer.experience(networks, [*steps[:first], *changed])
+        grads, _ = trainer.gradients(networks, experience)
+        return [leaf.astype(np.float64) for leaf in jax.tree.leaves(as_numpy(grads))]
+
+    def effect(shift: float) -> list[np.ndarray]:
+        """Return what other rewards of the same mean and standard deviation change."""
+        pairs = zip(gradients(shift, _SPREAD), gradients(shift, -_SPREAD), strict=True)
+        return [more - less for more, less in pairs]
+
+    if sum(np.count_nonzero(sign) for sign in signs) < _MIN_ACTIONS:
+        return
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    effects = map(effect, (0.0, _SHIFT, -_SHIFT))
+    for path, acts, before, *after in zip(paths, trainer.policy.is_acting, *effects, strict=True):
+        # One number has no direction.
+        if before.size > 1 and np.any(before):
+            likelier, rarer = (_factor(before, each) for each in after)
+            name = leaf_name("gradient", path)
+            yield _Weights(likelier=likelier, rarer=rarer, leaf=name, acts=acts)
+
+
+def _factor(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the factor between two gradients; NaN: they differ in more than their size."""
+    size = np.linalg.norm(before)
+    factor = float(np.sum(before * after) / size**2)
+    return factor if np.linalg.norm(after - factor * before) <= _MAX_GAP * size else np.nan
+
+
+def _chosen(items: Sequence[RecordedTrajectory], rng: np.random.Generator) -> list[np.ndarray]:
+    """Return 1 and −1 equally often for half of the actions, and 0 for the others: `[T, B]`."""
+    may_change = [
+        item.trajectory.valid & (_greatest_probability(item) <= _MAX_PROBABILITY) for item in items
+    ]
+    places = rng.permutation(np.argwhere(may_change))
+    places = places[: len(places) // 4 * 2]
+    signs = np.zeros(np.shape(may_change), np.float32)
+    signs[tuple(places.T)] = np.resize([1.0, -1.0], len(places))
+    return [*signs]
+
+
+def _stored(item: RecordedTrajectory) -> dict[tuple, Any]:
+    """Return distributions and log-probabilities `[T, B]` in the extras, by their paths."""
+    found = {}
+    nodes = jax.tree_util.tree_leaves_with_path(item.trajectory.extras, is_leaf=is_distribution)
+    for path, node in nodes:
+        is_known = isinstance(node, Categorical | MultiCategorical | DiagonalGaussian)
+        is_named = any(word in leaf_name("", path).lower() for word in _LOG_PROB_NAMES)
+        if is_known or (is_named and np.shape(node) == item.trajectory.valid.shape):
+            found[path] = node
+    return found
+
+
+def _greatest_probability(item: RecordedTrajectory) -> np.ndarray:
+    """Return the probability of each action `[T, B]`, or the greatest one of its choices."""
+    action, greatest = item.trajectory.action, np.zeros(item.trajectory.valid.shape)
+    for node in _stored(item).values():
+        pairs = [(node, action)]
+        if isinstance(node, MultiCategorical):
+            pairs = list(zip(node.choices, np.moveaxis(action, -1, 0), strict=True))
+        for policy, taken in pairs:
+            if isinstance(policy, Categorical):
+                greatest = np.maximum(greatest, np.exp(policy.log_prob(jnp.asarray(taken))))
+    return greatest
+
+
+def _with_likelier(item: RecordedTrajectory, shift: np.ndarray) -> RecordedTrajectory:
+    """Return the trajectory with these numbers `[T, B]` added to stored log-probabilities."""
+    trajectory, stored = item.trajectory, _stored(item)
+    extras = jax.tree_util.tree_map_with_path(
+        lambda path, node: _shifted(node, trajectory.action, shift) if path in stored else node,
+        trajectory.extras,
+        is_leaf=is_distribution,
+    )
+    return dataclasses.replace(item, trajectory=dataclasses.replace(trajectory, extras=extras))
+
+
+def _shifted(node: Any, action: np.ndarray, shift: np.ndarray) -> Any:
+    if isinstance(node, MultiCategorical):
+        pairs = zip(node.choices, np.moveaxis(action, -1, 0), strict=True)
+        share = shift / np.float32(len(node.choices))
+        return MultiCategorical(choices=tuple(_shifted(*pair, share) for pair in pairs))
+    if isinstance(node, DiagonalGaussian):
+        noise = (action - node.mean) * np.exp(-node.log_std)
+        log_std = node.log_std - shift[..., None] / np.float32(action.shape[-1])
+        return DiagonalGaussian(mean=action - noise * np.exp(log_std), log_std=log_std)
+    if isinstance(node, Categorical):
+        log_probs = np.asarray(jax.nn.log_softmax(node.logits))
+        is_taken = np.arange(log_probs.shape[-1]) == action[..., None]
+        # The other actions share what is left, as before.
+        taken = np.where(shift, np.asarray(node.log_prob(jnp.asarray(action))), np.float32(-1.0))
+        others = np.log1p(-np.exp(taken + shift)) - np.log1p(-np.exp(taken))
+        change = np.where(is_taken, shift[..., None], others[..., None])
+        return Categorical(logits=jnp.asarray(log_probs + change))
+    return node + shift
