@@ -109,10 +109,10 @@ class ImportanceAgent:
         log_ratios = policy.log_prob(trajectory.action) - trajectory.extras.log_prob
         ratios = jnp.exp(jnp.where(valid, log_ratios, 0.0))
         errors = jax.lax.stop_gradient(values[:-1]) + advantages - values[:-1]
-        loss = -masked_mean(self.gains(ratios, advantages), valid)
+        loss = -masked_mean(self.gains(ratios, advantages, valid), valid)
         return loss + masked_mean(jnp.square(errors), valid), (experience, {"loss": loss})
 
-    def gains(self, ratios, advantages):
+    def gains(self, ratios, advantages, valid):
         return ratios * advantages
 
     def optimize(self, networks, opt_state, grads, experience, clock):
@@ -128,8 +128,16 @@ class ImportanceAgent:
 class SimplePolicyOptimization(ImportanceAgent):
     """Keeps ratios near 1 by a penalty, not by a clip (Xie et al. 2024, arXiv 2401.16025)."""
 
-    def gains(self, ratios, advantages):
+    def gains(self, ratios, advantages, valid):
         return ratios * advantages - jnp.abs(advantages) / 0.4 * jnp.square(ratios - 1.0)
+
+
+class WeightedImportance(ImportanceAgent):
+    """Divides importance weights by their mean."""
+
+    def gains(self, ratios, advantages, valid):
+        mean = masked_mean(jax.lax.stop_gradient(ratios), valid)
+        return ratios * advantages / mean[None, None]
 
 
 class ModeLogProb(ImportanceAgent):

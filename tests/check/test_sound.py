@@ -65,6 +65,7 @@ SOUND = {
     "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
     "tiny td3": (TD3Config(num_units=2, **REPLAY), {"env": CONTINUOUS, "num_envs": 2}),
     "spo": (SmallConfig(name="tests.check.small_agents:SimplePolicyOptimization"), {}),
+    "weighted importance": (SmallConfig(name="tests.check.small_agents:WeightedImportance"), {}),
     "awr": (AWRConfig(), {}),
     "awr without discount": (
         AWRConfig(discount=1.0, lambda_=1.0, learning_rate=0.1),
