@@ -18,9 +18,14 @@ def test_the_page_is_what_the_records_give():
     assert page.read_text() == results.make_page(), "run python -m benchmarks.results"
 
 
-def test_the_curves_are_what_the_records_give(tmp_path):
+@pytest.fixture(scope="module")
+def figures():
+    pytest.importorskip("matplotlib")
+    return results.draw_curves()
+
+
+def test_the_curves_are_what_the_records_give(figures, tmp_path):
     matplotlib = pytest.importorskip("matplotlib")
-    figures = results.draw_curves()
     assert sorted(figures) == sorted((ROOT / "docs" / "results").glob("*.svg"))
     for path, figure in figures.items():
         committed = path.read_text()
@@ -43,9 +48,8 @@ def test_only_the_named_row_was_trained_with_uncommitted_changes():
         assert f"cannot be repeated exactly: `{name}`.\n" in results.make_page()
 
 
-def test_a_solved_config_ends_at_the_return_of_the_table():
-    pytest.importorskip("matplotlib")
-    figure = results.draw_curves()[ROOT / "docs" / "results" / "cartpole-v1.svg"]
+def test_a_solved_config_ends_at_the_return_of_the_table(figures):
+    figure = figures[ROOT / "docs" / "results" / "cartpole-v1.svg"]
     for axes in figure.axes[:2]:
         (thick,) = [line for line in axes.lines if line.get_linewidth() == 2.0]
         assert f"{thick.get_ydata()[-1]:.2f}" == "476.61"
