@@ -9,10 +9,10 @@ from tests.check import mutants, mutation
 
 @pytest.mark.slow
 def test_every_operator_makes_mutants_of_the_shipped_agents():
-    every = list(mutants.mutants(list(mutants.AGENT_OF)))
+    every = list(mutants.mutants(list(mutants.AGENTS_OF)))
     assert len(every) >= 60
     assert {each.operator for each in every} == set(mutants.OPERATORS)
-    assert {each.module for each in every} == set(mutants.AGENT_OF)
+    assert {each.module for each in every} == set(mutants.AGENTS_OF)
 
 
 @pytest.mark.slow
