@@ -211,7 +211,7 @@ def make_config(agent: str) -> "Config":
 def _make_settings(agent: str) -> Any:
     from tests.check.test_faults import AGENTS
 
-    settings = AGENTS[agent.split()[-1]]
+    settings = AGENTS[agent if agent in AGENTS else agent.split()[-1]]
     return dataclasses.replace(settings, **_SETTINGS.get(agent, {}))
 
 
