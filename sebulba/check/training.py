@@ -144,7 +144,7 @@ class Trainer:
 
 
 def reward_trainer(evidence: Evidence) -> Trainer:
-    """Return an agent whose loss has all rows, and terms that depend on rewards alone."""
+    """Return the trainer of an agent whose loss has all rows, and no terms without rewards."""
     return Trainer(evidence.subject, evidence.loss, **OF_REWARDS)
 
 

@@ -30,6 +30,7 @@ from sebulba.ring.records import ActCarry, EpisodeStatistics, Tally
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
 Act = Callable[[Networks, ActorState, EnvStep], tuple[PyTree, PyTree, ActorState]]
+"""`Agent.act`, greedy or not: takes a row `[B]`; returns actions, extras and the next state."""
 
 
 class ActCycle(Protocol):
@@ -88,7 +89,7 @@ def init_carry(
 
 
 def traced_once(agent: Agent, *, greedy: bool = False) -> Act:
-    """Return `act`, which is traced once for all functions that call it with equal shapes."""
+    """Return `agent.act`, traced once for all functions that call what is returned."""
     return jax.jit(functools.partial(agent.act, greedy=greedy), inline=True)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / "agents" / "sebulba_agents"
-# The agents, of `test_faults.AGENTS`, that run a module's code: all of it if there are several.
+# The agents, of `test_faults.AGENTS`, that run a module's code. No single one runs all of `ppo`.
 AGENTS_OF = {
     "impala": ("impala",),
     "actor_critic": ("normalised ppo",),
