@@ -17,7 +17,7 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.policy import is_distribution
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
-from sebulba.check.training import Trainer, in_steps, reward_trainer
+from sebulba.check.training import Trainer, factor_between, in_steps, reward_trainer
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 
 _SHIFT = 0.5  # δ: beyond the usual bounds of ratios, 0.8 and 1.2
@@ -25,7 +25,6 @@ _MAX_PROBABILITY = 0.59  # of an action that may be e^δ times as likely
 _MIN_ACTIONS = 4
 _REWARD = 100.0  # far above any value, so that the advantage is positive
 _SPREAD = 0.3  # of rewards, relative
-_MAX_GAP = 0.02  # of gradients that differ in their size alone, relative
 _TOLERANCE = 0.02  # of a weight
 _MIN_CHANGE = 0.25  # of a weight, which a value function cannot hide
 _ATTEMPTS = 3
@@ -63,6 +62,12 @@ class _Weights:
         return is_weightless and self.rarer >= -_TOLERANCE and abs(self.rarer - 1.0) > _MIN_CHANGE
 
     @property
+    def is_repeated(self) -> bool:
+        """Whether likelier actions count e^−2δ or e^−3δ times as much."""
+        powers = (np.exp(-_SHIFT * times) for times in (2, 3))
+        return any(abs(self.likelier - power) <= _TOLERANCE * power for power in powers)
+
+    @property
     def is_excessive(self) -> bool:
         """Whether likelier actions count more, or rarer ones more than e^δ times as much."""
         is_opposite = self.likelier > 1.0 + _TOLERANCE and 0.0 < self.rarer < 1.0 - _TOLERANCE
@@ -85,7 +90,9 @@ def ratios(evidence: Evidence) -> Answer:
         measured = [each for each in found if each.is_measured]
         faults = [each for each in measured if each.is_clipped_wrongly]
         policies = [each for each in measured if each.acts]
-        if policies and all(each.is_excessive for each in policies):
+        if all(each.is_excessive for each in policies) or all(
+            each.is_repeated for each in policies
+        ):
             faults += policies
         lighter = [each for each in measured if each.likelier < 1.0 - _TOLERANCE]
         if lighter and not faults:
@@ -139,16 +146,9 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
     for path, acts, before, *after in zip(paths, trainer.policy.is_acting, *effects, strict=True):
         # One number has no direction.
         if before.size > 1 and np.any(before):
-            likelier, rarer = (_factor(before, each) for each in after)
+            likelier, rarer = (factor_between(before, each) for each in after)
             name = leaf_name("gradient", path)
             yield _Weights(likelier=likelier, rarer=rarer, leaf=name, acts=acts)
-
-
-def _factor(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the factor between two gradients; NaN: they differ in more than their size."""
-    size = np.linalg.norm(before)
-    factor = float(np.sum(before * after) / size**2)
-    return factor if np.linalg.norm(after - factor * before) <= _MAX_GAP * size else np.nan
 
 
 def _chosen(items: Sequence[RecordedTrajectory], rng: np.random.Generator) -> list[np.ndarray]:

@@ -23,7 +23,7 @@ from sebulba.check.result import (
 )
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject, env_axes
-from sebulba.check.training import in_truncated_steps
+from sebulba.check.training import OF_REWARDS, in_truncated_steps
 from sebulba.types import Clock, Networks, PyTree, Trajectory
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
@@ -131,7 +131,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
     if length < 2:
         return skipped("expected trajectories of two transitions or more")
     # Without memory, equal rows have equal estimates.
-    agent, run_spec = subject.agent_on(1, core="lstm", lstm_size=None, **_ONE_BATCH)
+    agent, run_spec = subject.agent_on(1, core="lstm", lstm_size=None, **OF_REWARDS)
     networks = agent.init_networks(jax.random.key(subject.config.seed))
     trajectory, state = _two_equal_transitions(subject, agent, networks, recording)
 
@@ -148,22 +148,31 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
         key = jax.random.key(subject.config.seed)
         return jax.grad(agent.loss, has_aux=True)(networks, experience, key, Clock.at())[0]
 
-    def gradient(row: int, reward: float) -> np.ndarray:
+    def gradients(row: int, reward: float) -> list[np.ndarray]:
+        """Return those of all leaves together, and then of each leaf."""
         rewards = np.array(trajectory.env_steps.reward)
         rewards[row] += reward
-        return _flat(compute(jnp.asarray(rewards)))
+        grads = compute(jnp.asarray(rewards))
+        return [_flat(grads), *map(_flat, jax.tree.leaves(grads))]
 
-    base = gradient(1, 0.0)
-    first, second, double = (
-        gradient(row, times * _SMALL_REWARD) - base for row, times in ((1, 1.0), (2, 1.0), (2, 2.0))
-    )
-    if not _is_measurable(first, second, base) or not _is_linear(second, double):
+    changes = ((1, 0.0), (1, _SMALL_REWARD), (2, _SMALL_REWARD), (2, 2.0 * _SMALL_REWARD))
+    weights = [_weight(*each) for each in zip(*(gradients(*each) for each in changes), strict=True)]
+    # Policy and values may have a λ each, and the policy's may be 0 or no setting.
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    for path, weight in zip(paths, weights[1:], strict=True):
+        if weight is not None and not _is_between(weight, 0.0, max(declared)):
+            return failed(
+                f"{leaf_name('gradient', path)} (trajectory.env_steps.reward in row 2, all envs):"
+                " expected the weight γλ between 0 and agent.discount for the transition of row 0,"
+                f" got {weight:.4f}"
+            )
+    weight = weights[0]
+    if weight is None:
         return skipped("the gradients are not linear in single rewards")
-    weight = float(first @ second / (first @ first)) - 1.0
     lambdas = subject.numbers("lambda")
     least, greatest = min(declared) * min(lambdas, default=0.0), max(declared)
     described = f"a reward one transition later has the weight {weight:.4f}"
-    if not least - _MAX_ERROR_OF_DISCOUNT <= weight <= greatest + _MAX_ERROR_OF_DISCOUNT:
+    if not _is_between(weight, least, greatest):
         return failed(
             "trajectory.env_steps.reward (row 2, all envs): expected the weight γλ"
             f" {_range(least, greatest)} for the transition of row 0 (agent.discount {greatest:g}),"
@@ -172,6 +181,30 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
     if not lambdas and weight < min(declared) - _MAX_ERROR_OF_DISCOUNT:
         return unclear(f"{described}, right for a λ of {weight / greatest:.3f} that is no setting")
     return passed(described)
+
+
+def _weight(
+    base: np.ndarray, first: np.ndarray, second: np.ndarray, double: np.ndarray
+) -> float | None:
+    """Return the weight of the reward of a second transition for the first one.
+
+    Args:
+        base: gradients of equal transitions.
+        first: with more reward of the first transition.
+        second: with more reward of the second one.
+        double: with twice as much more.
+
+    Returns:
+        None: the gradients are not linear in rewards, or have no direction.
+    """
+    first, second, double = first - base, second - base, double - base
+    if base.size < 2 or not _is_measurable(first, second, base) or not _is_linear(second, double):
+        return None
+    return float(first @ second / (first @ first)) - 1.0
+
+
+def _is_between(weight: float, least: float, greatest: float) -> bool:
+    return least - _MAX_ERROR_OF_DISCOUNT <= weight <= greatest + _MAX_ERROR_OF_DISCOUNT
 
 
 def _two_equal_transitions(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from sebulba.agent_check import AgentError
 from sebulba.check import (
     acting,
+    baseline,
     behaviour,
     direction,
     efficiency,
@@ -16,6 +17,7 @@ from sebulba.check import (
     learner_devices,
     learning,
     memory,
+    next_values,
     priorities,
     randomness,
     ratios,
@@ -158,7 +160,10 @@ QUESTIONS = (
     Question("values", values.values, Needs.TRAINING,
         "values approach rewards, and count the next value once",
         "a sign in the value loss, or in its targets"),
-    Question("next-values", values.next_values, Needs.TRAINING,
+    Question("baseline", baseline.baseline, Needs.TRAINING,
+        "the policy's gradient subtracts a value, and adds the next",
+        "advantages are computed otherwise than what values learn"),
+    Question("next-values", next_values.next_values, Needs.TRAINING,
         "the next value is the policy's, and the lesser of several",
         "the value of the next observation is that of another action"),
     Question("symmetry", values.symmetry, Needs.TRAINING,

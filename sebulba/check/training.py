@@ -29,6 +29,7 @@ OF_REWARDS: dict[str, Any] = {
     "priority_exponent": 0.0,
 }
 _NUM_LOSSES = 8  # whose gradients are averaged
+_MAX_GAP = 0.02  # of gradients that differ in their size alone, relative
 _MAX_PRODUCTS = 1e9  # of parameters and elements of an observation
 
 Items = Sequence[RecordedTrajectory]
@@ -86,7 +87,7 @@ class Trainer:
         """Return the leaves of gradients, averaged over several losses."""
         experience = self.experience(networks, items)
         draws = [
-            _arrays(self.gradients(networks, experience, step)[0]) for step in range(_NUM_LOSSES)
+            arrays(self.gradients(networks, experience, step)[0]) for step in range(_NUM_LOSSES)
         ]
         return [np.mean(each, axis=0) for each in zip(*draws, strict=True)]
 
@@ -126,7 +127,7 @@ class Trainer:
             leaves: which leaves may change.
         """
         grads, experience = self.gradients(networks, self.experience(networks, items))
-        pairs = zip(leaves, _arrays(grads), strict=True)
+        pairs = zip(leaves, arrays(grads), strict=True)
         is_target = [may_change and not np.any(grad) for may_change, grad in pairs]
         if not any(is_target):
             return networks
@@ -197,5 +198,13 @@ def _in_steps(items: Items, reward: RewardOf, is_truncated: bool) -> list[Record
     return changed
 
 
-def _arrays(tree: PyTree) -> list[np.ndarray]:
+def arrays(tree: PyTree) -> list[np.ndarray]:
+    """Return the leaves as NumPy arrays."""
     return jax.tree.leaves(as_numpy(tree))
+
+
+def factor_between(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the factor between two gradients; NaN: they differ in more than their size."""
+    size = np.linalg.norm(before)
+    factor = float(np.sum(before * after) / size**2)
+    return factor if np.linalg.norm(after - factor * before) <= _MAX_GAP * size else np.nan
