@@ -35,10 +35,12 @@ def main() -> None:
     parser.add_argument("--keep", type=pathlib.Path, required=True, metavar="DIRECTORY")
     parser.add_argument("--timeout-s", type=float, default=600.0)
     options, flags = parser.parse_known_args()
+    # A flag with a space in it, such as --devices.actor=[0, 1], is a positional one for argparse.
+    flags += [each for each in options.configs if each.startswith("-")]
+    configs = [each for each in options.configs if not each.startswith("-")]
     options.keep.mkdir(parents=True, exist_ok=True)
     suffix = f"@{options.topology.replace(':', '_')}.json"
-    configs = list(shipped_configs()) if options.configs == ["all"] else options.configs
-    for config in configs:
+    for config in shipped_configs() if configs == ["all"] else configs:
         path = options.keep / f"{config}{suffix}"
         if not path.exists():
             path.write_text(
