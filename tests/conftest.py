@@ -8,6 +8,8 @@ import threading
 # Tests compile far more than they compute. In the environment, so that runs in processes of their
 # own compile the same way, to the same bits.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# Nobody reads where in the source each operation of a test comes from.
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
 import jax
 import pytest
