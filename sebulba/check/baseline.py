@@ -64,10 +64,8 @@ class _Weights:
 
 def baseline(evidence: Evidence) -> Answer:
     """Shift all values, and see what that does to the policy's gradient."""
-    values, discounts = (
-        evidence.shared(ValueFunction),
-        evidence.subject.numbers("discount", "gamma"),
-    )
+    values = evidence.shared(ValueFunction)
+    discounts = evidence.subject.numbers("discount", "gamma")
     if not evidence.loss.is_on_policy or not values.is_apart or not discounts:
         return skipped("the agent has a replay, no discount, or no value function apart")
     least, greatest = min(discounts), max(discounts)
@@ -156,18 +154,18 @@ def _shifted(
     They differ in the last bias of the value function: its only leaf of one element.
     """
     leaves, structure = jax.tree.flatten(networks)
-    outputs = [i for i, is_value in enumerate(values.leaves) if is_value and leaves[i].size == 1]
-    for index in outputs:
 
-        def with_output(size: float, index: int = index) -> Networks:
-            others = [*leaves]
-            others[index] = leaves[index] + jnp.asarray(size, leaves[index].dtype)
-            return jax.tree.unflatten(structure, others)
+    def with_output(index: int, size: float) -> Networks:
+        others = [*leaves]
+        others[index] = leaves[index] + jnp.asarray(size, leaves[index].dtype)
+        return jax.tree.unflatten(structure, others)
 
-        ends = with_output(_SHIFT), with_output(-_SHIFT)
-        high, low = (values.vanishing_reward(in_steps, each) for each in ends)
-        if high is not None and low is not None and high != low:
-            return ends, (high - low) / 2.0
+    for index, is_value in enumerate(values.leaves):
+        if is_value and leaves[index].size == 1:
+            ends = with_output(index, _SHIFT), with_output(index, -_SHIFT)
+            high, low = (values.vanishing_reward(in_steps, each) for each in ends)
+            if high is not None and low is not None and high != low:
+                return ends, (high - low) / 2.0
     return None
 
 
