@@ -6,17 +6,23 @@
 
 A config names a task, an agent and the number of env steps; everything else is a default. Runs that
 a file has already are not repeated, so a list of runs can be interrupted. The table has the mean
-return of the last 100 episodes in training and, in brackets, of 20 episodes of greedy actions.
+return of the last 100 episodes in training and, in brackets, of 20 episodes of greedy actions. The
+lines below it are interquartile means over tasks of what was learned: 0 is random actions, and 1 is
+what the peer learned. Tasks on which the peer learned nothing are left out.
 """
 
 import argparse
 import json
 import pathlib
+import statistics
 import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import sebulba
+from sebulba.evaluation.statistics import interquartile_mean
 
 # Agent, task in EnvPool, the same task in Gymnasium, env steps.
 RUNS = (
@@ -40,6 +46,7 @@ RUNS = (
 )
 _PEER_AGENTS = {"ddqn": "dqn"}
 _EPISODES = 20
+_RANDOM_STEPS = 20_000
 
 
 def main() -> None:
@@ -47,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=pathlib.Path, help="file of results, one line each")
     parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102])
-    parser.add_argument("--agents", nargs="+", default=["ppo", "sac", "ddqn"])
+    parser.add_argument("--agents", nargs="+", default=["ppo", "sac", "ddqn", "random"])
     parser.add_argument("--table", type=pathlib.Path, nargs=2, metavar=("OURS", "PEER"))
     options = parser.parse_args()
     if options.table is not None:
@@ -56,8 +63,10 @@ def main() -> None:
     if options.into is None:
         parser.error("expected --into FILE or --table OURS PEER")
     done = {key_of(row) for row in read(options.into)}
+    tasks = dict.fromkeys(task for _, task, _, _ in RUNS)
+    runs = [*RUNS, *(("random", task, "", _RANDOM_STEPS) for task in tasks)]
     for seed in options.seeds:
-        for agent, task, _, env_steps in RUNS:
+        for agent, task, _, env_steps in runs:
             if agent in options.agents and (agent, task, env_steps, seed) not in done:
                 row = train(agent, task, env_steps, seed)
                 print(json.dumps(row), flush=True)
@@ -102,14 +111,42 @@ def key_of(row: dict[str, Any]) -> tuple[str, str, int, int]:
 
 def table(ours: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) -> str:
     """Return the results beside those of a peer, in Markdown."""
-    lines = ["| task | agent | env steps | Sebulba | Stable-Baselines3 |", "|---|---|---|---|---|"]
+    lines = [
+        "| task | agent | env steps | Sebulba | Stable-Baselines3 | random actions |",
+        "|---|---|---|---|---|---|",
+    ]
+    scores: dict[str, list[float]] = {"training": [], "greedy": []}
     for agent, task, other, env_steps in RUNS:
-        cells = []
-        for rows, name, env in ((ours, agent, task), (peer, _PEER_AGENTS.get(agent, agent), other)):
-            chosen = [row for row in rows if key_of(row)[:3] == (name, env, env_steps)]
-            cells.append("; ".join(_cell(row) for row in sorted(chosen, key=key_of)) or "–")
+        groups = [
+            sorted((row for row in rows if key_of(row)[:3] == key), key=key_of)
+            for rows, key in (
+                (ours, (agent, task, env_steps)),
+                (peer, (_PEER_AGENTS.get(agent, agent), other, env_steps)),
+                (ours, ("random", task, _RANDOM_STEPS)),
+            )
+        ]
+        cells = ["; ".join(map(_cell, rows)) or "–" for rows in groups]
         lines.append(f"| {task} | {agent} | {env_steps:,} | {' | '.join(cells)} |")
+        for kind, found in scores.items():
+            score = _score(*([row[kind] for row in rows] for rows in groups))
+            found += [] if score is None else [score]
+    lines += [
+        f"\n{kind}: {float(interquartile_mean(np.array(found))):.2f} over {len(found)} tasks"
+        for kind, found in scores.items()
+        if found
+    ]
     return "\n".join(lines)
+
+
+def _score(
+    ours: Sequence[float | None], peer: Sequence[float | None], random: Sequence[float | None]
+) -> float | None:
+    """Return how much was learned, beside what the peer learned; None: that is nothing."""
+    returns = [[each for each in group if each is not None] for group in (ours, peer, random)]
+    if not all(returns):
+        return None
+    learned, learned_by_peer, start = map(statistics.mean, returns)
+    return (learned - start) / (learned_by_peer - start) if learned_by_peer > start else None
 
 
 def _cell(row: dict[str, Any]) -> str:
