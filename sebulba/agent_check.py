@@ -4,6 +4,7 @@ Shapes come from `jax.eval_shape`, so nothing is computed or compiled.
 """
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from jax.sharding import NamedSharding
 from sebulba.agent import Agent
 from sebulba.errors import ConfigError
 from sebulba.pytree import describe_inline, leaf_name
-from sebulba.types import Clock, EnvStep, PyTree, RunSpec
+from sebulba.types import ActorState, Clock, EnvStep, Networks, PyTree, RunSpec
 
 # The learner keeps the metrics of each until the cycle ends.
 _MAX_UPDATES = 100_000
@@ -28,8 +29,49 @@ class AgentError(ValueError):
     """An agent breaks the protocol; the message names method, leaf, expected and got."""
 
 
-def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActShapes:
+    """Shapes and dtypes of what an agent acts with, and of what `act` returns."""
+
+    networks: Networks  # of the learner
+    actor_networks: Networks
+    actor_state: ActorState  # of the `B` environments of an actor
+    action: PyTree  # [B, ...]
+    extras: PyTree  # [B, ...]
+    next_actor_state: ActorState
+
+
+def act_shapes(agent: Agent, run_spec: RunSpec) -> ActShapes:
+    """Return the shapes of acting, by tracing each method once."""
+
+    def init(networks: PyTree, key: jax.Array) -> PyTree:
+        return agent.init_actor_state(networks, run_spec.num_envs, key, 0)
+
+    def act(networks: PyTree, actor_state: PyTree, env_step: EnvStep) -> PyTree:
+        return agent.act(networks, actor_state, env_step, greedy=False)
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    networks = jax.eval_shape(agent.init_networks, key)
+    actor_networks = jax.eval_shape(agent.actor_networks, networks)
+    actor_state = jax.eval_shape(init, actor_networks, key)
+    action, extras, next_actor_state = jax.eval_shape(
+        act, actor_networks, actor_state, env_step_shapes(run_spec)
+    )
+    return ActShapes(
+        networks=networks,
+        actor_networks=actor_networks,
+        actor_state=actor_state,
+        action=action,
+        extras=extras,
+        next_actor_state=next_actor_state,
+    )
+
+
+def validate_agent(agent: Agent, run_spec: RunSpec) -> ActShapes:
     """Check methods, and that `act` keeps the actor state's shapes and returns actions.
+
+    Returns:
+        The shapes that were checked.
 
     Raises:
         AgentError: a method is missing or takes no clock, or a leaf has another shape or dtype
@@ -37,7 +79,9 @@ def validate_agent(agent: Agent, run_spec: RunSpec) -> None:
     """
     validate_methods(agent)
     with _without_notes_of_jax():
-        _check_act(agent, run_spec)
+        shapes = act_shapes(agent, run_spec)
+    _check_act(shapes, run_spec)
+    return shapes
 
 
 def validate_methods(agent: Agent) -> None:
@@ -74,24 +118,11 @@ def _without_notes_of_jax() -> Iterator[None]:
         raise ConfigError(str(error)) from error.__cause__
 
 
-def _check_act(agent: Agent, run_spec: RunSpec) -> None:
+def _check_act(shapes: ActShapes, run_spec: RunSpec) -> None:
     num_envs = run_spec.num_envs
-    env_step = env_step_shapes(run_spec)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    networks = jax.eval_shape(agent.init_networks, key)
-    actor_networks = jax.eval_shape(agent.actor_networks, networks)
-
-    def init(networks: PyTree, key: jax.Array) -> PyTree:
-        return agent.init_actor_state(networks, num_envs, key, 0)
-
-    def act(networks: PyTree, actor_state: PyTree, env_step: EnvStep) -> PyTree:
-        return agent.act(networks, actor_state, env_step, greedy=False)
-
-    actor_state = jax.eval_shape(init, actor_networks, key)
-    action, extras, next_state = jax.eval_shape(act, actor_networks, actor_state, env_step)
-    _expect_same("act: next actor state", next_state, actor_state)
-    _expect_same("act: action", action, action_shapes(run_spec, num_envs))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(extras):
+    _expect_same("act: next actor state", shapes.next_actor_state, shapes.actor_state)
+    _expect_same("act: action", shapes.action, action_shapes(run_spec, num_envs))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes.extras):
         if leaf.shape[:1] != (num_envs,):
             raise AgentError(
                 f"act: extras: {_name(path)}: expected a leading axis of {num_envs} environments"

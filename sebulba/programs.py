@@ -81,7 +81,7 @@ def trace_programs(
             len(roles.learner),
             num_hosts=learner_devices.num_hosts,
         )
-        agent = make_agent(config, run_spec)
+        agent, shapes = make_agent(config, run_spec)
         env_step = environment.reset()
         fused = choose_fused(
             environment,
@@ -171,8 +171,10 @@ def trace_programs(
             programs.append(learner.trace_update(_on(device, trajectory), config.learner.cycle))
 
     plan = plan_memory(
-        agent,
         run_spec,
+        shapes,
+        opt_state=state.opt_state,
+        experience=state.experience,
         num_actor_devices=len(roles.actor),
         queue_slots_per_actor=queue_slots_per_actor(config, num_actors),
         policy_lag=config.policy_lag,

@@ -128,7 +128,7 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
     from sebulba.config.run_spec import make_run_spec
     from sebulba.devices.roles import assign_devices
     from sebulba.evaluation.stored import read_environment_spec
-    from sebulba.ring.make import make_agent, make_learner
+    from sebulba.ring.make import make_agent, make_learner_programs
     from sebulba.storage.checkpoints.restore import restore
     from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE
 
@@ -147,13 +147,9 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
         len(devices.actor) * config.actor.threads_per_device,
         len(devices.learner),
     )
-    agent = make_agent(config, run_spec)
-    state = make_learner(config, agent, run_spec, devices.learner_devices).state
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )
-    for leaf in jax.tree.leaves(state):  # The devices never hold a replay twice.
-        leaf.delete()
+    agent, _ = make_agent(config, run_spec)
+    programs = make_learner_programs(config, agent, run_spec, devices.learner_devices)
+    like = programs.state_shapes()
     arrays, meta = restore(
         run_dir / CHECKPOINTS, failure["checkpoint"], {"learner": like}, partial=True
     )

@@ -33,7 +33,7 @@ from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.episodes import finished_episodes as finished_episodes
 from sebulba.ring.episodes import load_reducers as load_reducers
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
-from sebulba.ring.learner import Learner, update_program
+from sebulba.ring.learner import Learner, LearnerPrograms, update_program
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
 from sebulba.ring.progress import Progress
@@ -132,7 +132,7 @@ def _probe(ring):
     learner = ring.learner
     return AllReduceProbe(
         learner,
-        dtype=learner.device_update.gradients,
+        dtype=learner.programs.device_update.gradients,
         is_lock_step=ring.schedule.policy_lag == 0,
     )
 
@@ -505,14 +505,13 @@ def make_learner(agent, learner_devices, *, num_envs, seed, **settings):
         seed: of its key.
         settings: of the config's section `learner`.
     """
-    return Learner(
+    programs = LearnerPrograms(
         agent=agent,
         learner_devices=learner_devices,
         num_envs_per_device=num_envs // len(learner_devices.devices),
-        key=jax.random.key(seed),
-        clock=WallClock(),
         config=LearnerConfig(**settings),
     )
+    return Learner(programs, key=jax.random.key(seed), clock=WallClock())
 
 
 def check_replicas(learner):
@@ -555,7 +554,7 @@ def act_in_turn(ring):
 def trace_update(ring, item):
     """Return the traced program of a learner cycle with one update, which takes an item."""
     learner = ring.learner
-    program = update_program(learner.device_update, learner.learner_devices, num_updates=1)
+    program = update_program(learner.programs.device_update, learner.learner_devices, num_updates=1)
     return program.trace(learner.state, (item.unroll,), as_words(0))
 
 
@@ -567,7 +566,7 @@ def learn(ring, items):
 def update_step(learner):
     """Return one optimisation step, mapped over the learner devices: from the learner's state."""
     return mapping.shard(
-        lambda state: learner.device_update.step(state, as_words(0)),
+        lambda state: learner.programs.device_update.step(state, as_words(0)),
         learner.learner_devices,
         in_specs=(STATE_SPECS,),
         out_specs=(STATE_SPECS, REPLICATED),
@@ -581,7 +580,7 @@ def mean_gradients(learner, dtype):
     """
 
     def gradients(state):
-        agent, clock = learner.device_update.agent, clock_of(state, as_words(0))
+        agent, clock = learner.programs.device_update.agent, clock_of(state, as_words(0))
         return loss_and_gradients(agent, state, experience_of(state), clock, dtype=dtype)[2]
 
     return mapping.shard(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Agent
-from sebulba.agent_check import validate_methods
+from sebulba.agent_check import act_shapes, validate_methods
 from sebulba.check.result import without_key
 from sebulba.config.agents import agent_factory
 from sebulba.devices.memory import trajectory_shapes
@@ -74,7 +74,7 @@ class CapturingAgent:
         arguments = UpdateArguments(
             initial_state=shapes,
             final_state=shapes,
-            trajectory=trajectory_shapes(self.captured, run_spec),
+            trajectory=trajectory_shapes(run_spec, act_shapes(self.captured, run_spec)),
             actor_id=jnp.int32(0),
         )
         count = run_spec.trajectories_per_cycle

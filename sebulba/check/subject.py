@@ -7,6 +7,7 @@ from typing import Any, cast
 import jax
 
 from sebulba.agent import Agent
+from sebulba.agent_check import act_shapes
 from sebulba.check.capture import CaptureConfig, CapturingAgent
 from sebulba.check.probe import ProbeEnvironment, probe_config
 from sebulba.config import Config, LearnerConfig
@@ -18,7 +19,7 @@ from sebulba.devices.roles import assign_devices
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.learner import Learner
+from sebulba.ring.learner import Learner, LearnerPrograms
 from sebulba.ring.make import make_ring
 from sebulba.ring.ring import Ring
 from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
@@ -58,14 +59,13 @@ class Subject:
 
     def learner(self, agent: Agent, devices: Sequence[jax.Device]) -> Learner:
         """Build a learner of an agent on these learner devices."""
-        return Learner(
+        programs = LearnerPrograms(
             agent=agent,
             learner_devices=LearnerDevices(devices),
             num_envs_per_device=self.run_spec.num_envs // len(devices),
-            key=jax.random.key(self.config.seed),
-            clock=WallClock(),
             config=LearnerConfig(mapping=self.config.learner.mapping),
         )
+        return Learner(programs, key=jax.random.key(self.config.seed), clock=WallClock())
 
     def close(self) -> None:
         """Close the ring's environments."""
@@ -149,16 +149,35 @@ def assemble_subject(config: Config) -> Subject:
             cast(ProbeEnvironment, actor.environments.environment) for actor in ring.actors
         ),
         start_states=tuple(actor.carry.actor_state for actor in ring.actors),
-        memory_plan=_memory_plan(run, built[0], num_actor_devices=len(ring.stagings)),
+        memory_plan=_memory_plan(
+            run,
+            built[0],
+            num_actor_devices=len(ring.stagings),
+            learner_devices=ring.learner.learner_devices,
+        ),
     )
 
 
-def _memory_plan(run: Config, agent: CapturingAgent, *, num_actor_devices: int) -> MemoryPlan:
+def _memory_plan(
+    run: Config,
+    agent: CapturingAgent,
+    *,
+    num_actor_devices: int,
+    learner_devices: LearnerDevices,
+) -> MemoryPlan:
     num_actors = run.actor.threads_per_device * num_actor_devices
     run_spec = dataclasses.replace(agent.run_spec, num_actors=num_actors)
+    captured = agent_factory(run.agent.name)(run.agent, run_spec)
+    state = LearnerPrograms(
+        agent=captured,
+        learner_devices=learner_devices,
+        num_envs_per_device=run_spec.num_envs_per_learner_device,
+    ).state_shapes()
     return plan_memory(
-        agent_factory(run.agent.name)(run.agent, run_spec),
         run_spec,
+        act_shapes(captured, run_spec),
+        opt_state=state.opt_state,
+        experience=state.experience,
         num_actor_devices=num_actor_devices,
         queue_slots_per_actor=queue_slots_per_actor(run, num_actors),
         policy_lag=run.policy_lag,

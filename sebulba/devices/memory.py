@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import jax
 
-from sebulba.agent import Agent
-from sebulba.agent_check import env_step_shapes
+from sebulba.agent_check import ActShapes, env_step_shapes
 from sebulba.errors import ConfigError
 from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
 
@@ -47,54 +46,55 @@ class MemoryPlan:
 
 
 def plan_memory(
-    agent: Agent,
     run_spec: RunSpec,
+    shapes: ActShapes,
     *,
+    opt_state: PyTree,
+    experience: PyTree,
     num_actor_devices: int,
     queue_slots_per_actor: int,
     policy_lag: int | None = None,
 ) -> MemoryPlan:
-    """Return the bytes that a run needs on each device, by tracing shapes."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    networks = jax.eval_shape(agent.init_networks, key)
-    opt_state = jax.eval_shape(agent.init_opt_state, networks)
-    num_envs = run_spec.num_envs_per_learner_device
-    experience = jax.eval_shape(lambda nets: agent.init_experience(nets, num_envs), networks)
-    actor_networks = jax.eval_shape(agent.actor_networks, networks)
-    trajectory = num_bytes(trajectory_shapes(agent, run_spec))
+    """Return the bytes that a run needs on each device.
+
+    Args:
+        run_spec: the run's counts.
+        shapes: of acting.
+        opt_state: its shapes.
+        experience: shapes of all learner devices' experience, with a leading axis of devices.
+        num_actor_devices: of this host.
+        queue_slots_per_actor: places of the trajectory deque.
+        policy_lag: `learner.policy_lag`.
+    """
+    networks, actor_networks = num_bytes(shapes.networks), num_bytes(shapes.actor_networks)
+    num_learner_devices = run_spec.num_learner_devices * run_spec.num_hosts
+    experience_of_device = num_bytes(experience) // num_learner_devices
+    trajectory = num_bytes(trajectory_shapes(run_spec, shapes))
     # Those in the deque, one per actor in `put`, and those of the current learner cycle.
     trajectories = run_spec.num_actors * (queue_slots_per_actor + 1)
     trajectories += run_spec.trajectories_per_cycle
     threads = run_spec.num_actors // num_actor_devices
     return MemoryPlan(
         learner_device={
-            "experience": num_bytes(experience),
+            "experience": experience_of_device,
             "trajectories": trajectories * trajectory // run_spec.num_learner_devices,
-            "networks and gradients": 2 * num_bytes(networks) + num_bytes(actor_networks),
+            "networks and gradients": 2 * networks + actor_networks,
             "optimizer": num_bytes(opt_state),
         },
         actor_device={
             # The staged versions, and the one that replaces the oldest of them.
-            "staged networks": (2 + (policy_lag or 0)) * num_bytes(actor_networks),
+            "staged networks": (2 + (policy_lag or 0)) * actor_networks,
             "trajectory buffers": threads * trajectory,
         },
-        checkpoint=num_bytes((networks, opt_state, experience)),
+        checkpoint=networks + num_bytes(opt_state) + experience_of_device,
     )
 
 
-def trajectory_shapes(agent: Agent, run_spec: RunSpec) -> Trajectory:
+def trajectory_shapes(run_spec: RunSpec, shapes: ActShapes) -> Trajectory:
     """Return the shapes of one actor's trajectory."""
-
-    def act(key: jax.Array, env_step: EnvStep) -> tuple[PyTree, PyTree]:
-        networks = agent.actor_networks(agent.init_networks(key))
-        actor_state = agent.init_actor_state(networks, run_spec.num_envs, key, 0)
-        action, extras, _ = agent.act(networks, actor_state, env_step, greedy=False)
-        return action, extras
-
-    env_step = env_step_shapes(run_spec)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    action, extras = jax.eval_shape(act, key, env_step)
-    return stack_rows(env_step, action, extras, length=run_spec.trajectory_length)
+    return stack_rows(
+        env_step_shapes(run_spec), shapes.action, shapes.extras, length=run_spec.trajectory_length
+    )
 
 
 def stack_rows(env_step: EnvStep, action: PyTree, extras: PyTree, *, length: int) -> Trajectory:

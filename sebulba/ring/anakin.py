@@ -52,7 +52,7 @@ def reason_against(ring: Ring) -> str | None:
             isinstance(cycle, FusedCycle) and cycle.whole_episodes for cycle in cycles
         ),
         may_restart=any(actor.max_restarts for actor in ring.actors),
-        mapping=ring.learner.mapping_name,
+        mapping=ring.learner.programs.mapping_name,
         num_hosts=jax.process_count(),
         has_jax_environments=all(
             isinstance(cycle, FusedCycle) and actor.carry.env_state is not None
@@ -301,7 +301,7 @@ class Anakin:
             act_cycles=act_cycles,
             placed_states=[actor.placed_state for actor in ring.actors],
             num_rounds=self._trajectories_per_actor,
-            device_update=ring.learner.device_update,
+            device_update=ring.learner.programs.device_update,
             learner_devices=self._learner_devices,
             num_updates=num_updates,
         )

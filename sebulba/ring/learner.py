@@ -29,8 +29,8 @@ from sebulba.types import Networks, as_words
 _DEFAULTS = LearnerConfig()
 
 
-class Learner:
-    """Runs learner cycles over the learner devices."""
+class LearnerPrograms:
+    """The jitted functions of a learner; they do not depend on the seed."""
 
     def __init__(
         self,
@@ -38,19 +38,71 @@ class Learner:
         agent: Agent,
         learner_devices: LearnerDevices,
         num_envs_per_device: int,
-        key: jax.Array,
-        clock: WallClock,
         config: LearnerConfig = _DEFAULTS,
     ):
-        """Initialise the state on the learner devices.
+        """Trace and compile nothing yet.
 
         Args:
             agent: the algorithm.
             learner_devices: of all hosts.
             num_envs_per_device: environments of one trajectory on one device.
+            config: the learner's settings.
+        """
+        self.agent = agent
+        self.learner_devices = learner_devices
+        self.mapping_name = config.mapping
+        self.max_non_finite_updates = config.non_finite_limit
+        self.device_update = Update(
+            agent=agent,
+            max_non_finite_updates=config.non_finite_limit,
+            gradients=config.gradients,
+        )
+        self.init = state_initializer(agent, learner_devices, num_envs_per_device)
+        # A copy: the first update donates the state, and actors would hold deleted arrays.
+        self.actor_networks = jax.jit(
+            lambda networks: jax.tree.map(jnp.copy, agent.actor_networks(networks))
+        )
+        # Copies: a leaf that the optimizer state shares with the networks would be donated twice.
+        self.init_opt_state = jax.jit(
+            lambda networks: jax.tree.map(jnp.copy, agent.init_opt_state(networks)),
+            out_shardings=learner_devices.sharding(REPLICATED),
+        )
+        # Whether a cycle with several updates is one call; None: decided before the first of them.
+        self.has_one_call = None if config.cycle == "auto" else config.cycle == "one_program"
+        # By the number of updates, and whether trajectories are added.
+        self._updates: dict[tuple[int, bool], Mapped] = {}
+
+    def state_shapes(self) -> LearnerState:
+        """Return the shapes of a new learner's state; a later `init` does not trace it again."""
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        # The sharding of a key that `replicate` has placed: another one would be traced again.
+        replicated = self.learner_devices.sharding(REPLICATED)
+        placed = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated)
+        return jax.eval_shape(self.init, placed)
+
+    def update(self, num_updates: int, *, has_unrolls: bool) -> Mapped:
+        """Return the jitted call of so many updates, and whether it is given trajectories."""
+        key = (num_updates, has_unrolls)
+        if key not in self._updates:
+            self._updates[key] = update_program(
+                self.device_update,
+                self.learner_devices,
+                num_updates=num_updates,
+                mapping=self.mapping_name,
+            )
+        return self._updates[key]
+
+
+class Learner:
+    """Runs learner cycles over the learner devices."""
+
+    def __init__(self, programs: LearnerPrograms, *, key: jax.Array, clock: WallClock):
+        """Initialise the state on the learner devices.
+
+        Args:
+            programs: the jitted functions.
             key: consumed.
             clock: the clock of the thread that calls `update`.
-            config: the learner's settings.
         """
         self.num_cycles = 0
         self.num_updates = 0
@@ -58,26 +110,10 @@ class Learner:
         self._in_a_row = 0  # consecutive ones, as of the last discarded update
         self._env_steps = 0  # learned from before the last cycle
         self.clock = clock
-        init = state_initializer(agent, learner_devices, num_envs_per_device)
-        self.state = init(learner_devices.replicate(key))
-        # A copy: the first update donates the state, and actors would hold deleted arrays.
-        self._publish = jax.jit(
-            lambda networks: jax.tree.map(jnp.copy, agent.actor_networks(networks))
-        )
-        self.published: Networks = self._publish(self.state.networks)
-        self._agent = agent
-        self.learner_devices = learner_devices
-        self._max_non_finite_updates = config.non_finite_limit
-        # Whether a cycle with several updates is one call; None: decided before the first of them.
-        self._has_one_call = None if config.cycle == "auto" else config.cycle == "one_program"
-        self.device_update = Update(
-            agent=agent,
-            max_non_finite_updates=config.non_finite_limit,
-            gradients=config.gradients,
-        )
-        self.mapping_name = config.mapping
-        # By the number of updates, and whether trajectories are added.
-        self._programs: dict[tuple[int, bool], Mapped] = {}
+        self.programs = programs
+        self.learner_devices = programs.learner_devices
+        self.state = programs.init(self.learner_devices.replicate(key))
+        self.published: Networks = programs.actor_networks(self.state.networks)
 
     @functools.partial(jax.profiler.annotate_function, name=UPDATE)  # in a trace of `run.profile`
     def update(self, unrolls: Sequence[Unroll], *, env_steps: int) -> list[Metrics]:
@@ -97,12 +133,12 @@ class Learner:
             AgentError: the agent returned no number of updates.
         """
         self.clock.begin(UPDATE)  # the agent's Python code may hang
-        num_updates = num_updates_of(self._agent, self.num_cycles)
+        num_updates = num_updates_of(self.programs.agent, self.num_cycles)
         self._env_steps, words = env_steps, as_words(env_steps)
         to_add = tuple(unrolls)
         metrics: list[Metrics] = []
         for num_updates_of_call in self._calls(num_updates, to_add, words):
-            program = self._program(num_updates_of_call, has_unrolls=bool(to_add))
+            program = self.programs.update(num_updates_of_call, has_unrolls=bool(to_add))
             self.clock.begin(UPDATE if program.has_run else COMPILE)
             results = program(self.state, to_add, words)
             self.state, self.published, metrics_of_call = results
@@ -124,26 +160,15 @@ class Learner:
         """Return the updates of each jitted call of a learner cycle."""
         if num_updates <= 1:
             return [num_updates]
-        if self._has_one_call is None:
+        programs = self.programs
+        if programs.has_one_call is None:
             self.clock.begin(COMPILE)
-            program = self._program(num_updates, has_unrolls=True)
-            self._has_one_call = not is_slow_in_a_loop(
+            program = programs.update(num_updates, has_unrolls=True)
+            programs.has_one_call = not is_slow_in_a_loop(
                 program.jaxpr(self.state, unrolls, env_step_words),
                 self.learner_devices.devices[0].platform,
             )
-        return [num_updates] if self._has_one_call else [1] * num_updates
-
-    def _program(self, num_updates: int, *, has_unrolls: bool) -> Mapped:
-        """Return the jitted call of so many updates."""
-        key = (num_updates, has_unrolls)
-        if key not in self._programs:
-            self._programs[key] = update_program(
-                self.device_update,
-                self.learner_devices,
-                num_updates=num_updates,
-                mapping=self.mapping_name,
-            )
-        return self._programs[key]
+        return [num_updates] if programs.has_one_call else [1] * num_updates
 
     def check(self) -> None:
         """Raise if too many updates in a row were not finite; call it once the cycle is recorded.
@@ -151,7 +176,7 @@ class Learner:
         Raises:
             NonFiniteError: the state is the input of the last of these updates.
         """
-        if self._in_a_row >= self._max_non_finite_updates:
+        if self._in_a_row >= self.programs.max_non_finite_updates:
             raise NonFiniteError(
                 update=self.num_updates,
                 cycle=self.num_cycles - 1,
@@ -176,14 +201,14 @@ class Learner:
     def restore(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
         """Resume from a state on this host's learner devices, before the first cycle."""
         state = self.learner_devices.join_hosts(state)
-        if int(state.non_finite.in_a_row) >= self._max_non_finite_updates:
+        if int(state.non_finite.in_a_row) >= self.programs.max_non_finite_updates:
             # These updates ended the earlier run. Resuming resets the count.
             zero = self.learner_devices.replicate(np.int32(0))
             counts = NonFiniteCounts(total=state.non_finite.total, in_a_row=zero)
             state = dataclasses.replace(state, non_finite=counts)
         self.state = state
         self.num_non_finite_updates = int(state.non_finite.total)
-        self.published = self._publish(state.networks)
+        self.published = self.programs.actor_networks(state.networks)
         self.num_cycles = num_cycles
         self.num_updates = num_updates
 
@@ -192,18 +217,14 @@ class Learner:
 
         Call it before the first cycle.
         """
-        # Copies: a leaf that the optimizer state shares with the networks would be donated twice.
-        opt_state = jax.jit(
-            lambda networks: jax.tree.map(jnp.copy, self._agent.init_opt_state(networks)),
-            out_shardings=self.learner_devices.sharding(REPLICATED),
-        )(networks)
+        opt_state = self.programs.init_opt_state(networks)
         self.state = dataclasses.replace(self.state, networks=networks, opt_state=opt_state)
-        self.published = self._publish(networks)
+        self.published = self.programs.actor_networks(networks)
 
     def advance(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
         """Take the state after learner cycles that were run elsewhere."""
         self.state = state
-        self.published = self._publish(state.networks)
+        self.published = self.programs.actor_networks(state.networks)
         self.num_cycles += num_cycles
         self.num_updates += num_updates
 

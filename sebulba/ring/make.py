@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from sebulba.agent import Agent
-from sebulba.agent_check import validate_agent, validate_learning
+from sebulba.agent_check import ActShapes, validate_agent, validate_learning
 from sebulba.config import Config
 from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
@@ -28,7 +28,7 @@ from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
 from sebulba.ring.environments import ActorEnvironments, closed_on_error
 from sebulba.ring.episodes import load_reducers
 from sebulba.ring.fused_cycle import FusedFunctions, SharedFunctions
-from sebulba.ring.learner import Learner
+from sebulba.ring.learner import Learner, LearnerPrograms
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import Progress
 from sebulba.ring.ring import Gather, Ring, alone
@@ -94,8 +94,8 @@ def make_ring(
     first_actor_id = jax.process_index() * len(actor_devices)
     slots_per_actor = queue_slots_per_actor(config, len(actor_devices))
 
-    def plan(environment: EnvironmentSpec) -> tuple[RunSpec, Agent, MemoryPlan]:
-        """Make the agent, and check that the run fits into memory."""
+    def plan(environment: EnvironmentSpec) -> tuple[RunSpec, LearnerPrograms, MemoryPlan]:
+        """Make the agent and the learner's programs, and check that the run fits into memory."""
         run_spec = make_run_spec(
             config,
             environment,
@@ -103,16 +103,20 @@ def make_ring(
             len(devices.learner),
             num_hosts=learner_devices.num_hosts,
         )
-        agent = make_agent(config, run_spec)
+        agent, shapes = make_agent(config, run_spec)
+        programs = make_learner_programs(config, agent, run_spec, learner_devices)
+        state = programs.state_shapes()
         memory_plan = plan_memory(
-            agent,
             run_spec,
+            shapes,
+            opt_state=state.opt_state,
+            experience=state.experience,
             num_actor_devices=len(devices.actor),
             queue_slots_per_actor=slots_per_actor,
             policy_lag=config.policy_lag,
         )
         check_memory(memory_plan, actor_devices=devices.actor, learner_devices=devices.learner)
-        return run_spec, agent, memory_plan
+        return run_spec, programs, memory_plan
 
     if len(actor_devices) * config.actor.num_envs > _MANY_ENVS:
         with contextlib.closing(make_environment(config.env, num_envs=1, seed=config.seed)) as one:
@@ -129,8 +133,8 @@ def make_ring(
                 recreate_every=config.checkpoint.exact_reset_cycles,
             )
 
-        run_spec, agent, memory_plan = plan(next(iter(environments.values())).spec)
-        learner = make_learner(config, agent, run_spec, learner_devices)
+        run_spec, programs, memory_plan = plan(next(iter(environments.values())).spec)
+        agent, learner = programs.agent, make_learner(config, programs)
         if begin_with is not None:
             networks = begin_with(learner.state.networks, learner_devices, agent)
             if networks is not learner.state.networks:
@@ -214,33 +218,40 @@ def make_ring(
         )
 
 
-def make_agent(config: Config, run_spec: RunSpec) -> Agent:
+def make_agent(config: Config, run_spec: RunSpec) -> tuple[Agent, ActShapes]:
     """Make the config's agent, and validate it against the environment.
+
+    Returns:
+        The agent, and the shapes that it acts with.
 
     Raises:
         AgentError: the agent breaks the protocol.
     """
     agent = agent_factory(config.agent.name)(config.agent, run_spec)
-    validate_agent(agent, run_spec)
+    shapes = validate_agent(agent, run_spec)
     # Tracing twice takes time, and ours are tested. Without jit, a loss may look at its numbers,
     # which a traced one does not have.
     if config.agent.name not in AGENTS and not is_jit_disabled():
         validate_learning(agent, run_spec)
-    return agent
+    return agent, shapes
 
 
-def make_learner(
+def make_learner_programs(
     config: Config, agent: Agent, run_spec: RunSpec, learner_devices: LearnerDevices
-) -> Learner:
-    """Make the learner with new networks."""
-    return Learner(
+) -> LearnerPrograms:
+    """Make the learner's jitted functions."""
+    return LearnerPrograms(
         agent=agent,
         learner_devices=learner_devices,
         num_envs_per_device=run_spec.num_envs_per_learner_device,
-        key=stream(jax.random.key(config.seed), "learner"),
-        clock=WallClock(),
         config=config.learner,
     )
+
+
+def make_learner(config: Config, programs: LearnerPrograms) -> Learner:
+    """Make the learner with new networks."""
+    key = stream(jax.random.key(config.seed), "learner")
+    return Learner(programs, key=key, clock=WallClock())
 
 
 def check_devices(config: Config, devices: Roles) -> None:

@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from sebulba.agent_check import act_shapes
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig
 from sebulba.config.loading import load_config
 from sebulba.devices import memory as memory_plan
@@ -17,11 +18,22 @@ RUN_SPEC = toy_run_spec(num_learner_devices=2)
 
 def make_plan():
     agent = ToyAgent(ToyConfig(), RUN_SPEC)
-    return plan_memory(agent, RUN_SPEC, num_actor_devices=1, queue_slots_per_actor=1)
+    networks = jax.eval_shape(agent.init_networks, jax.random.key(0))
+    num_envs = RUN_SPEC.num_envs_per_learner_device
+    experience = jax.eval_shape(lambda x: agent.init_experience(x, num_envs), networks)
+    return plan_memory(
+        RUN_SPEC,
+        act_shapes(agent, RUN_SPEC),
+        opt_state=jax.eval_shape(agent.init_opt_state, networks),
+        experience=[experience] * RUN_SPEC.num_learner_devices,
+        num_actor_devices=1,
+        queue_slots_per_actor=1,
+    )
 
 
 def test_trajectory_shapes_are_those_of_a_trajectory():
-    shapes = trajectory_shapes(ToyAgent(ToyConfig(), RUN_SPEC), RUN_SPEC)
+    agent = ToyAgent(ToyConfig(), RUN_SPEC)
+    shapes = trajectory_shapes(RUN_SPEC, act_shapes(agent, RUN_SPEC))
     trajectory = toy_trajectory(RUN_SPEC, RUN_SPEC.num_envs)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), shapes.env_steps.observation) == (
         trajectory.env_steps.observation.shape,
