@@ -122,30 +122,40 @@ def main() -> None:
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    if seeds is not None:
-        config = flags.parse([*argv, "--seed", str(max(seeds))], _PROG, _DESCRIPTION)
-        run_dir = config.run_dir or default_run_dir(config)
-        if (report := end_of_reports()) is not None:
-            leave(_train_in_turn(config, seeds, run_dir=run_dir, verbose=is_verbose, report=report))
+    report = end_of_reports()
+    of_seed = [] if seeds is None else ["--seed", str(max(seeds))]
+    config = flags.parse([*argv, *of_seed], _PROG, _DESCRIPTION)
+    is_one_host = config.distributed.effective_mode == "off"
+    seeds_dir = config.run_dir or default_run_dir(config)
+    if seeds is not None and report is None:
         argv = [*argv, "--verbose"] if is_verbose else argv
         # A process can join the other hosts of a run once.
-        is_alone = config.distributed.effective_mode == "off"
-        sys.exit(train_seeds(argv, seeds, run_dir=run_dir, share_process=is_alone))
-    config = flags.parse(argv, _PROG, _DESCRIPTION)
+        sys.exit(train_seeds(argv, seeds, run_dir=seeds_dir, share_process=is_one_host))
     try:
         # On several hosts the lock may be that of this run's first host.
-        if config.run_dir is not None and config.distributed.effective_mode == "off":
+        if seeds is None and config.run_dir is not None and is_one_host:
             directory = os.path.expandvars(config.run_dir)
             refuse_if_in_use(pathlib.Path(directory).expanduser().absolute())
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     try:
-        from sebulba.run.training import train_to_exit_code
+        from sebulba.run.training import train_in_turn, train_to_exit_code
     except (OSError, MemoryError) as error:  # too few open files are allowed, for example
         print(f"sebulba: {type(error).__name__}: {error} – while importing", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    leave(train_to_exit_code(config, verbose=is_verbose))
+    if seeds is None or report is None:
+        leave(train_to_exit_code(config, verbose=is_verbose))
+    configs = [
+        dataclasses.replace(config, seed=seed, run_dir=f"{seeds_dir}/seed-{seed}") for seed in seeds
+    ]
+
+    def on_start(number: int) -> None:
+        if number:
+            os.write(report, b".")
+        print(f"seed {seeds[number]}: {configs[number].run_dir}", file=sys.stderr)
+
+    leave(train_in_turn(configs, verbose=is_verbose, on_start=on_start))
 
 
 def train_seeds(
@@ -182,27 +192,6 @@ def train_seeds(
     if not failures and waiting and children.signal_number is not None:
         return EXIT_SIGNAL_BASE + children.signal_number
     return failures[0] if failures else 0
-
-
-def _train_in_turn(
-    config: Config, seeds: Sequence[int], *, run_dir: str, verbose: bool, report: int
-) -> int:
-    """Train with the seeds in this process, the child of `train_seeds`; return the exit code.
-
-    Each run but the first is reported to the parent before it starts.
-    """
-    from sebulba.run.training import train_in_turn
-
-    configs = [
-        dataclasses.replace(config, seed=seed, run_dir=f"{run_dir}/seed-{seed}") for seed in seeds
-    ]
-
-    def on_start(number: int) -> None:
-        if number:
-            os.write(report, b".")
-        print(f"seed {seeds[number]}: {run_dir}/seed-{seeds[number]}", file=sys.stderr)
-
-    return train_in_turn(configs, verbose=verbose, on_start=on_start)
 
 
 if __name__ == "__main__":
