@@ -81,7 +81,7 @@ def train_in_turn(
     programs: RingPrograms | None = None
     for number, config in enumerate(configs):
         os.chdir(started_in)
-        gc.collect()  # Rings are cyclic, and a device may have no room for two replays.
+        gc.collect()  # A cycle may hold the last ring, and devices have no room for two replays.
         on_start(number)
         code, finished = _train(config, verbose=verbose, programs=programs)
         if code != EXIT_DONE or finished is None or finished.end.is_hurried:
