@@ -3,6 +3,7 @@
 Imports no jax before it trains, so that `--help` and errors of the command line come at once.
 """
 
+import dataclasses
 import os
 import pathlib
 import sys
@@ -12,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 from sebulba.config import Config, flags
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError
-from sebulba.process import EXIT_CONFIG, EXIT_FAILED, leave, program, run_command
-from sebulba.processes.children import end_with_parent
+from sebulba.process import (
+    EXIT_CONFIG,
+    EXIT_FAILED,
+    EXIT_SIGNAL_BASE,
+    leave,
+    program,
+    run_command,
+)
+from sebulba.processes.children import Children, end_of_reports, end_with_parent
 from sebulba.processes.command_line import take_seeds, take_switch
-from sebulba.processes.runs import TrainingRun, train_runs
 from sebulba.storage.lock import refuse_if_in_use
 
 if TYPE_CHECKING:
@@ -26,8 +33,8 @@ _PROG = program("train")
 _DESCRIPTION = """\
 Trains the agent of a config.
 
---seeds 0..4   train with each of these seeds (or a list: 0,3,7), one run after another, each in its
-               own process and in RUN_DIR/seed-N"""
+--seeds 0..4   train with each of these seeds (or a list: 0,3,7), one run after another, each in
+               RUN_DIR/seed-N; they are compiled once"""
 
 
 def train(
@@ -115,58 +122,76 @@ def main() -> None:
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    if seeds is not None:
-        config = flags.parse([*argv, "--seed", str(max(seeds))], _PROG, _DESCRIPTION)
+    report = end_of_reports()
+    of_seed = [] if seeds is None else ["--seed", str(max(seeds))]
+    config = flags.parse([*argv, *of_seed], _PROG, _DESCRIPTION)
+    is_one_host = config.distributed.effective_mode == "off"
+    seeds_dir = config.run_dir or default_run_dir(config)
+    if seeds is not None and report is None:
         argv = [*argv, "--verbose"] if is_verbose else argv
-        sys.exit(train_seeds(argv, seeds, run_dir=config.run_dir or default_run_dir(config)))
-    config = flags.parse(argv, _PROG, _DESCRIPTION)
+        # A process can join the other hosts of a run once.
+        sys.exit(train_seeds(argv, seeds, run_dir=seeds_dir, share_process=is_one_host))
     try:
         # On several hosts the lock may be that of this run's first host.
-        if config.run_dir is not None and config.distributed.effective_mode == "off":
+        if seeds is None and config.run_dir is not None and is_one_host:
             directory = os.path.expandvars(config.run_dir)
             refuse_if_in_use(pathlib.Path(directory).expanduser().absolute())
     except ConfigError as error:
         print(f"sebulba: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     try:
-        from sebulba.run.training import train_to_exit_code
+        from sebulba.run.training import train_in_turn, train_to_exit_code
     except (OSError, MemoryError) as error:  # too few open files are allowed, for example
         print(f"sebulba: {type(error).__name__}: {error} – while importing", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    leave(train_to_exit_code(config, verbose=is_verbose))
+    if seeds is None or report is None:
+        leave(train_to_exit_code(config, verbose=is_verbose))
+    configs = [
+        dataclasses.replace(config, seed=seed, run_dir=f"{seeds_dir}/seed-{seed}") for seed in seeds
+    ]
+
+    def on_start(number: int) -> None:
+        if number:
+            os.write(report, b".")
+        print(f"seed {seeds[number]}: {configs[number].run_dir}", file=sys.stderr)
+
+    leave(train_in_turn(configs, verbose=is_verbose, on_start=on_start))
 
 
-def train_seeds(argv: Sequence[str], seeds: Sequence[int], *, run_dir: str) -> int:
+def train_seeds(
+    argv: Sequence[str], seeds: Sequence[int], *, run_dir: str, share_process: bool = True
+) -> int:
     """Train with each seed in `run_dir/seed-N`, one after another, and print how each run ended.
+
+    The runs are in one child process for as long as they are done. A run that fails or crashes ends
+    that process, and the next run starts in a new one.
 
     Args:
         argv: the command line of the runs, without a seed.
         seeds: the seeds, in the order of the runs.
         run_dir: holds the run directories.
+        share_process: False: each run has a process of its own.
 
     Returns:
-        The exit code, as `train_runs` returns it.
+        0 if all ended with 0, else the first other exit code; 128 + the number of a signal that
+        prevented runs although none failed.
     """
-    runs = [
-        TrainingRun(
-            name=f"seed {seed}",
-            directory=(directory := f"{run_dir}/seed-{seed}"),
-            # The last of equal flags wins.
-            argv=(*argv, "--seed", str(seed), "--run-dir", directory),
-        )
-        for seed in seeds
-    ]
-    ends = {run.name: "not started" for run in runs}
-
-    def on_start(run: TrainingRun) -> None:
-        print(f"{run.name}: {run.directory}", file=sys.stderr)
-
-    def on_end(run: TrainingRun, code: int) -> None:
-        ends[run.name] = f"ended with {code}" if code else "done"
-
-    code = train_runs(runs, on_start=on_start, on_end=on_end)
-    print("; ".join(f"{name} {end}" for name, end in ends.items()), file=sys.stderr)
-    return code
+    ends, waiting = dict.fromkeys(seeds, "not started"), list(seeds)
+    failures: list[int] = []
+    with Children().forwarding_signals() as children:
+        while waiting and children.signal_number is None:
+            together = waiting if share_process else waiting[:1]
+            flags = ("--seeds", ",".join(map(str, together)), "--run-dir", run_dir)
+            code, num_before = children.run_in_turn((*argv, *flags))
+            done, waiting = waiting[: num_before + 1], waiting[num_before + 1 :]
+            ends |= dict.fromkeys(done, "done")
+            if code:
+                ends[done[-1]] = f"ended with {code}"
+                failures.append(code)
+    print("; ".join(f"seed {seed} {end}" for seed, end in ends.items()), file=sys.stderr)
+    if not failures and waiting and children.signal_number is not None:
+        return EXIT_SIGNAL_BASE + children.signal_number
+    return failures[0] if failures else 0
 
 
 if __name__ == "__main__":

@@ -58,13 +58,14 @@ from sebulba.types import ActorState, Trajectory, as_words
 # Rings
 
 
-def make_ring(config, *, devices=None, on_warning=print):
+def make_ring(config, *, devices=None, programs=None, on_warning=print):
     """Return the ring of a config, which has not run; `close` it in the end."""
     return making.make_ring(
         config,
         devices=None
         if devices is None
         else assign_devices(config.devices, devices, num_envs=config.actor.num_envs),
+        programs=programs,
         begin_with=InitialNetworks(config),
         on_warning=on_warning,
     )

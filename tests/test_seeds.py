@@ -42,24 +42,40 @@ def run_seeds(interpreter, numbers):
     return run_python("-c", code)
 
 
-def test_every_seed_trains_in_its_own_directory(tmp_path, monkeypatch):
-    interpreter = make_interpreter(tmp_path / "python", "exit 0")
+REPORT = "printf . > /proc/self/fd/$SEBULBA_REPORTS"
+
+
+def test_seeds_train_in_one_process(tmp_path, monkeypatch, capfd):
+    interpreter = make_interpreter(tmp_path / "python", REPORT)
     monkeypatch.setattr(sys, "executable", interpreter)
     assert train_seeds(["x.yaml", "--run-dir", "r"], [3, 0], run_dir="r") == 0
     assert calls_of(interpreter) == [
-        f"-u -m sebulba.train x.yaml --run-dir r --seed {seed} --run-dir r/seed-{seed}"
-        for seed in (3, 0)
+        "-u -m sebulba.train x.yaml --run-dir r --seeds 3,0 --run-dir r"
+    ]
+    assert capfd.readouterr().err == "seed 3 done; seed 0 done\n"
+
+
+def test_seeds_that_cannot_share_a_process_train_in_one_each(tmp_path, monkeypatch):
+    interpreter = make_interpreter(tmp_path / "python", "exit 0")
+    monkeypatch.setattr(sys, "executable", interpreter)
+    assert train_seeds(["x.yaml"], [3, 0], run_dir="r", share_process=False) == 0
+    assert calls_of(interpreter) == [
+        f"-u -m sebulba.train x.yaml --seeds {seed} --run-dir r" for seed in (3, 0)
     ]
 
 
 def test_seeds_after_a_failed_one_train_and_the_first_exit_code_is_returned(
     tmp_path, monkeypatch, capfd
 ):
-    script = 'case "$*" in *"--seed 1 "*) exit 3;; *"--seed 2 "*) kill -KILL $$;; esac'
+    script = f"""
+        case "$*" in
+            *"--seeds 0,1,2,3 "*) {REPORT}; exit 3;;
+            *"--seeds 2,3 "*) kill -KILL $$;;
+        esac"""
     interpreter = make_interpreter(tmp_path / "python", script)
     monkeypatch.setattr(sys, "executable", interpreter)
     assert train_seeds([], [0, 1, 2, 3], run_dir="r") == 3
-    assert len(calls_of(interpreter)) == 4
+    assert len(calls_of(interpreter)) == 3
     assert capfd.readouterr().err.splitlines()[-1] == (
         "seed 0 done; seed 1 ended with 3; seed 2 ended with 137; seed 3 done"
     )
@@ -73,7 +89,7 @@ def test_a_signal_is_forwarded_to_the_run_and_prevents_the_next(tmp_path):
     interpreter = make_interpreter(tmp_path / "python", script)
     result = run_seeds(interpreter, [0, 1])
     assert result.returncode == 143
-    assert [line.split()[-1] for line in calls_of(interpreter)] == ["r/seed-0", "received"]
+    assert [line.split()[-1] for line in calls_of(interpreter)] == ["r", "received"]
     assert result.stderr.splitlines()[-1] == "seed 0 ended with 143; seed 1 not started"
 
 

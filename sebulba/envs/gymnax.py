@@ -17,7 +17,7 @@ import numpy as np
 from gymnax.environments import spaces as gymnax_spaces
 
 from sebulba.config import EnvConfig
-from sebulba.envs.jax_suite import JaxEnvironment, wrap
+from sebulba.envs.jax_suite import JaxEnvironment, shared_task, wrap
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.types import PyTree
@@ -41,7 +41,10 @@ def make(
                 f"env.options.{option}: {config.id!r} has no such parameter"
                 f"{did_you_mean(option, valid)}"
             )
-    task = GymnaxTask(environment, dataclasses.replace(params, **config.options))
+    task = shared_task(
+        f"gymnax {config.id} {sorted(config.options.items())}",
+        lambda: GymnaxTask(environment, dataclasses.replace(params, **config.options)),
+    )
     return JaxEnvironment(wrap(task, wrappers), num_envs=num_envs, seed=seed)
 
 

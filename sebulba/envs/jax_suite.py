@@ -179,6 +179,28 @@ def _batch(task: Any, max_episode_steps: int | None) -> _BatchedTask:
     return _shared_batch(task, max_episode_steps, repr(task))
 
 
+_SHARED_TASKS: dict[str, Any] = {}  # the newest few, by what they are made from
+_MOST_SHARED_TASKS = 8
+
+
+def shared_task(made_from: str, make_task: Callable[[], Any]) -> Any:
+    """Return a suite's task, the same object for equal arguments of its library.
+
+    Environments with the same task share their functions, see `_batch`; the tasks of most libraries
+    are equal to no other.
+
+    Args:
+        made_from: tells what tasks differ in: suite, ID and options.
+        make_task: makes the task.
+    """
+    if made_from not in _SHARED_TASKS:
+        task = make_task()
+        if len(_SHARED_TASKS) == _MOST_SHARED_TASKS:
+            del _SHARED_TASKS[next(iter(_SHARED_TASKS))]
+        _SHARED_TASKS[made_from] = task
+    return _SHARED_TASKS[made_from]
+
+
 @functools.lru_cache(maxsize=8)
 def _shared_batch(task: JaxTask, max_episode_steps: int | None, text: str) -> _BatchedTask:
     """Return the functions of a task; `text` tells 1 from 1.0, which are equal.

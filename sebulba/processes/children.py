@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from sebulba.process import EXIT_SIGNAL_BASE, handled
@@ -15,6 +15,11 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 PARENT_VARIABLE = "SEBULBA_PARENT_PROCESS"
 """Environment variable of a child: the process with which it ends."""
+
+
+REPORTS_VARIABLE = "SEBULBA_REPORTS"
+"""Environment variable of a child with several runs: the descriptor to which it writes a byte when
+it goes on to the next run."""
 
 
 class Children:
@@ -31,6 +36,7 @@ class Children:
         *,
         variables: Mapping[str, str] | None = None,
         output: int | IO[bytes] | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
         """Start `python -m sebulba.train`.
 
@@ -38,6 +44,7 @@ class Children:
             argv: its command line.
             variables: environment variables, in addition to those of this process.
             output: file for stdout and stderr; None: inherited.
+            pass_fds: descriptors that the child inherits.
         """
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "sebulba.train", *argv],
@@ -48,12 +55,36 @@ class Children:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
+            pass_fds=pass_fds,
         )
         self._processes.append(process)
         # A signal that arrived during `Popen` was not forwarded to this process.
         if self.signal_number is not None and self._num_signalled < len(self._processes):
             process.send_signal(self.signal_number)
         return process
+
+    def run_in_turn(self, argv: Sequence[str]) -> tuple[int, int]:
+        """Run a child that trains several runs, one after another, and wait for its end.
+
+        Args:
+            argv: its command line, with `--seeds`.
+
+        Returns:
+            The exit code of its last run, and the number of runs before, which are done.
+        """
+        reader, writer = os.pipe()
+        try:
+            variables = {REPORTS_VARIABLE: str(writer)}
+            process = self.start(argv, variables=variables, pass_fds=[writer])
+            code = exit_code_of(process.wait())
+            os.set_blocking(reader, False)
+            reports = b""  # one byte each
+            with suppress(BlockingIOError):
+                reports = os.read(reader, 4096)
+            return code, len(reports)
+        finally:
+            os.close(reader)
+            os.close(writer)
 
     @contextmanager
     def forwarding_signals(self) -> Iterator["Children"]:
@@ -70,6 +101,15 @@ class Children:
 def exit_code_of(returncode: int) -> int:
     """Return a process's exit code as a shell would: 128 + the number of a signal that ended it."""
     return returncode if returncode >= 0 else EXIT_SIGNAL_BASE - returncode
+
+
+def end_of_reports() -> int | None:
+    """Return where this process reports each further run; None: no other process waits for it."""
+    descriptor = os.environ.pop(REPORTS_VARIABLE, None)
+    if descriptor is None:
+        return None
+    os.set_inheritable(int(descriptor), False)
+    return int(descriptor)
 
 
 def end_with_parent() -> bool:

@@ -32,6 +32,7 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     actor           acts, repeats after a fault, places the unroll on the learner devices
     update          a learner cycle on one device; what is not finite is discarded
     learner         maps that over the learner devices
+    programs        the agent and the jitted functions, which rings of other seeds can share
     progress        what was learned, how fast, and whether the goal is reached
     ring            act, take, learn, tell
     make            a ring from a config, from the top

@@ -143,8 +143,7 @@ class Anakin:
         # At most: transitions out of final observations do not count.
         self._env_steps_per_cycle = rows * ring.schedule.trajectories_per_cycle
         self._learner_devices = ring.learner.learner_devices
-        self._programs: dict[int, Callable[..., Any]] = {}  # by updates of a learner cycle
-        self._compiled: set[int] = set()  # keys of the programs that have run
+        self._compiled: set[int] = set()  # updates of the learner cycles of programs that have run
         self._max_cycles = 1  # of the next call; adapted to the time that calls take
         for actor in ring.actors:
             validate_sharded_state(
@@ -288,15 +287,16 @@ class Anakin:
             self._max_cycles = max(1, self._max_cycles // 2)
 
     def _program(self, num_updates: int) -> Callable[..., Any]:
-        """Return the `program_of_cycles` of so many updates."""
-        if num_updates in self._programs:
-            return self._programs[num_updates]
-        ring = self.ring
-        act_cycles = [
+        """Return the `program_of_cycles` of so many updates, maybe of an earlier ring."""
+        ring, made = self.ring, self.ring.programs.of_cycles
+        act_cycles = tuple(
             cycle.act_within
             for cycle in (actor.environments.act_cycle for actor in ring.actors)
             if isinstance(cycle, FusedCycle)
-        ]
+        )
+        if num_updates in made and made[num_updates][0] == act_cycles:
+            _, program, self._capacity = made[num_updates]
+            return program
         cycle = cycle_function(
             act_cycles=act_cycles,
             placed_states=[actor.placed_state for actor in ring.actors],
@@ -306,7 +306,7 @@ class Anakin:
             num_updates=num_updates,
         )
         longest = -(-min(self._boundaries) // self._env_steps_per_cycle)
-        self._programs[num_updates], self._capacity = program_of_cycles(
+        program, self._capacity = program_of_cycles(
             cycle,
             self._begin(),
             agent=ring.agent,
@@ -314,7 +314,8 @@ class Anakin:
             learner_devices=self._learner_devices,
             shardings=self._shardings,
         )
-        return self._programs[num_updates]
+        made[num_updates] = act_cycles, program, self._capacity
+        return program
 
 
 def carry_shardings(carries: PyTree, learner_devices: LearnerDevices, *, num_envs: int) -> PyTree:

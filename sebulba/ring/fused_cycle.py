@@ -98,19 +98,24 @@ class FusedFunctions:
 class SharedFunctions:
     """Makes the functions of a device's fused act cycles, once for environments that share a step.
 
-    They last as long as an act cycle that uses them: an environment's step may hold resources.
+    They last as long as an act cycle that uses them: an environment's step may hold resources. The
+    newest of environments that are JAX functions, which hold none, last longer: the next ring with
+    these programs can use them.
     """
 
     def __init__(self, make: Callable[[TraceableStep], FusedFunctions]):
         self._make = make
         # By the identity of the step, which its functions keep alive.
         self._made: weakref.WeakValueDictionary[int, FusedFunctions] = weakref.WeakValueDictionary()
+        self._kept: FusedFunctions | None = None
 
     def of(self, environment: FusedEnvironment) -> FusedFunctions:
         """Return the functions for an environment."""
         functions = self._made.get(id(environment.step))
         if functions is None:
             functions = self._made[id(environment.step)] = self._make(environment.step)
+        if environment.is_whole_state:
+            self._kept = functions
         return functions
 
 
@@ -162,9 +167,10 @@ class FusedCycle:
         self._clock.lap(ACT)
         return after, trajectory, tally
 
-    def act_within(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
-        """Act `T` steps within another jitted function; all of `carry` is on its devices."""
-        return self._functions.act_within(networks, carry)
+    @property
+    def act_within(self) -> Callable:
+        """Acts `T` steps within another jitted function; all of the carry is on its devices."""
+        return self._functions.act_within
 
     def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
         self._env_state, *results = self._functions.cycle(networks, carry, self._env_state)

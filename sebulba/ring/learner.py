@@ -74,7 +74,11 @@ class LearnerPrograms:
 
     def state_shapes(self) -> LearnerState:
         """Return the shapes of a new learner's state; a later `init` does not trace it again."""
-        return jax.eval_shape(self.init, self.learner_devices.replicate(jax.random.key(0)))
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        # The sharding of a key that `replicate` has placed: another one would be traced again.
+        replicated = self.learner_devices.sharding(REPLICATED)
+        placed = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated)
+        return jax.eval_shape(self.init, placed)
 
     def update(self, num_updates: int, *, has_unrolls: bool) -> Mapped:
         """Return the jitted call of so many updates, and whether it is given trajectories."""

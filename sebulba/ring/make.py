@@ -17,7 +17,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.mapping import is_jit_disabled
-from sebulba.devices.memory import MemoryPlan, check_memory, plan_memory
+from sebulba.devices.memory import check_memory, plan_memory
 from sebulba.devices.roles import Roles, assign_devices
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
@@ -30,6 +30,7 @@ from sebulba.ring.episodes import load_reducers
 from sebulba.ring.fused_cycle import FusedFunctions, SharedFunctions
 from sebulba.ring.learner import Learner, LearnerPrograms
 from sebulba.ring.ledger import Ledger
+from sebulba.ring.programs import RingPrograms
 from sebulba.ring.progress import Progress
 from sebulba.ring.ring import Gather, Ring, alone
 from sebulba.ring.run_end import RunEnd
@@ -62,6 +63,7 @@ def make_ring(
     config: Config,
     *,
     devices: Roles | None = None,
+    programs: RingPrograms | None = None,
     end: RunEnd | None = None,
     gather: Gather = alone,
     begin_with: Callable[[Networks, LearnerDevices, Agent], Networks] | None = None,
@@ -72,6 +74,7 @@ def make_ring(
     Args:
         config: the run's settings.
         devices: who acts and who learns; None: as the config says, on this host alone.
+        programs: of a ring whose config differs in its seed alone; None: new ones.
         end: why the run ends; None: a new one.
         gather: takes the infos of this host's unrolls, and returns those of all hosts.
         begin_with: takes the new networks, on the learner devices, and returns those to begin with.
@@ -88,39 +91,13 @@ def make_ring(
     learner_devices = devices.learner_devices
     end = end or RunEnd()
     check_devices(config, devices)
-    actor_devices = [
-        device for device in devices.actor for _ in range(config.actor.threads_per_device)
-    ]
+    if programs is not None:
+        programs.check(config, devices)
+    actor_devices = actor_devices_of(config, devices)
     first_actor_id = jax.process_index() * len(actor_devices)
-    slots_per_actor = queue_slots_per_actor(config, len(actor_devices))
-
-    def plan(environment: EnvironmentSpec) -> tuple[RunSpec, LearnerPrograms, MemoryPlan]:
-        """Make the agent and the learner's programs, and check that the run fits into memory."""
-        run_spec = make_run_spec(
-            config,
-            environment,
-            len(actor_devices),
-            len(devices.learner),
-            num_hosts=learner_devices.num_hosts,
-        )
-        agent, shapes = make_agent(config, run_spec)
-        programs = make_learner_programs(config, agent, run_spec, learner_devices)
-        state = programs.state_shapes()
-        memory_plan = plan_memory(
-            run_spec,
-            shapes,
-            opt_state=state.opt_state,
-            experience=state.experience,
-            num_actor_devices=len(devices.actor),
-            queue_slots_per_actor=slots_per_actor,
-            policy_lag=config.policy_lag,
-        )
-        check_memory(memory_plan, actor_devices=devices.actor, learner_devices=devices.learner)
-        return run_spec, programs, memory_plan
-
-    if len(actor_devices) * config.actor.num_envs > _MANY_ENVS:
+    if programs is None and len(actor_devices) * config.actor.num_envs > _MANY_ENVS:
         with contextlib.closing(make_environment(config.env, num_envs=1, seed=config.seed)) as one:
-            plan(one.spec)
+            programs = make_programs(config, devices, one.spec)
     environments: dict[str, ActorEnvironments] = {}
     with closed_on_error(environments, config.run.close_timeout_s):
         for actor_id in range(len(actor_devices)):
@@ -133,26 +110,16 @@ def make_ring(
                 recreate_every=config.checkpoint.exact_reset_cycles,
             )
 
-        run_spec, programs, memory_plan = plan(next(iter(environments.values())).spec)
-        agent, learner = programs.agent, make_learner(config, programs)
+        spec = next(iter(environments.values())).spec
+        programs = programs or make_programs(config, devices, spec)
+        agent, run_spec = programs.agent, programs.run_spec
+        learner = make_learner(config, programs.learner)
         if begin_with is not None:
             networks = begin_with(learner.state.networks, learner_devices, agent)
             if networks is not learner.state.networks:
                 learner.start_from(networks)
 
         ledger = Ledger(len(actor_devices))
-        tracker = load_reducers(config.run.episode_reducers)
-        length = config.actor.trajectory_length
-        # The actors of a device share their compiled steps and act cycles.
-        step_functions = {
-            device: StepFunctions(agent, trajectory_length=length, device=device, tracker=tracker)
-            for device in set(actor_devices)
-        }
-        fused = functools.partial(FusedFunctions, agent, trajectory_length=length, tracker=tracker)
-        fused_functions = {
-            device: SharedFunctions(functools.partial(fused, device=device))
-            for device in set(actor_devices)
-        }
         warn_once = functools.cache(on_warning)  # not once for each actor
         may_restart = config.actor.on_env_error == "restart"
         actors = []
@@ -161,8 +128,8 @@ def make_ring(
             clock, global_actor_id = WallClock(), first_actor_id + actor_id
             env_step, env_state = environments_of_actor.start(
                 run_spec,
-                step_functions[device],
-                fused_functions[device],
+                programs.step_functions[device],
+                programs.fused_functions[device],
                 clock=clock,
                 on_warning=warn_once,
             )
@@ -173,7 +140,7 @@ def make_ring(
                 key=stream(jax.random.key(config.seed), "actor", global_actor_id),
                 global_actor_id=global_actor_id,
                 device=device,
-                tracker=tracker,
+                tracker=programs.tracker,
                 env_state=env_state,
             )
             actors.append(
@@ -196,9 +163,9 @@ def make_ring(
             trajectories_per_cycle=config.learner.trajectories_per_cycle,
             policy_lag=config.policy_lag,
         )
+        slots_per_actor = queue_slots_per_actor(config, len(actors))
         return Ring(
-            agent=agent,
-            run_spec=run_spec,
+            programs=programs,
             actors=actors,
             learner=learner,
             schedule=schedule,
@@ -213,9 +180,68 @@ def make_ring(
                 clocks={"actor": [actor.clock for actor in actors], "learner": [learner.clock]},
             ),
             end=end,
-            memory_plan=memory_plan,
             gather=gather,
         )
+
+
+def actor_devices_of(config: Config, devices: Roles) -> list[jax.Device]:
+    """Return the device of each actor of this host."""
+    return [device for device in devices.actor for _ in range(config.actor.threads_per_device)]
+
+
+def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) -> RingPrograms:
+    """Make the agent and the jitted functions, and check that the run fits into memory.
+
+    Args:
+        config: the run's settings, of which the seed is not used.
+        devices: who acts and who learns.
+        environment: the spaces of a single environment.
+
+    Raises:
+        ConfigError: the config does not fit the devices or the agent.
+        AgentError: the agent breaks the protocol.
+    """
+    actor_devices, learner_devices = actor_devices_of(config, devices), devices.learner_devices
+    run_spec = make_run_spec(
+        config,
+        environment,
+        len(actor_devices),
+        len(devices.learner),
+        num_hosts=learner_devices.num_hosts,
+    )
+    agent, shapes = make_agent(config, run_spec)
+    learner = make_learner_programs(config, agent, run_spec, learner_devices)
+    state = learner.state_shapes()
+    memory_plan = plan_memory(
+        run_spec,
+        shapes,
+        opt_state=state.opt_state,
+        experience=state.experience,
+        num_actor_devices=len(devices.actor),
+        queue_slots_per_actor=queue_slots_per_actor(config, len(actor_devices)),
+        policy_lag=config.policy_lag,
+    )
+    check_memory(memory_plan, actor_devices=devices.actor, learner_devices=devices.learner)
+    tracker = load_reducers(config.run.episode_reducers)
+    length = config.actor.trajectory_length
+    fused = functools.partial(FusedFunctions, agent, trajectory_length=length, tracker=tracker)
+    return RingPrograms(
+        config=config,
+        devices=devices,
+        run_spec=run_spec,
+        agent=agent,
+        memory_plan=memory_plan,
+        learner=learner,
+        tracker=tracker,
+        step_functions={
+            device: StepFunctions(agent, trajectory_length=length, device=device, tracker=tracker)
+            for device in devices.actor
+        },
+        fused_functions={
+            device: SharedFunctions(functools.partial(fused, device=device))
+            for device in devices.actor
+        },
+    )
 
 
 def make_agent(config: Config, run_spec: RunSpec) -> tuple[Agent, ActShapes]:

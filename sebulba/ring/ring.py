@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from sebulba.agent import Agent, Metrics
-from sebulba.devices.memory import MemoryPlan
+from sebulba.agent import Metrics
 from sebulba.errors import PLACE
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import (
@@ -26,11 +25,12 @@ from sebulba.ring.clocks import (
 from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
 from sebulba.ring.learner import Learner
 from sebulba.ring.ledger import Ledger
+from sebulba.ring.programs import RingPrograms
 from sebulba.ring.progress import Progress
 from sebulba.ring.records import ActCarry, CycleReport, Item, UnrollInfo
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
-from sebulba.types import Networks, RunSpec
+from sebulba.types import Networks
 
 
 class Observer:
@@ -74,8 +74,7 @@ class Ring:
     def __init__(
         self,
         *,
-        agent: Agent,
-        run_spec: RunSpec,
+        programs: RingPrograms,
         actors: Sequence[Actor],
         learner: Learner,
         schedule: Schedule,
@@ -84,11 +83,11 @@ class Ring:
         ledger: Ledger,
         progress: Progress,
         end: RunEnd,
-        memory_plan: MemoryPlan,
         gather: Gather = alone,
     ):
-        self.agent = agent
-        self.run_spec = run_spec
+        self.programs = programs
+        self.agent = programs.agent
+        self.run_spec = programs.run_spec
         self.actors = tuple(actors)
         self.learner = learner
         self.schedule = schedule
@@ -97,7 +96,7 @@ class Ring:
         self.ledger = ledger
         self.progress = progress
         self.end = end
-        self.memory_plan = memory_plan
+        self.memory_plan = programs.memory_plan
         self.is_between_cycles = True  # False: the learner's state and the points do not agree
         # What a checkpoint holds of each actor: its carry after its last trajectory that was
         # learned from, and its cycles until then.

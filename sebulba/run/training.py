@@ -3,10 +3,11 @@
 import contextlib
 import dataclasses
 import functools
+import gc
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
@@ -34,6 +35,7 @@ from sebulba.process import (
 )
 from sebulba.ring.environments import closed_on_error
 from sebulba.ring.make import make_ring
+from sebulba.ring.programs import RingPrograms
 from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.running import check_mode, run
@@ -59,6 +61,35 @@ from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
 from sebulba.task_defaults import describe_costly_network, with_task_defaults
 
 
+def train_in_turn(
+    configs: Sequence[Config], *, verbose: bool = False, on_start: Callable[[int], None]
+) -> int:
+    """Train runs whose configs differ in their seed, up to the first that is not done.
+
+    They are numerically the runs of separate processes, but share what is traced and compiled.
+
+    Args:
+        configs: the runs' settings, in order.
+        verbose: as `train_to_exit_code` takes it.
+        on_start: called with the position of each run before it starts.
+
+    Returns:
+        The exit code of the last run that was started.
+    """
+    # An environment may change the working directory.
+    started_in, configs = pathlib.Path.cwd(), [with_absolute_run_dir(each) for each in configs]
+    programs: RingPrograms | None = None
+    for number, config in enumerate(configs):
+        os.chdir(started_in)
+        gc.collect()  # A cycle may hold the last ring, and devices have no room for two replays.
+        on_start(number)
+        code, finished = _train(config, verbose=verbose, programs=programs)
+        if code != EXIT_DONE or finished is None or finished.end.is_hurried:
+            return code
+        programs, finished = finished.ring.programs, None
+    return EXIT_DONE
+
+
 def train_to_exit_code(config: Config, *, verbose: bool = False) -> int:
     """Train, print how the run ended, and return the process's exit code.
 
@@ -69,10 +100,17 @@ def train_to_exit_code(config: Config, *, verbose: bool = False) -> int:
         config: the run's settings.
         verbose: whether the console shows details too, such as the memory plan.
     """
+    return _train(config, verbose=verbose)[0]
+
+
+def _train(
+    config: Config, *, verbose: bool, programs: RingPrograms | None = None
+) -> tuple[int, Finished | None]:
+    """Return what `train_to_exit_code` does, and the run if it has begun."""
     finished = None
     try:
         hosts.connect(config.distributed)
-        finished = train(config, verbose=verbose)
+        finished = train(config, verbose=verbose, programs=programs)
         code = exit_code_of(finished.end)
     except BaseException as error:  # Code of the user may exit.
         run_dir = with_absolute_run_dir(config).run_dir
@@ -89,7 +127,7 @@ def train_to_exit_code(config: Config, *, verbose: bool = False) -> int:
             if is_failure and not (may_be_shared and hosts.all_end()):
                 end_process(code)
             hosts.disconnect()
-    return code
+    return code, finished
 
 
 def train(
@@ -98,6 +136,7 @@ def train(
     display: Display | None = None,
     verbose: bool = False,
     callbacks: Sequence[Callback] = (),
+    programs: RingPrograms | None = None,
 ) -> Finished:
     """Train to the goal, a signal or a failure, which the result's `end` holds.
 
@@ -108,6 +147,7 @@ def train(
         display: takes rows and lines of text; None: a console on stderr.
         verbose: whether that console shows details too.
         callbacks: called in this thread with rows of metrics and evaluations.
+        programs: of an earlier run whose config differs in its seed alone; None: new ones.
 
     Raises:
         ConfigError: before the first act cycle: the config does not fit devices, agent or
@@ -151,6 +191,7 @@ def train(
         ring = make_ring(
             config,
             devices=devices,
+            programs=programs,
             end=end,
             gather=agreement.gather,
             begin_with=initial_networks,

@@ -8,6 +8,7 @@ import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
+from sebulba.envs.jax_suite import shared_task
 from sebulba.errors import ConfigError
 
 
@@ -182,3 +183,11 @@ def test_jax_suite_steps_without_compiling_again(name):
     for _ in range(3):
         environment.step(np.zeros(1, np.int32))
     assert environment._batch.step_jitted._cache_size() == 1
+
+
+def test_tasks_that_are_made_from_the_same_are_one_task():
+    first, again, other = (shared_task(name, object) for name in ("a 1", "a 1", "a 1.0"))
+    assert first is again is not other
+    for number in range(8):
+        shared_task(f"b {number}", object)
+    assert shared_task("a 1", object) is not first, "tasks are kept for ever"

@@ -97,7 +97,8 @@ def test_environments_with_the_same_step_share_the_functions_while_in_use(env_co
     kept = [weakref.ref(first), weakref.ref(second)]
     del first, second
     gc.collect()
-    assert [each() for each in kept] == [None, None], "a program keeps its environment's pool alive"
+    # Those of JAX environments are kept for the next ring; EnvPool's would keep a pool alive.
+    assert [each() is not None for each in kept] == [is_shared, is_shared]
 
 
 @pytest.mark.parametrize("env_config", [CATCH, MASKED, CARTPOLE], ids=lambda config: config.id)
