@@ -31,6 +31,7 @@ from sebulba.types import Array, Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.muzero_networks import (
     LearnedModel,
     MuZeroNetwork,
+    Prediction,
     check_muzero,
     scale_gradient,
 )
@@ -210,10 +211,20 @@ class GumbelMuZero(TargetNetworkAgent):
         latent = model.represent(params, observation)
         first = model.predict(params, latent)
         _, (reward, later) = jax.lax.scan(advance, latent, targets.action)
-        predicted = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), first, later)
+
+        def cross_entropies(prediction: Prediction, value: jax.Array, policy: jax.Array):
+            log_probs = jax.nn.log_softmax(prediction.policy)
+            of_value = model.value.cross_entropy(prediction.value, value)
+            return of_value, -jnp.sum(policy * log_probs, axis=-1)
+
+        # Not of all steps at once: XLA's compiler for GPUs fails at the softmax of a concatenation
+        # (jaxlib 0.10.2).
+        of_first = cross_entropies(first, targets.value[0], targets.policy[0])
+        of_later = cross_entropies(later, targets.value[1:], targets.policy[1:])
+        value_loss, policy_loss = (
+            jnp.concatenate([x[None], y]) for x, y in zip(of_first, of_later, strict=True)
+        )
         per_step = jnp.full(targets.value.shape, share).at[0].set(1.0)
-        value_loss = model.value.cross_entropy(predicted.value, targets.value)
-        policy_loss = -jnp.sum(targets.policy * jax.nn.log_softmax(predicted.policy), axis=-1)
         losses = {
             "reward_loss": (model.reward.cross_entropy(reward, targets.reward), per_step[1:]),
             "value_loss": (value_loss, per_step),

@@ -1,7 +1,8 @@
 """A window of the newest trajectories of one learner device, for on-policy agents.
 
-The trajectories of a learner cycle are concatenated on the environment axis. A new trajectory
-replaces the oldest, so after a cycle's `N` trajectories the window holds exactly these.
+The trajectories of a learner cycle stand side by side on the environment axis. A new trajectory
+replaces the oldest, so after a cycle's `N` trajectories the window holds exactly these, in their
+order.
 """
 
 import dataclasses
@@ -26,10 +27,11 @@ from sebulba.types import (
 
 @pytree_dataclass
 class Window:
-    """`N` trajectories of `B` environments, the newest last."""
+    """`N` trajectories of `B` environments."""
 
     initial: PyTree  # [N·B, ...], the kept part of the actor states before row 0
     trajectory: Trajectory  # [T + 1, N·B, ...] rows
+    oldest: jax.Array | None  # [] int32, number of the trajectory that is replaced; None: N = 1
     order: jax.Array | None = None  # of minibatches, see `sebulba.toolkit.minibatches`
 
 
@@ -68,7 +70,8 @@ def init_window(
         action=zeros(row.action, length),
         extras=zeros(row.extras, length),
     )
-    return Window(initial=zeros(initial), trajectory=trajectory)
+    oldest = None if num_trajectories == 1 else jnp.int32(0)
+    return Window(initial=zeros(initial), trajectory=trajectory, oldest=oldest)
 
 
 def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
@@ -82,19 +85,27 @@ def push(window: Window, initial: PyTree, trajectory: Trajectory) -> Window:
     # Only statistics need `episode_over`, and not every environment provides it.
     env_steps = dataclasses.replace(trajectory.env_steps, episode_over=None)
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
+    if window.oldest is None:
+        return dataclasses.replace(window, initial=initial, trajectory=trajectory)
+    num_envs = trajectory.valid.shape[1]
+    num_trajectories = window.trajectory.valid.shape[1] // num_envs
+
+    def write(held: PyTree, new: PyTree, *, axis: int) -> PyTree:
+        """Write in place: the learner donates the window."""
+        return jax.tree.map(
+            lambda held, new: jax.lax.dynamic_update_slice_in_dim(
+                held, new, window.oldest * num_envs, axis
+            ),
+            held,
+            new,
+        )
+
     return dataclasses.replace(
         window,
-        initial=_roll_in(window.initial, initial, axis=0),
-        trajectory=_roll_in(window.trajectory, trajectory, axis=1),
+        initial=write(window.initial, initial, axis=0),
+        trajectory=write(window.trajectory, trajectory, axis=1),
+        oldest=(window.oldest + 1) % num_trajectories,
     )
-
-
-def _roll_in(held: PyTree, new: PyTree, *, axis: int) -> PyTree:
-    def roll(held: jax.Array, new: jax.Array) -> jax.Array:
-        kept = jax.lax.slice_in_dim(held, new.shape[axis], None, axis=axis)
-        return jnp.concatenate([kept, new], axis=axis)
-
-    return jax.tree.map(roll, held, new)
 
 
 def _first_env_step(environment: EnvironmentSpec, num_envs: int) -> EnvStep:

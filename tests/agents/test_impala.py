@@ -199,6 +199,7 @@ def test_the_number_of_learner_devices_never_changes_the_gradient(reduction, num
             Window(
                 initial=PartitionSpec(LEARNER_AXIS),
                 trajectory=PartitionSpec(None, LEARNER_AXIS),
+                oldest=PartitionSpec(),
             ),
         ),
         out_specs=PartitionSpec(),

@@ -18,9 +18,9 @@ class _FaultyPPO(Faulty):
     normalises = True  # advantages, after `targets`, if the settings say so
 
     def __init__(self, config, run_spec):
-        self.sound = PPO(config.sound, run_spec, loss=self._loss)
+        self.sound = PPO(config.sound, run_spec, loss=self.ppo_loss)
 
-    def _loss(self, outputs, batch, config):
+    def ppo_loss(self, outputs, batch, config):
         batch = dataclasses.replace(batch, extras=self.targets(batch.extras, outputs, batch))
         if not self.normalises:
             config = dataclasses.replace(config, normalize_advantages=False)

@@ -91,13 +91,13 @@ def test_a_window_of_one_is_the_newest_trajectory():
         chex.assert_trees_all_equal(window.trajectory, make_trajectory(number))
 
 
-def test_a_window_of_three_holds_the_newest_three_oldest_first():
+def test_a_window_of_three_holds_the_newest_three_and_after_each_cycle_in_their_order():
     window = make_window(3)
     held = []
-    for number in range(1, 6):
+    for number in range(1, 7):
         window = push_number(window, number)
         held.append(columns(window))
-    assert held == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
+    assert held == [[1, 0, 0], [1, 2, 0], [1, 2, 3], [4, 2, 3], [4, 5, 3], [4, 5, 6]]
 
 
 def test_valid_belongs_to_each_trajectory_by_itself():
@@ -124,5 +124,5 @@ def test_a_recurrent_state_may_be_any_pytree_or_nothing():
     window = init_window(agent, networks, run_spec, NUM_ENVS, keep=keep)
     count = jnp.arange(NUM_ENVS, dtype=jnp.int32)
     window = push(window, {"twice": (count, count + 1), "nothing": ()}, make_trajectory(1))
-    np.testing.assert_array_equal(window.initial["twice"][1], [0, 0, 0, 0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(window.initial["twice"][1], [1, 2, 3, 4, 0, 0, 0, 0])
     assert window.initial["nothing"] == ()
