@@ -237,7 +237,7 @@ def num_updates_of(agent: Agent, cycle: int) -> int:
         AgentError: it is no number of updates.
     """
     value: Any = agent.num_updates_per_cycle(cycle)
-    is_int = hasattr(value, "__index__") and not isinstance(value, bool)
+    is_int = hasattr(value, "__index__") and not isinstance(value, bool | np.bool_)
     if not is_int or not 0 <= value <= _MAX_UPDATES:
         raise AgentError(
             f"num_updates_per_cycle({cycle}): expected an int from 0 to {_MAX_UPDATES:,}, got"
