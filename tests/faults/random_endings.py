@@ -322,6 +322,8 @@ def faults_of(plan, end, run_dir):
     """Return what is wrong with how a run has ended."""
     faults = []
     lines = end.stderr.strip().splitlines() or [""]
+    if end.code == 1:  # From Python: it prints an exception's notes behind the exception.
+        lines = [line for line in lines if not line.startswith("Also: close of ")] or [""]
     if end.code not in plan.codes():
         faults.append(f"exit code {end.code}")
     has_begun = (run_dir.parent / "moments" / "training").exists()
