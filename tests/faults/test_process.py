@@ -232,7 +232,7 @@ def test_a_signal_while_the_cause_is_printed_does_not_cut_it_off(tmp_path, monke
         printed.append(finished)
 
     finished = types.SimpleNamespace(end=end)
-    monkeypatch.setattr(training, "train", lambda config, verbose: finished)
+    monkeypatch.setattr(training, "train", lambda config, **options: finished)
     monkeypatch.setattr(training, "report", interrupted_report)
     assert training.train_to_exit_code(make_config(tmp_path)) == 3
     assert printed == [finished]
@@ -241,7 +241,7 @@ def test_a_signal_while_the_cause_is_printed_does_not_cut_it_off(tmp_path, monke
 def test_a_signal_while_a_bad_start_is_reported_does_not_cut_the_cause_off(tmp_path, monkeypatch):
     cause, printed = RuntimeError("the cause"), []
 
-    def fail(config, verbose):
+    def fail(config, **options):
         raise cause
 
     def interrupted_report(error, path):
