@@ -107,10 +107,11 @@ def ratios(evidence: Evidence) -> Answer:
     if not wrong:
         return unclear("rewards count otherwise with another stored policy, but not by a weight")
     each = wrong[0]
+    bound = "and not a power of that" if each.is_repeated else "or less"
     detail = (
         f"{each.leaf} ({trainer.place}): expected rewards of actions to count"
         f" {np.exp(-_SHIFT):.2f} times as much where trajectory.extras say that the actions were"
-        f" e^{_SHIFT:g} times as likely, or less, got {each.likelier:.2f} times, and"
+        f" e^{_SHIFT:g} times as likely, {bound}, got {each.likelier:.2f} times, and"
         f" {each.rarer:.2f} times where they were as much rarer"
     )
     return failed(detail) if len(wrong) > 1 else unclear(f"{detail}, with some networks only")

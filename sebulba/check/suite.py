@@ -121,7 +121,8 @@ QUESTIONS = (
         "needs a policy lag of 0"),
     Question("ratios", ratios.ratios, Needs.GRADIENT,
         "the likelier an action was, the less it counts",
-        "behaviour and proximal policy are exchanged, or weights are clipped on the wrong side"),
+        "behaviour and proximal policy are exchanged, or a weight counts twice or is clipped on "
+        "the wrong side"),
     Question("actor-keys", randomness.actor_keys, Needs.RECORDING,
         "each actor draws its own random numbers",
         "init_actor_state does not store its key in the actor state"),
