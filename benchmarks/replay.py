@@ -87,7 +87,7 @@ def main() -> None:
         "device": str(jax.devices()[0].device_kind),
         "jax": jax.__version__,
         "repeats": arguments.repeats,
-        "buffer_megabytes": adding.state.rows[0].nbytes / 1e6,
+        "buffer_megabytes": adding.state.rows[0].flat.nbytes / 1e6,
         "peak_growth_while_adding_megabytes": peak,
         "cases": results,
     }
@@ -98,7 +98,7 @@ def main() -> None:
 
 def _cases(adding: Adding, rows: PyTree) -> dict[str, Case]:
     key = jax.random.key(1)
-    buffer_bytes = adding.state.rows[0].nbytes
+    buffer_bytes = adding.state.rows[0].flat.nbytes
     frames_bytes = NUM_SEQUENCES * (SPEC.sequence_length + 1) * 84 * 84
     mass = jax.random.uniform(key, (NUM_PRIORITIES,))
 
@@ -117,7 +117,7 @@ def _cases(adding: Adding, rows: PyTree) -> dict[str, Case]:
     return {
         "add a trajectory, in place": Case(run=adding, num_bytes=rows[0].nbytes),
         "copy the buffer": Case(
-            run=lambda: jitted_copy(adding.state.rows[0]), num_bytes=buffer_bytes
+            run=lambda: jitted_copy(adding.state.rows[0].flat), num_bytes=buffer_bytes
         ),
         "sample 64 × 120 frames": Case(
             run=lambda: sample(adding.state, key), num_bytes=frames_bytes

@@ -28,12 +28,14 @@ differ from those of a single shard by the ratio of the shards' mean masses.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.replay import wide_rows
 from sebulba.toolkit.replay.priorities import draw, priority_mass
 from sebulba.types import PyTree
 
@@ -89,8 +91,8 @@ class ReplaySpec:
 class ReplayState:
     """The stored rows and priorities; donate it to update in place."""
 
-    rows: PyTree  # [streams, capacity, ...]
-    recurrent: PyTree  # [streams, slots, ...], before the first row of each sequence
+    rows: PyTree  # [streams, capacity, ...]; many elements in a row: `WideRows`
+    recurrent: PyTree  # [streams, slots, ...], likewise, before the first row of each sequence
     mass: jax.Array  # [streams, slots] float32, p^α; meaningless where no sequence is stored
     num_rows: jax.Array  # [actors] int32, rows ever added to each stream of the actor
 
@@ -130,14 +132,12 @@ def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
         recurrent: one recurrent state of one stream, likewise; `()` if there is none.
     """
 
-    def zeros(tree: PyTree, length: int) -> PyTree:
-        return jax.tree.map(
-            lambda leaf: jnp.zeros((spec.num_streams, length, *leaf.shape), leaf.dtype), tree
-        )
+    def empty(tree: PyTree, length: int) -> PyTree:
+        return jax.tree.map(functools.partial(wide_rows.zeros, spec.num_streams, length), tree)
 
     return ReplayState(
-        rows=zeros(row, spec.capacity),
-        recurrent=zeros(recurrent, spec.num_slots),
+        rows=empty(row, spec.capacity),
+        recurrent=empty(recurrent, spec.num_slots),
         mass=jnp.zeros((spec.num_streams, spec.num_slots), jnp.float32),
         num_rows=jnp.zeros((spec.num_actors,), jnp.int32),
     )
@@ -167,17 +167,14 @@ def add(
     num_rows = state.num_rows[actor_id]
     place = num_rows % spec.capacity
 
-    def write_rows(stored: jax.Array, new: jax.Array) -> jax.Array:
-        return _write(stored, jnp.moveaxis(new, 0, 1), stream, place)
-
-    def write_recurrent(stored: jax.Array, new: jax.Array) -> jax.Array:
-        return _write(stored, jnp.moveaxis(new, 0, 1), stream, place // spec.stride)
+    def write(new: PyTree, stored: PyTree, place: jax.Array) -> PyTree:
+        return jax.tree.map(lambda x, old: wide_rows.write(old, x, stream, place), new, stored)
 
     default = jnp.max(state.mass, initial=0.0)
     state = dataclasses.replace(
         state,
-        rows=jax.tree.map(write_rows, state.rows, rows),
-        recurrent=jax.tree.map(write_recurrent, state.recurrent, recurrent),
+        rows=write(rows, state.rows, place),
+        recurrent=write(recurrent, state.recurrent, place // spec.stride),
         num_rows=state.num_rows.at[actor_id].set(num_rows + spec.trajectory_length),
     )
     default = jnp.where(default > 0.0, default, 1.0)
@@ -212,8 +209,8 @@ def read(spec: ReplaySpec, state: ReplayState, ids: SequenceIds) -> Sequences:
     row = (ids.start[None] + offset[:, None]) % spec.capacity
     slot = ids.start // spec.stride % spec.num_slots
     return Sequences(
-        rows=jax.tree.map(lambda leaf: leaf[ids.stream[None], row], state.rows),
-        recurrent=jax.tree.map(lambda leaf: leaf[ids.stream, slot], state.recurrent),
+        rows=_gather(state.rows, ids.stream[None], row),
+        recurrent=_gather(state.recurrent, ids.stream, slot),
     )
 
 
@@ -255,9 +252,12 @@ def update_priorities(
     return _set_mass(spec, state, ids, priority_mass(priority, spec.priority_exponent))
 
 
-def _write(stored: jax.Array, new: jax.Array, *start: jax.Array) -> jax.Array:
-    zeros = (jnp.int32(0),) * (stored.ndim - len(start))
-    return jax.lax.dynamic_update_slice(stored, new.astype(stored.dtype), (*start, *zeros))
+def _gather(stored: PyTree, stream: jax.Array, place: jax.Array) -> PyTree:
+    return jax.tree.map(
+        lambda rows: wide_rows.gather(rows, stream, place),
+        stored,
+        is_leaf=lambda node: isinstance(node, wide_rows.WideRows),
+    )
 
 
 def _set_mass(

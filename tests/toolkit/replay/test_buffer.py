@@ -118,6 +118,20 @@ def test_sample_returns_the_rows_of_the_named_sequences(spec):
     np.testing.assert_array_equal(drawn.sequences.recurrent, drawn.ids.start)
 
 
+def test_wide_rows_are_stored_flat_and_read_in_their_shape():
+    row = jax.ShapeDtypeStruct((35, 33), jnp.uint8)
+    frames = np.random.default_rng(0).integers(0, 256, (12, SPEC.num_envs, 35, 33), np.uint8)
+    state = replay.init(SPEC, row, RECURRENT)
+    assert state.rows.flat.shape == (6, 20, 1_280)  # 1,155 elements and padding
+    before = np.zeros((1, SPEC.num_envs), np.float32)
+    for first in range(0, len(frames), SPEC.trajectory_length):
+        rows = frames[first : first + SPEC.trajectory_length]
+        state = _jitted(SPEC)(state, rows, before, np.int32(1))
+    read = jax.jit(replay.read, static_argnums=0)(SPEC, state, _ids([3, 5], [0, 4]))
+    expected = np.stack([frames[:7, 0], frames[4:11, 2]], axis=1)
+    np.testing.assert_array_equal(read.rows, expected)
+
+
 def test_add_donates_and_writes_in_place():
     state = _fill(SPEC, (1, 0))
     pointer = state.rows.unsafe_buffer_pointer()
@@ -127,15 +141,13 @@ def test_add_donates_and_writes_in_place():
 
 
 def test_add_copies_nothing_of_the_size_of_the_buffer():
-    shapes = jax.eval_shape(lambda: replay.init(SPEC, ROW, RECURRENT))
-    shapes = dataclasses.replace(
-        shapes, rows=jax.ShapeDtypeStruct((6, 20, 100_000), jnp.uint8), recurrent=()
-    )
-    rows = jax.ShapeDtypeStruct((4, 3, 100_000), jnp.uint8)
+    frame = jax.ShapeDtypeStruct((1_000, 100), jnp.uint8)
+    shapes = jax.eval_shape(lambda: replay.init(SPEC, frame, ()))
+    rows = jax.ShapeDtypeStruct((4, 3, *frame.shape), jnp.uint8)
     actor_id = jax.ShapeDtypeStruct((), jnp.int32)
     memory = _jitted(SPEC).lower(shapes, rows, (), actor_id).compile().memory_analysis()
     assert memory.temp_size_in_bytes <= 2 * rows.size
-    assert memory.alias_size_in_bytes >= shapes.rows.size
+    assert memory.alias_size_in_bytes >= shapes.rows.flat.size
 
 
 def test_sequences_get_their_priorities_and_are_drawn_by_them():
