@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,14 @@ from sebulba import compile as compiling
 from sebulba.config import Config
 from sebulba.devices import chips
 from sebulba.devices.chips import CHIPS, Topology
-from sebulba.devices.compiled import Message, _unasked, product_flops, read_collectives
+from sebulba.devices.compiled import (
+    Message,
+    _unasked,
+    compile_program,
+    product_flops,
+    read_collectives,
+    trace_program,
+)
 from sebulba.programs import trace_programs
 from tests.rings import act, close, make_ring, trace_update
 from tests.run.test_modes import make_config
@@ -239,6 +247,17 @@ def test_only_the_error_of_the_command_is_shown_or_else_everything(command):
     script = "import sys; sys.stderr.write('E0 noise\\nsebulba: no\\nmore\\n'); sys.exit({})"
     assert command(script.format(3)) == (3, "sebulba: no\nmore\n")
     assert command(script.format(1)) == (1, "E0 noise\nsebulba: no\nmore\n")
+
+
+def test_an_error_of_a_compiler_is_one_line_of_bounded_length():
+    def lower():
+        raise jax.errors.JaxRuntimeError("E1001: no memory:\nfor %copy\n" + "more " * 200)
+
+    devices = jax.devices()
+    program = trace_program("update", jax.jit(jnp.sin), (1.0,), role="learner", devices=devices)
+    program = dataclasses.replace(program, traced=types.SimpleNamespace(lower=lower))
+    problem = compile_program(program).problem
+    assert problem.startswith("E1001: no memory: for %copy more") and len(problem) <= 400
 
 
 def test_an_error_of_a_plugin_ends_with_2_and_one_line(monkeypatch, capsys):

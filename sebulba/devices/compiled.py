@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import math
 import re
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,8 @@ import numpy as np
 from sebulba.devices.memory import format_bytes
 from sebulba.devices.xla_workarounds import equations
 from sebulba.types import PyTree
+
+_PROBLEM_WIDTH = 400  # characters of a compiler's error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,7 +149,8 @@ def compile_program(
         try:
             compiled = traced.lower().compile()
         except Exception as error:  # the plugin's own
-            return CompiledProgram(**about, problem=str(error).strip().splitlines()[0])
+            problem = textwrap.shorten(str(error), _PROBLEM_WIDTH, placeholder=" …")
+            return CompiledProgram(**about, problem=problem)
     compile_s = time.perf_counter() - started
     text, memory = compiled.as_text() or "", compiled.memory_analysis()
     cost: Any = compiled.cost_analysis() or {}
