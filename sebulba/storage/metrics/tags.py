@@ -1,20 +1,14 @@
 """The names of columns in TensorBoard and W&B, which show what is before the first / as a group."""
 
 GROUPS = {
-    "episode": (
-        "episode_return_mean",
-        "episode_return_last",
-        "episode_length_mean",
-        "episodes",
-        "episodes_cut",
-        "episode/…",
-    ),
+    "episode": ("episode_return_mean", "episode_return_last", "episode/…"),
+    "episodes": ("episode_length_mean", "episodes", "episodes_cut"),
     "evaluation": ("evaluation/…",),
     "loss": ("loss", "grad_norm", "non_finite_updates"),
     "ring": ("updates", "policy_lag_mean", "policy_lag/…", "queue_depth", "env_restarts"),
     "speed": ("steps_per_second", "wall_time_s", "time/…", "all_reduce/…"),
 }
-"""The columns of each group; `…` stands for several. Both tools sort groups by name."""
+"""The columns of each group; `…` stands for several. Sorted by name, returns come first."""
 _OF_AGENTS = "loss"
 """The group of an agent's metrics."""
 

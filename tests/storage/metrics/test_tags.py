@@ -7,7 +7,7 @@ from sebulba.storage.metrics.tags import GROUPS, tag_of
     ("column", "tag"),
     [
         ("episode_return_mean", "episode/return_mean"),
-        ("episodes", "episode/episodes"),
+        ("episodes", "episodes/episodes"),
         ("episode/lines_cleared", "episode/lines_cleared"),
         ("evaluation/return_mean", "evaluation/return_mean"),
         ("steps_per_second", "speed/steps_per_second"),
@@ -25,3 +25,10 @@ def test_the_tag_of_a_column_is_its_group_and_its_name(column, tag):
 def test_no_two_columns_have_the_same_tag():
     columns = [column for group in GROUPS.values() for column in group]
     assert len(set(map(tag_of, columns))) == len(columns)
+
+
+def test_returns_come_first_in_the_order_of_names():
+    tags = sorted(
+        tag_of(column) for group in GROUPS.values() for column in group if "…" not in column
+    )
+    assert tags[:2] == ["episode/return_last", "episode/return_mean"]
