@@ -28,7 +28,6 @@ import jax
 
 import sebulba
 from benchmarks import harness
-from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
 from sebulba.envs.envpool_import import envpool
@@ -49,12 +48,6 @@ class Trial:
     id: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Any] = ()
-
-    def config(self) -> EnvConfig:
-        """Return the section `env` of a config."""
-        return EnvConfig(
-            suite=self.suite, id=self.id, options=dict(self.options), wrappers=tuple(self.wrappers)
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,22 +156,21 @@ def other_families() -> list[Family]:
 def train_here(trial: Trial) -> dict[str, Any]:
     """Train in this process, and return what the environment is like and how it went."""
     found: dict[str, Any] = {}
-
-    def make(config: EnvConfig, *, num_envs: int, seed: int) -> Environment:
-        environment = make_environment(trial.config(), num_envs=num_envs, seed=seed)
-        found.update(_described(environment))
-        return environment
-
     with tempfile.TemporaryDirectory() as directory:
         overrides = {
+            "env": dataclasses.asdict(trial),
             "agent.name": "ppo",
             "run.total_env_steps": NUM_ENV_STEPS,
             "run_dir": f"{directory}/run",
         }
         try:
             config = sebulba.load_config(None, overrides)
-            found["network"] = str(getattr(config.agent, "network", ""))
-            sebulba.train(config, environment=make, verbose=False)
+            environment = make_environment(config.env, num_envs=1, seed=0)
+            found |= _described(environment)
+            environment.close()
+            result = sebulba.train(config, verbose=False)
+            # The default that was chosen for the task.
+            found["network"] = sebulba.load_config(result.run_dir / "config.yaml").agent.network
         except ConfigError as error:
             return found | {"outcome": "refused", "message": _first_line(error)}
         except Exception as error:
@@ -303,7 +295,11 @@ def _space_cells(row: Mapping[str, Any]) -> list[str]:
     leaves = row["observation"]
     shown = leaves if len(leaves) <= 4 else [*leaves[:3], f"and {len(leaves) - 3} more"]
     masked = ", masked" if row["is_masked"] else ""
-    return ["<br>".join(f"`{leaf}`" for leaf in shown), row["actions"] + masked, row["network"]]
+    return [
+        "<br>".join(f"`{leaf}`" for leaf in shown),
+        row["actions"] + masked,
+        row.get("network", ""),
+    ]
 
 
 def _result_cell(row: Mapping[str, Any]) -> str:
