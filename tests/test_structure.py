@@ -29,7 +29,7 @@ DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "lag", "export", "compile", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "processes", "hosts", "evaluation", "run", "check"]
 # Just below `run`, in this order.
-SHARED = ["task_defaults", "programs", "curves", "figures", "export_loader", "grid"]
+SHARED = ["task_defaults", "programs", "compiled_run", "curves", "figures", "export_loader", "grid"]
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
