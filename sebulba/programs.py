@@ -1,6 +1,6 @@
 """The programs of a run, traced with shapes instead of arrays, for devices that need not be here.
 
-Only the environments are made. The programs are those of a ring from `make`, and of `anakin`.
+Only the environments are made. The programs are those of a ring from `make`, and of `one_program`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from sebulba.devices.xla_workarounds import is_slow_in_a_loop
 from sebulba.envs import make_environment
 from sebulba.envs.base import FusedEnvironment
 from sebulba.errors import ConfigError
-from sebulba.ring import anakin
+from sebulba.ring import anakin, one_program
 from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.environments import choose_fused, where_of
 from sebulba.ring.episodes import load_reducers
@@ -317,12 +317,14 @@ class _Learner:
     ) -> Program:
         """Return the program of acting and learning, for one learner cycle."""
         carries = (carry,) * num_actors
-        shardings = anakin.carry_shardings(carries, self.devices, num_envs=self.run_spec.num_envs)
+        shardings = one_program.carry_shardings(
+            carries, self.devices, num_envs=self.run_spec.num_envs
+        )
         networks = jax.eval_shape(self.agent.actor_networks, self.state.networks)
         older = (placed_shapes(networks, self.devices.sharding(REPLICATED)),) * policy_lag
         begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _WORDS)
-        program, _ = anakin.program_of_cycles(
-            anakin.cycle_function(
+        program, _ = one_program.program_of_cycles(
+            one_program.cycle_function(
                 act_cycles=[functions.act_within] * num_actors,
                 placed_states=[self.placed_state] * num_actors,
                 num_rounds=self.run_spec.trajectories_per_cycle // num_actors,

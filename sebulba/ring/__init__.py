@@ -36,7 +36,8 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     progress        what was learned, how fast, and whether the goal is reached
     ring            act, take, learn, tell
     make            a ring from a config, from the top
-    anakin          acting and learning as one program
+    one_program     learner cycles with their act cycles as one jitted function
+    anakin          calls it, several cycles at a time
     running         the three ways to run a ring: threads, one thread, one program
     state           a ring between two cycles as arrays and a dict, and back
 """

@@ -11,36 +11,33 @@ to the cycle before, and the actors and the learner run that cycle themselves, w
 to report it.
 """
 
-import functools
 import itertools
-import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
-from sebulba.agent import Agent
 from sebulba.agent_check import num_updates_of, validate_sharded_state
-from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
-from sebulba.devices.mapping import is_jit_disabled, shard, specs_of
-from sebulba.devices.memory import num_bytes
+from sebulba.devices.learner_devices import REPLICATED
+from sebulba.devices.mapping import is_jit_disabled
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop
-from sebulba.pytree import pytree_dataclass
 from sebulba.ring.clocks import COMPILE, METRICS, UPDATE
 from sebulba.ring.episodes import finished_episodes
 from sebulba.ring.fused_cycle import FusedCycle
-from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll, UnrollInfo
+from sebulba.ring.one_program import (
+    RecordedCycle,
+    carry_shardings,
+    cycle_function,
+    program_of_cycles,
+)
+from sebulba.ring.records import UnrollInfo
 from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
-from sebulba.ring.update import STATE_SPECS, LearnerState, Update
-from sebulba.types import Networks, PyTree, as_words
+from sebulba.types import PyTree, as_words
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
 _CALL_S = 0.25
-_MAX_BYTES = 64 << 20  # of the results that a call hands to Python
 
 
 def reason_against(ring: Ring) -> str | None:
@@ -112,17 +109,6 @@ def reason_against_one_program(
         if got != expected:
             return f"{what}: expected {expected} with run.mode anakin, got {got}"
     return None
-
-
-@pytree_dataclass
-class _Recorded:
-    """What Python records of a learner cycle."""
-
-    env_steps: tuple[jax.Array, ...]  # [] int32 of each trajectory
-    episodes: tuple[EpisodeStatistics, ...]  # [T, B] of each trajectory
-    is_regular: jax.Array  # [] bool: finite data of the environments, and no frozen state
-    num_discarded: jax.Array  # [] int32, updates of the run that were not finite
-    metrics: dict[str, jax.Array]  # [num_updates]
 
 
 class Anakin:
@@ -239,7 +225,7 @@ class Anakin:
         ring.tell(observers)
         return num_done == num_cycles or ring.end.goal
 
-    def _count(self, recorded: _Recorded, offset: int) -> None:
+    def _count(self, recorded: RecordedCycle, offset: int) -> None:
         """Count a learner cycle, which is `offset` cycles after the learner's."""
         ring, learner = self.ring, self.ring.learner
         cycle, num_actors = learner.num_cycles + offset, len(ring.actors)
@@ -316,182 +302,3 @@ class Anakin:
         )
         made[num_updates] = act_cycles, program, self._capacity
         return program
-
-
-def carry_shardings(carries: PyTree, learner_devices: LearnerDevices, *, num_envs: int) -> PyTree:
-    """Return where each leaf of the actors' carries is: what is per environment is split."""
-
-    def sharding(leaf: Any) -> jax.sharding.NamedSharding:
-        is_per_env = leaf.ndim > 0 and leaf.shape[0] == num_envs
-        return learner_devices.sharding(PER_DEVICE if is_per_env else REPLICATED)
-
-    return jax.tree.map(sharding, carries)
-
-
-def program_of_cycles(
-    cycle: Callable[..., Any],
-    begin: tuple[PyTree, PyTree, PyTree, Any],
-    *,
-    agent: Agent,
-    max_cycles: int,
-    learner_devices: LearnerDevices,
-    shardings: PyTree,
-) -> tuple[Callable[..., Any], int]:
-    """Return the jitted call for several learner cycles, and the most that a call takes.
-
-    It takes the learner's state, the networks of the last `policy_lag` versions before it, the
-    oldest first, the actors' carries, the words of the env steps learned from, and the number of
-    cycles. It returns the state, the older networks, the carries, and what is to be recorded of
-    each cycle, `[capacity, ...]`.
-
-    Args:
-        cycle: one learner cycle, from `cycle_function`.
-        begin: the first four arguments of the call, or their shapes.
-        agent: the algorithm.
-        max_cycles: the call need not take more.
-        learner_devices: act and learn.
-        shardings: those of the carries, from `carry_shardings`.
-    """
-    cycle = jax.jit(cycle)
-    state, _, carries, words = begin
-    networks = jax.eval_shape(agent.actor_networks, state.networks)
-    shapes = jax.eval_shape(cycle, state, networks, carries, words)[-1]
-    capacity = max(1, min(max_cycles, _MAX_BYTES // num_bytes(shapes)))
-
-    def program(
-        state: PyTree,
-        older: PyTree,
-        carries: PyTree,
-        env_step_words: jax.Array,
-        num_cycles: jax.Array,
-    ) -> PyTree:
-        def body(i: jax.Array, looped: PyTree) -> PyTree:
-            state, older, carries, words, recorded = looped
-            networks, older = _take_oldest(older, i, agent.actor_networks(state.networks))
-            state, carries, words, new = cycle(state, networks, carries, words)
-            return state, older, carries, words, _write(recorded, i, new)
-
-        policy_lag = len(older)
-        recorded = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *older) if older else ()
-        start = (state, stacked, carries, env_step_words, recorded)
-        state, stacked, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
-        slots = [(num_cycles + i) % policy_lag for i in range(policy_lag)]
-        older = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in slots)
-        return state, older, carries, recorded
-
-    replicated = learner_devices.sharding(REPLICATED)
-    states = jax.tree.map(learner_devices.sharding, STATE_SPECS)
-    out_shardings = (states, replicated, shardings, replicated)
-    return jax.jit(program, out_shardings=out_shardings), capacity
-
-
-def _take_oldest(older: PyTree, cycle: jax.Array, newest: Networks) -> tuple[Networks, PyTree]:
-    """Return the networks that act in a cycle of a call, and the older ones of the next cycle.
-
-    The newest take the slot of the oldest: moving the others up would copy all of them.
-
-    Args:
-        older: the networks of the last `policy_lag` versions, `[policy_lag, ...]`; () without any.
-        cycle: `[]`, number of the cycle in the call.
-        newest: the networks that the cycle updates.
-    """
-    if not jax.tree.leaves(older):
-        return newest, older
-    slot = cycle % jax.tree.leaves(older)[0].shape[0]
-    oldest = jax.tree.map(
-        lambda leaf: jax.lax.dynamic_index_in_dim(leaf, slot, keepdims=False), older
-    )
-    return oldest, _write(older, slot, newest)
-
-
-def _write(stacked: PyTree, index: jax.Array, entry: PyTree) -> PyTree:
-    """Return stacked trees with another entry at the index."""
-    write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
-    return jax.tree.map(write, stacked, entry)
-
-
-def cycle_function(
-    *,
-    act_cycles: Sequence[Callable[..., Any]],
-    placed_states: Sequence[PyTree],
-    num_rounds: int,
-    device_update: Update,
-    learner_devices: LearnerDevices,
-    num_updates: int,
-) -> Callable[..., Any]:
-    """Return the function of one learner cycle: all its act cycles, then its updates.
-
-    It takes the learner's state, the networks that act, the actors' carries, and the words of the
-    env steps learned from. It returns the state, the carries, the words, and what to record.
-
-    Args:
-        act_cycles: `FusedCycle.act_within` of each actor.
-        placed_states: the actor state of each actor on the learner devices, or its shape.
-        num_rounds: trajectories of each actor in a learner cycle.
-        device_update: the functions of one learner device.
-        learner_devices: act and learn.
-        num_updates: of a learner cycle.
-    """
-    split_envs: Any = PartitionSpec(None, *PER_DEVICE)
-    replicated: Any = REPLICATED
-    specs = [
-        Unroll(
-            initial_state=specs_of(placed),
-            final_state=specs_of(placed),
-            trajectory=split_envs,
-            actor_id=replicated,
-        )
-        for placed in placed_states
-    ] * num_rounds
-    learn = shard(
-        functools.partial(device_update.cycle, num_updates=num_updates),
-        learner_devices,
-        in_specs=(STATE_SPECS, tuple(specs), REPLICATED),
-        out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
-    )
-
-    def cycle(
-        state: LearnerState,
-        networks: Networks,
-        carries: tuple[ActCarry, ...],
-        env_step_words: jax.Array,
-    ) -> PyTree:
-        current, unrolls, tallies = list(carries), [], []
-        for number in range(len(specs)):
-            actor_id = number % len(act_cycles)
-            before = current[actor_id]
-            after, trajectory, tally = act_cycles[actor_id](networks, before)
-            current[actor_id] = after
-            tallies.append(tally)
-            unrolls.append(
-                Unroll(
-                    initial_state=before.actor_state,
-                    final_state=after.actor_state,
-                    trajectory=trajectory,
-                    actor_id=jnp.int32(actor_id),
-                )
-            )
-        state, _, metrics = learn(state, tuple(unrolls), env_step_words)
-        is_learning = state.non_finite.in_a_row < device_update.max_non_finite_updates
-        recorded = _Recorded(
-            env_steps=tuple(tally.env_steps for tally in tallies),
-            episodes=tuple(tally.episodes for tally in tallies),
-            is_regular=functools.reduce(
-                operator.and_, [tally.is_finite for tally in tallies], is_learning
-            ),
-            num_discarded=state.non_finite.total,
-            metrics=metrics,
-        )
-        words = env_step_words
-        for tally in tallies:
-            words = _add(words, tally.env_steps)
-        return state, tuple(current), words, recorded
-
-    return cycle
-
-
-def _add(words: jax.Array, count: jax.Array) -> jax.Array:
-    """Return `as_words` of a sum, from that of one count and from another `[]` int32."""
-    low = words[0] + count.astype(jnp.uint32)
-    return jnp.stack([low, words[1] + (low < words[0]).astype(jnp.uint32)])
