@@ -84,7 +84,10 @@ def play(model, env, number):
     total = 0.0
     for _ in range(_MAX_EPISODE_STEPS):
         action, _ = model.predict(observation, deterministic=True)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        # Toy text looks the action up in a dict, where an array is no key.
+        observation, reward, terminated, truncated, _ = env.step(
+            action if action.ndim else int(action)
+        )
         total += float(reward)
         if terminated or truncated:
             break
