@@ -1,7 +1,7 @@
 """Train Stable-Baselines3 with its defaults on the runs of `benchmarks.defaults`.
 
 Needs an environment of its own: `pip install stable-baselines3 shimmy dm_control
-"gymnasium[box2d,mujoco]"`. Each run has one environment and one thread of torch, as
+"gymnasium[box2d,mujoco]" "mujoco<4"`. Each run has one environment and one thread of torch, as
 `PPO("MlpPolicy", env)` has.
 """
 
