@@ -168,7 +168,11 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
             )
     weight = weights[0]
     if weight is None:
-        return skipped("the gradients are not linear in single rewards")
+        linear = sum(each is not None for each in weights[1:])
+        return skipped(
+            "the gradients together are not linear in single rewards; by themselves, those of"
+            f" {linear} of {len(paths)} leaves are, and the weight is between 0 and agent.discount"
+        )
     lambdas = subject.numbers("lambda")
     least, greatest = min(declared) * min(lambdas, default=0.0), max(declared)
     described = f"a reward one transition later has the weight {weight:.4f}"
