@@ -39,23 +39,25 @@ def calling(what: str, *, given: str = "") -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error in one line: type, first line of the message, and the user's line of code."""
-    lines = str(error).strip().splitlines()
-    place = _users_line(error)
-    return f"{type(error).__name__}{f': {lines[0]}' if lines else ''}{place and f' ({place})'}"
+    """Return an error in one line: type, first line of the message, and the user's line of code.
 
-
-def _users_line(error: BaseException) -> str:
-    """Return file, number and text of the innermost line outside of installed packages and us."""
+    An error that has no message, such as that of an `assert`, has at least its own line of code.
+    """
     import traceback  # Here and not above: `--help` does not need it.
 
+    lines = str(error).strip().splitlines()
+    frames = traceback.extract_tb(error.__traceback__)
+    shown = [frame for frame in frames if _is_users(frame.filename)] or ([] if lines else frames)
+    text = f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"
+    if not shown:
+        return text
+    return f"{text} ({pathlib.Path(shown[-1].filename).name}:{shown[-1].lineno}: {shown[-1].line})"
+
+
+def _is_users(file: str) -> bool:
+    """Return whether a file is outside of installed packages and us."""
     folders = (str(pathlib.Path(__file__).parent), str(pathlib.Path(contextlib.__file__).parent))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = pathlib.Path(frame.filename)
-        is_users = not frame.filename.startswith(("<", *folders))
-        if is_users and _INSTALLED.isdisjoint(file.parts):
-            return f"{file.name}:{frame.lineno}: {frame.line}"
-    return ""
+    return not file.startswith(("<", *folders)) and _INSTALLED.isdisjoint(pathlib.Path(file).parts)
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from sebulba.config.validation import validate, value_of
 from sebulba.config.yaml_dialect import inline
 from sebulba.devices.memory import format_bytes, num_bytes
 from sebulba.envs import make_environment, without_workers
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, describe_error
 from sebulba.ring.environments import close_environments
 from sebulba.task import Task
 from sebulba.toolkit.settings import NetworkConfig
@@ -56,8 +56,10 @@ def with_task_defaults(config: Config) -> TaskDefaults:
         # The run makes its environments next, and reports the error in its own way.
         return TaskDefaults(config=config, message=None)
     except Exception as error:
-        message = f"warning: an environment raised {type(error).__name__}, so that no defaults"
-        return TaskDefaults(config=config, message=f"{message} were chosen for it")
+        message = (
+            f"warning: an environment raised {describe_error(error)}; so no defaults were chosen"
+        )
+        return TaskDefaults(config=config, message=message)
     chosen = {}
     types = key_types(type(config.agent))
     for key, value in defaults_for(task).items():

@@ -21,7 +21,7 @@ from sebulba.envs.gymnasium_wrappers import ACTION_MASK
 from sebulba.envs.lookup import refuse_options
 from sebulba.envs.masks import ActionMasks
 from sebulba.envs.wrappers import Wrapper
-from sebulba.errors import ConfigError, did_you_mean
+from sebulba.errors import ConfigError, describe_error, did_you_mean
 from sebulba.types import EnvStep, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
@@ -171,7 +171,7 @@ class GymnasiumEnvironment:
 
 def _to_fault(error: Exception, vector_env: VectorEnv, name: str) -> EnvironmentFault:
     """Return the fault that names the failed environment; kill the worker processes, if any."""
-    raised = f"{name} raised {type(error).__name__}: {error}"
+    raised = f"{name} raised {describe_error(error)}"
     if not isinstance(vector_env, AsyncVectorEnv):
         where = gymnasium_workers.describe_environment(error, vector_env)
         return EnvironmentFault(raised if where is None else f"{where}: {raised}")

@@ -24,6 +24,7 @@ from sebulba.devices.memory import stack_rows
 from sebulba.devices.xla_workarounds import OneAtATime
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
+from sebulba.errors import describe_error
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Tally
@@ -191,7 +192,7 @@ def call_environment(name: str, call: Callable, *args: PyTree) -> Any:
     except (ActionError, EnvironmentFault):
         raise
     except Exception as error:
-        raise EnvironmentFault(f"{name} raised {type(error).__name__}: {error}") from error
+        raise EnvironmentFault(f"{name} raised {describe_error(error)}") from error
 
 
 def check_finite(trajectory: Trajectory, tally: Tally) -> None:

@@ -157,7 +157,7 @@ class ActorEnvironments:
             raise
         except Exception as error:
             raise EnvironmentFault(
-                f"its constructor or reset raised {type(error).__name__}: {error}"
+                f"its constructor or reset raised {describe_error(error)}"
             ) from error
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class ActorEnvironments:
         except BaseException as error:  # A constructor may exit.
             fault = error
             if not isinstance(error, EnvironmentFault):
-                fault = EnvironmentFault(f"{what} raised {type(error).__name__}: {error}")
+                fault = EnvironmentFault(f"{what} raised {describe_error(error)}")
             fault.add_note(f"{PLACE} actor {self._global_actor_id}, before its first cycle.")
             raise fault from (None if fault is error else error)
 
