@@ -14,7 +14,7 @@ import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
 
 from sebulba.config import EnvConfig
-from sebulba.envs.jax_suite import JaxEnvironment, take_step_limit, wrap
+from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.lookup import refuse_options, refuse_unknown_options
 from sebulba.envs.wrappers import Wrapper
@@ -50,7 +50,8 @@ def make(
     refuse_unknown_options(config, [*fields, "max_episode_steps"])
     options = dict(config.options)
     limit = take_step_limit(options) or params.max_timesteps
-    task = CraftaxTask(environment, params.replace(**options, max_timesteps=_NEVER))
+    params = params.replace(**options, max_timesteps=_NEVER)
+    task = shared_task(config, lambda: CraftaxTask(environment, params))
     return JaxEnvironment(
         wrap(task, wrappers), num_envs=num_envs, seed=seed, max_episode_steps=limit
     )

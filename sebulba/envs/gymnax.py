@@ -42,7 +42,7 @@ def make(
                 f"{did_you_mean(option, valid)}"
             )
     task = shared_task(
-        f"gymnax {config.id} {sorted(config.options.items())}",
+        config,
         lambda: GymnaxTask(environment, dataclasses.replace(params, **config.options)),
     )
     return JaxEnvironment(wrap(task, wrappers), num_envs=num_envs, seed=seed)

@@ -183,16 +183,17 @@ _SHARED_TASKS: dict[str, Any] = {}  # the newest few, by what they are made from
 _MOST_SHARED_TASKS = 8
 
 
-def shared_task(made_from: str, make_task: Callable[[], Any]) -> Any:
-    """Return a suite's task, the same object for equal arguments of its library.
+def shared_task(config: EnvConfig, make_task: Callable[[], Any]) -> Any:
+    """Return a library's task, the same object for the same suite, ID and options.
 
     Environments with the same task share their functions, see `_batch`; the tasks of most libraries
     are equal to no other.
 
     Args:
-        made_from: tells what tasks differ in: suite, ID and options.
+        config: what the task is made from; its wrappers are not part of the task.
         make_task: makes the task.
     """
+    made_from = f"{config.suite} {config.id} {sorted(config.options.items())}"
     if made_from not in _SHARED_TASKS:
         task = make_task()
         if len(_SHARED_TASKS) == _MOST_SHARED_TASKS:

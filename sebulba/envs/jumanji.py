@@ -19,7 +19,7 @@ import numpy as np
 from jumanji import specs
 
 from sebulba.config import EnvConfig
-from sebulba.envs.jax_suite import JaxEnvironment, take_step_limit, wrap
+from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.lookup import first_line, refuse_options
 from sebulba.envs.wrappers import Wrapper
@@ -64,7 +64,7 @@ def make(
             f"env.options: Jumanji does not create {config.id!r} with {dict(config.options)}:"
             f" {first_line(error)}"
         ) from error
-    task = wrap(JumanjiTask(environment), wrappers)
+    task = wrap(shared_task(config, lambda: JumanjiTask(environment)), wrappers)
     return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
 
 

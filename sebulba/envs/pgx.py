@@ -15,7 +15,7 @@ import pgx
 
 from sebulba.config import EnvConfig
 from sebulba.config.plugins import load
-from sebulba.envs.jax_suite import JaxEnvironment, take_step_limit, wrap
+from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.lookup import refuse_unknown_options
 from sebulba.envs.wrappers import Wrapper
@@ -45,9 +45,13 @@ def make(
     options = dict(config.options)
     max_episode_steps = take_step_limit(options)
     game = pgx.make(config.id)
-    play = _opponent(options.get("opponent", "random"), game)
-    task = wrap(PgxTask(game, play), wrappers)
-    return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
+    opponent = options.get("opponent", "random")
+    task = PgxTask(game, _opponent(opponent, game))
+    if opponent in ("random", "look_ahead"):  # The code behind any other name may change.
+        task = shared_task(config, lambda: task)
+    return JaxEnvironment(
+        wrap(task, wrappers), num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
+    )
 
 
 def ids() -> list[str]:

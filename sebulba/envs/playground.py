@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from mujoco_playground import registry
 
 from sebulba.config import EnvConfig
-from sebulba.envs.jax_suite import JaxEnvironment, take_step_limit, wrap
+from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.lookup import first_line
 from sebulba.envs.wrappers import Wrapper
@@ -47,7 +47,7 @@ def make(
             f"env.options: MuJoCo Playground does not create {config.id!r} with"
             f" {dict(config.options)}: {first_line(error)}"
         ) from error
-    task = wrap(PlaygroundTask(environment), wrappers)
+    task = wrap(shared_task(config, lambda: PlaygroundTask(environment)), wrappers)
     return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=limit)
 
 

@@ -186,8 +186,12 @@ def test_jax_suite_steps_without_compiling_again(name):
 
 
 def test_tasks_that_are_made_from_the_same_are_one_task():
-    first, again, other = (shared_task(name, object) for name in ("a 1", "a 1", "a 1.0"))
-    assert first is again is not other
-    for number in range(8):
-        shared_task(f"b {number}", object)
-    assert shared_task("a 1", object) is not first, "tasks are kept for ever"
+    def task(size, wrappers=()):
+        config = EnvConfig(suite="jax", id="a", options={"size": size}, wrappers=wrappers)
+        return shared_task(config, object)
+
+    first = task(1)
+    assert first is task(1) is task(1, wrappers=("module:Wrapper",)) is not task(1.0)
+    for size in range(2, 10):
+        task(size)
+    assert task(1) is not first, "tasks are kept for ever"
