@@ -103,27 +103,25 @@ def describe_result(summary: dict[str, Any], *, return_window: int) -> list[str]
         # The mean is of early episodes too, so it is below what the policy can do now.
         early = "" if final is None else "; those are all so far, the first ones included"
         result += f"{early}; the newest has {newest:,.1f}"
-    rate, startup_s = summary["steps_per_second"], summary["startup_s"]
-    speed = f"{summary['env_steps']:,} env steps in {summary['wall_time_s']:,.1f} s"
-    if rate is not None:
-        speed += f", {rate:,.0f} env steps/s after {startup_s:.1f} s of start-up"
-    return [f"done: {summary['reason']}", f"result: {result}", f"speed: {speed}"]
+    return [f"done: {summary['reason']}", f"result: {result}", f"speed: {_describe_speed(summary)}"]
 
 
 def describe_early_end(summary: dict[str, Any], path: pathlib.Path) -> str:
     """Return the line on the console of a run that has ended before its goal."""
-
-    def number(value: float | None, digits: int = 0) -> str:
-        return "unknown" if value is None else f"{value:,.{digits}f}"
-
+    final, best = summary["final_episode_return_mean"], summary["best_episode_return_mean"]
+    result = "no mean return yet" if final is None else f"return {final:,.1f}, best {best:,.1f}"
     return (
-        f"{summary['status']}: {summary['env_steps']:,} env steps,"
-        f" {summary['updates']:,} updates in {summary['wall_time_s']:.1f} s;"
-        f" {number(summary['steps_per_second'])} env steps/s (start-up and compilation,"
-        f" {number(summary['startup_s'], 1)} s, excluded);"
-        f" return {number(summary['final_episode_return_mean'], 1)},"
-        f" best {number(summary['best_episode_return_mean'], 1)}; {path}"
+        f"{summary['status']}: {summary['updates']:,} updates,"
+        f" {_describe_speed(summary)}; {result}; {path}"
     )
+
+
+def _describe_speed(summary: dict[str, Any]) -> str:
+    rate, startup_s = summary["steps_per_second"], summary["startup_s"]
+    text = f"{summary['env_steps']:,} env steps in {summary['wall_time_s']:,.1f} s"
+    if rate is None:
+        return text
+    return f"{text}, {rate:,.0f} env steps/s after {startup_s:.1f} s of start-up"
 
 
 def describe_bottleneck(shares: Shares, *, all_reduce: float = 0.0) -> str:

@@ -1,5 +1,6 @@
 """Why a run has ended, and what its last lines say."""
 
+import pathlib
 import signal
 import types
 
@@ -7,7 +8,7 @@ import pytest
 
 from sebulba.config import RunConfig
 from sebulba.ring.run_end import RunEnd
-from sebulba.run.summary import describe_reason, describe_result
+from sebulba.run.summary import describe_early_end, describe_reason, describe_result
 
 GOAL = RunConfig(total_env_steps=500_000, stop_at_return=475.0)
 
@@ -60,3 +61,11 @@ def test_the_result_is_said_in_three_short_lines():
         "result: too few episodes for a mean return: 57; the newest has 4,321.0",
         "speed: 200,001,536 env steps in 259,214.7 s",
     ]
+    early = {**summary, "status": "interrupted", "updates": 1_234}
+    assert describe_early_end(early, pathlib.Path("runs/a")) == (
+        "interrupted: 1,234 updates, 200,001,536 env steps in 259,214.7 s, 772 env steps/s after"
+        " 23.4 s of start-up; return 1,234.6, best 12,345.6; runs/a"
+    )
+    assert describe_early_end({**early, **few, "updates": 0}, pathlib.Path("runs/a")) == (
+        "interrupted: 0 updates, 200,001,536 env steps in 259,214.7 s; no mean return yet; runs/a"
+    )
