@@ -4,6 +4,7 @@ Its training wrapper replaces final observations, so it is not used. Of observat
 that only critics may see, agents see `state`.
 """
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,11 @@ def make(
         raise ConfigError(
             f"env.options: MuJoCo Playground does not create {config.id!r} with"
             f" {dict(config.options)}: {first_line(error)}"
+        ) from error
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(
+            f"env.id: MuJoCo Playground downloads the models of {config.id!r} with git at first"
+            f" use, which failed: {first_line(error)}"
         ) from error
     task = wrap(shared_task(config, lambda: PlaygroundTask(environment)), wrappers)
     return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=limit)

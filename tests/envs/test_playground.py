@@ -11,6 +11,7 @@ from sebulba.errors import ConfigError
 
 pytest.importorskip("mujoco_playground")
 
+from sebulba.envs import playground
 from sebulba.envs.playground import ids, make
 
 pytestmark = [
@@ -46,10 +47,19 @@ def test_a_truncation_has_the_final_observation_and_the_next_row_is_a_reset():
 def test_agents_do_not_see_what_only_critics_may():
     try:
         environment = make_env("Go1JoystickFlatTerrain")
-    except subprocess.CalledProcessError:
-        pytest.skip("MuJoCo Playground cannot download the model of the robot")
+    except ConfigError as error:
+        pytest.skip(str(error))
     assert environment.spec.observation == jax.ShapeDtypeStruct((48,), np.float32)
     assert environment.spec.action_space.shape == (12,)
+
+
+def test_a_model_that_cannot_be_downloaded_is_refused(monkeypatch):
+    def load(name, config_overrides):
+        raise subprocess.CalledProcessError(128, ["git", "clone"])
+
+    monkeypatch.setattr(playground.registry, "load", load)
+    with pytest.raises(ConfigError, match=r"downloads the models of 'CartpoleBalance'.* git at"):
+        make_env()
 
 
 def test_unknown_names_and_options_are_refused():
