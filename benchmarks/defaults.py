@@ -42,7 +42,13 @@ RUNS = (
     ("ppo", "CliffWalking-v1", "CliffWalking-v1", 20_000),
     ("ppo", "CheetahRun-v1", "dm_control/cheetah-run-v0", 20_000),
     ("ddqn", "CartPole-v1", "CartPole-v1", 20_000),
+    ("ddqn", "Acrobot-v1", "Acrobot-v1", 20_000),
+    ("ddqn", "LunarLander-v3", "LunarLander-v3", 20_000),
+    ("ddqn", "MountainCar-v0", "MountainCar-v0", 20_000),
     ("sac", "Pendulum-v1", "Pendulum-v1", 6_000),
+    ("sac", "InvertedPendulum-v5", "InvertedPendulum-v5", 6_000),
+    ("sac", "MountainCarContinuous-v0", "MountainCarContinuous-v0", 6_000),
+    ("sac", "Reacher-v5", "Reacher-v5", 6_000),
 )
 _PEER_AGENTS = {"ddqn": "dqn"}
 _EPISODES = 20
