@@ -170,8 +170,8 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
     if weight is None:
         linear = sum(each is not None for each in weights[1:])
         return skipped(
-            "the gradients together are not linear in single rewards; by themselves, those of"
-            f" {linear} of {len(paths)} leaves are, and the weight is between 0 and agent.discount"
+            "the gradients of all leaves together are not linear in single rewards; of the"
+            f" {len(paths)} leaves alone, {linear} are, with weights between 0 and agent.discount"
         )
     lambdas = subject.numbers("lambda")
     least, greatest = min(declared) * min(lambdas, default=0.0), max(declared)

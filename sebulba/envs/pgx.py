@@ -46,9 +46,12 @@ def make(
     max_episode_steps = take_step_limit(options)
     game = pgx.make(config.id)
     opponent = options.get("opponent", "random")
-    task = PgxTask(game, _opponent(opponent, game))
-    if opponent in ("random", "look_ahead"):  # The code behind any other name may change.
-        task = shared_task(config, lambda: task)
+
+    def make_task() -> PgxTask:
+        return PgxTask(game, _opponent(opponent, game))
+
+    # The code of a user's opponent may change between two runs.
+    task = make_task() if ":" in opponent else shared_task(config, make_task)
     return JaxEnvironment(
         wrap(task, wrappers), num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
     )

@@ -48,6 +48,8 @@ def test_agents_do_not_see_what_only_critics_may():
     try:
         environment = make_env("Go1JoystickFlatTerrain")
     except ConfigError as error:
+        if "downloads" not in str(error):
+            raise
         pytest.skip(str(error))
     assert environment.spec.observation == jax.ShapeDtypeStruct((48,), np.float32)
     assert environment.spec.action_space.shape == (12,)
