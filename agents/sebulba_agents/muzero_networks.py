@@ -15,6 +15,7 @@ from flax.linen.initializers import zeros_init
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.convolutions import Conv
+from sebulba.toolkit.dense import Dense, LayerNorm
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network
 from sebulba.types import PyTree, RunSpec
@@ -94,7 +95,7 @@ class VectorRepresentation(nn.Module):
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return `[N, L]`."""
         features = ObservationTorso(self.torso)(observation)
-        return nn.Dense(self.latent_size)(features)
+        return Dense(self.latent_size)(features)
 
 
 class VectorDynamics(nn.Module):
@@ -108,8 +109,8 @@ class VectorDynamics(nn.Module):
     def __call__(self, latent: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return `[N, L]` and reward logits, for actions `[N, A]`."""
         x = _dense_layers(jnp.concatenate([latent, action], axis=-1), self.sizes)
-        reward = nn.Dense(self.num_bins, kernel_init=zeros_init(), name="reward")(x)
-        return latent + nn.Dense(self.latent_size)(x), reward
+        reward = Dense(self.num_bins, kernel_init=zeros_init(), name="reward")(x)
+        return latent + Dense(self.latent_size)(x), reward
 
 
 class ImageRepresentation(nn.Module):
@@ -177,7 +178,7 @@ class Heads(nn.Module):
         if latent.ndim > 2:
             latent = nn.relu(Conv(_HEAD_CHANNELS, (1, 1))(latent))
         x = _dense_layers(latent.reshape(latent.shape[0], -1), self.sizes)
-        return [nn.Dense(size, kernel_init=zeros_init())(x) for size in self.outputs]
+        return [Dense(size, kernel_init=zeros_init())(x) for size in self.outputs]
 
 
 def scale_to_unit(latent: jax.Array) -> jax.Array:
@@ -271,7 +272,7 @@ def check_muzero(config: GumbelMuZeroConfig, run_spec: RunSpec) -> None:
 
 def _dense_layers(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
     for size in sizes:
-        x = nn.relu(nn.LayerNorm()(nn.Dense(size)(x)))
+        x = nn.relu(LayerNorm()(Dense(size)(x)))
     return x
 
 

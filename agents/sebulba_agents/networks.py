@@ -13,6 +13,7 @@ from flax.linen.initializers import orthogonal
 from sebulba.pytree import pytree_dataclass
 from sebulba.references import Core
 from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
+from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import Distribution
 from sebulba.toolkit.policy_heads import PolicyHead
 from sebulba.toolkit.torsos import fold_time
@@ -75,7 +76,7 @@ class ActorCritic(nn.Module):
             for_value = for_policy
         elif self.has_torso_per_head:
             for_value = fold_time(self.torso(name="value_torso"), observation)
-        values = nn.Dense(1, kernel_init=orthogonal(_VALUE_GAIN), name="value")
+        values = Dense(1, kernel_init=orthogonal(_VALUE_GAIN), name="value")
         return PolicyValue(policy=self.policy(for_policy), values=values(for_value)[..., 0]), state
 
     def initial_state(self, batch_size: int) -> CoreState:

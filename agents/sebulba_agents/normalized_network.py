@@ -7,6 +7,7 @@ from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.convolutions import Conv
+from sebulba.toolkit.dense import Dense, LayerNorm
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import (
     ObservationTorso,
@@ -41,7 +42,7 @@ class NormalizedQNetwork(nn.Module):
         """Return Q `[N, A]` of observations `[N, ...]`."""
         network, dtype = self.torso.network, jnp.dtype(self.torso.compute_dtype)
         if ":" in network:
-            return nn.Dense(self.num_actions)(ObservationTorso(self.torso)(observation))
+            return Dense(self.num_actions)(ObservationTorso(self.torso)(observation))
         if network == "mlp":
             x = flatten(with_one_hot_choices(observation, self.torso.choices))
         else:
@@ -56,12 +57,12 @@ class NormalizedQNetwork(nn.Module):
                 kernel_init=he_normal(),
                 dtype=dtype,
             )(x)
-            x = nn.relu(nn.LayerNorm(dtype=dtype)(x))
+            x = nn.relu(LayerNorm(dtype=dtype)(x))
         x = x.reshape(x.shape[0], -1)
         for size in self.torso.hidden_sizes:
-            x = nn.Dense(size, kernel_init=he_normal(), dtype=dtype)(x)
-            x = nn.relu(nn.LayerNorm(dtype=dtype)(x))
-        return nn.Dense(self.num_actions)(x.astype(jnp.float32))
+            x = Dense(size, kernel_init=he_normal(), dtype=dtype)(x)
+            x = nn.relu(LayerNorm(dtype=dtype)(x))
+        return Dense(self.num_actions)(x.astype(jnp.float32))
 
 
 def check_normalized_network(torso: TorsoSettings, observation: PyTree) -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from sebulba.errors import ConfigError
 from sebulba.references import Core
 from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
+from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.settings import TorsoSettings
@@ -28,8 +29,8 @@ class DuelingHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return `[..., A]`."""
-        value = nn.Dense(1)(nn.relu(nn.Dense(self.hidden_size)(x)))
-        advantage = nn.Dense(self.num_actions)(nn.relu(nn.Dense(self.hidden_size)(x)))
+        value = Dense(1)(nn.relu(Dense(self.hidden_size)(x)))
+        advantage = Dense(self.num_actions)(nn.relu(Dense(self.hidden_size)(x)))
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
 
 
@@ -45,7 +46,7 @@ class QNetwork(nn.Module):
         """Return Q `[N, A]` of observations `[N, ...]`."""
         features = make_torso(self.torso)(observation)
         if self.dueling_size is None:
-            return nn.Dense(self.num_actions)(features)
+            return Dense(self.num_actions)(features)
         return DuelingHead(self.num_actions, self.dueling_size)(features)
 
 

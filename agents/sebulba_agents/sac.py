@@ -14,6 +14,7 @@ import optax
 from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Transitions, transition_replay
@@ -48,9 +49,9 @@ class GaussianPolicy(nn.Module):
         """Return parameters `[N, A]` for observations `[N, ...]`."""
         features = ObservationTorso(self.torso, name="torso")(observation)
         x = _hidden_layers(features, self.torso)
-        log_std = nn.Dense(self.action_size, name="log_std")(x)
+        log_std = Dense(self.action_size, name="log_std")(x)
         return GaussianParameters(
-            mean=nn.Dense(self.action_size, name="mean")(x),
+            mean=Dense(self.action_size, name="mean")(x),
             log_std=jnp.clip(log_std, *_LOG_STD_BOUNDS),
         )
 
@@ -65,7 +66,7 @@ class Critic(nn.Module):
         """Return Q `[N]` of observations `[N, ...]` and actions `[N, A]`."""
         features = ObservationTorso(self.torso, name="torso")(observation)
         x = jnp.concatenate([features, action], axis=-1)
-        return nn.Dense(1)(_hidden_layers(x, self.torso))[..., 0]
+        return Dense(1)(_hidden_layers(x, self.torso))[..., 0]
 
 
 class TwinCritics(nn.Module):
@@ -88,7 +89,7 @@ class TwinCritics(nn.Module):
 
 def _hidden_layers(x: jax.Array, torso: TorsoSettings) -> jax.Array:
     for size in torso.hidden_sizes:
-        x = nn.relu(nn.Dense(size, dtype=jnp.dtype(torso.compute_dtype))(x))
+        x = nn.relu(Dense(size, dtype=jnp.dtype(torso.compute_dtype))(x))
     return x.astype(jnp.float32)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import mean_share
@@ -96,7 +97,7 @@ class Discriminator(nn.Module):
         """Return q(z | s) `[N]` of observations `[N, ...]`."""
         torso = ObservationTorso(self.torso, name="torso")
         features = _tanh_layers(self.torso)(torso(observation))
-        return Categorical(logits=nn.Dense(self.num_skills)(features))
+        return Categorical(logits=Dense(self.num_skills)(features))
 
 
 def _tanh_layers(torso: TorsoSettings, name: str | None = None) -> MLPTorso:

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from sebulba.agent import Agent, Metrics
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
@@ -21,6 +20,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.ring.records import Unroll
 from sebulba.toolkit.prng import stream
 from sebulba.toolkit.reductions import learner_device_index, mean_over_learner_devices
+from sebulba.toolkit.sums import global_norm
 from sebulba.types import Array, Clock, Experience, Networks, PyTree
 
 _Tree = TypeVar("_Tree", bound=PyTree)
@@ -132,7 +132,7 @@ class Update:
         value, metrics, grads, experience = loss_and_gradients(
             self.agent, state, experience_before, clock, dtype=self.gradients
         )
-        metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
+        metrics = {"loss": value, "grad_norm": global_norm(grads), **metrics}
         # One test for all gradients: the norm is finite only if each of them is (an overflow of
         # the squares counts as not finite, too).
         is_finite = jnp.isfinite(value) & jnp.isfinite(metrics["grad_norm"])

@@ -17,6 +17,7 @@ from flax.linen.initializers import orthogonal
 from sebulba.errors import ConfigError, calling
 from sebulba.pytree import describe_inline, pytree_dataclass
 from sebulba.references import Core, load
+from sebulba.toolkit.dense import Dense
 from sebulba.types import PyTree
 
 
@@ -71,7 +72,7 @@ class LSTMCore(nn.Module):
             return LSTMState(hidden=hidden, cell=cell), hidden
 
         # The gates' input part does not depend on the state: one matrix product for all steps.
-        from_inputs = nn.Dense(4 * self.size)(inputs)
+        from_inputs = Dense(4 * self.size)(inputs)
         state, outputs = jax.lax.scan(step, state, (from_inputs, is_first))
         return outputs, state
 

@@ -1,8 +1,10 @@
 """Optimizers with gradient clipping, and one step of an optimizer."""
 
 import jax
+import jax.numpy as jnp
 import optax
 
+from sebulba.toolkit.sums import global_norm
 from sebulba.types import PyTree
 
 
@@ -77,4 +79,10 @@ def _clipped(
 ) -> optax.GradientTransformation:
     if max_grad_norm is None:
         return optimizer
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optimizer)
+
+    def clip(grads: PyTree, params: PyTree) -> PyTree:
+        del params
+        factor = jnp.minimum(1.0, max_grad_norm / global_norm(grads))
+        return jax.tree.map(lambda grad: factor.astype(grad.dtype) * grad, grads)
+
+    return optax.chain(optax.stateless(clip), optimizer)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax.linen.initializers import constant, orthogonal
 
 from sebulba.errors import ConfigError
+from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import (
     Categorical,
     DiagonalGaussian,
@@ -44,7 +45,7 @@ class CategoricalHead(nn.Module):
     @nn.compact
     def __call__(self, features: jax.Array) -> Categorical:
         """Return policies `[T, B]` of features `[T, B, F]`."""
-        logits = nn.Dense(self.num_actions, kernel_init=orthogonal(_POLICY_GAIN), name="logits")
+        logits = Dense(self.num_actions, kernel_init=orthogonal(_POLICY_GAIN), name="logits")
         return Categorical(logits=logits(features))
 
     def encode(self, action: jax.Array) -> jax.Array:
@@ -61,7 +62,7 @@ class MultiCategoricalHead(nn.Module):
     def __call__(self, features: jax.Array) -> MultiCategorical:
         """Return policies `[T, B]` of features `[T, B, F]`."""
         total = sum(self.num_actions)
-        logits = nn.Dense(total, kernel_init=orthogonal(_POLICY_GAIN), name="logits")(features)
+        logits = Dense(total, kernel_init=orthogonal(_POLICY_GAIN), name="logits")(features)
         ends = [sum(self.num_actions[: i + 1]) for i in range(len(self.num_actions) - 1)]
         choices = jnp.split(logits, ends, axis=-1)
         return MultiCategorical(choices=tuple(Categorical(logits=part) for part in choices))
@@ -84,7 +85,7 @@ class GaussianHead(nn.Module):
     @nn.compact
     def __call__(self, features: jax.Array) -> DiagonalGaussian:
         """Return policies `[T, B]` of features `[T, B, F]`."""
-        mean = nn.Dense(self.action_size, kernel_init=orthogonal(_POLICY_GAIN), name="mean")
+        mean = Dense(self.action_size, kernel_init=orthogonal(_POLICY_GAIN), name="mean")
         log_std = self.param("log_std", constant(self.initial_log_std), (self.action_size,))
         mean = mean(features)
         return DiagonalGaussian(mean=mean, log_std=jnp.broadcast_to(log_std, mean.shape))

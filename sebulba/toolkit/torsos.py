@@ -20,6 +20,7 @@ from sebulba.pytree import describe_inline
 from sebulba.references import load
 from sebulba.task import has_channels_last
 from sebulba.toolkit.convolutions import Conv, max_pool
+from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.types import PyTree
 
@@ -38,7 +39,7 @@ class MLPTorso(nn.Module):
         """Return `[N, hidden_sizes[-1]]` of observations `[N, ...]`."""
         x = flatten(observation)
         for size in self.hidden_sizes:
-            x = nn.Dense(size, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x)
+            x = Dense(size, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x)
             x = self.activation(x)
         return x.astype(jnp.float32)
 
@@ -55,7 +56,7 @@ class ShallowTorso(nn.Module):
         x = nn.relu(Conv(16, (8, 8), strides=4, padding="VALID", dtype=self.dtype)(x))
         x = nn.relu(Conv(32, (4, 4), strides=2, padding="VALID", dtype=self.dtype)(x))
         x = x.reshape(x.shape[0], -1)
-        return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x))
+        return nn.relu(Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x))
 
 
 class DQNTorso(nn.Module):
@@ -72,7 +73,7 @@ class DQNTorso(nn.Module):
                 x
             )
             x = nn.relu(x)
-        return nn.relu(nn.Dense(512, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
+        return nn.relu(Dense(512, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
 
 
 class DeepTorso(nn.Module):
@@ -91,7 +92,7 @@ class DeepTorso(nn.Module):
                 residual = Conv(channels, (3, 3), dtype=self.dtype)(nn.relu(x))
                 x += Conv(channels, (3, 3), dtype=self.dtype)(nn.relu(residual))
         x = nn.relu(x).reshape(x.shape[0], -1)
-        return nn.relu(nn.Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x))
+        return nn.relu(Dense(256, kernel_init=orthogonal(_HIDDEN_GAIN), dtype=self.dtype)(x))
 
 
 class SmallTorso(nn.Module):
@@ -105,7 +106,7 @@ class SmallTorso(nn.Module):
         x = nn.relu(
             Conv(16, (3, 3), padding="VALID", dtype=self.dtype)(as_channels_last(observation))
         )
-        return nn.relu(nn.Dense(128, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
+        return nn.relu(Dense(128, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
 
 
 _CONVOLUTIONS: dict[str, type[nn.Module]] = {
