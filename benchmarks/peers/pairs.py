@@ -103,6 +103,49 @@ PAIRS = {
             different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints",
         ),
         Pair(
+            name="rejax",
+            task="PPO on gymnax CartPole, 16 environments, everything in one program",
+            install=(
+                "pip install jax==0.10.2 flax optax distrax chex six 'gymnasium<1.4' gymnax==0.0.9",
+                "pip install --no-deps rejax==0.1.3",
+            ),
+            program="peer_rejax.py",
+            config="gymnax_cartpole.yaml",
+            equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units, jax 0.10.2",
+            different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints",
+        ),
+        Pair(
+            name="purejaxql",
+            task="PQN on gymnax CartPole with PureJaxQL's defaults, 32 environments, everything in"
+            " one program",
+            install=(
+                "git clone https://github.com/mttga/purejaxql",
+                "git -C purejaxql checkout 47af6d7",
+                "pip install jax==0.10.2 flax optax distrax chex six 'gymnasium<1.4' gymnax==0.0.9",
+            ),
+            program="peer_purejaxql.py",
+            script="purejaxql/pqn_gymnax.py",
+            config="pqn_cartpole.yaml",
+            equal="64 steps, 4 epochs of 16 minibatches, two layers of 256 units with LayerNorm,"
+            " jax 0.10.2",
+            different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints; the peer uses"
+            " reductions that jaxlib 0.10.2 can compute wrongly",
+        ),
+        Pair(
+            name="stoix_anakin",
+            task="PPO on gymnax CartPole with Stoix's defaults, 1,024 environments, everything in"
+            " one program",
+            install=_STOIX,
+            program="peer_stoix_anakin.py",
+            script="stoix/systems/ppo/anakin/ff_ppo.py",
+            config="gymnax_cartpole_wide.yaml",
+            equal="128 steps, 4 epochs of 16 minibatches, two layers of 256 ReLU units each for"
+            " policy and value",
+            different="gymnax 1.0 and 0.0.9, jax 0.10 and 0.5; ours writes rows and checkpoints,"
+            " the peer neither evaluates nor logs; it clips two gradients, not one",
+            warm_up_s=8.0,
+        ),
+        Pair(
             name="stoix_mz",
             task="Gumbel MuZero on gymnax CartPole, 16 environments, everything in one program",
             install=_STOIX,
