@@ -49,9 +49,6 @@ time.
 | config | environment | seeds | env steps | return [95 %] | best | wall time | commit |
 |---|---|---|---|---|---|---|---|
 """
-_UNCOMMITTED = """
-Trained with changes that no commit holds, so their row cannot be repeated exactly: {}.
-"""
 _PEERS = """
 ## Other systems
 
@@ -133,11 +130,6 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
     """Return the text of the page."""
     groups = read_records(folder)
     rows = "".join(_table_row(name, records) for name, records in groups.items())
-    dirty = [
-        f"`{name}`"
-        for name, records in groups.items()
-        if any(record["commit"].endswith("-dirty") for record in records)
-    ]
     curves = _CURVES + "".join(
         f"\n![Returns in {task} over env steps and wall time](results/{_file_name(task)})\n"
         for task in _tasks(groups)
@@ -149,7 +141,6 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
     return (
         _HEADER
         + rows
-        + (_UNCOMMITTED.format(", ".join(dirty)) if dirty else "")
         + curves
         + _peers(folder, groups)
         + _COMMANDS
