@@ -9,6 +9,7 @@ be the output of `sebulba.evaluate --json`, for figures of policies without nois
 """
 
 import argparse
+import datetime
 import json
 import pathlib
 import shlex
@@ -95,6 +96,12 @@ def add(
         raise SystemExit(
             f"{run_dir}: expected code that a commit holds, got changes of {', '.join(changes)};"
             " commit them and train again"
+        )
+    committed, started = _git("log", "-1", "--format=%cI"), run.process["started_at"]
+    if datetime.datetime.fromisoformat(committed) > datetime.datetime.fromisoformat(started):
+        raise SystemExit(
+            f"{run_dir}: expected a run of this checkout's commit, which is of {committed}, got one"
+            f" that started at {started}; add it in a checkout of the commit that trained it"
         )
     record = make_record(run, commit=_git("rev-parse", "--short=7", "HEAD"))
     record["name"] = name or record["name"]

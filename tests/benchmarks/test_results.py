@@ -63,6 +63,7 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(
     }
     argv = ["train.py", config_argument, "--seed", "7", "--run-dir", "elsewhere"]
     process = {"argv": argv, "versions": {"jax": "1"}, "platform": "Linux"}
+    process["started_at"] = "2026-01-02T03:04:05+00:00"
     rows = [
         {"env_steps": 10 * i, "wall_time_s": i / 10, "episode_return_mean": i / 500 if i else None}
         for i in range(501)
@@ -72,9 +73,11 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(
     (run_dir / "summary.json").write_text(json.dumps(summary))
     (run_dir / "run.json").write_text(json.dumps(process))
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setattr(
-        results, "_git", lambda command, *_: {"rev-parse": "abc1234"}.get(command, "")
-    )
+    git = {"rev-parse": "abc1234", "log": "2026-01-02T04:04:06+01:00"}
+    monkeypatch.setattr(results, "_git", lambda command, *_: git.get(command, ""))
+    with pytest.raises(SystemExit, match="expected a run of this checkout's commit"):
+        results.add(run_dir, tmp_path)
+    git["log"] = "2026-01-02T04:04:04+01:00"
     record = json.loads(results.add(run_dir, tmp_path).read_text())
     assert record["arguments"] == [config_argument, "--seed", "7"]
     assert record["config"]["agent.num_epochs"] == 4
