@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import ActorStateSharding, Agent, Metrics
-from sebulba.toolkit.distributions import legal_logits
+from sebulba.toolkit.distributions import entry_of, legal_logits
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration
 from sebulba.toolkit.minibatches import (
     TransitionBatch,
@@ -35,7 +35,7 @@ from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import PQNConfig
 from sebulba_agents.normalized_network import NormalizedQNetwork, check_normalized_network
-from sebulba_agents.q_learning import num_discrete_actions, select_action
+from sebulba_agents.q_learning import num_discrete_actions
 
 
 class PQN(Agent):
@@ -141,7 +141,7 @@ class PQN(Agent):
         """
         observation = jax.tree.map(lambda leaf: leaf[0], batch.env_steps.observation)
         q = self.network.apply(networks, observation)[None]
-        taken_q, valid = select_action(q, batch.action), batch.valid
+        taken_q, valid = entry_of(q, batch.action), batch.valid
         legal_q = legal_logits(q, batch.env_steps.action_mask)
         td_error = batch.extras - taken_q
         metrics = {

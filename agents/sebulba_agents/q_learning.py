@@ -129,11 +129,6 @@ def sequence_priority(td_error: jax.Array, valid: jax.Array, mix: float) -> jax.
     return mix * jnp.max(size, axis=0) + (1.0 - mix) * mean + _MIN_PRIORITY
 
 
-def select_action(q: jax.Array, action: jax.Array) -> jax.Array:
-    """Return the action values `[...]` of actions `[...]`, given Q `[..., A]`."""
-    return jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]
-
-
 def rescaled_td_errors(
     env_steps: EnvStep,
     *,

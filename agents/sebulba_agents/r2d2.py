@@ -18,7 +18,7 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
-from sebulba.toolkit.distributions import legal_logits
+from sebulba.toolkit.distributions import entry_of, legal_logits
 from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons, greedy_action
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Sample, frame_stack, replay_ratio, replay_spec
@@ -33,7 +33,6 @@ from sebulba_agents.q_learning import (
     RecurrentQNetwork,
     num_discrete_actions,
     rescaled_td_errors,
-    select_action,
     sequence_priority,
 )
 from sebulba_agents.replay_config import R2D2Config
@@ -162,7 +161,7 @@ class R2D2(TargetNetworkAgent):
             epsilon = jnp.full_like(epsilon, self._config.evaluation_epsilon)
         action = epsilon_greedy(action_key, q, epsilon, env_step.action_mask)
         actor_q = ActorQ(
-            taken=select_action(q, action),
+            taken=entry_of(q, action),
             greatest=jnp.max(legal_logits(q, env_step.action_mask), axis=-1),
             memory=memory if self._has_interior_starts else None,
         )
@@ -240,10 +239,10 @@ class R2D2(TargetNetworkAgent):
         frozen = jax.lax.stop_gradient(networks.target)
         target_q = self._learned_q(frozen, rows, last_action, recurrent.lstm)
         learned = jax.tree.map(lambda x: x[self._config.burn_in :], rows)
-        taken_q = select_action(online_q[:-1], learned.action[:-1])
+        taken_q = entry_of(online_q[:-1], learned.action[:-1])
         best = greedy_action(online_q, learned.env_step.action_mask)
         td_errors, priority = self._td_errors(
-            learned, taken_q, bootstrap_q=select_action(target_q, best)
+            learned, taken_q, bootstrap_q=entry_of(target_q, best)
         )
         weights = over_maximum(
             importance_weights(sample.probability, sample.num_sequences, importance_exponent)

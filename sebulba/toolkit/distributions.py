@@ -50,7 +50,7 @@ class Categorical:
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Return `[...]`; see `Distribution.log_prob`."""
         log_probs = jax.nn.log_softmax(self.logits)
-        return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
+        return entry_of(log_probs, action)
 
     def entropy(self) -> jax.Array:
         """Return `[...]`; see `Distribution.entropy`."""
@@ -170,6 +170,16 @@ def legal_only(policy: D, action_mask: jax.Array | None) -> D:
 
 def _total(terms: list[jax.Array]) -> jax.Array:
     return jnp.sum(jnp.stack(terms), axis=0)
+
+
+def entry_of(rows: jax.Array, index: jax.Array) -> jax.Array:
+    """Return an entry `[...]` of each row `[..., A]`; NaN where the index `[...]` is none of A.
+
+    A gather has a scatter as its gradient, which is slow on every platform; this has a `where`.
+    """
+    numbers = jax.lax.broadcasted_iota(index.dtype, rows.shape, rows.ndim - 1)
+    entries = jnp.sum(jnp.where(numbers == index[..., None], rows, 0.0), axis=-1)
+    return jnp.where((index >= 0) & (index < rows.shape[-1]), entries, jnp.nan)
 
 
 def _expectation(log_probs: jax.Array, x: jax.Array) -> jax.Array:

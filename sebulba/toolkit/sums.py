@@ -13,18 +13,20 @@ from sebulba.types import PyTree
 
 def global_norm(tree: PyTree) -> jax.Array:
     """Return `[]`, the square root of the sum of squares of all leaves' entries."""
-    squares = (_sum_of_squares(jnp.asarray(leaf)) for leaf in jax.tree.leaves(tree))
-    return jnp.sqrt(sum(squares, jnp.float32(0.0)))
+    # One sum for all, since small arrays each take a call of a kernel.
+    parts = [_sums_of_squares(jnp.asarray(leaf)) for leaf in jax.tree.leaves(tree)]
+    return jnp.sqrt(jnp.sum(jnp.concatenate([jnp.zeros(1), *parts])))
 
 
-def _sum_of_squares(x: jax.Array) -> jax.Array:
+def _sums_of_squares(x: jax.Array) -> jax.Array:
+    """Return `[N]`, the sum of which is that of the squares."""
     squares = jnp.square(x.astype(jnp.float32))
     if x.ndim < 2:
-        return jnp.sum(squares)
+        return squares.ravel()
     return lax.platform_dependent(
         squares.reshape(-1, x.shape[-1]),
-        cpu=lambda rows: jnp.sum(_product(rows, jnp.ones(x.shape[-1], jnp.float32))),
-        default=jnp.sum,
+        cpu=lambda rows: _product(rows, jnp.ones(x.shape[-1], jnp.float32)),
+        default=lambda rows: jnp.sum(rows, axis=-1),
     )
 
 

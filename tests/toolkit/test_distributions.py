@@ -1,5 +1,6 @@
 """Distributions against NumPy, and against the statistics of their own draws."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ from sebulba.toolkit.distributions import (
     Categorical,
     DiagonalGaussian,
     MultiCategorical,
+    entry_of,
     legal_only,
 )
 
@@ -195,3 +197,24 @@ def test_a_mask_of_several_choices_is_split_among_them():
     with pytest.raises(TypeError, match="expected a discrete policy"):
         legal_only(gaussian, mask)
     assert legal_only(gaussian, None) is gaussian
+
+
+def test_an_entry_of_each_row_has_the_gradient_of_a_gather():
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5)), jnp.float32)
+    index = jnp.asarray(np.random.default_rng(1).integers(0, 5, (3, 4)), jnp.int32)
+    weights = jnp.arange(12.0).reshape(3, 4)
+
+    def gathered(rows):
+        return jnp.take_along_axis(rows, index[..., None], axis=-1)[..., 0]
+
+    chex.assert_trees_all_equal(entry_of(rows, index), gathered(rows))
+    own, plain = (
+        jax.grad(lambda rows, take=take: jnp.sum(weights * take(rows)))(rows)
+        for take in (lambda rows: entry_of(rows, index), gathered)
+    )
+    chex.assert_trees_all_equal(own, plain)
+
+
+def test_an_entry_beyond_the_row_is_nan():
+    entries = entry_of(jnp.ones((3, 2)), jnp.asarray([-1, 1, 2], jnp.int32))
+    np.testing.assert_array_equal(jnp.isnan(entries), [True, False, True])
