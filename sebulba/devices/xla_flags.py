@@ -24,16 +24,13 @@ class Flag(NamedTuple):
         return f"--{self.name}={self.value}"
 
 
+_KERNELS = "xla_cpu_experimental_ynn_fusion_type"
 FLAGS = (
     # What YNNPACK is not to compute. Its convolutions are 3 to 4 times slower than XLA's own. Its
-    # reductions lose rows or crash in jaxlib 0.10.2 (jax issues 39103 and 40412), and can be slower
-    # in 0.11 (37465).
-    Flag(
-        name="xla_cpu_experimental_ynn_fusion_type",
-        value="-individual_convolution,-reduce",
-        since=(0, 10, 0),
-        before=(0, 13, 0),
-    ),
+    # reductions lose rows or crash in jaxlib 0.10.2 (jax issues 39103 and 40412), so there
+    # `sebulba.toolkit.sums` has others; later ones are right, and faster than XLA's own.
+    Flag(_KERNELS, "-individual_convolution,-reduce", since=(0, 10, 0), before=(0, 11, 0)),
+    Flag(_KERNELS, "-individual_convolution", since=(0, 11, 0), before=(0, 13, 0)),
 )
 
 

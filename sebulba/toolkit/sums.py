@@ -1,14 +1,20 @@
 """Sums over many numbers that are fast on a CPU.
 
-XLA's own sums on a CPU add one number after the other; its matrix products use all lanes of a core,
-so here sums are products with ones. On other platforms they are XLA's.
+With jaxlib 0.10, whose fast sums on a CPU can be wrong and are switched off (`sebulba.devices.
+xla_flags`), they are matrix products with ones. On other platforms, and with later versions of
+jaxlib, they are XLA's sums.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 from jax import lax
 
 from sebulba.types import PyTree
+
+_AS_PRODUCTS = jaxlib.version.__version_info__ < (0, 11)
 
 
 def global_norm(tree: PyTree) -> jax.Array:
@@ -18,35 +24,46 @@ def global_norm(tree: PyTree) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.concatenate([jnp.zeros(1), *parts])))
 
 
-def _sums_of_squares(x: jax.Array) -> jax.Array:
-    """Return `[N]`, the sum of which is that of the squares."""
-    squares = jnp.square(x.astype(jnp.float32))
-    if x.ndim < 2:
-        return squares.ravel()
-    return lax.platform_dependent(
-        squares.reshape(-1, x.shape[-1]),
-        cpu=lambda rows: _product(rows, jnp.ones(x.shape[-1], jnp.float32)),
-        default=lambda rows: jnp.sum(rows, axis=-1),
-    )
-
-
 def sum_of_rows(x: jax.Array) -> jax.Array:
     """Return `[F]`, the sum of all rows of `[..., F]`."""
-    return lax.platform_dependent(
+    return _sum(
         x.reshape(-1, x.shape[-1]),
-        cpu=lambda rows: _product(jnp.ones(rows.shape[0], rows.dtype), rows),
-        default=lambda rows: jnp.sum(rows, axis=0),
+        product=lambda rows: _product(jnp.ones(rows.shape[0], rows.dtype), rows),
+        plain=lambda rows: jnp.sum(rows, axis=0),
     )
 
 
 def mean_of_row(x: jax.Array) -> jax.Array:
     """Return `[..., 1]`, the mean of each row of `[..., F]`."""
     size = x.shape[-1]
-    return lax.platform_dependent(
+    return _sum(
         x,
-        cpu=lambda rows: _product(rows, jnp.full((size, 1), 1 / size, rows.dtype)),
-        default=lambda rows: jnp.mean(rows, axis=-1, keepdims=True),
+        product=lambda rows: _product(rows, jnp.full((size, 1), 1 / size, rows.dtype)),
+        plain=lambda rows: jnp.mean(rows, axis=-1, keepdims=True),
     )
+
+
+def _sums_of_squares(x: jax.Array) -> jax.Array:
+    """Return `[N]`, the sum of which is that of the squares."""
+    squares = jnp.square(x.astype(jnp.float32))
+    if x.ndim < 2:
+        return squares.ravel()
+    return _sum(
+        squares.reshape(-1, x.shape[-1]),
+        product=lambda rows: _product(rows, jnp.ones(x.shape[-1], jnp.float32)),
+        plain=lambda rows: jnp.sum(rows, axis=-1),
+    )
+
+
+def _sum(
+    x: jax.Array,
+    *,
+    product: Callable[[jax.Array], jax.Array],
+    plain: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    if not _AS_PRODUCTS:
+        return plain(x)
+    return lax.platform_dependent(x, cpu=product, default=plain)
 
 
 def _product(x: jax.Array, y: jax.Array) -> jax.Array:

@@ -46,6 +46,11 @@ def test_flags_are_added_to_those_of_the_user(flags_of):
     assert str(FLAGS[0]) in describe_xla_flags()
 
 
+def test_reductions_are_switched_off_where_they_are_wrong(flags_of):
+    assert flags_of("", version=(0, 10, 2)).endswith("-reduce")
+    assert flags_of("", version=(0, 11, 0)).endswith("=-individual_convolution")
+
+
 def test_a_flag_that_the_user_has_set_stays(flags_of):
     assert flags_of(f"--{FLAGS[0].name}=") == f"--{FLAGS[0].name}="
 
