@@ -101,14 +101,52 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
     before, after = _BY_HAND.read_text().split(_RESULTS)
     title, _, rest = before.partition("\n")
     tasks = read_records(folder)
-    results = "\n".join(_section(task, records) for task, records in tasks.items())
-    commands = "".join(
+    sections = [_section(task, records) for task, records in tasks.items()]
+    results = "\n".join([_costs(tasks), *sections])
+    # A line of several figures has one command.
+    commands = dict.fromkeys(
         f"python -m sebulba.lag {shlex.join(record['command'])}  # at {record['commit']}\n"
         for records in tasks.values()
         for record in records
     )
-    commands = f"```sh\n{commands}```\n"
-    return f"{title}\n\n{_NOTE}{rest}{results}{after}\n<!-- not run: it takes hours -->\n{commands}"
+    block = f"```sh\n{''.join(commands)}```\n"
+    return f"{title}\n\n{_NOTE}{rest}{results}{after}\n<!-- not run: it takes hours -->\n{block}"
+
+
+def _costs(tasks: dict[str, list[dict[str, Any]]]) -> str:
+    """Return a table of the env steps to the goal with a lag, over those without."""
+    lines = [
+        "### In one line for each agent",
+        "",
+        "Env steps to the goal over those with lag 0; in bold where the intervals do not overlap:",
+        "",
+        "| task | agent | lag 1 | lag 8 | env steps per learner cycle |",
+        "|---|---|---|---|---|",
+    ]
+    shown = set()
+    for task, records in tasks.items():
+        for record in records:
+            command = shlex.join(record["command"])
+            goals = {row["lag"]: row["goal"] for row in record["rows"]}
+            if command in shown or "--agent.learning-rate" in command or goals.get(0) is None:
+                continue
+            shown.add(command)
+            costs = [_cost(goals[lag], goals[0]) if lag in goals else "–" for lag in (1, 8)]
+            cells = [task, record["name"], *costs, f"{record['batch']:,}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cost(goal: dict[str, Any], without: dict[str, Any]) -> str:
+    """Return the cell of a lag, from the env steps to the goal with it and without."""
+    if not goal["reached"]:
+        return "**not reached**" if without["reached"] else "–"
+    is_bound = goal["reached"] < len(goal["env_steps"])
+    text = f"{'≥ ' if is_bound else ''}{goal['iqm'] / without['iqm']:.2f}"
+    if goal["low"] is None or without["low"] is None:
+        return text
+    overlap = goal["low"] <= without["high"] and without["low"] <= goal["high"]
+    return text if overlap else f"**{text}**"
 
 
 def _section(task: str, records: list[dict[str, Any]]) -> str:
@@ -146,14 +184,18 @@ def _return_cell(returns: dict[str, Any]) -> str:
 
 
 def _goal_cell(goal: dict[str, Any]) -> str:
-    text = f"{_thousands(goal['iqm'])} [{_thousands(goal['low'])}, {_thousands(goal['high'])}]"
+    text = f"{_short(goal['iqm'])} [{_short(goal['low'])}, {_short(goal['high'])}]"
     reached, count = goal["reached"], len(goal["env_steps"])
     if reached == count:
         return text
     return f"≥ {text}, {reached} of {count}" if reached else "not reached"
 
 
-def _thousands(value: float) -> str:
+def _short(value: float | None) -> str:
+    if value is None:  # of too few seeds for an interval
+        return "–"
+    if value >= 1_000_000:
+        return f"{value / 1_000_000:.2f}M"
     return f"{format_number(round(value / 1000, 1))}k"
 
 
