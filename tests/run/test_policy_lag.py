@@ -90,10 +90,7 @@ def test_twenty_disturbed_runs_of_a_shipped_config_have_one_checksum(lag, thread
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_every_small_shipped_config_has_one_checksum_per_seed(name, disturb):
-    overrides = {"seed": 3, "run.stop_at_return": None}
-    config = load_config(name, overrides)
-    if config.policy_lag is None:  # free-running, as its published results
-        config = load_config(name, overrides | {"learner.policy_lag": "auto"})
+    config = load_config(name, {"seed": 3, "run.stop_at_return": None})
     if config.agent.name == "gumbel_muzero":
         pytest.importorskip("mctx")
     shortened = min(config.run.total_env_steps, 10_000)
