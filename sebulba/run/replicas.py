@@ -53,6 +53,8 @@ class ReplicaCheck(Observer):
             return
         self._next_cycle = num_cycles + _CYCLES_BETWEEN_CHECKS
         replicated = (state.networks, state.opt_state)
+        if not jax.tree.leaves(replicated):  # the agent learns nothing
+            return
         (differ,) = jax.device_get(self._differ(*replicated))
         if differ.any():
             paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(replicated)]

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from sebulba.agent_check import validate_agent
+from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.types import EnvironmentSpec
 from sebulba_agents.config import RandomConfig
 from sebulba_agents.random import RandomAgent
 from tests.on_policy import OBSERVATION, make_run_spec
+from tests.rings import run_config
 from tests.streams import random_env_steps
 
 NUM_ENVS = 4000
@@ -72,3 +74,10 @@ def test_an_unbounded_action_space_is_refused():
 def test_there_is_never_an_update():
     agent = make_agent(gymnasium.spaces.Discrete(3, dtype=np.int32))
     assert [agent.num_updates_per_cycle(cycle) for cycle in (0, 1, 1000)] == [0, 0, 0]
+
+
+def test_an_agent_without_networks_runs_on_several_learner_devices():
+    settings = {"run.total_env_steps": 2_000, "devices.learner": [0, 1]}
+    ring, _, _ = run_config(load_config("random_cartpole", settings))
+    assert len(ring.learner.learner_devices) == 2
+    assert jax.tree.leaves(ring.learner.state.networks) == []
