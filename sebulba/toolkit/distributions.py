@@ -175,7 +175,7 @@ def _total(terms: list[jax.Array]) -> jax.Array:
 def entry_of(rows: jax.Array, index: jax.Array) -> jax.Array:
     """Return an entry `[...]` of each row `[..., A]`; NaN where the index `[...]` is none of A.
 
-    A gather has a scatter as its gradient, which is slow on every platform; this has a `where`.
+    The gradient of a gather is a scatter, which is slow on a CPU; of this, it is a `where`.
     """
     numbers = jax.lax.broadcasted_iota(index.dtype, rows.shape, rows.ndim - 1)
     entries = jnp.sum(jnp.where(numbers == index[..., None], rows, 0.0), axis=-1)
