@@ -139,10 +139,13 @@ def _costs(tasks: dict[str, list[dict[str, Any]]]) -> str:
 
 def _cost(goal: dict[str, Any], without: dict[str, Any]) -> str:
     """Return the cell of a lag, from the env steps to the goal with it and without."""
-    if not goal["reached"]:
-        return "**not reached**" if without["reached"] else "–"
-    is_bound = goal["reached"] < len(goal["env_steps"])
-    text = f"{'≥ ' if is_bound else ''}{goal['iqm'] / without['iqm']:.2f}"
+    if not without["reached"]:
+        return "–"
+    if goal["reached"]:
+        is_bound = goal["reached"] < len(goal["env_steps"])
+        text = f"{'≥ ' if is_bound else ''}{goal['iqm'] / without['iqm']:.2f}"
+    else:
+        text = "not reached"
     if goal["low"] is None or without["low"] is None:
         return text
     overlap = goal["low"] <= without["high"] and without["low"] <= goal["high"]

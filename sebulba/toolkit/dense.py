@@ -1,4 +1,7 @@
-"""Dense layers and LayerNorm whose gradients are fast on a CPU."""
+"""Dense layers and LayerNorm whose gradients are fast on a CPU.
+
+`jax.jvp` raises a TypeError: their derivatives are in reverse mode only.
+"""
 
 import functools
 
@@ -72,7 +75,7 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) 
         x: float32 `[..., F]`.
         scale: `[F]`.
         bias: `[F]`.
-        epsilon: added to the variance.
+        epsilon: added to the variance, so that rows of equal numbers become `bias`.
     """
     return _layer_norm_forward(x, scale, bias, epsilon)[0]
 
