@@ -10,17 +10,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import spaces as gymnax_spaces
 
 from sebulba.config import EnvConfig
+from sebulba.envs.deferred_imports import deferred
 from sebulba.envs.jax_suite import JaxEnvironment, shared_task, wrap
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.types import PyTree
+
+with deferred("matplotlib.pyplot", "seaborn"):  # which some environments draw with
+    import gymnax
+    from gymnax.environments import spaces as gymnax_spaces
 
 
 def make(

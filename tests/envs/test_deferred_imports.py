@@ -1,0 +1,73 @@
+"""Imports that wait until a module is used."""
+
+import importlib
+import sys
+
+import pytest
+
+from sebulba.envs.deferred_imports import deferred
+from tests.subprocesses import run_python
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """A package `drawing` with the module `slow`, and modules that use it."""
+    (tmp_path / "drawing").mkdir()
+    (tmp_path / "drawing" / "__init__.py").write_text("")
+    (tmp_path / "drawing" / "slow.py").write_text("answer = 42\n")
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.py").write_text("import drawing.slow as slow\nimport drawing.slow\n")
+    (tmp_path / "at_once.py").write_text("import drawing.slow as slow\nanswer = slow.answer\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in ("drawing", "drawing.slow", "one", "other", "at_once"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_deferred_module_is_imported_when_it_is_first_used():
+    with deferred("drawing.slow"):
+        one, other = importlib.import_module("one"), importlib.import_module("other")
+    assert "drawing.slow" not in sys.modules
+    assert one.slow.answer == other.slow.answer == 42
+    assert sys.modules["drawing.slow"].__file__ is not None
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_module_that_is_used_at_once_is_imported_at_once():
+    with deferred("drawing.slow"):
+        assert importlib.import_module("at_once").answer == 42
+    assert sys.modules["drawing.slow"].__file__ is not None
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_module_that_was_imported_before_stays_as_it_is():
+    before = importlib.import_module("drawing.slow")
+    with deferred("drawing.slow"):
+        one = importlib.import_module("one")
+    assert one.slow is before is sys.modules["drawing.slow"]
+
+
+@pytest.mark.usefixtures("modules")
+def test_nothing_stays_deferred_after_a_failed_import():
+    with pytest.raises(ModuleNotFoundError), deferred("drawing.slow"):
+        importlib.import_module("no_such_module")
+    assert importlib.import_module("drawing.slow").answer == 42
+
+
+_GYMNAX = """
+import sys
+from sebulba.envs.gymnax import ids
+assert "Pong-misc" in ids()
+slow = {"matplotlib.pyplot", "seaborn", "pandas", "scipy.stats"}
+assert not slow & set(sys.modules), slow & set(sys.modules)
+from gymnax.environments.misc import pong
+pong.plt.subplots, pong.sns.color_palette
+assert {"matplotlib.pyplot", "seaborn"} <= set(sys.modules)
+"""
+
+
+def test_gymnax_is_imported_without_what_it_draws_with():
+    pytest.importorskip("gymnax")
+    result = run_python("-c", _GYMNAX)
+    assert result.returncode == 0, result.stderr
