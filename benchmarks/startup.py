@@ -48,7 +48,7 @@ def start(config: str, flags: list[str], *, run_dir: pathlib.Path, cache: pathli
     command = [sys.executable, "-m", "sebulba.train", config, "--run-dir", str(run_dir)]
     command += ["--run.log-interval-env-steps", "1", *flags]
     variables = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     begin = time.perf_counter()
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
