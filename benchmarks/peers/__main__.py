@@ -1,14 +1,19 @@
 """Measure the training, or the acting, of another system and of ours, in turns.
 
-    python -m benchmarks.peers [PAIR --python PEER_PYTHON [--checkout DIR]] [--repeats 5]
+    python -m benchmarks.peers [PAIR --python PEER_PYTHON [--checkout DIR]] [--repeats 5] [--start]
 
 Without a pair, it prints the pairs: how to install the peer, which settings are equal, and which
 cannot be. The peer runs unchanged with the Python of its own environment, ours with this one. Both
 print their env steps wherever a batch has been learned from, or only acted, and this process reads
 the clock, so nobody's own figure is used. Nothing else should run at the same time.
+
+With `--start`, it measures the seconds from the start of the process to the first batch that has
+been learned from: with an empty compilation cache, and with the one that this start filled.
 """
 
 import argparse
+import contextlib
+import functools
 import os
 import pathlib
 import signal
@@ -16,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 
 from benchmarks import harness
-from benchmarks.harness import Result, Timed
+from benchmarks.harness import Result, Series, Timed
 from benchmarks.peers.pairs import PAIRS, Pair
 
 _PROGRAMS = pathlib.Path(__file__).parent
@@ -29,8 +35,7 @@ PREFIX = "env steps: "
 def measure(pair: Pair, *, python: str, checkout: str, seconds: float, repeats: int) -> Result:
     """Measure env steps per second of both, in turns."""
     peer = [python, str(_PROGRAMS / pair.program), *pair.arguments(checkout)]
-    config = str(_PROGRAMS / pair.config)
-    own = [sys.executable, "-m", f"benchmarks.peers.{pair.own}", config, *pair.own_flags]
+    own = [*_own_command(pair), *pair.own_flags]
     rates = harness.interleave(
         {
             "ours": lambda: _run(own, pair.warm_up_s, seconds),
@@ -47,40 +52,98 @@ def measure(pair: Pair, *, python: str, checkout: str, seconds: float, repeats: 
     )
 
 
+def measure_start(pair: Pair, *, python: str, checkout: str, repeats: int) -> Result:
+    """Measure the seconds of first and second starts of both, in turns."""
+    arguments = pair.arguments(checkout, is_start=True)
+    peer = [python, str(_PROGRAMS / pair.program), *arguments]
+    own = [*_own_command(pair), "--run.log-interval-env-steps", "1", *pair.own_flags]
+    seconds: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        for name, command in (("ours", own), (pair.name, peer)):
+            with tempfile.TemporaryDirectory() as cache:
+                for start in ("first start", "second start"):
+                    seconds.setdefault(f"{name}, {start}", []).append(_start(command, cache))
+    rates = {name: Series(values=tuple(values)) for name, values in seconds.items()}
+    return Result(
+        name=f"start to first update, ours and {pair.name}",
+        unit="s",
+        rates=rates,
+        ratios={
+            f"ours / peer, {start}": rates[f"ours, {start}"].over(rates[f"{pair.name}, {start}"])
+            for start in ("first start", "second start")
+        },
+        settings={"equal": pair.equal, "not equal": pair.different},
+    )
+
+
+def _own_command(pair: Pair) -> list[str]:
+    config = str(_PROGRAMS / pair.config)
+    return [sys.executable, "-m", f"benchmarks.peers.{pair.own}", config]
+
+
 def _run(command: list[str], warm_up_s: float, seconds: float) -> Timed:
     """Run a program until it has been measured; start-up and warm-up are not part of it."""
     ticks: list[tuple[float, int]] = []
     begin = 0.0
+    with _counts(command) as counts:
+        for now, env_steps in counts:
+            begin = begin or now + warm_up_s
+            if now >= begin:
+                ticks.append((now, env_steps))
+            if now >= begin + seconds and len(ticks) >= 3:
+                (first_s, first), (last_s, last) = ticks[0], ticks[-1]
+                return Timed(amount=last - first, seconds=last_s - first_s)
+        raise EndedError(f"expected at least 3 counts of env steps, got {len(ticks)}")
+
+
+def _start(command: list[str], cache: str) -> float:
+    """Start a program, and return the seconds until it has learned from its first batch."""
+    begin = time.perf_counter()
+    variables = {
+        "JAX_COMPILATION_CACHE_DIR": cache,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    with _counts(command, variables) as counts:
+        for now, env_steps in counts:
+            if env_steps > 0:
+                return now - begin
+        raise EndedError("expected a count of env steps, got none")
+
+
+class EndedError(Exception):
+    """A program ended before it was measured."""
+
+
+@contextlib.contextmanager
+def _counts(
+    command: list[str], variables: Mapping[str, str] | None = None
+) -> Iterator[Iterator[tuple[float, int]]]:
+    """Run a program, and kill it at the end; yields the times of its counts, and the counts."""
     # `import sebulba` adds flags that older versions of jaxlib abort at; ours adds them again.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    with tempfile.TemporaryFile("w+", errors="replace") as errors:
-        with subprocess.Popen(
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+        subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             process_group=0,
-            env=environment,
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if not line.startswith(PREFIX):
-                    continue
-                now = time.perf_counter()
-                begin = begin or now + warm_up_s
-                if now >= begin:
-                    ticks.append((now, int(line.removeprefix(PREFIX))))
-                if now >= begin + seconds and len(ticks) >= 3:
-                    break
-            os.killpg(process.pid, signal.SIGKILL)
-        if len(ticks) < 3:
-            errors.seek(0)
-            sys.exit(
-                f"{errors.read()}\nexpected at least 3 counts of env steps, got {len(ticks)}:"
-                f" {' '.join(command)}"
+            env=environment | dict(variables or {}),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            yield (
+                (time.perf_counter(), int(line.removeprefix(PREFIX)))
+                for line in process.stdout
+                if line.startswith(PREFIX)
             )
-    (first_s, first), (last_s, last) = ticks[0], ticks[-1]
-    return Timed(amount=last - first, seconds=last_s - first_s)
+        except EndedError as error:
+            errors.seek(0)
+            sys.exit(f"{errors.read()}\n{error}: {' '.join(command)}")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def main() -> None:
@@ -90,6 +153,7 @@ def main() -> None:
     parser.add_argument("--python", help="interpreter of the peer's environment")
     parser.add_argument("--checkout", default="", help="checkout of the peer's repository")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
+    parser.add_argument("--start", action="store_true", help="measure the start instead")
     arguments: argparse.Namespace = parser.parse_args()
     if arguments.pair is None:
         print("\n\n".join(pair.describe() for pair in PAIRS.values()))
@@ -97,12 +161,11 @@ def main() -> None:
     pair = PAIRS[arguments.pair]
     if arguments.python is None or (pair.needs_checkout and not arguments.checkout):
         parser.error(f"expected --python and --checkout\n\n{pair.describe()}")
-    result = measure(
-        pair,
-        python=arguments.python,
-        checkout=arguments.checkout,
-        seconds=arguments.seconds,
-        repeats=arguments.repeats,
+    take = (
+        measure_start if arguments.start else functools.partial(measure, seconds=arguments.seconds)
+    )
+    result = take(
+        pair, python=arguments.python, checkout=arguments.checkout, repeats=arguments.repeats
     )
     harness.report([result], arguments.json)
 

@@ -6,7 +6,7 @@ import tempfile
 import sebulba
 
 
-def main(config: str) -> None:
+def main(config: str, *flags: str) -> None:
     """Train until this process is killed."""
 
     def count(event: str, row: dict) -> None:
@@ -14,9 +14,9 @@ def main(config: str) -> None:
             print(f"env steps: {int(row['env_steps'])}", flush=True)
 
     with tempfile.TemporaryDirectory() as directory:
-        settings = {"run.total_env_steps": 2_000_000_000, "run_dir": directory}
-        sebulba.train(sebulba.load_config(config, settings), callbacks=[count])
+        endless = ("--run.total-env-steps", "2000000000", "--run-dir", directory)
+        sebulba.train(sebulba.load_config(config, (*endless, *flags)), callbacks=[count])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

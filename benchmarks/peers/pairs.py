@@ -17,6 +17,7 @@ class Pair:
     program: str  # file beside this one, run by the peer's Python
     script: str = ""  # file of the peer's checkout, the program's first argument
     flags: tuple[str, ...] = ()
+    start_flags: tuple[str, ...] | None = None  # for a count after the first update; None: as above
     own: str = "ours"  # module beside this file, run by this Python
     config: str  # ours, beside this file
     own_flags: tuple[str, ...] = ()
@@ -29,9 +30,10 @@ class Pair:
         """Whether the program runs a file of the peer's repository."""
         return bool(self.script)
 
-    def arguments(self, checkout: str) -> list[str]:
+    def arguments(self, checkout: str, *, is_start: bool = False) -> list[str]:
         """Return the arguments of the program."""
-        return [f"{checkout}/{self.script}", *self.flags] if self.script else list(self.flags)
+        flags = self.start_flags if is_start and self.start_flags is not None else self.flags
+        return [f"{checkout}/{self.script}", *flags] if self.script else list(flags)
 
     def describe(self) -> str:
         """Return how to repeat the comparison."""
@@ -61,6 +63,26 @@ _STOIX = (
     " envpool==0.8.4 'numpy<2'",
     "pip install --no-deps stoa-env==0.1.2 rlax==0.1.6 gymnax==0.0.9 mctx==0.0.71",
 )
+
+
+def _purejaxql(name: str, *, task: str, script: str, config: str, equal: str) -> Pair:
+    return Pair(
+        name=name,
+        task=f"{task}, everything in one program",
+        install=(
+            "git clone https://github.com/mttga/purejaxql",
+            "git -C purejaxql checkout 47af6d7",
+            "pip install jax==0.10.2 flax optax distrax chex six 'gymnasium<1.4' gymnax==0.0.9",
+        ),
+        program="peer_purejaxql.py",
+        script=f"purejaxql/{script}",
+        flags=("50",),  # updates of a call
+        start_flags=("1",),
+        config=config,
+        equal=f"{equal}, jax 0.10.2",
+        different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints; the peer uses"
+        " reductions that jaxlib 0.10.2 can compute wrongly",
+    )
 
 
 def _earl_acting(name: str, cycle: str) -> Pair:
@@ -98,6 +120,8 @@ PAIRS = {
             ),
             program="peer_purejaxrl.py",
             script="purejaxrl/ppo.py",
+            flags=("200",),  # updates of a call
+            start_flags=("1",),
             config="gymnax_cartpole.yaml",
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units, jax 0.10.2",
             different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints",
@@ -110,26 +134,26 @@ PAIRS = {
                 "pip install --no-deps rejax==0.1.3",
             ),
             program="peer_rejax.py",
+            flags=("200",),  # updates of a call
+            start_flags=("1",),
             config="gymnax_cartpole.yaml",
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units, jax 0.10.2",
             different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints",
         ),
-        Pair(
-            name="purejaxql",
-            task="PQN on gymnax CartPole with PureJaxQL's defaults, 32 environments, everything in"
-            " one program",
-            install=(
-                "git clone https://github.com/mttga/purejaxql",
-                "git -C purejaxql checkout 47af6d7",
-                "pip install jax==0.10.2 flax optax distrax chex six 'gymnasium<1.4' gymnax==0.0.9",
-            ),
-            program="peer_purejaxql.py",
-            script="purejaxql/pqn_gymnax.py",
+        _purejaxql(
+            "purejaxql",
+            task="PQN on gymnax CartPole with PureJaxQL's defaults, 32 environments",
+            script="pqn_gymnax.py",
             config="pqn_cartpole.yaml",
-            equal="64 steps, 4 epochs of 16 minibatches, two layers of 256 units with LayerNorm,"
-            " jax 0.10.2",
-            different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints; the peer uses"
-            " reductions that jaxlib 0.10.2 can compute wrongly",
+            equal="64 steps, 4 epochs of 16 minibatches, two layers of 256 units with LayerNorm",
+        ),
+        _purejaxql(
+            "purejaxql_minatar",
+            task="PQN on gymnax's MinAtar Breakout with PureJaxQL's defaults, 128 environments",
+            script="pqn_minatar.py",
+            config="../../configs/pqn_minatar_breakout.yaml",
+            equal="32 steps, 2 epochs of 32 minibatches, 16 filters of 3×3, a layer of 128 units,"
+            " LayerNorm",
         ),
         Pair(
             name="stoix_anakin",
@@ -180,6 +204,17 @@ PAIRS = {
             config="ppo_cartpole.yaml",
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units",
             different="ours steps EnvPool, the peer Gymnasium's Python environments",
+        ),
+        Pair(
+            name="sample_factory",
+            task="asynchronous PPO on CartPole, 2 workers of 16 environments",
+            install=("pip install torch==2.13.0 sample-factory==2.1.1 'gymnasium[atari]<1.0'",),
+            program="peer_sample_factory.py",
+            config="ppo_cartpole.yaml",
+            equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units",
+            different="ours steps EnvPool, the peer Gymnasium's Python environments; the peer's"
+            " networks are older than ours by what its queues hold",
+            warm_up_s=8.0,
         ),
         Pair(
             name="cleanrl_pong",

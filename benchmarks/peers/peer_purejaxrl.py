@@ -1,4 +1,4 @@
-"""Train PPO of PureJaxRL on gymnax CartPole in calls of 200 updates, and print the env steps."""
+"""Train PPO of PureJaxRL on gymnax CartPole in calls of some updates, and print the env steps."""
 
 import itertools
 import pathlib
@@ -16,8 +16,8 @@ sys.path.insert(0, str(pathlib.Path(sys.argv[1]).parent))
 import jax  # noqa: E402
 import ppo  # noqa: E402
 
-NUM_ENVS, LENGTH, NUM_UPDATES = 16, 128, 200
-ENV_STEPS = NUM_ENVS * LENGTH * NUM_UPDATES
+NUM_ENVS, LENGTH = 16, 128
+ENV_STEPS = NUM_ENVS * LENGTH * int(sys.argv[2])
 train = jax.jit(
     ppo.make_train(
         {

@@ -1,12 +1,13 @@
-"""Train PPO of rejax on gymnax CartPole in calls of 200 updates, and print the env steps."""
+"""Train PPO of rejax on gymnax CartPole in calls of some updates, and print the env steps."""
 
 import itertools
+import sys
 
 import jax
 from rejax import PPO
 
-NUM_ENVS, LENGTH, NUM_UPDATES = 16, 128, 200
-ENV_STEPS = NUM_ENVS * LENGTH * NUM_UPDATES
+NUM_ENVS, LENGTH = 16, 128
+ENV_STEPS = NUM_ENVS * LENGTH * int(sys.argv[1])
 agent = PPO.create(
     env="CartPole-v1",
     agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": "tanh"},

@@ -33,6 +33,17 @@ def test_a_program_that_ends_early_is_named():
         peers._run([sys.executable, "-c", "print('env steps: 5')"], 0.0, 0.0)
 
 
+def test_a_start_ends_with_the_first_batch_that_has_been_learned_from():
+    program = "import time\nprint('env steps: 0', flush=True)\ntime.sleep(0.2)\n" + COUNTING
+    assert peers._start([sys.executable, "-c", program], "no cache") > 0.2
+
+
+def test_the_error_output_of_a_start_that_fails_is_shown():
+    program = "import sys\nprint('env steps: 0')\nsys.exit('no such environment')"
+    with pytest.raises(SystemExit, match=r"(?s)no such environment.*expected a count"):
+        peers._start([sys.executable, "-c", program], "no cache")
+
+
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=lambda pair: pair.name)
 def test_every_pair_says_how_to_repeat_it_and_has_its_files(pair):
     text = pair.describe()
