@@ -12,24 +12,18 @@ been learned from: with an empty compilation cache, and with the one that this s
 """
 
 import argparse
-import contextlib
 import functools
-import os
 import pathlib
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
 
 from benchmarks import harness
+from benchmarks.counting import cache_variables, started
 from benchmarks.harness import Result, Series, Timed
 from benchmarks.peers.pairs import PAIRS, Pair
 
 _PROGRAMS = pathlib.Path(__file__).parent
-PREFIX = "env steps: "
-"""What each program prints before the number of env steps so far."""
 
 
 def measure(pair: Pair, *, python: str, checkout: str, seconds: float, repeats: int) -> Result:
@@ -83,67 +77,15 @@ def _own_command(pair: Pair) -> list[str]:
 
 def _run(command: list[str], warm_up_s: float, seconds: float) -> Timed:
     """Run a program until it has been measured; start-up and warm-up are not part of it."""
-    ticks: list[tuple[float, int]] = []
-    begin = 0.0
-    with _counts(command) as counts:
-        for now, env_steps in counts:
-            begin = begin or now + warm_up_s
-            if now >= begin:
-                ticks.append((now, env_steps))
-            if now >= begin + seconds and len(ticks) >= 3:
-                (first_s, first), (last_s, last) = ticks[0], ticks[-1]
-                return Timed(amount=last - first, seconds=last_s - first_s)
-        raise EndedError(f"expected at least 3 counts of env steps, got {len(ticks)}")
+    with started(command) as program:
+        return program.measure(warm_up_s, seconds)
 
 
 def _start(command: list[str], cache: str) -> float:
     """Start a program, and return the seconds until it has learned from its first batch."""
     begin = time.perf_counter()
-    variables = {
-        "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    with _counts(command, variables) as counts:
-        for now, env_steps in counts:
-            if env_steps > 0:
-                return now - begin
-        raise EndedError("expected a count of env steps, got none")
-
-
-class EndedError(Exception):
-    """A program ended before it was measured."""
-
-
-@contextlib.contextmanager
-def _counts(
-    command: list[str], variables: Mapping[str, str] | None = None
-) -> Iterator[Iterator[tuple[float, int]]]:
-    """Run a program, and kill it at the end; yields the times of its counts, and the counts."""
-    # `import sebulba` adds flags that older versions of jaxlib abort at; ours adds them again.
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    with (
-        tempfile.TemporaryFile("w+", errors="replace") as errors,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            process_group=0,
-            env=environment | dict(variables or {}),
-        ) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            yield (
-                (time.perf_counter(), int(line.removeprefix(PREFIX)))
-                for line in process.stdout
-                if line.startswith(PREFIX)
-            )
-        except EndedError as error:
-            errors.seek(0)
-            sys.exit(f"{errors.read()}\n{error}: {' '.join(command)}")
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+    with started(command, cache_variables(cache)) as program:
+        return program.wait_for_count() - begin
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ _STOIX = (
 )
 
 
-def _purejaxql(name: str, *, task: str, script: str, config: str, equal: str) -> Pair:
+def _purejaxql(name: str, *, task: str, script: str, updates: int, config: str, equal: str) -> Pair:
     return Pair(
         name=name,
         task=f"{task}, everything in one program",
@@ -76,7 +76,7 @@ def _purejaxql(name: str, *, task: str, script: str, config: str, equal: str) ->
         ),
         program="peer_purejaxql.py",
         script=f"purejaxql/{script}",
-        flags=("50",),  # updates of a call
+        flags=(str(updates),),
         start_flags=("1",),
         config=config,
         equal=f"{equal}, jax 0.10.2",
@@ -144,6 +144,7 @@ PAIRS = {
             "purejaxql",
             task="PQN on gymnax CartPole with PureJaxQL's defaults, 32 environments",
             script="pqn_gymnax.py",
+            updates=50,
             config="pqn_cartpole.yaml",
             equal="64 steps, 4 epochs of 16 minibatches, two layers of 256 units with LayerNorm",
         ),
@@ -151,6 +152,7 @@ PAIRS = {
             "purejaxql_minatar",
             task="PQN on gymnax's MinAtar Breakout with PureJaxQL's defaults, 128 environments",
             script="pqn_minatar.py",
+            updates=10,
             config="../../configs/pqn_minatar_breakout.yaml",
             equal="32 steps, 2 epochs of 32 minibatches, 16 filters of 3×3, a layer of 128 units,"
             " LayerNorm",

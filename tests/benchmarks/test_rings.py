@@ -6,6 +6,7 @@ import pytest
 from benchmarks import (
     checkpointing,
     convolutions,
+    growth,
     instrumentation,
     learner,
     overlap,
@@ -115,6 +116,21 @@ def test_null_clocks_record_no_time():
         rings.act_one_cycle(ring)
     clocks = [ring.learner.clock, *(actor.clock for actor in ring.actors)]
     assert [clock.seconds for clock in clocks] == [{}] * len(clocks)
+
+
+def test_growth_measures_every_number_of_environments():
+    results = growth.measure(
+        "configs/impala_bandit.yaml",
+        ["--run.log-interval-env-steps", "100"],
+        environments=[2, 4],
+        seconds=0.1,
+        repeats=1,
+    )
+    assert [result.name for result in results] == [
+        *("speed", "peak memory", "compilation", "start to first row")
+    ]
+    for result in results:
+        assert_positive(result, ["2 environments", "4 environments"])
 
 
 def test_startup_measures_a_first_and_a_second_start():
