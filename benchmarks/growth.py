@@ -69,14 +69,13 @@ def train(config: str, flags: list[str], seconds: float) -> dict[str, float]:
 def main() -> None:
     """Run the benchmark."""
     parser = harness.parser(__doc__)
-    parser.add_argument("config", nargs="?", default=str(CONFIG), help="YAML file")
     parser.add_argument(
         "--environments", nargs="+", type=int, default=[16, 1024, 4096, 16384], help="numbers"
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    arguments, flags = parser.parse_known_args()
+    arguments, config, flags = harness.parse_with_config(parser, CONFIG)
     results = measure(
-        arguments.config,
+        config,
         flags,
         environments=arguments.environments,
         seconds=arguments.seconds,

@@ -12,6 +12,7 @@ import pathlib
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -128,6 +129,21 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         "--repeats", type=_repeats, default=MIN_REPEATS, help="interleaved repeats (default 5)"
     )
     return parser
+
+
+def parse_with_config(
+    parser: argparse.ArgumentParser, default: pathlib.Path
+) -> tuple[argparse.Namespace, str, list[str]]:
+    """Parse a command line that begins with a config, or has none, and may have flags of it.
+
+    Returns:
+        The benchmark's own flags, the config's file, and the config's flags.
+    """
+    argv = sys.argv[1:]
+    # No argument of the parser: it would take the value of a config's flag for it.
+    config = argv.pop(0) if argv and not argv[0].startswith("-") else str(default)
+    arguments, flags = parser.parse_known_args(argv)
+    return arguments, config, flags
 
 
 def report(results: Sequence[Result], path: pathlib.Path | None) -> None:

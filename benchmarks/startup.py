@@ -77,9 +77,8 @@ def _has_row(path: pathlib.Path) -> bool:
 def main() -> None:
     """Run the benchmark."""
     parser = harness.parser(__doc__)
-    parser.add_argument("config", nargs="?", default=str(CONFIG), help="YAML file")
-    arguments, flags = parser.parse_known_args()
-    harness.report([measure(arguments.config, flags, repeats=arguments.repeats)], arguments.json)
+    arguments, config, flags = harness.parse_with_config(parser, CONFIG)
+    harness.report([measure(config, flags, repeats=arguments.repeats)], arguments.json)
 
 
 if __name__ == "__main__":

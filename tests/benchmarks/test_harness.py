@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pathlib
 
 import pytest
 
@@ -28,6 +29,23 @@ def test_interleave_divides_by_the_time_of_each_run(monkeypatch):
     )
     rates = harness.interleave({"a": lambda: 10}, 2)
     assert rates["a"].values == (5.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "config", "flags"),
+    [
+        (["mine.yaml", "--run.mode", "threads", "--repeats", "6"], "mine.yaml", ["threads"]),
+        (["--run.mode", "threads", "--repeats", "6"], "default.yaml", ["threads"]),
+        (["--repeats", "6"], "default.yaml", []),
+    ],
+)
+def test_a_command_line_begins_with_a_config_or_has_none(monkeypatch, argv, config, flags):
+    monkeypatch.setattr("sys.argv", ["benchmark", *argv])
+    arguments, *rest = harness.parse_with_config(
+        harness.parser("A benchmark."), pathlib.Path("default.yaml")
+    )
+    assert arguments.repeats == 6
+    assert rest == [config, [*("--run.mode" for _ in flags), *flags]]
 
 
 def test_ratios_are_taken_within_each_repeat():
