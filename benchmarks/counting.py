@@ -1,4 +1,4 @@
-"""Programs that print the env steps they have learned from, and the clock that this process reads."""
+"""Starts programs that print the env steps they have learned from, and measures their speed."""
 
 import contextlib
 import os

@@ -45,16 +45,22 @@ def test_what_a_running_program_writes_to_stderr_can_be_read():
         assert counting.error_output() == counting.error_output() == "a\nb\n"
 
 
+def measure(text):
+    with program(text) as counting:
+        counting.measure(0.0, 0.0)
+
+
 def test_the_error_output_of_a_program_that_fails_is_shown():
     with pytest.raises(SystemExit, match=r"(?s)no such environment.*expected at least 3 counts"):
-        with program(FAILING) as failing:
-            failing.measure(0.0, 0.0)
-    with pytest.raises(SystemExit, match=r"(?s)no such environment.*expected a count"):
-        with program(FAILING) as failing:
-            failing.wait_for_count()
+        measure(FAILING)
+
+
+def test_the_error_output_of_a_start_that_fails_is_shown():
+    expected = pytest.raises(SystemExit, match=r"(?s)no such environment.*expected a count")
+    with expected, program(FAILING) as failing:
+        failing.wait_for_count()
 
 
 def test_a_program_that_ends_early_is_named():
     with pytest.raises(SystemExit, match=r"got 1: .*env steps: 5"):
-        with program("print('env steps: 5')") as ending:
-            ending.measure(0.0, 0.0)
+        measure("print('env steps: 5')")
