@@ -76,7 +76,7 @@ def _purejaxql(name: str, *, task: str, script: str, updates: int, config: str, 
         ),
         program="peer_purejaxql.py",
         script=f"purejaxql/{script}",
-        flags=(str(updates),),
+        flags=(str(updates),),  # of a call
         start_flags=("1",),
         config=config,
         equal=f"{equal}, jax 0.10.2",
@@ -210,7 +210,9 @@ PAIRS = {
         Pair(
             name="sample_factory",
             task="asynchronous PPO on CartPole, 2 workers of 16 environments",
-            install=("pip install torch==2.13.0 sample-factory==2.1.1 'gymnasium[atari]<1.0'",),
+            install=(
+                "pip install torch==2.14.1 sample-factory==2.1.1 gymnasium==0.29.1 'setuptools<81'",
+            ),
             program="peer_sample_factory.py",
             config="ppo_cartpole.yaml",
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units",
