@@ -101,10 +101,20 @@ class CapturingAgent:
             trajectory=trajectory,
             actor_id=actor_id,
         )
+        of_agent = self.captured.update_experience(
+            networks, experience.of_agent, initial_state, final_state, trajectory, actor_id
+        )
+
+        def reuse(old: jax.Array, new: jax.Array) -> jax.Array:
+            """Use the old leaf: JAX does not donate one that the agent replaces unread."""
+            is_same_kind = old.shape == jnp.shape(new) and old.dtype == getattr(new, "dtype", None)
+            return jnp.where(False, old, new) if is_same_kind else new
+
+        structures = [jax.tree.structure(each) for each in (experience.of_agent, of_agent)]
+        if structures[0] == structures[1]:  # type: ignore[operator]
+            of_agent = jax.tree.map(reuse, experience.of_agent, of_agent)
         return CapturedExperience(
-            of_agent=self.captured.update_experience(
-                networks, experience.of_agent, initial_state, final_state, trajectory, actor_id
-            ),
+            of_agent=of_agent,
             arguments=jax.tree.map(
                 lambda stored, new: jnp.concatenate([stored[1:], new[None]]),
                 experience.arguments,
