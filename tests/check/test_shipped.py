@@ -27,14 +27,18 @@ SMALL = [
 ]
 
 
-def check_shipped(name, num_envs):
+def check_shipped(name, num_envs, only=()):
     config = load_config(str(CONFIGS / f"{name}.yaml"), [])
     actor = dataclasses.replace(config.actor, num_envs=num_envs)
-    return check(dataclasses.replace(config, actor=actor))
+    return check(dataclasses.replace(config, actor=actor), only=only)
 
 
 def failures(report):
     return {result.name: result.detail for result in report.results if result.status == "fail"}
+
+
+def test_a_window_that_a_trajectory_replaces_unread_counts_as_donated():
+    assert failures(check_shipped("ppo_bandit", 8, only=["donation"])) == {}
 
 
 @pytest.mark.slow
