@@ -26,7 +26,7 @@ def measure(
     config: str, flags: list[str], *, environments: list[int], seconds: float, repeats: int
 ) -> list[Result]:
     """Measure all numbers of environments, in turns."""
-    values: dict[str, dict[str, list[float]]] = {}
+    values: dict[tuple[str, str], dict[str, list[float]]] = {}
     for _ in range(repeats):
         for num_envs in environments:
             measured = train(config, [*flags, "--actor.num-envs", str(num_envs)], seconds)
@@ -35,8 +35,7 @@ def measure(
                 row.setdefault(f"{num_envs:,} environments", []).append(value)
     settings = {"config": pathlib.Path(config).name, "flags": " ".join(flags) or "none"}
     results = []
-    for what, row in values.items():
-        name, unit = what.split(", ")
+    for (name, unit), row in values.items():
         rates = {each: Series(values=tuple(column)) for each, column in row.items()}
         ratios = {}
         if name == "speed":
@@ -46,7 +45,7 @@ def measure(
     return results
 
 
-def train(config: str, flags: list[str], seconds: float) -> dict[str, float]:
+def train(config: str, flags: list[str], seconds: float) -> dict[tuple[str, str], float]:
     """Train for some seconds, and return the measurements by their names and units."""
     command = [sys.executable, "-m", "benchmarks.peers.ours", config, *flags]
     begin = time.perf_counter()
@@ -59,10 +58,10 @@ def train(config: str, flags: list[str], seconds: float) -> dict[str, float]:
             peak_kib = int(status.split("VmHWM:")[1].split()[0])
             compilations = _COMPILED.findall(program.error_output())
     return {
-        "speed, env steps/s": speed.amount / speed.seconds,
-        "peak memory, MiB": peak_kib / 1024,
-        "compilation, s": sum(map(float, compilations)),
-        "start to first row, s": first_row,
+        ("speed", "env steps/s"): speed.amount / speed.seconds,
+        ("peak memory", "MiB"): peak_kib / 1024,
+        ("compilation", "s"): sum(map(float, compilations)),
+        ("start to first row", "s"): first_row,
     }
 
 

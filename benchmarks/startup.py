@@ -14,6 +14,7 @@ import tempfile
 import time
 
 from benchmarks import harness
+from benchmarks.counting import cache_variables
 from benchmarks.harness import Result, Series
 
 CONFIG = pathlib.Path(__file__).parent.parent / "configs" / "impala_cartpole.yaml"
@@ -47,12 +48,13 @@ def start(config: str, flags: list[str], *, run_dir: pathlib.Path, cache: pathli
     """
     command = [sys.executable, "-m", "sebulba.train", config, "--run-dir", str(run_dir)]
     command += ["--run.log-interval-env-steps", "1", *flags]
-    variables = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     begin = time.perf_counter()
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
-            command, env=os.environ | variables, stdout=output, stderr=subprocess.STDOUT
+            command,
+            env=os.environ | cache_variables(str(cache)),
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
         try:
             while not _has_row(run_dir / "metrics.jsonl"):
