@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from benchmarks import harness
 from benchmarks.harness import Result, Timed, combine, interleave
 from sebulba.config.loading import load_config
+from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.compiled import Program, compile_program
 from sebulba.programs import trace_programs
-from sebulba.run.training import use_compilation_cache
 from sebulba.task_defaults import with_task_defaults
 
 _CONFIGS = ("impala_breakout", "gumbel_muzero_minatar_breakout", "ppo_cartpole", "impala_catch")

@@ -85,11 +85,11 @@ def evaluate(
         ConfigError: not a run directory, or its environment or agent cannot be created.
         CheckpointError: there is no checkpoint, or it is damaged.
     """
+    from sebulba.devices.compilation_cache import use_compilation_cache
     from sebulba.evaluation.playing import play
     from sebulba.evaluation.policy import Policy
     from sebulba.evaluation.statistics import summarize
     from sebulba.evaluation.stored import load_stored_policy
-    from sebulba.run.training import use_compilation_cache
 
     use_compilation_cache()
     stored = policy.stored if isinstance(policy, Policy) else load_stored_policy(policy, "latest")
@@ -160,6 +160,7 @@ def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
 
 def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     """Play the episodes, print and write the results; return whether any episode ended."""
+    from sebulba.devices.compilation_cache import use_compilation_cache
     from sebulba.devices.known_answers import check_compiler
     from sebulba.evaluation.playing import play
     from sebulba.evaluation.recording import Recording
@@ -168,7 +169,6 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     from sebulba.evaluation.stored import load_stored_policy, parse_which
     from sebulba.evaluation.video import check_format, write_video
     from sebulba.ring.environments import CloseProblem
-    from sebulba.run.training import use_compilation_cache
     from sebulba.storage.metrics.files import write_json
 
     def warn(problem: CloseProblem) -> None:

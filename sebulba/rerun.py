@@ -84,7 +84,7 @@ def rerun(
         debug: whether to stop in the debugger before the cycle is learned from.
     """
     # Importing jax takes a second, so command line errors and --help come first.
-    from sebulba.run.training import use_compilation_cache
+    from sebulba.devices.compilation_cache import use_compilation_cache
     from sebulba.storage.checkpoints.restore import CheckpointError
 
     use_compilation_cache()

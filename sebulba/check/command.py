@@ -17,9 +17,9 @@ import rich.text
 from sebulba.check.result import Status
 from sebulba.check.suite import Report, check
 from sebulba.config import Config
+from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
-from sebulba.run.training import use_compilation_cache
 
 _MARKS: dict[Status, rich.text.Text] = {
     "pass": rich.text.Text("✓", style="green"),

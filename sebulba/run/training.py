@@ -13,6 +13,7 @@ import jax
 
 from sebulba.config import Config, RunConfig
 from sebulba.config.naming import default_run_dir
+from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
 from sebulba.devices.roles import Roles, assign_devices, check_platforms
 from sebulba.devices.xla_flags import describe_xla_flags
@@ -244,15 +245,6 @@ def prepare_process(config: Config) -> None:
         keep_freed_memory()
     check_platforms()
     check_compiler()
-
-
-def use_compilation_cache() -> None:
-    """Keep compiled programs between runs, unless the user has chosen a directory."""
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        cache = pathlib.Path.home() / ".cache" / "sebulba" / "jax"
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-        # A start has some twenty programs that take hundredths of a second each.
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def with_absolute_run_dir(config: Config) -> Config:
