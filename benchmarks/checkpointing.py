@@ -18,11 +18,11 @@ from benchmarks.harness import Result, Series, Timed
 from sebulba.config import Config
 from sebulba.config.loading import load_config
 from sebulba.hosts.agreement import Agreement
+from sebulba.process import start_daemon
 from sebulba.ring.make import made_ring
 from sebulba.ring.ring import Ring
 from sebulba.ring.running import run
 from sebulba.ring.state import state_of
-from sebulba.ring.threads import start_daemon
 from sebulba.run.all_reduce import AllReduceProbe
 from sebulba.run.autosave import Autosave
 from sebulba.run.rows import MetricsRows

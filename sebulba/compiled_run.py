@@ -9,8 +9,8 @@ from sebulba.devices.chips import Chip, Topology
 from sebulba.devices.compiled import CompiledProgram, compile_program
 from sebulba.devices.memory import format_bytes, size_of_host
 from sebulba.devices.roles import Roles
+from sebulba.envs.task_defaults import with_task_defaults
 from sebulba.programs import TracedRun, trace_programs
-from sebulba.task_defaults import with_task_defaults
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 

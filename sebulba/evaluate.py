@@ -162,13 +162,13 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     """Play the episodes, print and write the results; return whether any episode ended."""
     from sebulba.devices.compilation_cache import use_compilation_cache
     from sebulba.devices.known_answers import check_compiler
+    from sebulba.envs.closing import CloseProblem
     from sebulba.evaluation.playing import play
     from sebulba.evaluation.recording import Recording
     from sebulba.evaluation.rendering import check_rendering, load_opengl
     from sebulba.evaluation.statistics import summarize
     from sebulba.evaluation.stored import load_stored_policy, parse_which
     from sebulba.evaluation.video import check_format, write_video
-    from sebulba.ring.environments import CloseProblem
     from sebulba.storage.metrics.files import write_json
 
     def warn(problem: CloseProblem) -> None:

@@ -195,7 +195,7 @@ def _check_earlier_run(directory: pathlib.Path, config: Config) -> None:
 
     differing = differing_keys(config)
     if differing and config.open_defaults:
-        from sebulba.task_defaults import with_task_defaults  # imports jax
+        from sebulba.envs.task_defaults import with_task_defaults  # imports jax
 
         differing = differing_keys(with_task_defaults(config).config)
     if differing:

@@ -1,4 +1,4 @@
-"""What every command does with its process: exit codes, standard streams, stop signals, its end.
+"""What every command does with its process: exit codes, streams, signals, threads, its end.
 
 Imports no jax.
 """
@@ -134,6 +134,13 @@ def leave(code: int) -> NoReturn:
             if thread.is_alive():
                 end_at_once(code)
     sys.exit(code)
+
+
+def start_daemon(target: Callable[[], None], name: str) -> threading.Thread:
+    """Start and return a thread that does not keep the process alive; nothing else creates one."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def kill_group(process: "multiprocessing.process.BaseProcess") -> None:

@@ -20,6 +20,7 @@ from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.roles import assign_devices
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop as is_slow_in_a_loop
 from sebulba.hosts.agreement import Agreement
+from sebulba.process import start_daemon
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring import environments as actor_environments
 from sebulba.ring import make as making
@@ -41,7 +42,6 @@ from sebulba.ring.records import ActCarry, EpisodeStatistics, Item, Unroll, Unro
 from sebulba.ring.ring import Observer as Observer
 from sebulba.ring.running import run as run
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
-from sebulba.ring.threads import start_daemon
 from sebulba.ring.update import STATE_SPECS, clock_of, experience_of, loss_and_gradients
 from sebulba.ring.update import NonFiniteError as NonFiniteError
 from sebulba.run import autosave, watchdog

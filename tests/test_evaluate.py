@@ -9,10 +9,10 @@ import pytest
 import sebulba
 from sebulba.config import ActorConfig
 from sebulba.envs import make_environment
+from sebulba.envs.closing import CloseProblem
 from sebulba.evaluation import episodes
 from sebulba.evaluation.protocol import notable_settings
 from sebulba.evaluation.rendering import load_opengl
-from sebulba.ring.environments import CloseProblem
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -29,7 +29,7 @@ DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
 DOORS += ["sweep", "lag", "export", "compile", "__main__"]  # the command `sebulba`
 OBSERVING = ["storage", "processes", "hosts", "evaluation", "run", "check"]
 # Just below `run`, in this order.
-SHARED = ["task_defaults", "programs", "compiled_run", "curves", "figures", "export_loader", "grid"]
+SHARED = ["programs", "compiled_run", "curves", "figures", "export_loader", "grid"]
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
@@ -147,7 +147,7 @@ def test_the_files_of_the_ring_are_read_in_the_order_of_their_imports():
 
 def test_one_file_creates_threads():
     creators = [path.name for path in SOURCES if "Thread(" in path.read_text()]
-    assert creators == ["threads.py"]
+    assert creators == ["process.py"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids)

@@ -6,11 +6,11 @@ import os
 import pytest
 
 from sebulba.config.loading import load_config, to_yaml
+from sebulba.envs.task_defaults import with_task_defaults
 from sebulba.errors import ConfigError
 from sebulba.grid import parse_sweep, split_values, train_points
 from sebulba.processes import runs
 from sebulba.sweep import summarize_sweep, sweep
-from sebulba.task_defaults import with_task_defaults
 
 CATCH = "configs/impala_catch.yaml"
 

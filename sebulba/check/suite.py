@@ -33,9 +33,9 @@ from sebulba.check.subject import assemble_subject
 from sebulba.check.training import too_large
 from sebulba.config import Config
 from sebulba.devices.mapping import is_jit_disabled
+from sebulba.envs.task_defaults import with_task_defaults
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.process import program
-from sebulba.task_defaults import with_task_defaults
 
 OnProgress = Callable[[str], None]
 """Called with the property that a question is about, before it is asked."""

@@ -9,8 +9,10 @@ import jax
 
 from sebulba.agent_check import ActShapes, env_step_shapes
 from sebulba.errors import ConfigError
-from sebulba.types import EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.toolkit.settings import NetworkConfig
+from sebulba.types import EnvironmentSpec, EnvStep, PyTree, RunSpec, Trajectory
 
+_DENSE = ("mlp", "relu_mlp", "flat")
 # What to make smaller, by the part of the plan.
 _REMEDIES = {
     "experience": "the agent's replay capacity or batch",
@@ -165,3 +167,22 @@ def _memory_of(device: jax.Device | None) -> tuple[str, int]:
 def size_of_host() -> int:
     """Return the bytes of the host's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def describe_costly_network(
+    settings: object, spec: EnvironmentSpec, networks: PyTree
+) -> str | None:
+    """Return a warning about dense layers on images that the user asked for; None: no reason.
+
+    Args:
+        settings: the agent's.
+        spec: the environment's.
+        networks: the learner's.
+    """
+    images = [leaf for leaf in spec.observation_leaves if leaf.is_image and not leaf.is_small_image]
+    if not isinstance(settings, NetworkConfig) or settings.network not in _DENSE or not images:
+        return None
+    return (
+        f"warning: agent.network {settings.network} flattens images of {images[0].shape}: networks"
+        f" of {format_bytes(num_bytes(networks))}. Convolutions suit images: agent.network shallow"
+    )

@@ -15,10 +15,10 @@ from sebulba.agent import Agent, declared
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
+from sebulba.envs.closing import CloseProblem, close_environments, closed_on_error
 from sebulba.evaluation.sampling import init_actor_state
 from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.environments import CloseProblem, close_environments, closed_on_error
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeRecord, EpisodeStatistics
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from sebulba.envs.base import Environment
+from sebulba.envs.closing import CloseProblem
 from sebulba.evaluation.episodes import Evaluation, EvaluationPlan, Evaluator
 from sebulba.evaluation.protocol import describe_protocol
 from sebulba.evaluation.recording import Recording
 from sebulba.evaluation.rendering import check_rendering, with_rendering
 from sebulba.evaluation.stored import StoredPolicy
 from sebulba.evaluation.video import Video, check_format, write_video
-from sebulba.ring.environments import CloseProblem
 
 
 def _warn(problem: CloseProblem) -> None:

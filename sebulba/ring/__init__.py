@@ -22,7 +22,7 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     clocks          where the time went
     run_end         why a run ends
     deques          trajectories to the learner, networks to the actors
-    threads         the only place that creates threads
+    threads         those of a run, which start and end together
     episodes        episode statistics and users' reducers, inside jit
     act_cycle       one act cycle: what fused and stepped share
     whole_episodes  one episode for each environment

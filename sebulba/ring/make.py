@@ -20,12 +20,13 @@ from sebulba.devices.mapping import is_jit_disabled
 from sebulba.devices.memory import check_memory, plan_memory
 from sebulba.devices.roles import Roles, assign_devices
 from sebulba.envs import make_environment
+from sebulba.envs.closing import closed_on_error
 from sebulba.errors import ConfigError
 from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
-from sebulba.ring.environments import ActorEnvironments, closed_on_error
+from sebulba.ring.environments import ActorEnvironments
 from sebulba.ring.episodes import load_reducers
 from sebulba.ring.fused_cycle import FusedFunctions, SharedFunctions
 from sebulba.ring.learner import Learner, LearnerPrograms

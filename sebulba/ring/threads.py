@@ -1,4 +1,4 @@
-"""Threads that start and end together: the only module that creates threads.
+"""Threads that start and end together.
 
 The first exception of any of them is raised in the thread that waits, with its own traceback.
 """
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from sebulba.process import start_daemon
 from sebulba.ring.clocks import COMPILE, WallClock
 from sebulba.ring.deques import Closed
 from sebulba.ring.run_end import RunEnd
@@ -34,13 +35,6 @@ class StuckError(RuntimeError):
     def __init__(self, message: str, *, is_compiling: bool = False):
         self.is_compiling = is_compiling
         super().__init__(message)
-
-
-def start_daemon(target: Callable[[], None], name: str) -> threading.Thread:
-    """Start and return a thread that does not keep the process alive."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 class Threads:

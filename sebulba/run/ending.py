@@ -16,6 +16,7 @@ import rich.console
 from sebulba.config import Config
 from sebulba.devices.known_answers import MiscompiledError
 from sebulba.envs.base import EnvironmentTimeout
+from sebulba.envs.closing import close_environments
 from sebulba.errors import ALSO, PLACE, ConfigError, describe_error, escaped
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import newest_whole_step
@@ -33,7 +34,6 @@ from sebulba.process import (
     end_process,
     program,
 )
-from sebulba.ring.environments import close_environments
 from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.threads import StuckError, WatchdogError

@@ -11,9 +11,9 @@ from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.rendering import with_rendering
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.agreement import Agreement
+from sebulba.process import start_daemon
 from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
-from sebulba.ring.threads import start_daemon
 from sebulba.run.all_reduce import AllReduceProbe
 from sebulba.run.autosave import Autosave
 from sebulba.run.callbacks import Callback, Callbacks

@@ -15,9 +15,12 @@ from sebulba.config import Config, RunConfig
 from sebulba.config.naming import default_run_dir
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
+from sebulba.devices.memory import describe_costly_network
 from sebulba.devices.roles import Roles, assign_devices, check_platforms
 from sebulba.devices.xla_flags import describe_xla_flags
 from sebulba.devices.xla_workarounds import keep_freed_memory
+from sebulba.envs.closing import closed_on_error
+from sebulba.envs.task_defaults import with_task_defaults
 from sebulba.errors import ConfigError
 from sebulba.evaluation.rendering import load_opengl
 from sebulba.evaluation.stored import parse_which
@@ -33,14 +36,13 @@ from sebulba.process import (
     EXIT_UNSAVED,
     end_process,
     handled,
+    start_daemon,
 )
-from sebulba.ring.environments import closed_on_error
 from sebulba.ring.make import make_ring
 from sebulba.ring.programs import RingPrograms
 from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.running import check_mode, run
-from sebulba.ring.threads import start_daemon
 from sebulba.run.callbacks import Callback
 from sebulba.run.ending import (
     Finished,
@@ -59,7 +61,6 @@ from sebulba.run.warm_start import InitialNetworks, with_exact_source
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
 from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
-from sebulba.task_defaults import describe_costly_network, with_task_defaults
 
 
 def train_in_turn(
@@ -203,7 +204,7 @@ def train(
             check_mode(ring, config.run.mode)
             display.detail(f"memory: {ring.memory_plan.describe()}")
             spec = ring.actors[0].environments.spec
-            if costly := describe_costly_network(config, spec, ring.learner.state.networks):
+            if costly := describe_costly_network(config.agent, spec, ring.learner.state.networks):
                 display.message(costly)
             if (warm_start := initial_networks.warm_start) is not None:
                 display.message(str(warm_start))

@@ -9,7 +9,7 @@ from sebulba.config.agents import agent_factory
 from sebulba.config.loading import load_config
 from sebulba.config.schema import flat_config
 from sebulba.envs import make_environment
-from sebulba.task_defaults import with_task_defaults
+from sebulba.envs.task_defaults import with_task_defaults
 from sebulba.types import RunSpec
 
 CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))

@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from sebulba.ring.environments import ActorEnvironments, close_environments
+from sebulba.envs.closing import close_environments
+from sebulba.ring.environments import ActorEnvironments
 from sebulba.ring.run_end import RunEnd
 from sebulba.run import ending, training
 from tests.faults.runs import LONG_S, make_config, summary_of

@@ -17,7 +17,7 @@ from tests.subprocesses import DEADLINE_S, run_python, started
 FULL_DISK = """
 import resource, signal, sys, time
 import numpy as np
-from sebulba.ring.threads import start_daemon
+from sebulba.process import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 
 def state(seed):
@@ -65,7 +65,7 @@ def test_full_disk_is_reported_and_keeps_older_checkpoints(tmp_path, then):
 KILLED = """
 import itertools, sys
 import numpy as np
-from sebulba.ring.threads import start_daemon
+from sebulba.process import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 
 checkpointer = Checkpointer(sys.argv[1], keep=2, start_thread=start_daemon)

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.ring.threads import start_daemon
+from sebulba.process import start_daemon
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError, snapshot
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import CheckpointError, best_step, restore, steps_in

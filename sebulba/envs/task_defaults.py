@@ -12,15 +12,11 @@ from sebulba.config.schema import key_types
 from sebulba.config.unknown_keys import suggestion
 from sebulba.config.validation import validate, value_of
 from sebulba.config.yaml_dialect import inline
-from sebulba.devices.memory import format_bytes, num_bytes
 from sebulba.envs import make_environment, without_workers
+from sebulba.envs.closing import close_environments
 from sebulba.errors import ConfigError, describe_error
-from sebulba.ring.environments import close_environments
 from sebulba.task import Task
-from sebulba.toolkit.settings import NetworkConfig
-from sebulba.types import EnvironmentSpec, PyTree
-
-_DENSE = ("mlp", "relu_mlp", "flat")
+from sebulba.types import EnvironmentSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,24 +76,6 @@ def with_task_defaults(config: Config) -> TaskDefaults:
     message = f"defaults of {config.agent.name} for {task.describe()}: {settings}"
     return TaskDefaults(
         config=config, message=f"{message}. A key in the config or a flag replaces its default"
-    )
-
-
-def describe_costly_network(config: Config, spec: EnvironmentSpec, networks: PyTree) -> str | None:
-    """Return a warning about dense layers on images that the user asked for; None: no reason.
-
-    Args:
-        config: the run's settings.
-        spec: the environment's.
-        networks: the learner's.
-    """
-    settings = config.agent
-    images = [leaf for leaf in spec.observation_leaves if leaf.is_image and not leaf.is_small_image]
-    if not isinstance(settings, NetworkConfig) or settings.network not in _DENSE or not images:
-        return None
-    return (
-        f"warning: agent.network {settings.network} flattens images of {images[0].shape}: networks"
-        f" of {format_bytes(num_bytes(networks))}. Convolutions suit images: agent.network shallow"
     )
 
 

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba import task_defaults
 from sebulba.agent_check import validate_agent
 from sebulba.config import Config, EnvConfig
 from sebulba.config.agents import agent_config_class, agent_factory
@@ -19,15 +18,15 @@ from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.objects import with_agent
 from sebulba.config.run_spec import make_run_spec
 from sebulba.config.schema import key_types
-from sebulba.envs import make_environment
-from sebulba.errors import ConfigError
-from sebulba.run import training
-from sebulba.task import ObservationLeaf, Task
-from sebulba.task_defaults import (
-    describe_costly_network,
+from sebulba.devices.memory import describe_costly_network
+from sebulba.envs import make_environment, task_defaults
+from sebulba.envs.task_defaults import (
     with_task_defaults,
     with_values,
 )
+from sebulba.errors import ConfigError
+from sebulba.run import training
+from sebulba.task import ObservationLeaf, Task
 from sebulba.types import EnvironmentSpec
 from sebulba_agents import AGENTS
 from sebulba_agents.config import PPOConfig
@@ -187,7 +186,7 @@ def test_dense_layers_on_images_are_a_warning(network, shape, is_costly):
     config = Config(agent=PPOConfig(network=network))
     observation = jax.ShapeDtypeStruct(shape, np.uint8)
     spec = EnvironmentSpec(observation=observation, action_space=gymnasium.spaces.Discrete(2))
-    message = describe_costly_network(config, spec, np.zeros(2**18, np.float32))
+    message = describe_costly_network(config.agent, spec, np.zeros(2**18, np.float32))
     assert (message is not None) == is_costly
     if message is not None:
         assert "flattens images of (84, 84, 4): networks of 1.0 MiB" in message
