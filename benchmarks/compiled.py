@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sebulba.aot.chips import CHIPS
 from sebulba.config.shipped import shipped_configs
-from sebulba.devices.chips import CHIPS
 from sebulba.devices.memory import format_bytes
 
 _PAGE = pathlib.Path(__file__).parent.parent / "docs" / "accelerators.md"

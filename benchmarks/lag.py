@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.results import FOLDER
 from sebulba.config.loading import split_arguments
-from sebulba.curves import read_run
-from sebulba.figures import save
-from sebulba.grid import format_number, with_interval
+from sebulba.figures.curves import read_run
+from sebulba.figures.drawing import save
 from sebulba.lag import draw_lags
+from sebulba.processes.grid import format_number, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sebulba.config.loading import split_arguments
-from sebulba.curves import Group, Run, read_run
 from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean
-from sebulba.figures import PANELS, draw, save
+from sebulba.figures.curves import Group, Run, read_run
+from sebulba.figures.drawing import PANELS, draw, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

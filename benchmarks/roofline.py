@@ -16,11 +16,11 @@ import jax.numpy as jnp
 
 from benchmarks import harness
 from benchmarks.harness import Result, Timed, combine, interleave
+from sebulba.aot.program import Program, compile_program
+from sebulba.aot.tracing import trace_programs
 from sebulba.config.loading import load_config
 from sebulba.devices.compilation_cache import use_compilation_cache
-from sebulba.devices.compiled import Program, compile_program
 from sebulba.envs.task_defaults import with_task_defaults
-from sebulba.programs import trace_programs
 
 _CONFIGS = ("impala_breakout", "gumbel_muzero_minatar_breakout", "ppo_cartpole", "impala_catch")
 _MATRIX = 2_048  # rows and columns

@@ -21,8 +21,8 @@ from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, program, run_co
 from sebulba.processes.children import PARENT_VARIABLE, end_with_parent
 
 if TYPE_CHECKING:
-    from sebulba.compiled_run import AtBest, Report
-    from sebulba.devices.compiled import CompiledProgram, Message
+    from sebulba.aot.program import CompiledProgram, Message
+    from sebulba.aot.report import AtBest, Report
 
 _PROG = program("compile")
 _DESCRIPTION = """\
@@ -102,7 +102,7 @@ def compile_config(
         env_steps_per_second: of all environments of a host at most; None: not known.
         as_json: whether to print JSON instead of a table.
     """
-    from sebulba.devices.chips import Topology
+    from sebulba.aot.chips import Topology
 
     try:
         if topology_name is None:
@@ -117,7 +117,7 @@ def compile_config(
         import jax
 
         from sebulba.agent_check import AgentError
-        from sebulba.compiled_run import compile_for
+        from sebulba.aot.report import compile_for
         from sebulba.envs.base import EnvironmentFault
 
         try:
@@ -147,8 +147,8 @@ def print_table(report: "Report") -> None:
     import rich.console
     import rich.table
 
-    from sebulba.compiled_run import least_seconds
-    from sebulba.devices.chips import CHIPS
+    from sebulba.aot.chips import CHIPS
+    from sebulba.aot.report import least_seconds
     from sebulba.devices.memory import format_bytes
 
     chip = CHIPS.get(report.topology.partition(":")[0])

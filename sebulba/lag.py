@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from sebulba.config import flags
 from sebulba.config.loading import load_config, split_arguments
 from sebulba.errors import ConfigError
-from sebulba.grid import Point, Sweep, parse_sweep, print_table, run_sweep, with_interval
 from sebulba.process import program, run_command
 from sebulba.processes.command_line import take_flag
+from sebulba.processes.grid import Point, Sweep, parse_sweep, print_table, run_sweep, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +95,7 @@ def report_lags(sweep: Sweep, *, goal: float | None) -> None:
         goal: the mean return whose env steps are counted; None: none.
     """
     # Importing numpy and matplotlib takes a second.
-    from sebulba.figures import check_matplotlib, save
+    from sebulba.figures.drawing import check_matplotlib, save
     from sebulba.storage.metrics.files import write_json
 
     rows = summarize_lags(sweep, goal=goal)
@@ -122,8 +122,8 @@ def summarize_lags(sweep: Sweep, *, goal: float | None) -> list[dict[str, Any]]:
     """
     import numpy as np
 
-    from sebulba.curves import curve, read_run
     from sebulba.evaluation.statistics import interquartile_mean_of_seeds
+    from sebulba.figures.curves import curve, read_run
 
     rows = []
     for (lag, settings), points in _groups(sweep).items():
@@ -241,7 +241,7 @@ def draw_lags(series: Mapping[str, Sequence[dict[str, Any]]], *, title: str = ""
     """
     from matplotlib.figure import Figure
 
-    from sebulba.figures import COLOURS, tick_label
+    from sebulba.figures.drawing import COLOURS, tick_label
 
     lags = sorted({row["lag"] for rows in series.values() for row in rows})
     has_goal = any(_goals(rows) for rows in series.values())

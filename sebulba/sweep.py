@@ -11,7 +11,8 @@ from typing import Any
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
-from sebulba.grid import (
+from sebulba.process import program, run_command
+from sebulba.processes.grid import (
     Point,
     Sweep,
     format_number,
@@ -21,7 +22,6 @@ from sebulba.grid import (
     say,
     with_interval,
 )
-from sebulba.process import program, run_command
 
 _USAGE = f"usage: {program('sweep')} CONFIG [--section.field VALUE,VALUE ...] [--seeds 0..2]"
 _DESCRIPTION = """\
@@ -59,7 +59,7 @@ def report_sweep(sweep: Sweep) -> None:
     The return of a run is the mean over its last `run.return_window` episodes.
     """
     # Importing numpy and matplotlib takes a second.
-    from sebulba.figures import plot_runs
+    from sebulba.figures.drawing import plot_runs
     from sebulba.storage.metrics.files import write_json
 
     rows = summarize_sweep(sweep)

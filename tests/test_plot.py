@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sebulba.figures import PANELS
+from sebulba.figures.drawing import PANELS
 from tests.run_directories import make_run
 
 
@@ -83,7 +83,7 @@ def test_flags_choose_the_panels(tmp_path, monkeypatch, flags, labels):
     rows = [row | {"loss": 0.5, "episodes": 3} for row in rows]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     saved = []
-    monkeypatch.setattr("sebulba.figures.save", lambda figure, output: saved.append(figure))
+    monkeypatch.setattr("sebulba.figures.drawing.save", lambda figure, output: saved.append(figure))
     assert call("sebulba.plot", path, "-o", "x.svg", *flags, monkeypatch=monkeypatch) == 0
     (figure,) = saved
     shown = [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes if axes.axison]

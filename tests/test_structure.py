@@ -26,10 +26,18 @@ CONTRACT = [
     "task",
 ]
 DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
-DOORS += ["sweep", "lag", "export", "compile", "__main__"]  # the command `sebulba`
-OBSERVING = ["storage", "processes", "hosts", "evaluation", "run", "check"]
-# Just below `run`, in this order.
-SHARED = ["programs", "compiled_run", "curves", "figures", "export_loader", "grid"]
+DOORS += ["sweep", "lag", "compile", "__main__"]  # the command `sebulba`
+OBSERVING = [
+    "aot",
+    "storage",
+    "processes",
+    "hosts",
+    "evaluation",
+    "export",
+    "figures",
+    "run",
+    "check",
+]
 HEAVY = {"jax", "flax", "optax", "chex", "numpy", "gymnasium", "envpool", "orbax"}
 
 SOURCES = sorted((ROOT / "sebulba").rglob("*.py"))
@@ -59,9 +67,6 @@ def rank_of(module):
         return 0
     if room in {f"sebulba.{name}" for name in DOORS}:
         return len(LAYERS)
-    if room in {f"sebulba.{name}" for name in SHARED}:
-        position = SHARED.index(room.removeprefix("sebulba."))
-        return LAYERS.index("sebulba.run") - 1 + (position + 1) / (len(SHARED) + 1)
     return LAYERS.index(room)
 
 
@@ -96,7 +101,7 @@ def test_the_rooms_are_the_layers_the_contract_and_the_doors():
     rooms = {room_of(module) for module in PATHS} - {"sebulba", "sebulba_agents"}
     packages = {room for room in rooms if PATHS[room].name == "__init__.py"}
     assert packages == set(LAYERS) - {"sebulba", "sebulba_agents", "sebulba.shipped"}
-    assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, *SHARED, *DOORS]}
+    assert rooms - packages == {f"sebulba.{name}" for name in [*CONTRACT, *DOORS]}
 
 
 def test_every_package_is_in_the_wheel():
@@ -158,7 +163,7 @@ def test_no_algorithm_is_named_in_the_framework(path):
     assert named == []
 
 
-@pytest.mark.parametrize("door", [*DOORS, "check.__main__"])
+@pytest.mark.parametrize("door", [*DOORS, "check.__main__", "export.__main__"])
 def test_a_command_line_is_read_without_jax(door):
     reached, left = set(), {f"sebulba.{door}"}
     while left:

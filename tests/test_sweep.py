@@ -8,8 +8,8 @@ import pytest
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.envs.task_defaults import with_task_defaults
 from sebulba.errors import ConfigError
-from sebulba.grid import parse_sweep, split_values, train_points
 from sebulba.processes import runs
+from sebulba.processes.grid import parse_sweep, split_values, train_points
 from sebulba.sweep import summarize_sweep, sweep
 
 CATCH = "configs/impala_catch.yaml"

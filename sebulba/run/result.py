@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 
 from sebulba.config import Config
-from sebulba.curves import check_columns, group_runs, read_run
 from sebulba.devices.learner_devices import fetch_replicated
 from sebulba.evaluation.playing import record
 from sebulba.evaluation.policy import Policy
 from sebulba.evaluation.stored import StoredPolicy
 from sebulba.evaluation.video import Video
-from sebulba.figures import check_matplotlib, draw, png_of
+from sebulba.figures.curves import check_columns, group_runs, read_run
+from sebulba.figures.drawing import check_matplotlib, draw, png_of
 from sebulba.process import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
 from sebulba.run.ending import (
     Finished,

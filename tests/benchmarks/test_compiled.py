@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from benchmarks import compiled
-from sebulba.devices.compiled import CompiledProgram, Message
+from sebulba.aot.program import CompiledProgram, Message
 
 
 def test_a_table_has_a_row_for_each_config_and_replaces_the_last():

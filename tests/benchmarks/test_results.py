@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import results
-from sebulba.figures import save
+from sebulba.figures.drawing import save
 from tests.run_directories import make_run
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(sebulba.__file__).parent
 # These speak to somebody who has typed flags.
 COMMAND_LINES = (
     "compile.py",
-    "devices/chips.py",
+    "aot/chips.py",
     "hosts",
     "processes",
     "config/flags.py",

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sebulba.curves import (
+from sebulba.errors import ConfigError
+from sebulba.figures.curves import (
     Curve,
     Group,
     band,
@@ -24,7 +25,6 @@ from sebulba.curves import (
     group_runs,
     read_runs,
 )
-from sebulba.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

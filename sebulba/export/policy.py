@@ -1,64 +1,28 @@
-"""Export a trained policy: `python -m sebulba.export RUN_DIR [-o DIRECTORY]`.
+"""Write a policy as a compiled function, its arrays, and the module that loads them."""
 
-The files need JAX and NumPy only; a copy of `export_loader.py` beside them loads them. Imports no
-jax before it exports.
-"""
-
-import argparse
-import importlib.util
 import pathlib
 import shutil
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sebulba.errors import ConfigError
-from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, program, run_command
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
 
-if TYPE_CHECKING:
-    from sebulba.evaluation.stored import StoredPolicy
+from sebulba.envs.spaces import action_scaling
+from sebulba.evaluation.policy import act_function, first_actor_state
+from sebulba.evaluation.stored import StoredPolicy
+from sebulba.storage.checkpoints.manifest import is_key
+from sebulba.storage.metrics.files import write_json
+from sebulba.types import EnvStep, PyTree
 
 _ACT, _ARRAYS, _DESCRIPTION, _LOADER = "act.jax", "arrays.npz", "policy.json", "policy.py"
-
-
-def main() -> None:
-    """Parse the command line, export, and exit with 0, 2 or 4."""
-    sys.exit(export(_parser().parse_args()))
-
-
-def export(options: argparse.Namespace) -> int:
-    """Export as the command line requests, print the directory, and return the exit code."""
-    if importlib.util.find_spec("flatbuffers") is None:
-        print(
-            "sebulba: jax.export needs flatbuffers: pip install 'sebulba[export]'", file=sys.stderr
-        )
-        return EXIT_CONFIG
-    # Imported late: jax takes over a second, which --help and usage errors should not cost.
-    from sebulba.evaluation.stored import load_stored_policy, parse_which
-    from sebulba.storage.checkpoints.restore import CheckpointError
-
-    try:
-        stored = load_stored_policy(options.run_dir, parse_which(options.checkpoint))
-        directory = pathlib.Path(options.output or pathlib.Path(options.run_dir) / "export")
-        export_policy(
-            stored,
-            directory,
-            num_envs=options.num_envs,
-            greedy=not options.stochastic,
-            seed=options.seed,
-            platforms=options.platforms.split(","),
-        )
-    except (ConfigError, OSError) as error:
-        print(f"sebulba: {error}", file=sys.stderr)
-        return EXIT_CONFIG
-    except CheckpointError as error:
-        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
-        return EXIT_CHECKPOINT
-    print(f"wrote {directory}: {_ACT}, {_ARRAYS}, {_DESCRIPTION}, and {_LOADER}, which loads them")
-    return EXIT_DONE
+FILES = (_ACT, _ARRAYS, _DESCRIPTION, _LOADER)
+"""The files of an exported policy; the last one loads the others."""
 
 
 def export_policy(
-    stored: "StoredPolicy",
+    stored: StoredPolicy,
     directory: pathlib.Path,
     *,
     num_envs: int,
@@ -77,16 +41,6 @@ def export_policy(
         seed: seed of the samples.
         platforms: that the function is compiled for: cpu, cuda, rocm, tpu.
     """
-    import jax
-    import jax.export
-    import jax.numpy as jnp
-    import numpy as np
-
-    from sebulba.envs.spaces import action_scaling
-    from sebulba.evaluation.policy import act_function, first_actor_state
-    from sebulba.storage.checkpoints.manifest import is_key
-    from sebulba.storage.metrics.files import write_json
-    from sebulba.types import EnvStep, PyTree
 
     def to_leaves(tree: PyTree) -> list[jax.Array]:
         """Return plain arrays, which any process can load: of keys, the key data."""
@@ -165,44 +119,4 @@ def export_policy(
         "jax": jax.__version__,
     }
     write_json(directory / _DESCRIPTION, description)
-    shutil.copyfile(pathlib.Path(__file__).with_name("export_loader.py"), directory / _LOADER)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program("export"),
-        description="Writes a trained policy as a compiled function (jax.export), its arrays and a"
-        " module that loads them with JAX and NumPy only.",
-    )
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a finished or running run")
-    parser.add_argument(
-        "-o", "--output", metavar="DIRECTORY", help="default: export in the run directory"
-    )
-    parser.add_argument(
-        "--checkpoint",
-        default="latest",
-        metavar="latest|best|CYCLE",
-        help="checkpoint to load; default: latest",
-    )
-    parser.add_argument(
-        "--num-envs",
-        type=int,
-        default=1,
-        metavar="B",
-        help="number of environments that each call acts in; default: 1",
-    )
-    parser.add_argument(
-        "--stochastic", action="store_true", help="sample actions, as in training; default: greedy"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the samples")
-    parser.add_argument(
-        "--platforms",
-        default="cpu,cuda,tpu",
-        metavar="P,P",
-        help="platforms to compile for: cpu, cuda, rocm, tpu; default: cpu,cuda,tpu",
-    )
-    return parser
-
-
-if __name__ == "__main__":
-    run_command(main)
+    shutil.copyfile(pathlib.Path(__file__).with_name("loader.py"), directory / _LOADER)

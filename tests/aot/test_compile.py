@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import pytest
 
 from sebulba import compile as compiling
-from sebulba import compiled_run
-from sebulba.config import Config
-from sebulba.devices import chips
-from sebulba.devices.chips import CHIPS, Topology
-from sebulba.devices.compiled import (
+from sebulba.aot import chips
+from sebulba.aot import report as reporting
+from sebulba.aot.chips import CHIPS, Topology
+from sebulba.aot.program import (
     Message,
     _unasked,
     compile_program,
@@ -25,7 +24,8 @@ from sebulba.devices.compiled import (
     read_collectives,
     trace_program,
 )
-from sebulba.programs import trace_programs
+from sebulba.aot.tracing import trace_programs
+from sebulba.config import Config
 from tests.rings import act, close, make_ring, trace_update
 from tests.run.test_modes import make_config
 
@@ -126,7 +126,7 @@ def stepped():
 def report(stepped):
     """Returns the report of a config on CPU devices, as if they were TPUs."""
     topology = Topology(name="v5e:2x1", platform="cpu", shape="2", chip=CHIPS["v5e"])
-    return compiled_run.compile_for(stepped, topology, env_steps_per_second=7.0)
+    return reporting.compile_for(stepped, topology, env_steps_per_second=7.0)
 
 
 def test_every_program_of_a_run_compiles_and_asks_for_nothing_more(report):
@@ -145,12 +145,12 @@ def test_every_program_of_a_run_compiles_and_asks_for_nothing_more(report):
 def test_least_times_follow_from_the_published_peaks(report):
     step, end, update = report.programs
     chip, at_best = CHIPS["v5e"], report.at_best
-    assert compiled_run.least_seconds(update, chip) == max(
+    assert reporting.least_seconds(update, chip) == max(
         update.flops["float32"] / chip.float32, update.least_bytes / chip.bandwidth
     )
-    act_cycle_s = 5 * compiled_run.least_seconds(step, chip) + compiled_run.least_seconds(end, chip)
+    act_cycle_s = 5 * reporting.least_seconds(step, chip) + reporting.least_seconds(end, chip)
     assert at_best.act_cycle_s == pytest.approx(act_cycle_s)
-    learning = 4 * 5 / compiled_run.least_seconds(update, chip)
+    learning = 4 * 5 / reporting.least_seconds(update, chip)
     assert at_best.env_steps_per_second["learning"] == pytest.approx(learning)
     assert at_best.actors_per_learner == pytest.approx(act_cycle_s / at_best.learner_cycle_s / 2)
     assert at_best.bottleneck == "environments"
@@ -179,7 +179,7 @@ def test_several_hosts_share_one_update(stepped):
 def test_one_program_acts_and_learns():
     config = make_config(lag=0, threads=1)
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="anakin"))
-    report = compiled_run.compile_for(config, Topology.parse("cpu:1"))
+    report = reporting.compile_for(config, Topology.parse("cpu:1"))
     (each,) = report.programs
     assert each.name == "one program, a learner cycle"
     assert (each.problem, each.unasked, report.at_best) == (None, (), None)
@@ -188,7 +188,7 @@ def test_one_program_acts_and_learns():
 def test_what_does_not_fit_ends_with_2_and_its_bytes(report, monkeypatch, capsys):
     place = dataclasses.replace(report.places[1], needs=3 << 30, has=2 << 30)
     full = dataclasses.replace(report, places=(place,))
-    monkeypatch.setattr(compiled_run, "compile_for", lambda *args, **options: full)
+    monkeypatch.setattr(reporting, "compile_for", lambda *args, **options: full)
     monkeypatch.setattr(Topology, "prepare", lambda self: None)
     assert compiling.compile_config(Config(), "v5e:2x2", as_json=True) == 2
     out, err = capsys.readouterr()
@@ -213,7 +213,7 @@ def test_a_missing_plugin_is_named_with_its_extra(name, extra, monkeypatch, caps
         monkeypatch.setenv(variable, os.environ.get(variable, "1"))
     assert compiling.compile_config(Config(), name) == 2
     assert f"pip install 'sebulba[{extra}]'" in capsys.readouterr().err
-    assert f"\n{extra} = " in (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert f"\n{extra} = " in (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_an_error_of_a_plugin_ends_with_2_and_one_line(monkeypatch, capsys):
     def fail(*arguments, **options):
         raise jax.errors.JaxRuntimeError("INTERNAL: no kernel\nmore")
 
-    monkeypatch.setattr(compiled_run, "compile_for", fail)
+    monkeypatch.setattr(reporting, "compile_for", fail)
     monkeypatch.setattr(Topology, "prepare", lambda self: None)
     assert compiling.compile_config(Config(), "v5e:2x2") == 2
     assert capsys.readouterr().err == "sebulba: --for v5e:2x2: INTERNAL: no kernel\n"

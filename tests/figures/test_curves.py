@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from sebulba.config import ActorConfig, LearnerConfig, RunConfig
-from sebulba.curves import (
+from sebulba.errors import ConfigError
+from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean, mean
+from sebulba.figures.curves import (
     band,
     check_columns,
     curve,
@@ -19,8 +21,6 @@ from sebulba.curves import (
     read_runs,
     scores,
 )
-from sebulba.errors import ConfigError
-from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean, mean
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from tests.run_directories import SHARES, make_row, make_run
 
@@ -349,6 +349,8 @@ def test_scores_of_unequal_numbers_of_runs_are_an_error(tmp_path, seeds, got):
 
 
 def test_curves_are_read_without_jax():
-    command = "import sys, sebulba.curves, sebulba.figures; print('jax' in sys.modules)"
+    command = (
+        "import sys, sebulba.figures.curves, sebulba.figures.drawing; print('jax' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
     assert result.stdout == "False\n", result.stderr

@@ -4,13 +4,13 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from sebulba.aot.chips import Chip, Topology
+from sebulba.aot.program import CompiledProgram, compile_program
+from sebulba.aot.tracing import TracedRun, trace_programs
 from sebulba.config import Config
-from sebulba.devices.chips import Chip, Topology
-from sebulba.devices.compiled import CompiledProgram, compile_program
 from sebulba.devices.memory import format_bytes, size_of_host
 from sebulba.devices.roles import Roles
 from sebulba.envs.task_defaults import with_task_defaults
-from sebulba.programs import TracedRun, trace_programs
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 

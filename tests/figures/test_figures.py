@@ -8,8 +8,16 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from sebulba.config import LearnerConfig, RunConfig
-from sebulba.curves import group_runs, read_runs
-from sebulba.figures import ACTIVITY_COLOURS, ALL_PANELS, COLOURS, PANELS, draw, save, tick_label
+from sebulba.figures.curves import group_runs, read_runs
+from sebulba.figures.drawing import (
+    ACTIVITY_COLOURS,
+    ALL_PANELS,
+    COLOURS,
+    PANELS,
+    draw,
+    save,
+    tick_label,
+)
 from sebulba_agents.config import PPOConfig
 from tests.run_directories import make_run
 

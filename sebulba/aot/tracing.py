@@ -14,9 +14,9 @@ import numpy as np
 
 from sebulba.agent import Agent
 from sebulba.agent_check import num_updates_of
+from sebulba.aot.program import Program, placed_shapes, trace_program
 from sebulba.config import Config
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
-from sebulba.devices.compiled import Program, placed_shapes, trace_program
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.memory import plan_memory
 from sebulba.devices.roles import Roles, assign_devices_of_hosts

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import sebulba
-from sebulba.export import _parser, export
-from sebulba.export_loader import Policy, _leaves_like
+from sebulba.export.__main__ import _parser, export
+from sebulba.export.loader import Policy, _leaves_like
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
 from tests.extras import needs_search
 

@@ -1,0 +1,1 @@
+"""A trained policy as files that need JAX and NumPy only. `loader` is copied beside them."""

@@ -1,0 +1,92 @@
+"""Export a trained policy: `python -m sebulba.export RUN_DIR [-o DIRECTORY]`.
+
+The files need JAX and NumPy only; a copy of `loader.py` beside them loads them. Imports no
+jax before it exports.
+"""
+
+import argparse
+import importlib.util
+import pathlib
+import sys
+
+from sebulba.errors import ConfigError
+from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, program, run_command
+
+
+def main() -> None:
+    """Parse the command line, export, and exit with 0, 2 or 4."""
+    sys.exit(export(_parser().parse_args()))
+
+
+def export(options: argparse.Namespace) -> int:
+    """Export as the command line requests, print the directory, and return the exit code."""
+    if importlib.util.find_spec("flatbuffers") is None:
+        print(
+            "sebulba: jax.export needs flatbuffers: pip install 'sebulba[export]'", file=sys.stderr
+        )
+        return EXIT_CONFIG
+    # Imported late: jax takes over a second, which --help and usage errors should not cost.
+    from sebulba.evaluation.stored import load_stored_policy, parse_which
+    from sebulba.export.policy import FILES, export_policy
+    from sebulba.storage.checkpoints.restore import CheckpointError
+
+    try:
+        stored = load_stored_policy(options.run_dir, parse_which(options.checkpoint))
+        directory = pathlib.Path(options.output or pathlib.Path(options.run_dir) / "export")
+        export_policy(
+            stored,
+            directory,
+            num_envs=options.num_envs,
+            greedy=not options.stochastic,
+            seed=options.seed,
+            platforms=options.platforms.split(","),
+        )
+    except (ConfigError, OSError) as error:
+        print(f"sebulba: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except CheckpointError as error:
+        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        return EXIT_CHECKPOINT
+    *files, loader = FILES
+    print(f"wrote {directory}: {', '.join(files)}, and {loader}, which loads them")
+    return EXIT_DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program("export"),
+        description="Writes a trained policy as a compiled function (jax.export), its arrays and a"
+        " module that loads them with JAX and NumPy only.",
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a finished or running run")
+    parser.add_argument(
+        "-o", "--output", metavar="DIRECTORY", help="default: export in the run directory"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        default="latest",
+        metavar="latest|best|CYCLE",
+        help="checkpoint to load; default: latest",
+    )
+    parser.add_argument(
+        "--num-envs",
+        type=int,
+        default=1,
+        metavar="B",
+        help="number of environments that each call acts in; default: 1",
+    )
+    parser.add_argument(
+        "--stochastic", action="store_true", help="sample actions, as in training; default: greedy"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the samples")
+    parser.add_argument(
+        "--platforms",
+        default="cpu,cuda,tpu",
+        metavar="P,P",
+        help="platforms to compile for: cpu, cuda, rocm, tpu; default: cpu,cuda,tpu",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    run_command(main)
