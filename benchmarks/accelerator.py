@@ -33,7 +33,7 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.errors import ConfigError
 from sebulba.references import Network
 from sebulba.ring.make import made_ring
-from sebulba.ring.records import Item
+from sebulba.ring.records import Delivery
 from sebulba.ring.ring import Ring
 from sebulba.toolkit.settings import ComputeDtype
 from sebulba.types import Clock, PyTree, Trajectory
@@ -193,7 +193,7 @@ def _shares(
     }
 
 
-def _flops(ring: Ring, item: Item) -> float:
+def _flops(ring: Ring, item: Delivery) -> float:
     """Return the floating-point operations of loss and gradients on a trajectory."""
     agent, num_envs = ring.agent, ring.run_spec.num_envs
 

@@ -139,7 +139,7 @@ class Acting:
     def _act(self, pair: tuple[ActCycle, ActCarry], num_cycles: int) -> tuple[ActCycle, ActCarry]:
         cycle, carry = pair
         for _ in range(num_cycles):
-            carry, _, _ = cycle(self._bench.networks, carry)
+            carry = cycle(self._bench.networks, carry).carry
         return cycle, carry
 
 
@@ -155,8 +155,9 @@ def check_identical(bench: Bench) -> None:
         cycle, carry = bench.make_cycle(variant, environment, environment.reset())
         results = []
         for _ in range(CHECKED_CYCLES):
-            carry, trajectory, tally = cycle(bench.networks, carry)
-            results.append((trajectory, tally.episodes, tally.env_steps))
+            collected = cycle(bench.networks, carry)
+            carry, tally = collected.carry, collected.tally
+            results.append((collected.trajectory, tally.episodes, tally.env_steps))
         environment.close()
         if expected is None:
             expected = results

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import harness, rings
 from benchmarks.harness import Result, Timed
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
-from sebulba.ring.fused_cycle import FusedCycle
+from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.make import made_ring
 from sebulba_agents.config import PPOConfig
 
@@ -80,20 +80,21 @@ class ActingAlone:
     def __init__(self, config: Config, cycles: int):
         with made_ring(config) as ring:
             (actor,) = ring.actors
-        act_cycle = actor.environments.act_cycle
-        assert isinstance(act_cycle, FusedCycle)
+        assert isinstance(actor.collector, LocalCollector)
+        act_within = actor.collector.act_within
+        assert act_within is not None
         networks = ring.learner.networks_on(actor.device)
 
         def act(carry, num_cycles):
             def body(_, looped):
                 carry, env_steps = looped
-                carry, _, tally = act_cycle.act_within(networks, carry)
-                return carry, env_steps + tally.env_steps
+                collected = act_within(networks, carry)
+                return collected.carry, env_steps + collected.tally.env_steps
 
             return jax.lax.fori_loop(0, num_cycles, body, (carry, np.int32(0)))
 
         self._act = jax.jit(act)
-        self._carry = jax.device_put(actor.carry, actor.device)
+        self._carry = jax.device_put(actor.point.carry, actor.device)
         self._cycles = cycles
 
     def __call__(self) -> int:

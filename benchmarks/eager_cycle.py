@@ -12,7 +12,7 @@ from sebulba.agent import Agent
 from sebulba.envs.base import Environment
 from sebulba.envs.data_checks import is_finite
 from sebulba.ring.episodes import update_statistics
-from sebulba.ring.records import ActCarry, Tally
+from sebulba.ring.records import ActCarry, Collected, Tally
 from sebulba.types import ActorState, EnvStep, Networks, Trajectory
 
 
@@ -29,7 +29,7 @@ class EagerCycle:
         self._act = jax.jit(act, donate_argnums=1)
         self._stack = jax.jit(_stack)
 
-    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
+    def __call__(self, networks: Networks, carry: ActCarry) -> Collected:
         """Act for `T` steps; see `ActCycle`."""
         # Donated from step to step, and not the carry's own.
         actor_state = jax.tree.map(jnp.copy, carry.actor_state)
@@ -43,7 +43,7 @@ class EagerCycle:
             env_step = self._environment.step(np.asarray(action))
         trajectory, tally = jax.block_until_ready(self._stack(rows, env_step))
         carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
-        return carry, trajectory, tally
+        return Collected(carry=carry, trajectory=trajectory, tally=tally)
 
 
 def _stack(rows: list, last: EnvStep) -> tuple[Trajectory, Tally]:

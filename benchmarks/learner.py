@@ -23,7 +23,7 @@ from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.ring.deques import Closed
 from sebulba.ring.make import made_ring
-from sebulba.ring.records import Item
+from sebulba.ring.records import Delivery
 from sebulba.ring.ring import Ring
 from sebulba.types import Clock, PyTree, Trajectory
 
@@ -85,7 +85,7 @@ def inside(config: Config, *, cycles: int) -> Timed:
     return Timed(amount=ring.progress.steps_per_second * updates_per_step, seconds=1.0)
 
 
-def _feed(ring: Ring, item: Item) -> None:
+def _feed(ring: Ring, item: Delivery) -> None:
     try:
         for number in itertools.count():
             ring.ledger.collect(0, item.info.env_steps)

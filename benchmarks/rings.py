@@ -12,7 +12,7 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig
 from sebulba.config.loading import load_config
 from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.ring.make import made_ring
-from sebulba.ring.records import Item
+from sebulba.ring.records import Delivery
 from sebulba.ring.ring import Ring
 from sebulba.ring.running import run
 
@@ -112,18 +112,18 @@ class UpdatesAlone:
         return self._cycles * sum(item.info.env_steps for item in self._items)
 
 
-def act_one_cycle(ring: Ring) -> list[Item]:
+def act_one_cycle(ring: Ring) -> list[Delivery]:
     """Collect the trajectories of one learner cycle, in this thread."""
     return [next(act_alone(ring, actor_id)) for actor_id in ring.schedule.actors_in_turn(0)]
 
 
-def update(ring: Ring, items: Sequence[Item]) -> None:
+def update(ring: Ring, items: Sequence[Delivery]) -> None:
     """Run a learner cycle's updates, without what the ring does around them, and wait for them."""
     unrolls = [item.unroll for item in items]
     ring.learner.update(unrolls, env_steps=ring.progress.env_steps)
 
 
-def act_alone(ring: Ring, actor_id: int) -> Iterator[Item]:
+def act_alone(ring: Ring, actor_id: int) -> Iterator[Delivery]:
     """Yield an actor's trajectories without end, all acted with the newest networks at the start.
 
     It needs no learner: nothing is taken from a deque or put into one.
@@ -131,4 +131,4 @@ def act_alone(ring: Ring, actor_id: int) -> Iterator[Item]:
     actor = ring.actors[actor_id]
     networks = ring.learner.networks_on(actor.device)
     while True:
-        yield actor.act(networks, 0)
+        yield actor.act(networks, 0, ring.ledger)

@@ -60,8 +60,9 @@ class Acting:
     def act(self) -> int:
         """Run act cycles, and return the number of searches."""
         for _ in range(self._num_cycles):
-            self._carry, trajectory, _ = self._cycle(self.networks, self._carry)
-        jax.block_until_ready(trajectory)
+            collected = self._cycle(self.networks, self._carry)
+            self._carry = collected.carry
+        jax.block_until_ready(collected.trajectory)
         return self.num_rows
 
     def bare(self, *, with_environment: bool) -> Callable[[], int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sebulba.agent import Agent
     from sebulba.config import Config
     from sebulba.devices.learner_devices import LearnerDevices
-    from sebulba.ring.records import Item
+    from sebulba.ring.records import Delivery
     from sebulba.ring.ring import Ring
     from sebulba.ring.update import LearnerState
     from sebulba.types import PyTree
@@ -295,7 +295,7 @@ def _bring_before(ring: "Ring", config: "Config", checkpoints: pathlib.Path, cyc
     from sebulba.run.resume import resume
     from sebulba.storage.checkpoints.restore import steps_in
 
-    are_stored = all(actor.carry.env_state is not None for actor in ring.actors)
+    are_stored = all(actor.point.carry.env_state is not None for actor in ring.actors)
     can_resume = are_stored or config.checkpoint.exact_reset_cycles is not None
     steps = [step for step in steps_in(checkpoints) if step <= cycle]
     if can_resume and steps:
@@ -313,7 +313,7 @@ def _bring_before(ring: "Ring", config: "Config", checkpoints: pathlib.Path, cyc
         ring.learn(ring.act_in_turn())
 
 
-def _show_batch(items: "list[Item]", cycle: int) -> None:
+def _show_batch(items: "list[Delivery]", cycle: int) -> None:
     """Print the range of every leaf of a batch, and where its largest element is."""
     import jax
     import numpy as np

@@ -22,12 +22,12 @@ from sebulba.devices.xla_workarounds import is_slow_in_a_loop as is_slow_in_a_lo
 from sebulba.hosts.agreement import Agreement
 from sebulba.process import start_daemon
 from sebulba.pytree import pytree_dataclass
-from sebulba.ring import environments as actor_environments
+from sebulba.ring import act_functions, running
 from sebulba.ring import make as making
-from sebulba.ring import running
 from sebulba.ring.act_cycle import Buffer, act_row, init_carry
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
+from sebulba.ring.collectors import CollectorLost
 from sebulba.ring.deques import Closed, NetworksDeque, TrajectoryDeque
 from sebulba.ring.deques import SequenceError as SequenceError
 from sebulba.ring.episodes import EpisodeTracker
@@ -38,7 +38,7 @@ from sebulba.ring.learner import Learner, LearnerPrograms, update_program
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
 from sebulba.ring.progress import Progress
-from sebulba.ring.records import ActCarry, EpisodeStatistics, Item, Unroll, UnrollInfo
+from sebulba.ring.records import ActCarry, Delivery, EpisodeStatistics, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer as Observer
 from sebulba.ring.running import run as run
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
@@ -304,15 +304,15 @@ class _Cycle:
         self.cycle = cycle
 
     def __call__(self, networks, carry):
-        after, trajectory, tally = self.cycle(networks, carry)
+        collected = self.cycle(networks, carry)
         acted = Acted(
-            trajectory=trajectory,
-            final_state=after.actor_state,
-            env_steps=tally.env_steps,
-            episodes=tally.episodes,
+            trajectory=collected.trajectory,
+            final_state=collected.carry.actor_state,
+            env_steps=collected.tally.env_steps,
+            episodes=collected.tally.episodes,
             carry=None,
         )
-        return after, acted
+        return collected.carry, acted
 
 
 def compilations(act_cycle):
@@ -373,12 +373,12 @@ def follow_episodes(reducers, trajectory):
 def act(ring, actor_id=0):
     """Return the item of an actor's next act cycle, with the newest networks."""
     actor = ring.actors[actor_id]
-    return actor.act(ring.learner.networks_on(actor.device), 0)
+    return actor.act(ring.learner.networks_on(actor.device), 0, ring.ledger)
 
 
 def are_fused(ring):
     """Return for each actor whether its act cycle is fused."""
-    return [isinstance(actor.environments.act_cycle, FusedCycle) for actor in ring.actors]
+    return [isinstance(actor.collector.act_cycle, FusedCycle) for actor in ring.actors]
 
 
 def actor_devices(ring):
@@ -388,23 +388,24 @@ def actor_devices(ring):
 
 def actor_cycles(ring):
     """Return the number of act cycles that each actor has completed."""
-    return [actor.num_cycles for actor in ring.actors]
+    return [actor.point.cycle for actor in ring.actors]
 
 
 def episodes_interrupted(ring):
     """Return the number of episodes that end because a resumed ring recreates environments."""
-    return sum(actor._boundary.num_interrupted for actor in ring.actors if actor._boundary)
+    boundaries = [actor.point.boundary for actor in ring.actors]
+    return sum(boundary.num_interrupted for boundary in boundaries if boundary)
 
 
 def wrap_act_cycle(ring, actor_id, wrap):
     """Replace an actor's act cycle by `wrap` of it."""
-    environments = ring.actors[actor_id].environments
-    environments.act_cycle = wrap(environments.act_cycle)
+    collector = ring.actors[actor_id].collector
+    collector.act_cycle = wrap(collector.act_cycle)
 
 
 def know_no_platform(monkeypatch):
     """Have actors find out by compiling whether any platform can step an environment."""
-    monkeypatch.setattr(actor_environments, "_PLATFORMS_OF_FUSED", ())
+    monkeypatch.setattr(act_functions, "_PLATFORMS_OF_FUSED", ())
 
 
 # Items and deques
@@ -456,7 +457,7 @@ def _item(
         trajectory=trajectory,
         actor_id=placed_id,
     )
-    return Item(unroll=unroll, info=info, carry=None)
+    return Delivery(unroll=unroll, info=info, point=None)
 
 
 def trajectory_of(item):
@@ -660,7 +661,7 @@ def before(step, call, *, setattr=setattr):
 
     Args:
         step: an actor's act cycle (`act`) or a learner's updates of a cycle (`update`), whose
-            function gets the actor or the learner, with `num_cycles` and `clock`; the count of what
+            function gets the actor or the learner, with its `clock`; the count of what
             was learned (`count`); trajectories that go onto the deque or come off it (`put`,
             `get`); networks that are staged or taken (`publish`, `take`); the copy that is to be
             saved (`copy`).
@@ -699,3 +700,86 @@ def set_stop_deadlines(monkeypatch, *, deadline_s=None, of_stuck_s=None):
 def set_watchdog_time(monkeypatch, now):
     """Have the watchdog of runs look at this clock: `() -> seconds`."""
     monkeypatch.setattr(watchdog, "Watchdog", functools.partial(watchdog.Watchdog, now=now))
+
+
+# Who acts
+
+
+def keep_actions(ring, num_cycles=1000):
+    """Have a ring's actors keep the actions of their streams, for collectors that come later."""
+    for actor in ring.actors:
+        actor._max_kept_cycles = num_cycles
+
+
+def new_collector(ring, actor_id):
+    """Return a collector for an actor that has acted nothing, as in another process."""
+    actor, programs = ring.actors[actor_id], ring.programs
+    return making.make_collector(
+        programs.config,
+        programs.act[actor.device],
+        global_actor_id=actor_id,
+        clock=actor.clock,
+        on_warning=print,
+    )
+
+
+class _Calls:
+    """A collector that calls another through a function: `call(collect, networks, point)`."""
+
+    def __init__(self, collector, call):
+        self._collector, self._call = collector, call
+
+    def collect(self, networks, point):
+        return self._call(self._collector.collect, networks, point)
+
+    def __getattr__(self, name):
+        return getattr(self._collector, name)
+
+
+def wrap_collect(ring, call):
+    """Have every actor of a ring collect through `call(actor_id, collect, networks, point)`."""
+    for actor in ring.actors:
+        of_actor = functools.partial(call, actor.actor_id)
+        actor.collector = _Calls(actor.collector, of_actor)
+
+
+def drop_collectors(ring, *, before_cycle=lambda cycle: True):
+    """Have a new collector in the place of each actor's before every cycle, or some of them."""
+    keep_actions(ring)
+    current = {actor.actor_id: actor.collector for actor in ring.actors}
+
+    def collect(actor_id, _, networks, point):
+        if before_cycle(point.cycle):
+            current[actor_id].close()
+            current[actor_id] = new_collector(ring, actor_id)
+        return current[actor_id].collect(networks, point)
+
+    wrap_collect(ring, collect)
+
+
+def collected_of(ring, num_cycles):
+    """Return `(networks, point, collected)` of each cycle of actor 0, acted in this thread."""
+    calls = []
+
+    def collect(actor_id, collect, networks, point):
+        calls.append((networks, point, collect(networks, point)))
+        return calls[-1][-1]
+
+    keep_actions(ring)
+    wrap_collect(ring, collect)
+    for _ in range(num_cycles):
+        act(ring)
+    return calls
+
+
+def lose_collectors(ring, losses):
+    """Have the collector of actor 0 lost so often at each of some cycles: `{cycle: losses}`."""
+    left = dict(losses)
+
+    def collect(actor_id, collect, networks, point):
+        if actor_id == 0 and left.get(point.cycle, 0):
+            left[point.cycle] -= 1
+            raise CollectorLost(f"the process of actor 0 is gone before cycle {point.cycle}")
+        return collect(networks, point)
+
+    wrap_collect(ring, collect)

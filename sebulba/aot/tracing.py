@@ -26,11 +26,11 @@ from sebulba.envs.base import FusedEnvironment
 from sebulba.errors import ConfigError
 from sebulba.ring import anakin, one_program
 from sebulba.ring.act_cycle import init_carry
-from sebulba.ring.environments import choose_fused, where_of
+from sebulba.ring.act_functions import choose_fused
 from sebulba.ring.episodes import load_reducers
 from sebulba.ring.fused_cycle import FusedFunctions
 from sebulba.ring.learner import update_program
-from sebulba.ring.make import check_devices, make_agent
+from sebulba.ring.make import check_devices, make_agent, where_of
 from sebulba.ring.records import ActCarry, Unroll
 from sebulba.ring.stepped_cycle import StepFunctions
 from sebulba.ring.update import LearnerState, Update, state_initializer
@@ -254,9 +254,9 @@ def trace_fused(
             "act cycle",
             functions.cycle,
             (networks, carry, env_state),
-            carried=lambda results: ((env_state, carry), results[:2]),
+            carried=lambda results: ((env_state, carry), (results[0], results[1].carry)),
         )
-        return [cycle], cycle.traced.out_info[2]
+        return [cycle], cycle.traced.out_info[1].trajectory
     episodes = trace("act cycle", functions.act_episodes, (networks, carry, env_state))
     buffer = _on(functions.device, episodes.traced.out_info[2])
     finish = trace(
@@ -264,9 +264,9 @@ def trace_fused(
         functions.finish,
         (buffer, carry.actor_state, carry.statistics, carry.env_step),
         in_place=buffer,
-        carried=lambda results: (carry, results[0]),
+        carried=lambda results: (carry, results.carry),
     )
-    return [episodes, finish], finish.traced.out_info[1]
+    return [episodes, finish], finish.traced.out_info.trajectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

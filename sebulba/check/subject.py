@@ -19,6 +19,7 @@ from sebulba.devices.roles import assign_devices
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.ring.clocks import WallClock
+from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.learner import Learner, LearnerPrograms
 from sebulba.ring.make import make_ring
 from sebulba.ring.ring import Ring
@@ -146,9 +147,10 @@ def assemble_subject(config: Config) -> Subject:
         agent=built[0].captured,
         ring=ring,
         probes=tuple(
-            cast(ProbeEnvironment, actor.environments.environment) for actor in ring.actors
+            cast(ProbeEnvironment, cast(LocalCollector, actor.collector).environment)
+            for actor in ring.actors
         ),
-        start_states=tuple(actor.carry.actor_state for actor in ring.actors),
+        start_states=tuple(actor.point.carry.actor_state for actor in ring.actors),
         memory_plan=_memory_plan(
             run,
             built[0],

@@ -211,8 +211,9 @@ class Evaluation:
         # Schedules of exploration would continue with the rows that an evaluation plays.
         actor_state = self._before_slice(self._carry.actor_state)
         carry = dataclasses.replace(self._carry, actor_state=actor_state)
-        self._carry, _, tally = self._cycle(self._networks, carry)
-        self._record(jax.tree.map(np.asarray, tally.episodes))
+        collected = self._cycle(self._networks, carry)
+        self._carry = collected.carry
+        self._record(jax.tree.map(np.asarray, collected.tally.episodes))
         self._rows_left -= _SLICE_LENGTH
 
     def result(self) -> PlayedEpisodes:

@@ -2,8 +2,8 @@
 
       env.step              one actor thread for each actor, on its actor device
          │ EnvStep [B]      ┌──────────────────────────────────────────────────┐
-         └────────────────▶ │ act cycle: T steps ▶ ActCarry, Trajectory, Tally │
-                            │ actor: ─▶ Item(Unroll, UnrollInfo, ActCarry)     │
+         └────────────────▶ │ collector: Point ▶ T steps ▶ Collected           │
+                            │ actor: ─▶ Delivery(Unroll, UnrollInfo, Point)    │
                             └───────┬──────────────────────────────────▲───────┘
       trajectory deque, bounded     │ put                         take │  staging deque of the
       per actor; nothing is lost    ▼                                  │  actor device, versioned
@@ -28,8 +28,9 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     whole_episodes  one episode for each environment
     stepped_cycle   one jitted call for each step
     fused_cycle     one jitted loop with the environment inside it
-    environments    an actor's environments and the act cycle over them: made, reset, recreated
-    actor           acts, repeats after a fault, places the unroll on the learner devices
+    act_functions   the jitted functions of a device, and the cycle that suits an environment
+    collectors      who acts: a port, and its implementation with environments in this process
+    actor           its point; asks its collector, again after a fault, and places the unroll
     update          a learner cycle on one device; what is not finite is discarded
     learner         maps that over the learner devices
     programs        the agent and the jitted functions, which rings of other seeds can share

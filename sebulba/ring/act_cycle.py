@@ -27,7 +27,7 @@ from sebulba.envs.data_checks import describe_non_finite, is_finite
 from sebulba.errors import describe_error
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.episodes import EpisodeTracker
-from sebulba.ring.records import ActCarry, EpisodeStatistics, Tally
+from sebulba.ring.records import ActCarry, Collected, EpisodeStatistics, Tally
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
 Act = Callable[[Networks, ActorState, EnvStep], tuple[PyTree, PyTree, ActorState]]
@@ -37,10 +37,8 @@ Act = Callable[[Networks, ActorState, EnvStep], tuple[PyTree, PyTree, ActorState
 class ActCycle(Protocol):
     """Runs act cycles of one actor."""
 
-    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
-        """Act `T` steps; return the carry of the next cycle, the trajectory and its tally.
-
-        All results are on the actor's device, ready, and never donated.
+    def __call__(self, networks: Networks, carry: ActCarry) -> Collected:
+        """Act `T` steps; the results are on the actor's device, ready, and never donated.
 
         Raises:
             EnvironmentFault: the environment failed or returned bad data. Its environments must be

@@ -1,5 +1,6 @@
-"""One actor: its environments, its carry, and the act cycles that make trajectories."""
+"""One actor: its point in its stream, and the trajectories that its collector acts from there."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -10,125 +11,140 @@ from sebulba.agent import Agent
 from sebulba.agent_check import validate_sharded_state
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
-from sebulba.ring.clocks import COMPILE, ENVIRONMENT, TRANSFER, WallClock
-from sebulba.ring.environments import ActorEnvironments
-from sebulba.ring.episodes import StreamBoundary, end_episodes, finished_episodes
+from sebulba.ring.clocks import COMPILE, TRANSFER, WallClock
+from sebulba.ring.collectors import Collector, CollectorLost, StreamLost
+from sebulba.ring.episodes import end_episodes, finished_episodes
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.records import ActCarry, Item, Tally, Unroll, UnrollInfo
-from sebulba.types import Networks, Trajectory
+from sebulba.ring.records import Collected, Delivery, Point, StreamBoundary, Unroll, UnrollInfo
+from sebulba.types import Networks
+
+# A point at which so many collectors in turn are lost is taken for what ends them.
+_MAX_LOSSES_AT_A_POINT = 3
 
 
 class Actor:
-    """Runs act cycles and places their trajectories on the learner devices.
+    """Has trajectories acted from its point on, and places them on the learner devices.
 
-    A cycle in which the environments fail is repeated in new ones, up to the allowed number of
-    restarts; its env steps are discarded.
+    - An environment fault ends the stream: the cycle is acted in new environments, up to the
+      allowed number of restarts. Its env steps are discarded.
+    - If the collector is lost, the same point is asked for again: nothing has changed.
     """
 
     def __init__(
         self,
         *,
         actor_id: int,
+        collector: Collector,
+        point: Point,
         agent: Agent,
         device: jax.Device,
-        environments: ActorEnvironments,
-        carry: ActCarry,
         learner_devices: LearnerDevices,
-        ledger: Ledger,
         clock: WallClock,
-        max_restarts: int,
-        on_warning: Callable[[str], None],
+        max_restarts: int = 0,
+        recreate_every: int | None = None,
+        max_kept_cycles: int = 0,
+        on_warning: Callable[[str], None] = print,
     ):
-        """Start at the first cycle.
+        """Start at a point.
 
         Args:
             actor_id: number on this host.
+            collector: acts.
+            point: `collector.begin` for a new run.
             agent: the algorithm.
-            device: acts.
-            environments: started.
-            carry: on the device.
+            device: holds the networks that the collector is given.
             learner_devices: receive the trajectories.
-            ledger: counts the env steps.
             clock: the clock of the thread that calls `act`.
             max_restarts: environment faults of this process after which the environments are
                 recreated; the next one is raised.
+            recreate_every: act cycles after which environments are recreated; None: never.
+            max_kept_cycles: act cycles of a stream whose actions are kept, so that a new collector
+                can return to its point in environments that cannot be stored.
             on_warning: takes a line of text, in the same thread.
         """
         self.actor_id = actor_id
+        self.collector = collector
         self.device = device
-        self.environments = environments
         self.clock = clock
+        self.max_restarts = max_restarts
         self.num_restarts = 0  # after faults
         self._agent = agent
         self._learner_devices = learner_devices
-        self._ledger = ledger
-        self.max_restarts = max_restarts
+        self._recreate_every = recreate_every
+        self._max_kept_cycles = max_kept_cycles
         self._on_warning = on_warning
-        self._no_statistics = carry.statistics
         self._placed_id = learner_devices.replicate(np.int32(actor_id))
         self._has_transferred = False  # a trajectory, and so compiled what that needs
-        self.start_at(carry, num_cycles=0)
+        self.continue_at(point)
 
-    def start_at(
-        self, carry: ActCarry, *, num_cycles: int, boundary: StreamBoundary | None = None
-    ) -> None:
-        """Continue from the carry of an actor after `num_cycles` cycles.
+    def continue_at(self, point: Point) -> None:
+        """Continue from another point, such as a checkpoint's."""
+        self.point = point
+        # The point's actor state on the learner devices.
+        self.placed_state = self._agent.shard_actor_state(
+            point.carry.actor_state, self._learner_devices
+        )
+
+    def is_recreated_at(self, point: Point) -> bool:
+        """Whether environments are recreated before the point's cycle in any case."""
+        every = self._recreate_every
+        return every is not None and point.cycle > 0 and point.cycle % every == 0
+
+    def act(self, networks: Networks, policy_version: int, ledger: Ledger) -> Delivery:
+        """Have one trajectory acted from the present point; the ledger records it as in flight.
 
         Args:
-            carry: on the actor's device.
-            num_cycles: cycles that the actor has completed.
-            boundary: the last episodes of a stream that ended here: the environments are recreated
-                before the next cycle, whose trajectory reports them. None: the stream continues.
-        """
-        self.carry = carry  # of the next cycle
-        self.num_cycles = num_cycles
-        self._boundary = boundary
-        # The carry's actor state on the learner devices.
-        self.placed_state = self._agent.shard_actor_state(carry.actor_state, self._learner_devices)
-
-    def act(self, networks: Networks, policy_version: int) -> Item:
-        """Act one trajectory with networks on this actor's device, and record it as in flight.
+            networks: on this actor's device.
+            policy_version: theirs.
+            ledger: accounts of the env steps.
 
         Raises:
             EnvironmentFault: the environments failed, and no restart is left.
+            CollectorLost: every collector was lost that was asked for the point.
         """
-        boundary, num_faults = self._boundary, 0
-        if boundary is None and self.environments.is_recreated_before(self.num_cycles):
-            boundary = end_episodes(self.carry.statistics, self.carry.env_step)
+        point = self.point
+        if point.boundary is None and self.is_recreated_at(point):
+            point = _ended(point)
+        num_losses = 0
         while True:
             try:
-                carry = self.carry if boundary is None else self._recreate_environments(num_faults)
-                with TraceAnnotation("act cycle"):
-                    carry, trajectory, tally = self.environments.act_cycle(networks, carry)
+                collected = self.collector.collect(networks, point)
                 break
             except EnvironmentFault as fault:
                 # The env steps of a failed cycle did happen; the ledger must balance.
-                self._ledger.collect(self.actor_id, fault.env_steps)
-                self._ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
+                ledger.collect(self.actor_id, fault.env_steps)
+                ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
                 self._allow_restart(fault)
-                num_faults += 1
-                # The stream ends after the last row that was delivered.
-                if boundary is None:
-                    boundary = end_episodes(self.carry.statistics, self.carry.env_step)
-        unroll = self._place(carry, trajectory)
-        info = self._describe(tally, policy_version, boundary or StreamBoundary(), num_faults)
-        self._ledger.collect(self.actor_id, info.env_steps)
-        self.carry, self.placed_state, self._boundary = carry, unroll.final_state, None
-        self.num_cycles += 1
-        self.clock.lap(TRANSFER)
-        return Item(unroll=unroll, info=info, carry=carry)
-
-    def _recreate_environments(self, num_faults: int) -> ActCarry:
-        """Return the carry of the next cycle in new environments."""
-        self.clock.begin(COMPILE)  # environments on an accelerator are compiled to try them
-        env_step, env_state = self.environments.recreate(self.num_cycles, num_faults)
-        self.clock.lap(ENVIRONMENT)
-        return ActCarry(
-            actor_state=self.carry.actor_state,
-            env_step=env_step,
-            statistics=self._no_statistics,
-            env_state=env_state,
+                point = dataclasses.replace(_ended(point), attempt=point.attempt + 1)
+            except StreamLost as lost:
+                self._on_warning(
+                    f"actor {self.actor_id}, cycle {point.cycle}: new episodes begin, since the"
+                    f" stream cannot continue in other environments: {lost}"
+                )
+                point = _ended(point)
+            except CollectorLost as lost:
+                num_losses += 1
+                if num_losses == _MAX_LOSSES_AT_A_POINT:
+                    lost.add_note(f"{num_losses} collectors in turn were lost at this point.")
+                    raise
+        unroll = self._place(collected)
+        episodes = finished_episodes(collected.tally.episodes)
+        boundary = point.boundary or StreamBoundary()
+        info = UnrollInfo(
+            actor_id=self.actor_id,
+            sequence_number=point.cycle,
+            policy_version=policy_version,
+            env_steps=int(collected.tally.env_steps),
+            num_episodes=len(boundary.finished) + len(episodes),
+            episodes=(*boundary.finished, *episodes),
+            episodes_cut=boundary.num_interrupted,
+            env_restarts=point.attempt,
         )
+        ledger.collect(self.actor_id, info.env_steps)
+        self.point = self._point_after(point, collected)
+        self.placed_state = unroll.final_state
+        self.clock.lap(TRANSFER)
+        return Delivery(unroll=unroll, info=info, point=self.point)
 
     def _allow_restart(self, fault: EnvironmentFault) -> None:
         """Count a restart and warn of it, or raise the fault if none is left."""
@@ -140,25 +156,23 @@ class Actor:
             raise fault
         self.num_restarts += 1
         self._on_warning(
-            f"actor {self.actor_id}, cycle {self.num_cycles}: {type(fault).__name__}: {fault}."
+            f"actor {self.actor_id}, cycle {self.point.cycle}: {type(fault).__name__}: {fault}."
             f" Discarding {fault.env_steps} env steps and recreating the environments (restart"
             f" {self.num_restarts} of {self.max_restarts}, actor.max_env_restarts)"
         )
 
-    def _place(self, carry: ActCarry, trajectory: Trajectory) -> Unroll:
+    def _place(self, collected: Collected) -> Unroll:
         """Return the cycle's unroll on the learner devices."""
         # The Python code of `shard_actor_state` may hang.
         self.clock.begin(TRANSFER if self._has_transferred else COMPILE)
         self._has_transferred = True
-        devices = self._learner_devices
+        devices, actor_state = self._learner_devices, collected.carry.actor_state
         with TraceAnnotation(TRANSFER):
-            final_state = self._agent.shard_actor_state(carry.actor_state, devices)
-            trajectory = devices.split(trajectory, axis=1)
+            final_state = self._agent.shard_actor_state(actor_state, devices)
+            trajectory = devices.split(collected.trajectory, axis=1)
         # Shapes never change, so checking the agent's sharding once is enough.
-        if self.num_cycles == 0:
-            validate_sharded_state(
-                devices.share_of_host(final_state), carry.actor_state, devices.devices
-            )
+        if self.point.cycle == 0:
+            validate_sharded_state(devices.share_of_host(final_state), actor_state, devices.devices)
         return Unroll(
             initial_state=self.placed_state,
             final_state=final_state,
@@ -166,17 +180,23 @@ class Actor:
             actor_id=self._placed_id,
         )
 
-    def _describe(
-        self, tally: Tally, policy_version: int, boundary: StreamBoundary, num_faults: int
-    ) -> UnrollInfo:
-        episodes = (*boundary.finished, *finished_episodes(tally.episodes))
-        return UnrollInfo(
-            actor_id=self.actor_id,
-            sequence_number=self.num_cycles,
-            policy_version=policy_version,
-            env_steps=int(tally.env_steps),
-            num_episodes=len(episodes),
-            episodes=episodes,
-            episodes_cut=boundary.num_interrupted,
-            env_restarts=num_faults,
+    def _point_after(self, point: Point, collected: Collected) -> Point:
+        """Return where the actor continues after a point's cycle."""
+        begins = point.boundary is not None or point.cycle == 0
+        actions = () if begins else point.actions
+        if actions is not None and len(actions) < self._max_kept_cycles:
+            of_cycle = jax.tree.map(np.array, collected.trajectory.action)
+            actions = (*actions, of_cycle)
+        else:
+            actions = None
+        return Point(
+            cycle=point.cycle + 1, carry=collected.carry, began=point.stream, actions=actions
         )
+
+
+def _ended(point: Point) -> Point:
+    """Return the point at which the stream has ended after its last delivered row."""
+    if point.boundary is not None:
+        return point
+    boundary = end_episodes(point.carry.statistics, point.carry.env_step)
+    return dataclasses.replace(point, boundary=boundary)

@@ -24,15 +24,15 @@ from sebulba.devices.learner_devices import REPLICATED
 from sebulba.devices.mapping import is_jit_disabled
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop
 from sebulba.ring.clocks import COMPILE, METRICS, UPDATE
+from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.episodes import finished_episodes
-from sebulba.ring.fused_cycle import FusedCycle
 from sebulba.ring.one_program import (
     RecordedCycle,
     carry_shardings,
     cycle_function,
     program_of_cycles,
 )
-from sebulba.ring.records import UnrollInfo
+from sebulba.ring.records import Point, UnrollInfo
 from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
 from sebulba.types import PyTree, as_words
 
@@ -42,18 +42,20 @@ _CALL_S = 0.25
 
 def reason_against(ring: Ring) -> str | None:
     """Return why acting and learning of a run cannot be one program; None: they can."""
-    cycles = [actor.environments.act_cycle for actor in ring.actors]
     return reason_against_one_program(
         policy_lag=ring.schedule.policy_lag,
         has_whole_episodes=any(
-            isinstance(cycle, FusedCycle) and cycle.whole_episodes for cycle in cycles
+            isinstance(actor.collector, LocalCollector) and actor.collector.acts_whole_episodes
+            for actor in ring.actors
         ),
         may_restart=any(actor.max_restarts for actor in ring.actors),
         mapping=ring.learner.programs.mapping_name,
         num_hosts=jax.process_count(),
         has_jax_environments=all(
-            isinstance(cycle, FusedCycle) and actor.carry.env_state is not None
-            for cycle, actor in zip(cycles, ring.actors, strict=True)
+            isinstance(actor.collector, LocalCollector)
+            and actor.collector.act_within is not None
+            and actor.point.carry.env_state is not None
+            for actor in ring.actors
         ),
         trajectories_per_cycle=ring.schedule.trajectories_per_cycle,
         actor_devices=[actor.device for actor in ring.actors],
@@ -133,7 +135,7 @@ class Anakin:
         self._max_cycles = 1  # of the next call; adapted to the time that calls take
         for actor in ring.actors:
             validate_sharded_state(
-                actor.placed_state, actor.carry.actor_state, self._learner_devices.devices
+                actor.placed_state, actor.point.carry.actor_state, self._learner_devices.devices
             )
         self._take_from_actors()
 
@@ -163,7 +165,7 @@ class Anakin:
 
     def _take_from_actors(self) -> None:
         """Begin at the points at which the ring's actors are, with the networks that they have."""
-        carries = tuple(actor.carry for actor in self.ring.actors)
+        carries = tuple(actor.point.carry for actor in self.ring.actors)
         self._shardings = carry_shardings(
             carries, self._learner_devices, num_envs=self.ring.run_spec.num_envs
         )
@@ -176,7 +178,8 @@ class Anakin:
         ring = self.ring
         num_cycles = self._trajectories_per_actor * ring.learner.num_cycles
         for actor, carry in zip(ring.actors, self._carries, strict=True):
-            actor.start_at(jax.device_put(carry, actor.device), num_cycles=num_cycles)
+            carry = jax.device_put(carry, actor.device)
+            actor.continue_at(Point(cycle=num_cycles, carry=carry))
         ring.trajectories.restore([num_cycles] * len(ring.actors))
 
     def _begin(self) -> tuple[PyTree, PyTree, PyTree, np.ndarray]:
@@ -220,7 +223,7 @@ class Anakin:
         ring.stage_older(older)
         ring.publish()
         cycles_of_actor = self._trajectories_per_actor * learner.num_cycles
-        ring.points = [(carry, cycles_of_actor) for carry in carries]
+        ring.points = [Point(cycle=cycles_of_actor, carry=carry) for carry in carries]
         ring.is_between_cycles = True
         ring.tell(observers)
         return num_done == num_cycles or ring.end.goal
@@ -275,10 +278,11 @@ class Anakin:
     def _program(self, num_updates: int) -> Callable[..., Any]:
         """Return the `program_of_cycles` of so many updates, maybe of an earlier ring."""
         ring, made = self.ring, self.ring.programs.of_cycles
-        act_cycles = tuple(
-            cycle.act_within
-            for cycle in (actor.environments.act_cycle for actor in ring.actors)
-            if isinstance(cycle, FusedCycle)
+        # `reason_against` a collector that has none.
+        act_cycles: Any = tuple(
+            actor.collector.act_within
+            for actor in ring.actors
+            if isinstance(actor.collector, LocalCollector)
         )
         if num_updates in made and made[num_updates][0] == act_cycles:
             _, program, self._capacity = made[num_updates]

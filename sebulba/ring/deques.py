@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.records import Item
+from sebulba.ring.records import Delivery, UnrollInfo
 from sebulba.types import Networks
 
 # Every change notifies all waiters. Without a timeout, though, a missed notification would hang the
@@ -37,73 +37,73 @@ class TrajectoryDeque:
         self._slots_per_actor = slots_per_actor
         self._ledger = ledger
         self._changed = threading.Condition()
-        self._items: collections.deque[Item] = collections.deque()
+        self._deliveries: collections.deque[Delivery] = collections.deque()
         self._num_queued = [0] * num_actors
         self._next_sequence_number = [0] * num_actors
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._deliveries)
 
     def restore(self, next_sequence_numbers: Sequence[int]) -> None:
-        """Set the sequence number that each actor's next item must have."""
+        """Set the sequence number that each actor's next delivery must have."""
         self._next_sequence_number = list(next_sequence_numbers)
 
-    def put(self, item: Item) -> None:
-        """Append an item; wait while its actor has no free slot.
+    def put(self, delivery: Delivery) -> None:
+        """Append a delivery; wait while its actor has no free slot.
 
         Raises:
-            Closed: the run is stopping; the item's env steps count as discarded.
+            Closed: the run is stopping; the delivery's env steps count as discarded.
         """
+        info = delivery.info
         with self._changed:
-            while (
-                self._num_queued[item.info.actor_id] >= self._slots_per_actor and not self._closed
-            ):
+            while self._num_queued[info.actor_id] >= self._slots_per_actor and not self._closed:
                 self._changed.wait(_MAX_WAIT_S)
             if self._closed:
-                self._ledger.move(item.info.actor_id, item.info.env_steps, "in_flight", "discarded")
+                self._ledger.move(info.actor_id, info.env_steps, "in_flight", "discarded")
                 raise Closed
-            self._items.append(item)
-            self._num_queued[item.info.actor_id] += 1
-            self._ledger.move(item.info.actor_id, item.info.env_steps, "in_flight", "queued")
+            self._deliveries.append(delivery)
+            self._num_queued[info.actor_id] += 1
+            self._ledger.move(info.actor_id, info.env_steps, "in_flight", "queued")
             self._changed.notify_all()
 
-    def get(self, actor_id: int | None = None) -> Item:
-        """Take the oldest item, of one actor if `actor_id` is given; wait until there is one.
+    def get(self, actor_id: int | None = None) -> Delivery:
+        """Take the oldest delivery, of one actor if `actor_id` is given; wait until there is one.
 
         Raises:
             Closed: the run is stopping.
-            SequenceError: the actor's items are not contiguous.
+            SequenceError: the actor's deliveries are not contiguous.
         """
         with self._changed:
-            while (item := self._oldest(actor_id)) is None and not self._closed:
+            while (delivery := self._oldest(actor_id)) is None and not self._closed:
                 self._changed.wait(_MAX_WAIT_S)
-            if item is None or self._closed:
+            if delivery is None or self._closed:
                 raise Closed
-            self._items.remove(item)
-            self._num_queued[item.info.actor_id] -= 1
-            self._check_sequence(item)
-            self._ledger.move(item.info.actor_id, item.info.env_steps, "queued", "in_flight")
+            info = delivery.info
+            self._deliveries.remove(delivery)
+            self._num_queued[info.actor_id] -= 1
+            self._check_sequence(info)
+            self._ledger.move(info.actor_id, info.env_steps, "queued", "in_flight")
             self._changed.notify_all()
-            return item
+            return delivery
 
     def close(self) -> None:
-        """End every wait and discard all items. Idempotent."""
+        """End every wait and discard all deliveries. Idempotent."""
         with self._changed:
             self._closed = True
-            for item in self._items:
-                self._ledger.move(item.info.actor_id, item.info.env_steps, "queued", "discarded")
-            self._items.clear()
+            for info in (delivery.info for delivery in self._deliveries):
+                self._ledger.move(info.actor_id, info.env_steps, "queued", "discarded")
+            self._deliveries.clear()
             self._changed.notify_all()
 
-    def _oldest(self, actor_id: int | None) -> Item | None:
+    def _oldest(self, actor_id: int | None) -> Delivery | None:
         wanted = (
-            item for item in self._items if actor_id is None or item.info.actor_id == actor_id
+            each for each in self._deliveries if actor_id is None or each.info.actor_id == actor_id
         )
         return next(wanted, None)
 
-    def _check_sequence(self, item: Item) -> None:
-        actor_id, number = item.info.actor_id, item.info.sequence_number
+    def _check_sequence(self, info: UnrollInfo) -> None:
+        actor_id, number = info.actor_id, info.sequence_number
         expected = self._next_sequence_number[actor_id]
         if number != expected:
             raise SequenceError(f"actor {actor_id}: expected trajectory {expected}, got {number}")

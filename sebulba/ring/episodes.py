@@ -15,7 +15,7 @@ import numpy as np
 
 from sebulba.config.plugins import load
 from sebulba.errors import ConfigError, calling
-from sebulba.ring.records import EpisodeRecord, EpisodeStatistics
+from sebulba.ring.records import EpisodeRecord, EpisodeStatistics, StreamBoundary
 from sebulba.types import Array, EnvStep, PyTree, Trajectory
 
 
@@ -169,14 +169,6 @@ def where_env(condition: Array, if_true: PyTree, otherwise: PyTree) -> PyTree:
         return xp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
 
     return jax.tree.map(choose, if_true, otherwise)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StreamBoundary:
-    """The last episodes of a stream, which ended because its environments are recreated."""
-
-    finished: tuple[EpisodeRecord, ...] = ()  # with the stream's last row
-    num_interrupted: int = 0  # in no statistics
 
 
 def end_episodes(statistics: EpisodeStatistics, env_step: EnvStep) -> StreamBoundary:

@@ -22,9 +22,9 @@ from sebulba.ring.act_cycle import (
 )
 from sebulba.ring.clocks import ACT, COMPILE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
-from sebulba.ring.records import ActCarry, Tally
+from sebulba.ring.records import ActCarry, Collected
 from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
-from sebulba.types import Networks, Trajectory
+from sebulba.types import Networks
 
 
 class FusedFunctions:
@@ -56,7 +56,7 @@ class FusedFunctions:
         def finish(buffer, actor_state, statistics, env_step):
             statistics, trajectory, tally = finish_rows(buffer, statistics, env_step, tracker)
             carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
-            return carry, trajectory, tally
+            return Collected(carry=carry, trajectory=trajectory, tally=tally)
 
         def cycle(networks, carry, env_state):
             actor_state, env_step, buffer, env_state = jax.lax.fori_loop(
@@ -65,11 +65,12 @@ class FusedFunctions:
                 lambda _, looped: step(networks, *looped),
                 begin(networks, carry, env_state),
             )
-            return env_state, *finish(buffer, actor_state, carry.statistics, env_step)
+            return env_state, finish(buffer, actor_state, carry.statistics, env_step)
 
         def act_within(networks, carry):
-            env_state, after, trajectory, tally = cycle(networks, carry, carry.env_state)
-            return dataclasses.replace(after, env_state=env_state), trajectory, tally
+            env_state, collected = cycle(networks, carry, carry.env_state)
+            after = dataclasses.replace(collected.carry, env_state=env_state)
+            return dataclasses.replace(collected, carry=after)
 
         def act_episodes(networks, carry, env_state):
             def is_running(looped):
@@ -140,7 +141,7 @@ class FusedCycle:
         self._clock = clock
         self._next_activity = COMPILE
 
-    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
+    def __call__(self, networks: Networks, carry: ActCarry) -> Collected:
         """Act `T` steps; see `ActCycle`."""
         self._clock.begin(self._next_activity)
         self._next_activity = ACT
@@ -154,32 +155,30 @@ class FusedCycle:
         carry = dataclasses.replace(carry, env_state=None)
         act = self._act_steps if self._restart is None else self._act_whole_episodes
         try:
-            after, trajectory, tally = jax.block_until_ready(act(networks, carry))
+            collected = jax.block_until_ready(act(networks, carry))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             # Environments can only fail in a Python callback. XLA reports no number of steps, so
             # `env_steps` of the fault stays 0.
             if "Callback error" not in str(error):
                 raise
             raise EnvironmentFault(f"step raised {str(error).strip().splitlines()[-1]}") from error
-        check_finite(trajectory, tally)
+        check_finite(collected.trajectory, collected.tally)
         if self._is_whole_state:
-            after = dataclasses.replace(after, env_state=self._env_state)
+            after = dataclasses.replace(collected.carry, env_state=self._env_state)
+            collected = dataclasses.replace(collected, carry=after)
         self._clock.lap(ACT)
-        return after, trajectory, tally
+        return collected
 
     @property
     def act_within(self) -> Callable:
         """Acts `T` steps within another jitted function; all of the carry is on its devices."""
         return self._functions.act_within
 
-    def _act_steps(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
-        self._env_state, *results = self._functions.cycle(networks, carry, self._env_state)
-        after, trajectory, tally = results
-        return after, trajectory, tally
+    def _act_steps(self, networks: Networks, carry: ActCarry) -> Collected:
+        self._env_state, collected = self._functions.cycle(networks, carry, self._env_state)
+        return collected
 
-    def _act_whole_episodes(
-        self, networks: Networks, carry: ActCarry
-    ) -> tuple[ActCarry, Trajectory, Tally]:
+    def _act_whole_episodes(self, networks: Networks, carry: ActCarry) -> Collected:
         # Block: `restart` resets EnvPool's pool in place, so all its steps must have run.
         env_state, actor_state, buffer = jax.block_until_ready(
             self._functions.act_episodes(networks, carry, self._env_state)

@@ -12,7 +12,7 @@ import jax
 
 from sebulba.agent import Agent
 from sebulba.agent_check import ActShapes, validate_agent, validate_learning
-from sebulba.config import Config
+from sebulba.config import ActorConfig, Config, EnvConfig
 from sebulba.config.agents import agent_factory
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
@@ -20,15 +20,15 @@ from sebulba.devices.mapping import is_jit_disabled
 from sebulba.devices.memory import check_memory, plan_memory
 from sebulba.devices.roles import Roles, assign_devices
 from sebulba.envs import make_environment
-from sebulba.envs.closing import closed_on_error
+from sebulba.envs.base import Environment, Interruptible
+from sebulba.envs.closing import Closable, closed_on_error
 from sebulba.errors import ConfigError
-from sebulba.ring.act_cycle import init_carry
+from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import WallClock
+from sebulba.ring.collectors import LocalCollector, make_first
 from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
-from sebulba.ring.environments import ActorEnvironments
 from sebulba.ring.episodes import load_reducers
-from sebulba.ring.fused_cycle import FusedFunctions, SharedFunctions
 from sebulba.ring.learner import Learner, LearnerPrograms
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.programs import RingPrograms
@@ -36,13 +36,14 @@ from sebulba.ring.progress import Progress
 from sebulba.ring.ring import Gather, Ring, alone
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
-from sebulba.ring.stepped_cycle import StepFunctions
 from sebulba.toolkit.prng import stream
 from sebulba.types import EnvironmentSpec, Networks, RunSpec
 from sebulba_agents import AGENTS
 
 # More environments may take minutes to make, so one of them first says what memory the run needs.
 _MANY_ENVS = 10_000
+# An environment with a timeout of its own is to raise before the watchdog ends the whole run.
+_SHARE_OF_TIMEOUT = 0.9
 
 
 def _print_warning(text: str) -> None:
@@ -99,21 +100,28 @@ def make_ring(
     if programs is None and len(actor_devices) * config.actor.num_envs > _MANY_ENVS:
         with contextlib.closing(make_environment(config.env, num_envs=1, seed=config.seed)) as one:
             programs = make_programs(config, devices, one.spec)
-    environments: dict[str, ActorEnvironments] = {}
-    with closed_on_error(environments, config.run.close_timeout_s):
-        for actor_id in range(len(actor_devices)):
-            environments[f"actor {actor_id}"] = ActorEnvironments(
-                config.env,
-                config.actor,
-                run_seed=config.seed,
+    make = functools.partial(make_actor_environment, config.env, config.actor)
+    to_close: dict[str, Closable] = {}
+    with closed_on_error(to_close, config.run.close_timeout_s):
+        # The programs depend on its spaces.
+        first = to_close["actor 0"] = make_first(make, config.seed, first_actor_id)
+        programs = programs or make_programs(config, devices, first.spec)
+        warn_once = functools.cache(on_warning)  # not once for each actor
+        clocks = [WallClock() for _ in actor_devices]
+        collectors = []
+        for actor_id, device in enumerate(actor_devices):
+            collector = make_collector(
+                config,
+                programs.act[device],
                 global_actor_id=first_actor_id + actor_id,
-                close_timeout_s=config.run.close_timeout_s,
-                recreate_every=config.checkpoint.exact_reset_cycles,
+                clock=clocks[actor_id],
+                on_warning=warn_once,
+                environment=first if actor_id == 0 else None,
             )
+            to_close[f"actor {actor_id}"] = collector
+            collectors.append(collector)
 
-        spec = next(iter(environments.values())).spec
-        programs = programs or make_programs(config, devices, spec)
-        agent, run_spec = programs.agent, programs.run_spec
+        agent = programs.agent
         learner = make_learner(config, programs.learner)
         if begin_with is not None:
             networks = begin_with(learner.state.networks, learner_devices, agent)
@@ -121,40 +129,23 @@ def make_ring(
                 learner.start_from(networks)
 
         ledger = Ledger(len(actor_devices))
-        warn_once = functools.cache(on_warning)  # not once for each actor
         may_restart = config.actor.on_env_error == "restart"
         actors = []
-        pairs = zip(actor_devices, environments.values(), strict=True)
-        for actor_id, (device, environments_of_actor) in enumerate(pairs):
-            clock, global_actor_id = WallClock(), first_actor_id + actor_id
-            env_step, env_state = environments_of_actor.start(
-                run_spec,
-                programs.step_functions[device],
-                programs.fused_functions[device],
-                clock=clock,
-                on_warning=warn_once,
-            )
-            carry = init_carry(
-                agent,
-                learner.networks_on(device),
-                env_step,
-                key=stream(jax.random.key(config.seed), "actor", global_actor_id),
-                global_actor_id=global_actor_id,
-                device=device,
-                tracker=programs.tracker,
-                env_state=env_state,
-            )
+        for actor_id, (device, collector) in enumerate(zip(actor_devices, collectors, strict=True)):
+            point = collector.begin(learner.networks_on(device))
+            if point.carry.env_state is not None:
+                _check_no_exact_reset(config)
             actors.append(
                 Actor(
                     actor_id=actor_id,
+                    collector=collector,
+                    point=point,
                     agent=agent,
                     device=device,
-                    environments=environments_of_actor,
-                    carry=carry,
                     learner_devices=learner_devices,
-                    ledger=ledger,
-                    clock=clock,
+                    clock=clocks[actor_id],
                     max_restarts=config.actor.max_env_restarts if may_restart else 0,
+                    recreate_every=config.checkpoint.exact_reset_cycles,
                     on_warning=on_warning,
                 )
             )
@@ -182,6 +173,59 @@ def make_ring(
             ),
             end=end,
             gather=gather,
+        )
+
+
+def make_collector(
+    config: Config,
+    functions: ActFunctions,
+    *,
+    global_actor_id: int,
+    clock: WallClock,
+    on_warning: Callable[[str], None],
+    environment: Environment | None = None,
+) -> LocalCollector:
+    """Make the collector of an actor; see `LocalCollector`."""
+    return LocalCollector(
+        functools.partial(make_actor_environment, config.env, config.actor),
+        functions,
+        run_seed=config.seed,
+        global_actor_id=global_actor_id,
+        clock=clock,
+        on_warning=on_warning,
+        settings=config.actor,
+        where=where_of(config.env),
+        close_timeout_s=config.run.close_timeout_s,
+        environment=environment,
+    )
+
+
+def make_actor_environment(env: EnvConfig, settings: ActorConfig, seed: int) -> Environment:
+    """Make an actor's environments.
+
+    Args:
+        env: names them.
+        settings: `actor`, of which the number of environments and the timeout are used.
+        seed: theirs.
+    """
+    environment = make_environment(env, num_envs=settings.num_envs, seed=seed)
+    if isinstance(environment, Interruptible) and settings.env_timeout_s is not None:
+        environment.timeout_s = _SHARE_OF_TIMEOUT * settings.env_timeout_s
+    return environment
+
+
+def where_of(env: EnvConfig) -> str:
+    """Return the environment's suite and ID, for errors and warnings."""
+    return f"{env.suite} {env.id}"
+
+
+def _check_no_exact_reset(config: Config) -> None:
+    every = config.checkpoint.exact_reset_cycles
+    if every is not None:
+        raise ConfigError(
+            f"checkpoint.exact_reset_cycles: expected null, got {every}; checkpoints hold the"
+            f" environments of {where_of(config.env)} themselves, so that resuming is exact"
+            " without it"
         )
 
 
@@ -224,8 +268,6 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
     )
     check_memory(memory_plan, actor_devices=devices.actor, learner_devices=devices.learner)
     tracker = load_reducers(config.run.episode_reducers)
-    length = config.actor.trajectory_length
-    fused = functools.partial(FusedFunctions, agent, trajectory_length=length, tracker=tracker)
     return RingPrograms(
         config=config,
         devices=devices,
@@ -233,13 +275,8 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
         agent=agent,
         memory_plan=memory_plan,
         learner=learner,
-        tracker=tracker,
-        step_functions={
-            device: StepFunctions(agent, trajectory_length=length, device=device, tracker=tracker)
-            for device in devices.actor
-        },
-        fused_functions={
-            device: SharedFunctions(functools.partial(fused, device=device))
+        act={
+            device: ActFunctions(agent, run_spec, device=device, tracker=tracker)
             for device in devices.actor
         },
     )

@@ -140,7 +140,7 @@ def cycle_function(
     env steps learned from. It returns the state, the carries, the words, and what to record.
 
     Args:
-        act_cycles: `FusedCycle.act_within` of each actor.
+        act_cycles: `LocalCollector.act_within` of each actor.
         placed_states: the actor state of each actor on the learner devices, or its shape.
         num_rounds: trajectories of each actor in a learner cycle.
         device_update: the functions of one learner device.
@@ -175,14 +175,14 @@ def cycle_function(
         for number in range(len(specs)):
             actor_id = number % len(act_cycles)
             before = current[actor_id]
-            after, trajectory, tally = act_cycles[actor_id](networks, before)
-            current[actor_id] = after
-            tallies.append(tally)
+            collected = act_cycles[actor_id](networks, before)
+            current[actor_id] = collected.carry
+            tallies.append(collected.tally)
             unrolls.append(
                 Unroll(
                     initial_state=before.actor_state,
-                    final_state=after.actor_state,
-                    trajectory=trajectory,
+                    final_state=collected.carry.actor_state,
+                    trajectory=collected.trajectory,
                     actor_id=jnp.int32(actor_id),
                 )
             )

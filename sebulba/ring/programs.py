@@ -14,10 +14,8 @@ from sebulba.agent import Agent
 from sebulba.config import Config
 from sebulba.devices.memory import MemoryPlan
 from sebulba.devices.roles import Roles
-from sebulba.ring.episodes import EpisodeTracker
-from sebulba.ring.fused_cycle import SharedFunctions
+from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.learner import LearnerPrograms
-from sebulba.ring.stepped_cycle import StepFunctions
 from sebulba.types import RunSpec
 
 # `init_from` gives arrays only, and the directory is that of files.
@@ -34,10 +32,7 @@ class RingPrograms:
     agent: Agent
     memory_plan: MemoryPlan
     learner: LearnerPrograms
-    tracker: EpisodeTracker
-    # By the actor device; its actors share them.
-    step_functions: Mapping[jax.Device, StepFunctions]
-    fused_functions: Mapping[jax.Device, SharedFunctions]
+    act: Mapping[jax.Device, ActFunctions]  # by the actor device
     # Programs of `Anakin` by the updates of a learner cycle: the act cycles that are part of the
     # program, the program, and the most learner cycles that it takes.
     of_cycles: dict[int, tuple[tuple[Any, ...], Callable[..., Any], int]] = dataclasses.field(

@@ -1,9 +1,10 @@
 """What goes round the ring. Read this file first, after `sebulba.types`.
 
-An act cycle turns an `ActCarry` into the next one, a trajectory, and a `Tally` of what happened in
-it. The actor places the trajectory and the actor states at its two ends on the learner devices: an
-`Unroll`. With the numbers about it, `UnrollInfo`, and the carry, it goes onto the deque as an
-`Item`. After each learner cycle, observers are given a `CycleReport`.
+A `Point` is where an actor continues. A collector acts one cycle from it and returns what it
+`Collected`: a trajectory, a `Tally` of what happened in it, and the carry of the next point. The
+actor places the trajectory and the actor states at its two ends on the learner devices: an
+`Unroll`. With the numbers about it, `UnrollInfo`, and the next point, it goes onto the deque as a
+`Delivery`. After each learner cycle, observers are given a `CycleReport`.
 """
 
 import dataclasses
@@ -65,6 +66,58 @@ class Tally:
 
 
 @pytree_dataclass
+class Collected:
+    """What an act cycle gives; on the device that acted, or in host memory. Never donated."""
+
+    carry: ActCarry  # of the next cycle
+    trajectory: Trajectory
+    tally: Tally
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamBoundary:
+    """The last episodes of a stream, which ended because its environments are recreated."""
+
+    finished: tuple[EpisodeRecord, ...] = ()  # with the stream's last row
+    num_interrupted: int = 0  # in no statistics
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamStart:
+    """What seeded a stream's environments when they were recreated."""
+
+    cycle: int  # act cycles before it
+    attempt: int  # faults in that cycle before it: no failed episode is repeated
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Point:
+    """Where an actor continues: all that its next act cycle depends on, besides the networks.
+
+    Acting from the same point with the same networks gives the same result, whoever acts.
+    """
+
+    cycle: int  # act cycles before it
+    carry: ActCarry
+    # The stream ended here: the environments are recreated before the cycle, whose trajectory
+    # reports these last episodes. None: it continues.
+    boundary: StreamBoundary | None = None
+    attempt: int = 0  # environment faults in this cycle so far
+    # The recreation that the stream began with; None: its environments are the first of the run.
+    began: StreamStart | None = None
+    # The actions of the stream's cycles so far, each `[T, B]` in host memory: they bring new
+    # environments here that cannot be stored. None: they were not kept.
+    actions: tuple[PyTree, ...] | None = None
+
+    @property
+    def stream(self) -> StreamStart | None:
+        """What seeds the environments of the cycle; None: they are the first of the run."""
+        if self.boundary is None:
+            return self.began
+        return StreamStart(cycle=self.cycle, attempt=self.attempt)
+
+
+@pytree_dataclass
 class Unroll:
     """A trajectory and the actor states at its ends, on the learner devices.
 
@@ -92,12 +145,12 @@ class UnrollInfo:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Item:
+class Delivery:
     """An unroll on the deque of trajectories."""
 
     unroll: Unroll
     info: UnrollInfo
-    carry: ActCarry  # where its actor continues
+    point: Point  # where its actor continues
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -27,7 +27,7 @@ from sebulba.ring.learner import Learner
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.programs import RingPrograms
 from sebulba.ring.progress import Progress
-from sebulba.ring.records import ActCarry, CycleReport, Item, UnrollInfo
+from sebulba.ring.records import CycleReport, Delivery, Point, UnrollInfo
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
 from sebulba.types import Networks
@@ -98,9 +98,9 @@ class Ring:
         self.end = end
         self.memory_plan = programs.memory_plan
         self.is_between_cycles = True  # False: the learner's state and the points do not agree
-        # What a checkpoint holds of each actor: its carry after its last trajectory that was
-        # learned from, and its cycles until then.
-        self.points: list[tuple[ActCarry, int]] = []
+        # What a checkpoint holds of each actor: its point after the last trajectory of it that was
+        # learned from.
+        self.points: list[Point] = []
         self.reset_points()
         self._gather = gather
         self._has_gathered = False
@@ -108,8 +108,8 @@ class Ring:
         self._untold: list[tuple[Sequence[UnrollInfo], list[int], Sequence[Metrics]]] = []
 
     def reset_points(self) -> None:
-        """Take the actors' present carries as the points that were learned from."""
-        self.points = [(actor.carry, actor.num_cycles) for actor in self.actors]
+        """Take the actors' present points as those that were learned from."""
+        self.points = [actor.point for actor in self.actors]
 
     def act(self, actor_id: int) -> None:
         """Put an actor's next trajectory onto the deque; in the actor's thread.
@@ -122,17 +122,16 @@ class Ring:
         """
         actor = self.actors[actor_id]
         with annotate_errors(lambda: where_actor(actor)):
-            wanted = self.schedule.policy_version(actor_id, actor.num_cycles)
+            wanted = self.schedule.policy_version(actor_id, actor.point.cycle)
             version, networks = self.stagings[actor.device].take(wanted)
             # A program that waits for its networks to arrive would block the programs of the
             # device's other actors behind it.
             jax.block_until_ready(networks)
             actor.clock.lap(WAIT_FOR_NETWORKS)
-            item = actor.act(networks, version)
-            self.trajectories.put(item)
+            self.trajectories.put(actor.act(networks, version, self.ledger))
             actor.clock.lap(WAIT_FOR_QUEUE)
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[Delivery]:
         """Take the trajectories of the next learner cycle, waiting for them.
 
         Raises:
@@ -140,21 +139,21 @@ class Ring:
         """
         with annotate_errors(lambda: where_learner(self.learner)):
             turn = self.schedule.actors_to_take(self.learner.num_cycles)
-            items = [self.trajectories.get(actor_id) for actor_id in turn]
+            deliveries = [self.trajectories.get(actor_id) for actor_id in turn]
             self.learner.clock.lap(WAIT_FOR_TRAJECTORIES)
-            return items
+            return deliveries
 
-    def act_in_turn(self) -> list[Item]:
+    def act_in_turn(self) -> list[Delivery]:
         """Act the trajectories of the next learner cycle in this thread, in actor order."""
-        items = []
+        deliveries = []
         for actor_id in self.schedule.actors_in_turn(self.learner.num_cycles):
             self.actors[actor_id].clock.restart()
             self.act(actor_id)
-            items.append(self.trajectories.get(actor_id))
+            deliveries.append(self.trajectories.get(actor_id))
         self.learner.clock.restart()
-        return items
+        return deliveries
 
-    def learn(self, items: Sequence[Item], observers: Sequence[Observer] = ()) -> None:
+    def learn(self, deliveries: Sequence[Delivery], observers: Sequence[Observer] = ()) -> None:
         """Run one learner cycle; in the learner's thread.
 
         Raises:
@@ -164,12 +163,12 @@ class Ring:
         with annotate_errors(lambda: where_learner(self.learner)):
             self.is_between_cycles = False
             metrics = self.learner.update(
-                [item.unroll for item in items], env_steps=self.progress.env_steps
+                [each.unroll for each in deliveries], env_steps=self.progress.env_steps
             )
             self.publish()
-            self.count([item.info for item in items], metrics)
-            for item in items:
-                self.points[item.info.actor_id] = (item.carry, item.info.sequence_number + 1)
+            self.count([each.info for each in deliveries], metrics)
+            for each in deliveries:
+                self.points[each.info.actor_id] = each.point
             self.is_between_cycles = True
             self.tell(observers)
             # After the observers, so that a checkpoint can hold the frozen state.
@@ -243,12 +242,12 @@ class Ring:
     def close_environments(self) -> None:
         """Release the environments; no actor may be running."""
         for actor in self.actors:
-            actor.environments.close()
+            actor.collector.close()
 
 
 def where_actor(actor: Actor) -> str:
     """Return where an actor is, for messages."""
-    return f"actor {actor.actor_id}, cycle {actor.num_cycles}"
+    return f"actor {actor.actor_id}, cycle {actor.point.cycle}"
 
 
 def where_learner(learner: Learner) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 
-from sebulba.ring.episodes import StreamBoundary, end_episodes
-from sebulba.ring.records import ActCarry, EpisodeRecord
+from sebulba.ring.episodes import end_episodes
+from sebulba.ring.records import ActCarry, EpisodeRecord, Point, StreamBoundary
 from sebulba.ring.ring import Ring
 from sebulba.types import PyTree
 
@@ -25,7 +25,7 @@ def state_of(ring: Ring) -> tuple[dict[str, PyTree], dict[str, Any]]:
         `learner`, `actors` and `staged`: this host's arrays on their devices. And JSON values.
     """
     learner = ring.learner
-    carries = [carry for carry, _ in ring.points]
+    carries = [point.carry for point in ring.points]
     boundaries = [end_episodes(carry.statistics, carry.env_step) for carry in carries]
     arrays = {
         "learner": learner.state_of_host,
@@ -36,7 +36,7 @@ def state_of(ring: Ring) -> tuple[dict[str, PyTree], dict[str, Any]]:
         "hosts": jax.process_count(),
         "learner": {"num_cycles": learner.num_cycles, "num_updates": learner.num_updates},
         "actors": {
-            "num_cycles": [num_cycles for _, num_cycles in ring.points],
+            "num_cycles": [point.cycle for point in ring.points],
             # Reported by the next trajectories if environments are recreated here.
             "boundaries": [dataclasses.asdict(boundary) for boundary in boundaries],
         },
@@ -56,7 +56,7 @@ def shapes_of(ring: Ring) -> dict[str, PyTree]:
 
     arrays = {
         "learner": ring.learner.state_of_host,
-        "actors": [_stored_of_actor(actor.carry) for actor in ring.actors],
+        "actors": [_stored_of_actor(actor.point.carry) for actor in ring.actors],
     }
     # Without a sharding, they are restored to host memory.
     networks = jax.tree.map(
@@ -83,10 +83,12 @@ def restore(ring: Ring, arrays: dict[str, PyTree], meta: dict[str, Any]) -> None
     for actor, fields, num_cycles, boundary in stored:
         # An actor that has not acted begins with its first environments, as in a new run.
         is_recreated = "env_state" not in fields and num_cycles > 0
-        actor.start_at(
-            dataclasses.replace(actor.carry, **fields),
-            num_cycles=num_cycles,
-            boundary=_boundary(boundary) if is_recreated else None,
+        actor.continue_at(
+            Point(
+                cycle=num_cycles,
+                carry=dataclasses.replace(actor.point.carry, **fields),
+                boundary=_boundary(boundary) if is_recreated else None,
+            )
         )
     ring.reset_points()
     ring.trajectories.restore(meta["actors"]["num_cycles"])
@@ -97,8 +99,8 @@ def restore(ring: Ring, arrays: dict[str, PyTree], meta: dict[str, Any]) -> None
 def are_between_streams(ring: Ring) -> bool:
     """Whether the next cycles of all actors begin in environments made from known seeds."""
     return all(
-        num_cycles == 0 or actor.environments.is_recreated_before(num_cycles)
-        for actor, (_, num_cycles) in zip(ring.actors, ring.points, strict=True)
+        point.cycle == 0 or actor.is_recreated_at(point)
+        for actor, point in zip(ring.actors, ring.points, strict=True)
     )
 
 

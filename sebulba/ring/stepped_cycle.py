@@ -28,9 +28,9 @@ from sebulba.ring.act_cycle import (
 )
 from sebulba.ring.clocks import COMPILE, ENVIRONMENT, INFERENCE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
-from sebulba.ring.records import ActCarry, Tally
+from sebulba.ring.records import ActCarry, Collected
 from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
-from sebulba.types import EnvStep, Networks, Trajectory
+from sebulba.types import EnvStep, Networks
 
 
 class StepFunctions:
@@ -88,7 +88,7 @@ class SteppedCycle:
         self._inference = COMPILE  # in the first cycle
         self._storable = environment if isinstance(environment, WholeState) else None
 
-    def __call__(self, networks: Networks, carry: ActCarry) -> tuple[ActCarry, Trajectory, Tally]:
+    def __call__(self, networks: Networks, carry: ActCarry) -> Collected:
         """Act `T` steps; see `ActCycle`."""
         if self._storable is not None and carry.env_state is not None:
             # The carry may be another than the last: of a checkpoint, or before a fault.
@@ -139,7 +139,7 @@ class SteppedCycle:
             statistics=statistics,
             env_state=None if self._storable is None else self._storable.whole_state,
         )
-        return after, trajectory, tally
+        return Collected(carry=after, trajectory=trajectory, tally=tally)
 
 
 def _find_fault(

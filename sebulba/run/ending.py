@@ -172,7 +172,7 @@ def _close_environments(ring: Ring, timeout_s: float, display: Display) -> None:
     A run that has reached its goal stays done, with a warning; on a failure, it is a note.
     """
     end = ring.end
-    environments = {f"actor {actor.actor_id}": actor.environments for actor in ring.actors}
+    environments = {f"actor {actor.actor_id}": actor.collector for actor in ring.actors}
     for problem in close_environments(environments, timeout_s, may_wait=lambda: not end.is_hurried):
         end.is_closing = end.is_closing or problem.is_running
         if end.failure is None:

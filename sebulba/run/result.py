@@ -221,7 +221,7 @@ def _result(finished: Finished) -> Result:
     policy = StoredPolicy(
         config=finished.config,
         agent=ring.agent,
-        environment=ring.actors[0].environments.spec,
+        environment=ring.actors[0].collector.spec,
         networks=learner.networks_on(device),
         device=device,
         learner_cycle=learner.num_cycles,

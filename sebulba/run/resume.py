@@ -75,12 +75,12 @@ def resume(
     arrays, meta = checkpoints.restore(share_of(directory, remapping.source), which, like)
     if remapping.is_needed:
         metas = [read_meta(share_of(directory, host), which) for host in remapping.accounts]
-        carries = [actor.carry for actor in ring.actors]
+        carries = [actor.point.carry for actor in ring.actors]
         arrays, meta = remapping.applied_to(arrays, meta, metas, agent=ring.agent, carries=carries)
     restore(ring, arrays, meta)
     level: Level = "restart"
     if not remapping.is_needed:
-        is_stored = ring.actors[0].carry.env_state is not None
+        is_stored = ring.actors[0].point.carry.env_state is not None
         level = "exact" if is_stored else "exact-reset" if are_between_streams(ring) else "restart"
     return Resumed(
         num_cycles=ring.learner.num_cycles,

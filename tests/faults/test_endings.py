@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sebulba.envs.closing import close_environments
-from sebulba.ring.environments import ActorEnvironments
+from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.run_end import RunEnd
 from sebulba.run import ending, training
 from tests.faults.runs import LONG_S, make_config, summary_of
@@ -197,7 +197,7 @@ def test_a_run_has_its_summary_before_environments_are_closed(tmp_path, monkeypa
     """Native code may end the process in `close`."""
     summaries = []
     monkeypatch.setattr(
-        ActorEnvironments, "close", lambda self: summaries.append(summary_of(tmp_path))
+        LocalCollector, "close", lambda self: summaries.append(summary_of(tmp_path))
     )
     assert training.train_to_exit_code(make_config(tmp_path)) == 0
     assert {each["status"] for each in summaries} == {"done"}

@@ -14,7 +14,7 @@ from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs import make_environment
 from sebulba.evaluation import stored
 from sebulba.rerun import rerun
-from sebulba.ring import environments, make
+from sebulba.ring import make
 from sebulba.run import training
 from sebulba.storage.checkpoints.restore import steps_in
 from tests import rings
@@ -167,7 +167,7 @@ def test_rerun_makes_one_environment_for_its_spec_and_closes_it(stopped, monkeyp
             self._environment.close()
             self.is_closed = True
 
-    for module in (stored, environments, make):
+    for module in (stored, make):
         monkeypatch.setattr(module, "make_environment", Closing)
     assert rerun(path) == 6
     assert [(each.num_envs, each.is_closed) for each in made] == [(1, True)]

@@ -167,7 +167,7 @@ def test_failure_that_other_threads_survive_is_still_the_cause(
     hangs = hang_at(monkeypatch, "update", 1, release)
 
     def fail_at_second(actor):
-        if actor.num_cycles == 1:
+        if actor.point.cycle == 1:
             assert hangs.wait(LONG_S)
             raise RuntimeError("the actor broke")
 

@@ -1,0 +1,185 @@
+"""The jitted functions of a device's act cycles, and the cycle that suits an environment."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+
+from sebulba.agent import Agent
+from sebulba.config import ActorConfig
+from sebulba.envs.base import (
+    Environment,
+    FusedEnvironment,
+    Restartable,
+    WholeState,
+)
+from sebulba.errors import ConfigError
+from sebulba.ring.act_cycle import ActCycle
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.episodes import EpisodeTracker
+from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
+from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
+from sebulba.toolkit.spaces import action_shape, zeros
+from sebulba.types import EnvStep, PyTree, RunSpec
+
+# Where functions of environments outside JAX are known to work inside jit.
+_PLATFORMS_OF_FUSED = ("cpu",)
+
+
+class ActFunctions:
+    """The jitted functions of act cycles on one device; they do not depend on the seed.
+
+    The actors of the device share them, and so do later rings that differ in their seed.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        run_spec: RunSpec,
+        *,
+        device: jax.Device,
+        tracker: EpisodeTracker | None = None,
+    ):
+        """Trace and compile nothing yet.
+
+        Args:
+            agent: the algorithm.
+            run_spec: the run's facts.
+            device: acts.
+            tracker: follows the episodes; None: one without custom metrics.
+        """
+        self.agent = agent
+        self.run_spec = run_spec
+        self.device = device
+        self.tracker = tracker or EpisodeTracker()
+        options = {
+            "trajectory_length": run_spec.trajectory_length,
+            "device": device,
+            "tracker": self.tracker,
+        }
+        self.stepped = StepFunctions(agent, **options)
+        self.fused = SharedFunctions(functools.partial(FusedFunctions, agent, **options))
+
+    def act_cycle(
+        self,
+        environment: Environment,
+        env_step: EnvStep,
+        settings: ActorConfig,
+        *,
+        where: str,
+        clock: WallClock,
+        on_warning: Callable[[str], None],
+    ) -> tuple[ActCycle, PyTree]:
+        """Return the act cycle over environments, and their complete state on the device.
+
+        The state is None if it cannot be stored.
+
+        Args:
+            environment: has been reset.
+            env_step: the row of the reset.
+            settings: `actor`, of which the kind of act cycle and the rollout are used.
+            where: the environment's name, for errors and warnings.
+            clock: the clock of the thread that calls the cycle.
+            on_warning: takes one line of text.
+
+        Raises:
+            ConfigError: `actor.cycle` or `actor.rollout` does not suit the environment.
+        """
+        fused = choose_fused(
+            environment,
+            settings,
+            where=where,
+            env_step=env_step,
+            device=self.device,
+            on_warning=on_warning,
+        )
+        whole_episodes = settings.rollout == "episodes"
+        cycle: ActCycle
+        env_state: PyTree = None
+        if fused is None:
+            cycle = SteppedCycle(
+                self.stepped, environment, clock=clock, whole_episodes=whole_episodes
+            )
+            if isinstance(environment, WholeState):
+                env_state = environment.whole_state
+        else:
+            functions = self.fused.of(fused)
+            cycle = FusedCycle(functions, fused, clock=clock, whole_episodes=whole_episodes)
+            if fused.is_whole_state:
+                env_state = fused.state
+        return cycle, jax.device_put(env_state, self.device)
+
+
+def choose_fused(
+    environment: Environment,
+    settings: ActorConfig,
+    *,
+    where: str,
+    env_step: EnvStep,
+    device: jax.Device,
+    on_warning: Callable[[str], None],
+) -> FusedEnvironment | None:
+    """Return the environment to step inside `jit`; None: it is stepped from Python.
+
+    Args:
+        environment: has been reset.
+        settings: `actor`, of which the kind of act cycle and the rollout are used.
+        where: the environment's name.
+        env_step: the row of the reset.
+        device: the actor's device, for which a program can be compiled.
+        on_warning: takes one line of text.
+
+    Raises:
+        ConfigError: `actor.cycle` or `actor.rollout` does not suit the environment.
+    """
+    fused = None if settings.cycle == "stepped" else environment.fused()
+    if fused is not None and settings.cycle == "auto":
+        problem = _problem_on(device, fused, environment)
+        if problem is not None:
+            fused = None
+            on_warning(
+                f"actor.cycle: auto steps {where} from Python, since it cannot be stepped inside"
+                f" jit on {device.platform}: {problem}"
+            )
+    if fused is None and settings.cycle == "fused":
+        raise ConfigError(
+            f"actor.cycle: expected auto or stepped, got fused; {where} cannot be stepped"
+            " inside jit"
+        )
+    if settings.rollout == "episodes":
+        _check_whole_episodes(where, environment, fused, env_step)
+    return fused
+
+
+def _problem_on(
+    device: jax.Device, fused: FusedEnvironment, environment: Environment
+) -> str | None:
+    """Return why a device cannot step the environment, which only compiling tells."""
+    if fused.is_whole_state or device.platform in _PLATFORMS_OF_FUSED:
+        return None
+    actions = zeros(action_shape(environment.spec.action_space), environment.num_envs)
+    placed = jax.sharding.SingleDeviceSharding(device)
+    arguments = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed), (fused.state, actions)
+    )
+    try:
+        jax.jit(fused.step).lower(*arguments).compile()
+    except Exception as error:
+        return next(iter(str(error).splitlines()), type(error).__name__)
+    return None
+
+
+def _check_whole_episodes(
+    where: str, environment: Environment, fused: FusedEnvironment | None, env_step: EnvStep
+) -> None:
+    can_restart = isinstance(environment, Restartable) if fused is None else fused.restart
+    if not can_restart:
+        raise ConfigError(
+            f"actor.rollout: expected steps, got episodes; the environments of {where} cannot be"
+            " reset together"
+        )
+    if env_step.episode_over is not None:
+        raise ConfigError(
+            f"actor.rollout: expected steps, got episodes; in {where} a lost life ends an episode"
+            " but not the game. Set env.options.episodic_life false"
+        )
