@@ -195,7 +195,7 @@ def _shares(
 
 def _flops(ring: Ring, item: Delivery) -> float:
     """Return the floating-point operations of loss and gradients on a trajectory."""
-    agent, num_envs = ring.agent, ring.run_spec.num_envs
+    agent, num_envs = ring.programs.agent, ring.programs.run_spec.num_envs
 
     def learn(key: jax.Array, initial_state: PyTree, final_state: PyTree, trajectory: Trajectory):
         networks = agent.init_networks(key)

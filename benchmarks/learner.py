@@ -101,7 +101,7 @@ class BareLoop:
     def __init__(self, config: Config, *, num_updates: int):
         with made_ring(config) as ring:
             (item,) = rings.act_one_cycle(ring)
-        agent = ring.agent
+        agent = ring.programs.agent
         networks = agent.init_networks(jax.random.key(0))
         experience = agent.update_experience(
             networks,

@@ -57,7 +57,7 @@ def _acting_alone(config: Config, ring: Ring, cycles: int) -> dict[str, Callable
     """Return the work of environment and inference, fused or stepped as in the config."""
     environment = make_environment(config.env, num_envs=config.actor.num_envs, seed=0)
     row = environment.reset()
-    agent, networks = ring.agent, ring.learner.networks_on(ring.actors[0].device)
+    agent, networks = ring.programs.agent, ring.learner.networks_on(ring.actors[0].device)
     length = config.actor.trajectory_length
     if config.actor.cycle != "stepped" and environment.fused() is not None:
         return {

@@ -125,10 +125,9 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
     import jax
 
     from sebulba.config.loading import load_config
-    from sebulba.config.run_spec import make_run_spec
     from sebulba.devices.roles import assign_devices
     from sebulba.evaluation.stored import read_environment_spec
-    from sebulba.ring.make import make_agent, make_learner_programs
+    from sebulba.ring.programs import make_programs
     from sebulba.storage.checkpoints.restore import restore
     from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE
 
@@ -141,15 +140,8 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
         ) from error
     config = load_config(str(run_dir / CONFIG))
     devices = assign_devices(config.devices, jax.local_devices(), num_envs=config.actor.num_envs)
-    run_spec = make_run_spec(
-        config,
-        read_environment_spec(config.env),
-        len(devices.actor) * config.actor.threads_per_device,
-        len(devices.learner),
-    )
-    agent, _ = make_agent(config, run_spec)
-    programs = make_learner_programs(config, agent, run_spec, devices.learner_devices)
-    like = programs.state_shapes()
+    programs = make_programs(config, devices, read_environment_spec(config.env))
+    like = programs.learner.state_shapes()
     arrays, meta = restore(
         run_dir / CHECKPOINTS, failure["checkpoint"], {"learner": like}, partial=True
     )
@@ -157,7 +149,7 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
     # The count includes the update itself, whose clock counts those before it.
     counts = dataclasses.replace(state.non_finite, in_a_row=state.non_finite.in_a_row - 1)
     findings = _examine(
-        agent,
+        programs.agent,
         devices.learner_devices,
         dataclasses.replace(state, non_finite=counts),
         # Earlier versions wrote only the count after the learner cycle.
@@ -272,7 +264,7 @@ def _rerun_to_cycle(
             " is not repeatable"
         )
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="serial"))
-    with made_ring(config, begin_with=InitialNetworks(config)) as ring:
+    with made_ring(config, initial_networks=InitialNetworks(config)) as ring:
         _bring_before(ring, config, run_dir / CHECKPOINTS, cycle)
         items = ring.act_in_turn()
         _show_batch(items, cycle)

@@ -66,7 +66,7 @@ def make_ring(config, *, devices=None, programs=None, on_warning=print):
         if devices is None
         else assign_devices(config.devices, devices, num_envs=config.actor.num_envs),
         programs=programs,
-        begin_with=InitialNetworks(config),
+        initial_networks=InitialNetworks(config),
         on_warning=on_warning,
     )
 

@@ -1,6 +1,6 @@
 """The programs of a run, traced with shapes instead of arrays, for devices that need not be here.
 
-Only the environments are made. The programs are those of a ring from `make`, and of `one_program`.
+Only the environments are made. The programs are those that a ring calls: `make_programs`.
 """
 
 import contextlib
@@ -12,13 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from sebulba.agent import Agent
 from sebulba.agent_check import num_updates_of
 from sebulba.aot.program import Program, placed_shapes, trace_program
 from sebulba.config import Config
-from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
-from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
-from sebulba.devices.memory import plan_memory
+from sebulba.devices.learner_devices import REPLICATED
 from sebulba.devices.roles import Roles, assign_devices_of_hosts
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop
 from sebulba.envs import make_environment
@@ -27,13 +24,13 @@ from sebulba.errors import ConfigError
 from sebulba.ring import anakin, one_program
 from sebulba.ring.act_cycle import init_carry
 from sebulba.ring.act_functions import choose_fused
-from sebulba.ring.episodes import load_reducers
 from sebulba.ring.fused_cycle import FusedFunctions
-from sebulba.ring.learner import update_program
-from sebulba.ring.make import check_devices, make_agent, where_of
+from sebulba.ring.learner import LearnerPrograms
+from sebulba.ring.make import where_of
+from sebulba.ring.programs import actor_devices_of, check_devices, make_programs
 from sebulba.ring.records import ActCarry, Unroll
 from sebulba.ring.stepped_cycle import StepFunctions
-from sebulba.ring.update import LearnerState, Update, state_initializer
+from sebulba.ring.update import LearnerState
 from sebulba.types import Networks, PyTree, RunSpec, Trajectory
 
 # Env steps learned from, see `sebulba.types.as_words`.
@@ -70,18 +67,12 @@ def trace_programs(
             f"learner.mapping: expected shard_map to compile, got {config.learner.mapping}"
         )
     learner_devices, device = roles.learner_devices, roles.actor[0]
-    num_actors = len(roles.actor) * config.actor.threads_per_device
+    num_actors = len(actor_devices_of(config, roles))
     with contextlib.closing(
         make_environment(config.env, num_envs=config.actor.num_envs, seed=config.seed)
     ) as environment:
-        run_spec = make_run_spec(
-            config,
-            environment.spec,
-            num_actors,
-            len(roles.learner),
-            num_hosts=learner_devices.num_hosts,
-        )
-        agent, shapes = make_agent(config, run_spec)
+        made = make_programs(config, roles, environment.spec)
+        agent, run_spec, functions = made.agent, made.run_spec, made.act[device]
         env_step = environment.reset()
         fused = choose_fused(
             environment,
@@ -91,11 +82,8 @@ def trace_programs(
             device=device,
             on_warning=on_warning,
         )
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        init_state = state_initializer(agent, learner_devices, run_spec.num_envs_per_learner_device)
-        state = jax.eval_shape(init_state, learner_devices.replicate(key))
+        state = made.learner.state_shapes()
         networks = _on(device, jax.eval_shape(agent.actor_networks, state.networks))
-        tracker = load_reducers(config.run.episode_reducers)
         carry = jax.eval_shape(
             lambda networks, key, env_step, env_state: init_carry(
                 agent,
@@ -104,28 +92,21 @@ def trace_programs(
                 key=key,
                 global_actor_id=0,
                 device=device,
-                tracker=tracker,
+                tracker=functions.tracker,
                 env_state=env_state,
             ),
             networks,
-            _on(device, key),
+            _on(device, jax.eval_shape(lambda: jax.random.key(0))),
             env_step,
             fused.state if fused is not None and fused.is_whole_state else None,
         )
         carry = _on(device, carry)
-        make_functions: dict[str, Any] = {
-            "agent": agent,
-            "trajectory_length": run_spec.trajectory_length,
-            "device": device,
-            "tracker": tracker,
-        }
-        fused_functions: FusedFunctions | None = None
-        if fused is None:
+        fused_functions = None if fused is None else functions.fused.of(fused)
+        if fused is None or fused_functions is None:
             programs, trajectory = trace_stepped(
-                StepFunctions(**make_functions), networks, carry, length=run_spec.trajectory_length
+                functions.stepped, networks, carry, length=run_spec.trajectory_length
             )
         else:
-            fused_functions = FusedFunctions(step_environment=fused.step, **make_functions)
             programs, trajectory = trace_fused(
                 fused_functions,
                 networks,
@@ -134,18 +115,11 @@ def trace_programs(
                 whole_episodes=config.actor.rollout == "episodes",
             )
 
-        update = Update(
-            agent=agent,
-            max_non_finite_updates=config.learner.non_finite_limit,
-            gradients=config.learner.gradients,
-        )
         per_cycle = run_spec.num_envs * run_spec.trajectory_length * run_spec.num_hosts
         num_cycles = -(-run_spec.total_env_steps // (per_cycle * run_spec.trajectories_per_cycle))
         learner = _Learner(
-            agent=agent,
+            programs=made.learner,
             run_spec=run_spec,
-            devices=learner_devices,
-            update=update,
             state=state,
             placed_state=agent.shard_actor_state(carry.actor_state, learner_devices),
             # A replay agent takes no updates at first.
@@ -170,15 +144,7 @@ def trace_programs(
         else:
             programs.append(learner.trace_update(_on(device, trajectory), config.learner.cycle))
 
-    plan = plan_memory(
-        run_spec,
-        shapes,
-        opt_state=state.opt_state,
-        experience=state.experience,
-        num_actor_devices=len(roles.actor),
-        queue_slots_per_actor=queue_slots_per_actor(config, num_actors),
-        policy_lag=config.policy_lag,
-    )
+    plan = made.memory_plan
     arrays = {
         "actor": sum(plan.actor_device.values()),
         "learner": sum(plan.learner_device.values()),
@@ -273,27 +239,26 @@ def trace_fused(
 class _Learner:
     """Traces the programs of the learner devices."""
 
-    agent: Agent
+    programs: LearnerPrograms
     run_spec: RunSpec
-    devices: LearnerDevices
-    update: Update
     state: LearnerState  # shapes, as all that follow
     placed_state: PyTree  # an actor state on the learner devices
     num_updates: int  # of a learner cycle
 
     def trace_update(self, trajectory: Trajectory, cycle: str) -> Program:
         """Return the program of a learner cycle's updates, or of one if `cycle` says so."""
+        devices = self.programs.learner_devices
         unroll = Unroll(
             initial_state=self.placed_state,
             final_state=self.placed_state,
-            trajectory=self.devices.split(trajectory, axis=1),
-            actor_id=self.devices.replicate(jax.ShapeDtypeStruct((), np.int32)),
+            trajectory=devices.split(trajectory, axis=1),
+            actor_id=devices.replicate(jax.ShapeDtypeStruct((), np.int32)),
         )
 
         def trace(num_updates: int, *, calls: int = 1) -> Program:
             return self._trace(
                 "update" if num_updates == 1 else f"{num_updates} updates",
-                update_program(self.update, self.devices, num_updates=num_updates),
+                self.programs.update(num_updates, has_unrolls=True),
                 (self.state, (unroll,) * self.run_spec.trajectories_per_cycle, _WORDS),
                 calls=calls,
                 carried=lambda results: (self.state, results[0]),
@@ -316,26 +281,20 @@ class _Learner:
         max_cycles: int,
     ) -> Program:
         """Return the program of acting and learning, for one learner cycle."""
+        agent, devices = self.programs.agent, self.programs.learner_devices
         carries = (carry,) * num_actors
-        shardings = one_program.carry_shardings(
-            carries, self.devices, num_envs=self.run_spec.num_envs
-        )
-        networks = jax.eval_shape(self.agent.actor_networks, self.state.networks)
-        older = (placed_shapes(networks, self.devices.sharding(REPLICATED)),) * policy_lag
+        shardings = one_program.carry_shardings(carries, devices, num_envs=self.run_spec.num_envs)
+        networks = jax.eval_shape(agent.actor_networks, self.state.networks)
+        older = (placed_shapes(networks, devices.sharding(REPLICATED)),) * policy_lag
         begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _WORDS)
         program, _ = one_program.program_of_cycles(
-            one_program.cycle_function(
-                act_cycles=[functions.act_within] * num_actors,
-                placed_states=[self.placed_state] * num_actors,
-                num_rounds=self.run_spec.trajectories_per_cycle // num_actors,
-                device_update=self.update,
-                learner_devices=self.devices,
-                num_updates=self.num_updates,
-            ),
             begin,
-            agent=self.agent,
+            self.programs,
+            act_cycles=[functions.act_within] * num_actors,
+            placed_states=[self.placed_state] * num_actors,
+            num_rounds=self.run_spec.trajectories_per_cycle // num_actors,
+            num_updates=self.num_updates,
             max_cycles=max_cycles,
-            learner_devices=self.devices,
             shardings=shardings,
         )
         return self._trace(
@@ -351,7 +310,7 @@ class _Learner:
             function,
             arguments,
             role="learner",
-            devices=list(self.devices.mesh.devices),
+            devices=list(self.programs.learner_devices.mesh.devices),
             in_place=self.state.experience,
             **options,
         )

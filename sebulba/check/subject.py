@@ -7,14 +7,12 @@ from typing import Any, cast
 import jax
 
 from sebulba.agent import Agent
-from sebulba.agent_check import act_shapes
 from sebulba.check.capture import CaptureConfig, CapturingAgent
 from sebulba.check.probe import ProbeEnvironment, probe_config
 from sebulba.config import Config, LearnerConfig
 from sebulba.config.agents import agent_factory
-from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.devices.memory import MemoryPlan, plan_memory
+from sebulba.devices.memory import MemoryPlan
 from sebulba.devices.roles import assign_devices
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
@@ -22,6 +20,7 @@ from sebulba.ring.clocks import WallClock
 from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.learner import Learner, LearnerPrograms
 from sebulba.ring.make import make_ring
+from sebulba.ring.programs import make_programs
 from sebulba.ring.ring import Ring
 from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
 
@@ -151,38 +150,8 @@ def assemble_subject(config: Config) -> Subject:
             for actor in ring.actors
         ),
         start_states=tuple(actor.point.carry.actor_state for actor in ring.actors),
-        memory_plan=_memory_plan(
-            run,
-            built[0],
-            num_actor_devices=len(ring.stagings),
-            learner_devices=ring.learner.learner_devices,
-        ),
-    )
-
-
-def _memory_plan(
-    run: Config,
-    agent: CapturingAgent,
-    *,
-    num_actor_devices: int,
-    learner_devices: LearnerDevices,
-) -> MemoryPlan:
-    num_actors = run.actor.threads_per_device * num_actor_devices
-    run_spec = dataclasses.replace(agent.run_spec, num_actors=num_actors)
-    captured = agent_factory(run.agent.name)(run.agent, run_spec)
-    state = LearnerPrograms(
-        agent=captured,
-        learner_devices=learner_devices,
-        num_envs_per_device=run_spec.num_envs_per_learner_device,
-    ).state_shapes()
-    return plan_memory(
-        run_spec,
-        act_shapes(captured, run_spec),
-        opt_state=state.opt_state,
-        experience=state.experience,
-        num_actor_devices=num_actor_devices,
-        queue_slots_per_actor=queue_slots_per_actor(run, num_actors),
-        policy_lag=run.policy_lag,
+        # That of a run, whose agent is not captured.
+        memory_plan=make_programs(run, ring.programs.devices, spec).memory_plan,
     )
 
 

@@ -9,7 +9,7 @@
       per actor; nothing is lost    ▼                                  │  actor device, versioned
                             ┌──────────────────────────────────────────┴───────┐
       one learner thread    │ take ─▶ update on the learner devices ─▶ publish │
-                            │ count ─▶ tell the observers a CycleReport        │
+                            │ count ─▶ report the cycle to the observers       │
                             └──────────────────────────────────────────────────┘
 
 Read `sebulba.types` and `sebulba.agent` first: what a row of a trajectory holds, and what an agent
@@ -33,9 +33,9 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     actor           its point; asks its collector, again after a fault, and places the unroll
     update          a learner cycle on one device; what is not finite is discarded
     learner         maps that over the learner devices
-    programs        the agent and the jitted functions, which rings of other seeds can share
+    programs        a run's agent and jitted functions, built in one place
     progress        what was learned, how fast, and whether the goal is reached
-    ring            act, take, learn, tell
+    ring            act, take, learn, report
     make            a ring from a config, from the top
     one_program     learner cycles with their act cycles as one jitted function
     anakin          calls it, several cycles at a time

@@ -29,11 +29,10 @@ from sebulba.ring.episodes import finished_episodes
 from sebulba.ring.one_program import (
     RecordedCycle,
     carry_shardings,
-    cycle_function,
     program_of_cycles,
 )
 from sebulba.ring.records import Point, UnrollInfo
-from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
+from sebulba.ring.ring import CountedCycle, Observer, Ring, annotate_errors, where_learner
 from sebulba.types import PyTree, as_words
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
@@ -124,10 +123,13 @@ class Anakin:
             boundaries: numbers of env steps at whose multiples a call ends.
         """
         self.ring = ring
-        self._boundaries = tuple(boundaries) or (ring.run_spec.total_env_steps,)
+        first = ring.actors[0].collector
+        assert isinstance(first, LocalCollector)  # `reason_against` others
+        self._run_spec = first.functions.run_spec
+        self._boundaries = tuple(boundaries) or (self._run_spec.total_env_steps,)
         # The trajectories of an actor that a learner cycle takes.
         self._trajectories_per_actor = ring.schedule.trajectories_per_cycle // len(ring.actors)
-        rows = ring.run_spec.num_envs * ring.run_spec.trajectory_length
+        rows = self._run_spec.num_envs * self._run_spec.trajectory_length
         # At most: transitions out of final observations do not count.
         self._env_steps_per_cycle = rows * ring.schedule.trajectories_per_cycle
         self._learner_devices = ring.learner.learner_devices
@@ -167,7 +169,7 @@ class Anakin:
         """Begin at the points at which the ring's actors are, with the networks that they have."""
         carries = tuple(actor.point.carry for actor in self.ring.actors)
         self._shardings = carry_shardings(
-            carries, self._learner_devices, num_envs=self.ring.run_spec.num_envs
+            carries, self._learner_devices, num_envs=self._run_spec.num_envs
         )
         self._carries = jax.device_put(carries, self._shardings)
         replicated = self._learner_devices.sharding(REPLICATED)
@@ -208,10 +210,11 @@ class Anakin:
         irregular = np.flatnonzero(~recorded.is_regular[:num_cycles])
         num_regular = int(irregular[0]) if irregular.size else num_cycles
         ring.is_between_cycles = False
-        num_done = 0
-        while num_done < num_regular and not ring.end.goal:
-            self._count(jax.tree.map(lambda x, i=num_done: x[i], recorded), num_done)
-            num_done += 1
+        counted: list[CountedCycle] = []
+        while len(counted) < num_regular and not ring.end.goal:
+            number = len(counted)
+            counted.append(self._count(jax.tree.map(lambda x, i=number: x[i], recorded), number))
+        num_done = len(counted)
         learner.clock.lap(METRICS)
         if num_done == 0:
             ring.is_between_cycles = True
@@ -225,10 +228,10 @@ class Anakin:
         cycles_of_actor = self._trajectories_per_actor * learner.num_cycles
         ring.points = [Point(cycle=cycles_of_actor, carry=carry) for carry in carries]
         ring.is_between_cycles = True
-        ring.tell(observers)
+        ring.report(counted, observers)
         return num_done == num_cycles or ring.end.goal
 
-    def _count(self, recorded: RecordedCycle, offset: int) -> None:
+    def _count(self, recorded: RecordedCycle, offset: int) -> CountedCycle:
         """Count a learner cycle, which is `offset` cycles after the learner's."""
         ring, learner = self.ring, self.ring.learner
         cycle, num_actors = learner.num_cycles + offset, len(ring.actors)
@@ -252,7 +255,7 @@ class Anakin:
             ring.ledger.collect(actor_id, info.env_steps)
             infos.append(info)
         learner.num_non_finite_updates = int(recorded.num_discarded)
-        ring.count(infos, [recorded.metrics] if recorded.metrics else [])
+        return ring.count(infos, [recorded.metrics] if recorded.metrics else [])
 
     def _next_cycles(self) -> tuple[int, int]:
         """Return the learner cycles of the next call, and the updates of each of them.
@@ -261,10 +264,11 @@ class Anakin:
         """
         learner, env_steps = self.ring.learner, self.ring.progress.env_steps
         left = min(boundary - env_steps % boundary for boundary in self._boundaries)
-        left = min(left, self.ring.run_spec.total_env_steps - env_steps)
+        left = min(left, self._run_spec.total_env_steps - env_steps)
         num_cycles = min(self._max_cycles, -(-left // self._env_steps_per_cycle))
         updates = [
-            num_updates_of(self.ring.agent, learner.num_cycles + i) for i in range(num_cycles)
+            num_updates_of(learner.programs.agent, learner.num_cycles + i)
+            for i in range(num_cycles)
         ]
         same = itertools.takewhile(lambda each: each == updates[0], updates)
         return len(list(same)), updates[0]
@@ -277,7 +281,7 @@ class Anakin:
 
     def _program(self, num_updates: int) -> Callable[..., Any]:
         """Return the `program_of_cycles` of so many updates, maybe of an earlier ring."""
-        ring, made = self.ring, self.ring.programs.of_cycles
+        ring, made = self.ring, self.ring.learner.programs.of_cycles
         # `reason_against` a collector that has none.
         act_cycles: Any = tuple(
             actor.collector.act_within
@@ -287,21 +291,14 @@ class Anakin:
         if num_updates in made and made[num_updates][0] == act_cycles:
             _, program, self._capacity = made[num_updates]
             return program
-        cycle = cycle_function(
+        program, self._capacity = program_of_cycles(
+            self._begin(),
+            ring.learner.programs,
             act_cycles=act_cycles,
             placed_states=[actor.placed_state for actor in ring.actors],
             num_rounds=self._trajectories_per_actor,
-            device_update=ring.learner.programs.device_update,
-            learner_devices=self._learner_devices,
             num_updates=num_updates,
-        )
-        longest = -(-min(self._boundaries) // self._env_steps_per_cycle)
-        program, self._capacity = program_of_cycles(
-            cycle,
-            self._begin(),
-            agent=ring.agent,
-            max_cycles=longest,
-            learner_devices=self._learner_devices,
+            max_cycles=-(-min(self._boundaries) // self._env_steps_per_cycle),
             shardings=self._shardings,
         )
         made[num_updates] = act_cycles, program, self._capacity

@@ -114,7 +114,7 @@ class LocalCollector:
             EnvironmentFault: its constructor failed.
         """
         self._make = make
-        self._functions = functions
+        self.functions = functions
         self._run_seed = run_seed
         self._global_actor_id = global_actor_id
         self._clock = clock
@@ -152,13 +152,13 @@ class LocalCollector:
         self._is_at = (0, None)
         key = stream(jax.random.key(self._run_seed), "actor", self._global_actor_id)
         carry = init_carry(
-            self._functions.agent,
+            self.functions.agent,
             networks,
             env_step,
             key=key,
             global_actor_id=self._global_actor_id,
-            device=self._functions.device,
-            tracker=self._functions.tracker,
+            device=self.functions.device,
+            tracker=self.functions.tracker,
             env_state=env_state,
         )
         return Point(cycle=0, carry=carry)
@@ -187,11 +187,11 @@ class LocalCollector:
     def _begin_stream(self, point: Point) -> ActCarry:
         """Recreate the environments; return the carry with their first row."""
         env_step, env_state = self._recreate(point.stream)
-        tracker, num_envs = self._functions.tracker, env_step.reward.shape[0]
+        tracker, num_envs = self.functions.tracker, env_step.reward.shape[0]
         return ActCarry(
             actor_state=point.carry.actor_state,
             env_step=env_step,
-            statistics=jit_on(self._functions.device, lambda: tracker.init(num_envs))(),
+            statistics=jit_on(self.functions.device, lambda: tracker.init(num_envs))(),
             env_state=env_state,
         )
 
@@ -258,7 +258,7 @@ class LocalCollector:
     def _reset(self) -> EnvStep:
         self._are_new = False
         env_step = self.environment.reset()
-        shapes = env_step_shapes(self._functions.run_spec)
+        shapes = env_step_shapes(self.functions.run_spec)
         if env_step.episode_over is not None:
             shapes = dataclasses.replace(shapes, episode_over=shapes.is_first)
         check_structure(env_step, shapes)
@@ -266,7 +266,7 @@ class LocalCollector:
 
     def _repeat(self, env_step: EnvStep, actions: PyTree) -> EnvStep:
         """Take the env steps of an act cycle from its row 0; return its last row."""
-        length = self._functions.run_spec.trajectory_length
+        length = self.functions.run_spec.trajectory_length
         for row in range(1, length + 1):
             before, action = env_step, jax.tree.map(lambda leaf, t=row - 1: leaf[t], actions)
             env_step = call_environment("step", self.environment.step, action)
@@ -281,7 +281,7 @@ class LocalCollector:
 
     def _build_cycle(self, env_step: EnvStep) -> PyTree:
         """Build the act cycle; return the environments' complete state, or None."""
-        self.act_cycle, env_state = self._functions.act_cycle(
+        self.act_cycle, env_state = self.functions.act_cycle(
             self.environment,
             env_step,
             self._settings,

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +72,9 @@ class LearnerPrograms:
         self.has_one_call = None if config.cycle == "auto" else config.cycle == "one_program"
         # By the number of updates, and whether trajectories are added.
         self._updates: dict[tuple[int, bool], Mapped] = {}
+        # Programs of `Anakin` by the updates of a learner cycle: the act cycles that are part of
+        # the program, the program, and the most learner cycles that it takes.
+        self.of_cycles: dict[int, tuple[tuple[Any, ...], Callable[..., Any], int]] = {}
 
     def state_shapes(self) -> LearnerState:
         """Return the shapes of a new learner's state; a later `init` does not trace it again."""

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from sebulba.agent import Agent
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
 from sebulba.devices.mapping import shard, specs_of
 from sebulba.devices.memory import num_bytes
 from sebulba.pytree import pytree_dataclass
+from sebulba.ring.learner import LearnerPrograms
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
 from sebulba.types import Networks, PyTree
@@ -43,12 +43,14 @@ def carry_shardings(carries: PyTree, learner_devices: LearnerDevices, *, num_env
 
 
 def program_of_cycles(
-    cycle: Callable[..., Any],
     begin: tuple[PyTree, PyTree, PyTree, Any],
+    programs: LearnerPrograms,
     *,
-    agent: Agent,
+    act_cycles: Sequence[Callable[..., Any]],
+    placed_states: Sequence[PyTree],
+    num_rounds: int,
+    num_updates: int,
     max_cycles: int,
-    learner_devices: LearnerDevices,
     shardings: PyTree,
 ) -> tuple[Callable[..., Any], int]:
     """Return the jitted call for several learner cycles, and the most that a call takes.
@@ -59,14 +61,26 @@ def program_of_cycles(
     each cycle, `[capacity, ...]`.
 
     Args:
-        cycle: one learner cycle, from `cycle_function`.
         begin: the first four arguments of the call, or their shapes.
-        agent: the algorithm.
+        programs: the learner's; its devices act and learn.
+        act_cycles: `LocalCollector.act_within` of each actor.
+        placed_states: the actor state of each actor on the learner devices, or its shape.
+        num_rounds: trajectories of each actor in a learner cycle.
+        num_updates: of a learner cycle.
         max_cycles: the call need not take more.
-        learner_devices: act and learn.
         shardings: those of the carries, from `carry_shardings`.
     """
-    cycle = jax.jit(cycle)
+    agent, learner_devices = programs.agent, programs.learner_devices
+    cycle = jax.jit(
+        _cycle_function(
+            act_cycles=act_cycles,
+            placed_states=placed_states,
+            num_rounds=num_rounds,
+            device_update=programs.device_update,
+            learner_devices=learner_devices,
+            num_updates=num_updates,
+        )
+    )
     state, _, carries, words = begin
     networks = jax.eval_shape(agent.actor_networks, state.networks)
     shapes = jax.eval_shape(cycle, state, networks, carries, words)[-1]
@@ -125,7 +139,7 @@ def _write(stacked: PyTree, index: jax.Array, entry: PyTree) -> PyTree:
     return jax.tree.map(write, stacked, entry)
 
 
-def cycle_function(
+def _cycle_function(
     *,
     act_cycles: Sequence[Callable[..., Any]],
     placed_states: Sequence[PyTree],

@@ -5,18 +5,24 @@ except programs with EnvPool inside them: each of its pools is a program of its 
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 
 from sebulba.agent import Agent
+from sebulba.agent_check import ActShapes, validate_agent, validate_learning
 from sebulba.config import Config
-from sebulba.devices.memory import MemoryPlan
+from sebulba.config.agents import agent_factory
+from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
+from sebulba.devices.mapping import is_jit_disabled
+from sebulba.devices.memory import MemoryPlan, plan_memory
 from sebulba.devices.roles import Roles
+from sebulba.errors import ConfigError
 from sebulba.ring.act_functions import ActFunctions
+from sebulba.ring.episodes import load_reducers
 from sebulba.ring.learner import LearnerPrograms
-from sebulba.types import RunSpec
+from sebulba.types import EnvironmentSpec, RunSpec
+from sebulba_agents import AGENTS
 
 # `init_from` gives arrays only, and the directory is that of files.
 _MAY_DIFFER = ("seed", "run_dir", "resume", "init_from")
@@ -33,11 +39,6 @@ class RingPrograms:
     memory_plan: MemoryPlan
     learner: LearnerPrograms
     act: Mapping[jax.Device, ActFunctions]  # by the actor device
-    # Programs of `Anakin` by the updates of a learner cycle: the act cycles that are part of the
-    # program, the program, and the most learner cycles that it takes.
-    of_cycles: dict[int, tuple[tuple[Any, ...], Callable[..., Any], int]] = dataclasses.field(
-        default_factory=dict
-    )
 
     def check(self, config: Config, devices: Roles) -> None:
         """Check that a ring can use these programs.
@@ -57,3 +58,101 @@ class RingPrograms:
             ours, other = getattr(self.devices, role), getattr(devices, role)
             if ours != other:
                 raise ValueError(f"programs: expected the {role} devices {ours}, got {other}")
+
+
+def actor_devices_of(config: Config, devices: Roles) -> list[jax.Device]:
+    """Return the device of each actor of this host."""
+    return [device for device in devices.actor for _ in range(config.actor.threads_per_device)]
+
+
+def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) -> RingPrograms:
+    """Make a run's agent and jitted functions from shapes; trace and compile nothing yet.
+
+    A run calls them, and `sebulba compile` lowers them for devices that are not here.
+
+    Args:
+        config: the run's settings, of which the seed is not used.
+        devices: who acts and who learns; they need not be here.
+        environment: the spaces of a single environment.
+
+    Raises:
+        ConfigError: the config does not fit the devices or the agent.
+        AgentError: the agent breaks the protocol.
+    """
+    actor_devices, learner_devices = actor_devices_of(config, devices), devices.learner_devices
+    run_spec = make_run_spec(
+        config,
+        environment,
+        len(actor_devices),
+        len(devices.learner),
+        num_hosts=learner_devices.num_hosts,
+    )
+    agent, shapes = _make_agent(config, run_spec)
+    learner = LearnerPrograms(
+        agent=agent,
+        learner_devices=learner_devices,
+        num_envs_per_device=run_spec.num_envs_per_learner_device,
+        config=config.learner,
+    )
+    state = learner.state_shapes()
+    memory_plan = plan_memory(
+        run_spec,
+        shapes,
+        opt_state=state.opt_state,
+        experience=state.experience,
+        num_actor_devices=len(devices.actor),
+        queue_slots_per_actor=queue_slots_per_actor(config, len(actor_devices)),
+        policy_lag=config.policy_lag,
+    )
+    tracker = load_reducers(config.run.episode_reducers)
+    return RingPrograms(
+        config=config,
+        devices=devices,
+        run_spec=run_spec,
+        agent=agent,
+        memory_plan=memory_plan,
+        learner=learner,
+        act={
+            device: ActFunctions(agent, run_spec, device=device, tracker=tracker)
+            for device in devices.actor
+        },
+    )
+
+
+def _make_agent(config: Config, run_spec: RunSpec) -> tuple[Agent, ActShapes]:
+    """Make the config's agent, and validate it against the environment.
+
+    Returns:
+        The agent, and the shapes that it acts with.
+
+    Raises:
+        AgentError: the agent breaks the protocol.
+    """
+    agent = agent_factory(config.agent.name)(config.agent, run_spec)
+    shapes = validate_agent(agent, run_spec)
+    # Tracing twice takes time, and ours are tested. Without jit, a loss may look at its numbers,
+    # which a traced one does not have.
+    if config.agent.name not in AGENTS and not is_jit_disabled():
+        validate_learning(agent, run_spec)
+    return agent, shapes
+
+
+def check_devices(config: Config, devices: Roles) -> None:
+    """Check that the config suits the devices of each role.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    num_learners, num_envs = len(devices.learner), config.actor.num_envs
+    if num_envs % num_learners:
+        fewer = next(count for count in range(num_learners, 0, -1) if num_envs % count == 0)
+        raise ConfigError(
+            f"actor.num_envs: expected a multiple of the {num_learners} learner devices, got"
+            f" {num_envs}. Name {fewer} of them in devices.learner, or change actor.num_envs"
+        )
+    num_hosts = devices.learner_devices.num_hosts
+    if num_hosts > 1 and config.learner.mapping != "shard_map":
+        raise ConfigError(
+            f"learner.mapping: expected shard_map on {num_hosts} hosts, got"
+            f" {config.learner.mapping}"
+        )

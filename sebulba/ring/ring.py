@@ -1,16 +1,18 @@
-"""The ring: act, take, learn, tell.
+"""The ring: act, take, learn, report.
 
 `Ring.learn` is one learner cycle. Threads and one thread (`sebulba.ring.running`) differ in who
 calls it. One program (`sebulba.ring.anakin`) computes several cycles, then takes the same steps for
-them: `count` for each, and `publish` and `tell` once.
+them: `count` for each, and `publish` and `report` once.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
 from sebulba.agent import Metrics
+from sebulba.config import RunConfig
 from sebulba.errors import PLACE
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import (
@@ -73,30 +75,43 @@ class Ring:
 
     def __init__(
         self,
-        *,
-        programs: RingPrograms,
-        actors: Sequence[Actor],
         learner: Learner,
+        actors: Sequence[Actor],
         schedule: Schedule,
-        trajectories: TrajectoryDeque,
-        stagings: Mapping[jax.Device, NetworksDeque],
-        ledger: Ledger,
-        progress: Progress,
-        end: RunEnd,
+        goal: RunConfig,
+        *,
+        programs: RingPrograms | None = None,
+        end: RunEnd | None = None,
         gather: Gather = alone,
     ):
-        self.programs = programs
-        self.agent = programs.agent
-        self.run_spec = programs.run_spec
-        self.actors = tuple(actors)
+        """Connect the actors and the learner; nothing runs yet.
+
+        Args:
+            learner: with the networks that the run begins with.
+            actors: numbered from 0 in this order.
+            schedule: the order of their trajectories.
+            goal: `run`, of which the goal and the return window are used.
+            programs: from `make_programs`, for rings of other seeds to share; None: none.
+            end: why the run ends; None: a new one.
+            gather: takes the infos of this host's unrolls, and returns those of all hosts.
+        """
         self.learner = learner
+        self.actors = tuple(actors)
         self.schedule = schedule
-        self.trajectories = trajectories
-        self.stagings = stagings
-        self.ledger = ledger
-        self.progress = progress
-        self.end = end
-        self.memory_plan = programs.memory_plan
+        self.end = end or RunEnd()
+        self.ledger = Ledger(len(self.actors))
+        self.trajectories = TrajectoryDeque(
+            num_actors=len(self.actors),
+            slots_per_actor=schedule.slots_per_actor,
+            ledger=self.ledger,
+        )
+        self.stagings = {actor.device: NetworksDeque(schedule.num_staged) for actor in self.actors}
+        self.progress = Progress(
+            config=goal,
+            end=self.end,
+            clocks={"actor": [actor.clock for actor in self.actors], "learner": [learner.clock]},
+        )
+        self._programs = programs
         self.is_between_cycles = True  # False: the learner's state and the points do not agree
         # What a checkpoint holds of each actor: its point after the last trajectory of it that was
         # learned from.
@@ -104,8 +119,13 @@ class Ring:
         self.reset_points()
         self._gather = gather
         self._has_gathered = False
-        # Of the cycles since the last report: one, or those of a program of several.
-        self._untold: list[tuple[Sequence[UnrollInfo], list[int], Sequence[Metrics]]] = []
+
+    @property
+    def programs(self) -> RingPrograms:
+        """The agent and the jitted functions, which rings of other seeds can share."""
+        if self._programs is None:
+            raise ValueError("programs: expected those of make_programs, got none")
+        return self._programs
 
     def reset_points(self) -> None:
         """Take the actors' present points as those that were learned from."""
@@ -166,11 +186,11 @@ class Ring:
                 [each.unroll for each in deliveries], env_steps=self.progress.env_steps
             )
             self.publish()
-            self.count([each.info for each in deliveries], metrics)
+            counted = self.count([each.info for each in deliveries], metrics)
             for each in deliveries:
                 self.points[each.info.actor_id] = each.point
             self.is_between_cycles = True
-            self.tell(observers)
+            self.report([counted], observers)
             # After the observers, so that a checkpoint can hold the frozen state.
             self.learner.check()
 
@@ -201,8 +221,8 @@ class Ring:
                 if version > newest:
                     staging.append(version, jax.device_put(networks, device))
 
-    def count(self, infos: Sequence[UnrollInfo], metrics: Sequence[Metrics]) -> None:
-        """Record a learner cycle: what was learned from, and whether the goal is reached."""
+    def count(self, infos: Sequence[UnrollInfo], metrics: Sequence[Metrics]) -> "CountedCycle":
+        """Count what a learner cycle learned from, and look whether the goal is reached."""
         clock = self.learner.clock
         # Gathering hangs if another host does. It compiles once.
         clock.begin(AGREEMENT if self._has_gathered else COMPILE)
@@ -212,17 +232,16 @@ class Ring:
         lags = self.progress.count(infos, of_all_hosts, num_updates=num_updates)
         for info in infos:
             self.ledger.move(info.actor_id, info.env_steps, "in_flight", "learned")
-        self._untold.append((of_all_hosts, lags, metrics))
         clock.lap(METRICS)
+        return CountedCycle(infos=of_all_hosts, policy_lags=lags, metrics=metrics)
 
-    def tell(self, observers: Sequence[Observer]) -> None:
-        """Report all that was counted since the last report to the observers."""
-        untold, self._untold = self._untold, []
+    def report(self, counted: Sequence["CountedCycle"], observers: Sequence[Observer]) -> None:
+        """Report learner cycles to the observers: one, or those of a program of several."""
         report = CycleReport(
             num_cycles=self.learner.num_cycles,
-            infos=[info for infos, _, _ in untold for info in infos],
-            policy_lags=[lag for _, lags, _ in untold for lag in lags],
-            metrics=[each for _, _, metrics in untold for each in metrics],
+            infos=[info for cycle in counted for info in cycle.infos],
+            policy_lags=[lag for cycle in counted for lag in cycle.policy_lags],
+            metrics=[each for cycle in counted for each in cycle.metrics],
             queue_depth=len(self.trajectories),
         )
         for observer in observers:
@@ -243,6 +262,15 @@ class Ring:
         """Release the environments; no actor may be running."""
         for actor in self.actors:
             actor.collector.close()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class CountedCycle:
+    """A learner cycle that has been counted, for its report."""
+
+    infos: Sequence[UnrollInfo]  # of all hosts
+    policy_lags: Sequence[int]  # of these unrolls, in learner cycles
+    metrics: Sequence[Metrics]
 
 
 def where_actor(actor: Actor) -> str:

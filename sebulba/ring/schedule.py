@@ -18,6 +18,7 @@ class Schedule:
     num_actors: int
     trajectories_per_cycle: int
     policy_lag: int | None
+    slots_per_actor: int = 1  # trajectories of an actor that wait for the learner, at most
 
     def policy_version(self, actor_id: int, actor_cycle: int) -> int | None:
         """Return the version for an actor's `actor_cycle`-th trajectory; None: the newest."""

@@ -213,10 +213,10 @@ def _periodic_evaluation(
         seed=config.seed,
     )
     evaluator = Evaluator(
-        ring.agent,
+        ring.programs.agent,
         plan,
         device=ring.actors[0].device,
-        num_training_envs=ring.run_spec.num_envs_of_all_hosts,
+        num_training_envs=ring.programs.run_spec.num_envs_of_all_hosts,
         env_timeout_s=config.actor.env_timeout_s,
         close_timeout_s=config.run.close_timeout_s,
     )

@@ -220,7 +220,7 @@ def _result(finished: Finished) -> Result:
     learner, device = ring.learner, ring.actors[0].device
     policy = StoredPolicy(
         config=finished.config,
-        agent=ring.agent,
+        agent=ring.programs.agent,
         environment=ring.actors[0].collector.spec,
         networks=learner.networks_on(device),
         device=device,

@@ -76,7 +76,9 @@ def resume(
     if remapping.is_needed:
         metas = [read_meta(share_of(directory, host), which) for host in remapping.accounts]
         carries = [actor.point.carry for actor in ring.actors]
-        arrays, meta = remapping.applied_to(arrays, meta, metas, agent=ring.agent, carries=carries)
+        arrays, meta = remapping.applied_to(
+            arrays, meta, metas, agent=ring.programs.agent, carries=carries
+        )
     restore(ring, arrays, meta)
     level: Level = "restart"
     if not remapping.is_needed:
@@ -87,5 +89,5 @@ def resume(
         env_steps=ring.progress.env_steps,
         level=level,
         row=meta["progress"]["row"],
-        remapping=remapping.describe(ring.run_spec) if remapping.is_needed else None,
+        remapping=remapping.describe(ring.programs.run_spec) if remapping.is_needed else None,
     )

@@ -61,7 +61,7 @@ def summarize(
         ),
         "ledger": ring.ledger.balance(),
         "networks_crc32": networks_crc32(ring),
-        "memory_plan": ring.memory_plan.describe(),
+        "memory_plan": ring.programs.memory_plan.describe(),
         "compiler_flags": describe_xla_flags() or None,
         "resume_command": resume_command(path),
     }

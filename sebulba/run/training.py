@@ -196,13 +196,13 @@ def train(
             programs=programs,
             end=end,
             gather=agreement.gather,
-            begin_with=initial_networks,
+            initial_networks=initial_networks,
             on_warning=display.message,
         )
         environments = {f"actor {actor.actor_id}": actor.collector for actor in ring.actors}
         with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
-            display.detail(f"memory: {ring.memory_plan.describe()}")
+            display.detail(f"memory: {ring.programs.memory_plan.describe()}")
             spec = ring.actors[0].collector.spec
             if costly := describe_costly_network(config.agent, spec, ring.learner.state.networks):
                 display.message(costly)

@@ -161,7 +161,10 @@ def make_evaluation(ring, *, now=lambda: 0.0, **changes):
         "now": now,
     }
     evaluator = Evaluator(
-        ring.agent, make_plan(), device=jax.devices()[0], num_training_envs=len(ring.actors)
+        ring.programs.agent,
+        make_plan(),
+        device=jax.devices()[0],
+        num_training_envs=len(ring.actors),
     )
     return PeriodicEvaluation(ring, evaluator, **settings | changes)
 

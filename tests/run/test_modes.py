@@ -252,7 +252,7 @@ def test_an_environment_that_cannot_be_fused_is_refused_when_fused_is_asked_for(
 
 def test_a_shard_actor_state_that_drops_or_misplaces_a_leaf_is_named():
     ring = make_ring(make_config())
-    ring.agent.shard_actor_state = lambda state, sharding: ToyState(
+    ring.programs.agent.shard_actor_state = lambda state, sharding: ToyState(
         key=sharding.replicate(state.key), count=None
     )
     with pytest.raises(
