@@ -140,7 +140,7 @@ def main() -> None:
         print(f"sebulba: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     try:
-        from sebulba.run.training import train_in_turn, train_to_exit_code
+        from sebulba.run.training import train_to_exit_code
     except (OSError, MemoryError) as error:  # too few open files are allowed, for example
         print(f"sebulba: {type(error).__name__}: {error} – while importing", file=sys.stderr)
         sys.exit(EXIT_FAILED)
@@ -155,7 +155,7 @@ def main() -> None:
             os.write(report, b".")
         print(f"seed {seeds[number]}: {configs[number].run_dir}", file=sys.stderr)
 
-    leave(train_in_turn(configs, verbose=is_verbose, on_start=on_start))
+    leave(train_to_exit_code(*configs, verbose=is_verbose, on_start=on_start))
 
 
 def train_seeds(

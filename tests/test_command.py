@@ -34,7 +34,7 @@ def call(monkeypatch, *arguments):
 def test_help_lists_every_command_line_of_the_package(monkeypatch, capsys):
     assert call(monkeypatch, "--help") == 0
     listed = re.findall(r"^  (\w+)  +\w", capsys.readouterr().out, re.MULTILINE)
-    assert sorted(listed) == sorted({*DOORS, "check", "envs"} - {"__main__"})
+    assert sorted(listed) == sorted({*DOORS, "check", "envs", "export"} - {"__main__"})
     assert all(importlib.util.find_spec(f"sebulba.{name}") for name in listed)
 
 

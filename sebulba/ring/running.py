@@ -61,9 +61,52 @@ def run(
         if mode == "serial":
             while not ring.end.is_set:
                 ring.learn(ring.act_in_turn(), observers)
-                poll(observers)
-        else:
-            _run_threads(ring, _anakin(ring, mode, boundaries), observers, compile_timeout_s)
+                _poll(observers)
+            return
+
+        anakin = _anakin(ring, mode, boundaries)
+
+        def learn() -> None:
+            if anakin is not None:
+                anakin.run(observers)
+                return
+            while not ring.end.is_set:
+                ring.learn(ring.take(), observers)
+
+        def act(actor_id: int) -> None:
+            ring.actors[actor_id].clock.restart()
+            while True:  # until the deques are closed
+                ring.act(actor_id)
+
+        threads = Threads()
+        failure: BaseException | None = None
+        try:
+            threads.start("learner", learn, ring.learner.clock)
+            for actor in ring.actors if anakin is None else ():
+                target = functools.partial(act, actor.actor_id)
+                threads.start(f"actor {actor.actor_id}", target, actor.clock)
+            threads.wait("learner", ring.end, lambda: _poll(observers))
+        except BaseException as error:
+            failure = error
+        ring.close()
+
+        def may_compile(seconds: float) -> bool:
+            """Whether an actor may continue: the run has reached its goal and is to be saved."""
+            is_in_time = compile_timeout_s is None or seconds <= compile_timeout_s
+            return ring.end.goal and not ring.end.is_interrupted and is_in_time
+
+        is_hanging = isinstance(failure, WatchdogError)
+        deadline_s = _STOP_DEADLINE_OF_HANGING_S if is_hanging else _STOP_DEADLINE_S
+        stuck = threads.join(deadline_s, may_compile=may_compile)
+        if failure is None and not ring.end.goal:
+            failure = threads.late_error()
+        if stuck is not None:
+            ring.end.is_stuck = True
+            if failure is not None:
+                failure.add_note(f"{ALSO} {stuck}.")
+        failure = failure or stuck
+        if failure is not None:
+            raise failure
     except EnvironmentFault:
         # Slurm and systemd signal all processes of a run: its environments' workers end as well.
         if ring.end.signal is None:
@@ -73,64 +116,10 @@ def run(
         ring.ledger.discard_in_flight()
 
 
-def poll(observers: Sequence[Observer]) -> None:
+def _poll(observers: Sequence[Observer]) -> None:
     """Let every observer work outside the learner's thread."""
     for observer in observers:
         observer.on_poll()
-
-
-def _run_threads(
-    ring: Ring,
-    anakin: Anakin | None,
-    observers: Sequence[Observer],
-    compile_timeout_s: float | None,
-) -> None:
-    """Run the ring to its end, with threads for the learner and the actors, or `anakin` in one."""
-    threads = Threads()
-
-    def may_compile(seconds: float) -> bool:
-        """Whether an actor may continue: the run has reached its goal and is to be saved."""
-        is_in_time = compile_timeout_s is None or seconds <= compile_timeout_s
-        return ring.end.goal and not ring.end.is_interrupted and is_in_time
-
-    failure: BaseException | None = None
-    try:
-        if anakin is not None:
-            threads.start("learner", lambda: anakin.run(observers), ring.learner.clock)
-        else:
-            threads.start("learner", lambda: _learn(ring, observers), ring.learner.clock)
-            for actor in ring.actors:
-                act = functools.partial(_act, ring, actor.actor_id)
-                threads.start(f"actor {actor.actor_id}", act, actor.clock)
-        threads.wait("learner", ring.end, lambda: poll(observers))
-    except BaseException as error:
-        failure = error
-    ring.close()
-    is_hanging = isinstance(failure, WatchdogError)
-    deadline_s = _STOP_DEADLINE_OF_HANGING_S if is_hanging else _STOP_DEADLINE_S
-    stuck = threads.join(deadline_s, may_compile=may_compile)
-    if failure is None and not ring.end.goal:
-        failure = threads.late_error()
-    if stuck is not None:
-        ring.end.is_stuck = True
-        if failure is not None:
-            failure.add_note(f"{ALSO} {stuck}.")
-    failure = failure or stuck
-    if failure is not None:
-        raise failure
-
-
-def _act(ring: Ring, actor_id: int) -> None:
-    """Act trajectories until the deques are closed."""
-    ring.actors[actor_id].clock.restart()
-    while True:
-        ring.act(actor_id)
-
-
-def _learn(ring: Ring, observers: Sequence[Observer]) -> None:
-    """Run learner cycles until the run's end is set."""
-    while not ring.end.is_set:
-        ring.learn(ring.take(), observers)
 
 
 def _anakin(ring: Ring, mode: str, boundaries: Sequence[int]) -> Anakin | None:

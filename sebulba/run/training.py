@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
-from sebulba.config import Config, RunConfig
+from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
@@ -39,7 +39,7 @@ from sebulba.process import (
     start_daemon,
 )
 from sebulba.ring.make import make_ring
-from sebulba.ring.programs import RingPrograms
+from sebulba.ring.programs import RingPrograms, actor_devices_of
 from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.running import check_mode, run
@@ -63,73 +63,55 @@ from sebulba.storage.metrics.console import Console, Display, Goal
 from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
 
 
-def train_in_turn(
-    configs: Sequence[Config], *, verbose: bool = False, on_start: Callable[[int], None]
+def train_to_exit_code(
+    *configs: Config,
+    verbose: bool = False,
+    on_start: Callable[[int], None] = lambda number: None,
 ) -> int:
-    """Train runs whose configs differ in their seed, up to the first that is not done.
+    """Train, print how each run ended, and return the exit code of the last one that was started.
 
-    They are numerically the runs of separate processes, but share what is traced and compiled.
-
-    Args:
-        configs: the runs' settings, in order.
-        verbose: as `train_to_exit_code` takes it.
-        on_start: called with the position of each run before it starts.
-
-    Returns:
-        The exit code of the last run that was started.
-    """
-    # An environment may change the working directory.
-    started_in, configs = pathlib.Path.cwd(), [with_absolute_run_dir(each) for each in configs]
-    programs: RingPrograms | None = None
-    for number, config in enumerate(configs):
-        os.chdir(started_in)
-        gc.collect()  # A cycle may hold the last ring, and devices have no room for two replays.
-        on_start(number)
-        code, finished = _train(config, verbose=verbose, programs=programs)
-        if code != EXIT_DONE or finished is None or finished.end.is_hurried:
-            return code
-        programs, finished = finished.ring.programs, None
-    return EXIT_DONE
-
-
-def train_to_exit_code(config: Config, *, verbose: bool = False) -> int:
-    """Train, print how the run ended, and return the process's exit code.
+    Runs of several configs, which differ in their seed, end with the first that is not done. They
+    are numerically the runs of separate processes, but share what is traced and compiled.
 
     If threads do not end, this ends the process instead of returning, and so does a failure on some
     of several hosts: the ordinary end of a process would wait for the other hosts.
 
     Args:
-        config: the run's settings.
+        configs: the settings of each run.
         verbose: whether the console shows details too, such as the memory plan.
+        on_start: called with the position of each run before it starts.
     """
-    return _train(config, verbose=verbose)[0]
-
-
-def _train(
-    config: Config, *, verbose: bool, programs: RingPrograms | None = None
-) -> tuple[int, Finished | None]:
-    """Return what `train_to_exit_code` does, and the run if it has begun."""
-    finished = None
-    try:
-        hosts.connect(config.distributed)
-        finished = train(config, verbose=verbose, programs=programs)
-        code = exit_code_of(finished.end)
-    except BaseException as error:  # Code of the user may exit.
-        run_dir = with_absolute_run_dir(config).run_dir
-        with RunEnd().listening():  # The first signal does not keep the cause from being told.
-            code = report_before_start(error, pathlib.Path(run_dir or ""))
-    if finished is not None:
-        with finished.end.listening():  # as above
-            report(finished)
-    with handled(lambda number, frame: end_process(code)):
-        if hosts.are_several():
-            is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
-            # Most bad starts are found on all hosts.
-            may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
-            if is_failure and not (may_be_shared and hosts.all_end()):
-                end_process(code)
-            hosts.disconnect()
-    return code, finished
+    started_in, code = pathlib.Path.cwd(), EXIT_DONE
+    directories = [with_absolute_run_dir(each).run_dir or "" for each in configs]
+    programs: RingPrograms | None = None
+    for number, config in enumerate(configs):
+        os.chdir(started_in)  # An environment may have changed it.
+        gc.collect()  # A cycle may hold the last ring, and devices have no room for two replays.
+        on_start(number)
+        finished = None
+        try:
+            hosts.connect(config.distributed)
+            config = dataclasses.replace(config, run_dir=directories[number])
+            finished = train(config, verbose=verbose, programs=programs)
+            code = exit_code_of(finished.end)
+        except BaseException as error:  # Code of the user may exit.
+            with RunEnd().listening():  # The first signal does not keep the cause from being told.
+                code = report_before_start(error, pathlib.Path(directories[number]))
+        if finished is not None:
+            with finished.end.listening():  # as above
+                report(finished)
+        with handled(lambda number, frame: end_process(code)):  # noqa: B023 - used in this turn
+            if hosts.are_several():
+                is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
+                # Most bad starts are found on all hosts.
+                may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
+                if is_failure and not (may_be_shared and hosts.all_end()):
+                    end_process(code)
+                hosts.disconnect()
+        if code != EXIT_DONE or finished is None or finished.end.is_hurried:
+            return code
+        programs, finished = finished.ring.programs, None
+    return code
 
 
 def train(
@@ -169,17 +151,9 @@ def train(
         RunEnd(hosts_agree=hosts.are_several()).listening() as end,
         _open_run_dir(config, display, verbose=verbose) as (config, path, lock, display),
     ):
-        display.message(f"agent: {config.agent.name} on {config.env.suite} {config.env.id}")
-        if task_defaults.message is not None:
-            display.message(task_defaults.message)
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
-        display.message(f"devices: {_describe_devices(devices, config)}")
-        if config.devices.learner is None and (unused := _describe_unused(devices)):
-            display.message(
-                f"warning: without a role: {unused}. actor.num_envs is no multiple of more than"
-                f" {len(devices.learner)} learner devices; change it, or set devices.actor"
-            )
-        display.message(f"goal: {_describe_goal(config.run)}")
+        for line in _describe_run(config, devices, task_defaults.message):
+            display.message(line)
         display.message(f"run directory: {path_from(started_in, path)}")
         if flags := describe_xla_flags():
             display.detail(f"compiler: {flags}")
@@ -290,39 +264,46 @@ def _open_run_dir(
         display.close()
 
 
-def _describe_devices(devices: Roles, config: Config) -> str:
-    """Return the devices of this host and their roles, and the number of environments."""
+def _describe_run(config: Config, devices: Roles, defaults: str | None) -> Iterator[str]:
+    """Yield lines of text: agent and task, what acts and learns where, and until when.
 
-    num_actors = config.actor.threads_per_device * len(devices.actor)
-    num_envs = config.actor.num_envs
+    Args:
+        config: the run's settings.
+        devices: this host's.
+        defaults: what is to be said of the defaults that suit the task.
+    """
+
+    def names(devices: Sequence[jax.Device]) -> str:
+        kinds = sorted({device.platform for device in devices})
+        of_kinds = ((kind, [d.id for d in devices if d.platform == kind]) for kind in kinds)
+        return ", ".join(f"{kind} {', '.join(map(str, ids))}" for kind, ids in of_kinds)
+
+    yield f"agent: {config.agent.name} on {config.env.suite} {config.env.id}"
+    if defaults is not None:
+        yield defaults
+    num_actors, num_envs = len(actor_devices_of(config, devices)), config.actor.num_envs
     acting = (
         f"{num_actors} actor{'s' * (num_actors > 1)} × {num_envs} environment{'s' * (num_envs > 1)}"
     )
+    roles = f"{names(devices.actor)} for acting ({acting})"
     if set(devices.actor) == set(devices.learner):
-        text = f"{_names(devices.actor)} for acting ({acting}) and learning"
+        roles += " and learning"
     else:
-        text = (
-            f"{_names(devices.actor)} for acting ({acting}), {_names(devices.learner)} for learning"
+        roles += f", {names(devices.learner)} for learning"
+    if hosts.are_several():
+        roles += f", on each of {jax.process_count()} hosts"
+    yield f"devices: {roles}"
+    unused = [d for d in jax.local_devices() if d not in {*devices.actor, *devices.learner}]
+    if config.devices.learner is None and unused:
+        yield (
+            f"warning: without a role: {names(unused)}. actor.num_envs is no multiple of more than"
+            f" {len(devices.learner)} learner devices; change it, or set devices.actor"
         )
-    return f"{text}, on each of {jax.process_count()} hosts" if hosts.are_several() else text
-
-
-def _describe_unused(devices: Roles) -> str:
-    """Return the devices of this host that have no role."""
-    return _names([d for d in jax.local_devices() if d not in {*devices.actor, *devices.learner}])
-
-
-def _names(devices: Sequence[jax.Device]) -> str:
-    kinds = sorted({device.platform for device in devices})
-    of_kinds = ((kind, [d.id for d in devices if d.platform == kind]) for kind in kinds)
-    return ", ".join(f"{kind} {', '.join(map(str, ids))}" for kind, ids in of_kinds)
-
-
-def _describe_goal(run: RunConfig) -> str:
-    steps = f"{run.total_env_steps:,} env steps"
-    if run.stop_at_return is None:
-        return steps
-    return f"mean return {run.stop_at_return:,g} over {run.return_window} episodes, or {steps}"
+    goal = f"{config.run.total_env_steps:,} env steps"
+    if config.run.stop_at_return is not None:
+        window = config.run.return_window
+        goal = f"mean return {config.run.stop_at_return:,g} over {window} episodes, or {goal}"
+    yield f"goal: {goal}"
 
 
 def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) -> Resumed | None:
