@@ -189,18 +189,18 @@ def _examine(
     from sebulba.devices.learner_devices import REPLICATED
     from sebulba.ring.update import clock_of, experience_of, loss_and_gradients
     from sebulba.storage.checkpoints.manifest import flatten, is_key
-    from sebulba.types import as_words
+    from sebulba.types import EnvStepCount
 
-    def update(state: "LearnerState", env_step_words: Any) -> "tuple[PyTree, PyTree]":
+    def update(state: "LearnerState", count: EnvStepCount) -> "tuple[PyTree, PyTree]":
         value, metrics, grads, _ = loss_and_gradients(
-            agent, state, experience_of(state), clock_of(state, env_step_words), dtype=dtype
+            agent, state, experience_of(state), clock_of(state, count), dtype=dtype
         )
         return {"loss": value, **metrics}, grads
 
     mapped_update = mapping.map_over_learner_devices(
         update, learner_devices, out_specs=(REPLICATED, REPLICATED)
     )
-    metrics, grads = mapped_update(state, as_words(env_steps))
+    metrics, grads = mapped_update(state, EnvStepCount.of(env_steps))
     inputs = {
         "networks": state.networks,
         "opt_state": state.opt_state,

@@ -77,7 +77,6 @@ def train(
     from sebulba.config.validation import validate
     from sebulba.evaluation.rendering import load_opengl
     from sebulba.run import training
-    from sebulba.run.callbacks import Callbacks
     from sebulba.run.result import error_before_start, result_of
     from sebulba.storage.checkpoints.restore import CheckpointError
     from sebulba.storage.metrics.console import Display, LogDisplay
@@ -107,8 +106,7 @@ def train(
     except Exception as error:
         raise error_before_start(error, config) from error
     failure = finished.end.failure
-    callers = [each for each in finished.observers if isinstance(each, Callbacks)]
-    if failure is not None and any(each.failure is failure for each in callers):
+    if failure is not None and finished.callers.failure is failure:
         raise failure
     return result_of(finished)
 

@@ -77,6 +77,30 @@ class Trajectory:
 
 
 @pytree_dataclass
+class EnvStepCount:
+    """A number of env steps that may exceed 2**32, in jitted functions too."""
+
+    words: Array  # [2] uint32: the remainder modulo 2**32, and the multiples of 2**32
+
+    @classmethod
+    def of(cls, count: int) -> "EnvStepCount":
+        """Return a number in host memory."""
+        high, low = divmod(count, 2**32)
+        return cls(words=np.array([low, high], np.uint32))
+
+    def __add__(self, count: Array) -> "EnvStepCount":
+        """Return the sum with `[]` int32."""
+        low = self.words[0] + count.astype(jnp.uint32)
+        carry = (low < self.words[0]).astype(jnp.uint32)
+        return EnvStepCount(words=jnp.stack([low, self.words[1] + carry]))
+
+    def as_float(self) -> Array:
+        """Return `[]` float32, the nearest that there is."""
+        low, high = self.words[0], self.words[1]
+        return high.astype(jnp.float32) * 2.0**32 + low.astype(jnp.float32)
+
+
+@pytree_dataclass
 class Clock:
     """When an optimisation step is taken: what schedules and periods depend on.
 
@@ -87,13 +111,12 @@ class Clock:
 
     step: Array  # [] int32, optimisation steps before this one in the run
     previous_step: Array  # [] int32, the latest of them that was not discarded; -1: none
-    env_step_words: Array  # [2] uint32, `as_words` of the exact `env_steps`
+    env_step_count: EnvStepCount  # of all hosts, learned from before this learner cycle
 
     @property
     def env_steps(self) -> Array:
         """`[]` float32: env steps of all hosts learned from before this learner cycle."""
-        low, high = self.env_step_words[0], self.env_step_words[1]
-        return high.astype(jnp.float32) * 2.0**32 + low.astype(jnp.float32)
+        return self.env_step_count.as_float()
 
     @classmethod
     def at(cls, step: int = 0, *, previous_step: int | None = None, env_steps: int = 0) -> "Clock":
@@ -107,14 +130,8 @@ class Clock:
         return cls(
             step=jnp.int32(step),
             previous_step=jnp.int32(step - 1 if previous_step is None else previous_step),
-            env_step_words=jnp.asarray(as_words(env_steps)),
+            env_step_count=jax.tree.map(jnp.asarray, EnvStepCount.of(env_steps)),
         )
-
-
-def as_words(count: int) -> np.ndarray:
-    """Return a count as `[2]` uint32: its remainder modulo 2**32, and its multiples of 2**32."""
-    high, low = divmod(count, 2**32)
-    return np.array([low, high], np.uint32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ from sebulba.run.rows import MetricsRows
 from sebulba.run.warm_start import InitialNetworks
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.metrics.writers import MetricsFanOut
-from sebulba.types import ActorState, Trajectory, as_words
+from sebulba.types import ActorState, EnvStepCount, Trajectory
 
 # Rings
 
@@ -557,7 +557,7 @@ def trace_update(ring, item):
     """Return the traced program of a learner cycle with one update, which takes an item."""
     learner = ring.learner
     program = update_program(learner.programs.device_update, learner.learner_devices, num_updates=1)
-    return program.trace(learner.state, (item.unroll,), as_words(0))
+    return program.trace(learner.state, (item.unroll,), EnvStepCount.of(0))
 
 
 def learn(ring, items):
@@ -568,7 +568,7 @@ def learn(ring, items):
 def update_step(learner):
     """Return one optimisation step, mapped over the learner devices: from the learner's state."""
     return mapping.shard(
-        lambda state: learner.programs.device_update.step(state, as_words(0)),
+        lambda state: learner.programs.device_update.step(state, EnvStepCount.of(0)),
         learner.learner_devices,
         in_specs=(STATE_SPECS,),
         out_specs=(STATE_SPECS, REPLICATED),
@@ -582,7 +582,7 @@ def mean_gradients(learner, dtype):
     """
 
     def gradients(state):
-        agent, clock = learner.programs.device_update.agent, clock_of(state, as_words(0))
+        agent, clock = learner.programs.device_update.agent, clock_of(state, EnvStepCount.of(0))
         return loss_and_gradients(agent, state, experience_of(state), clock, dtype=dtype)[2]
 
     return mapping.shard(

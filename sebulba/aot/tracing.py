@@ -31,10 +31,9 @@ from sebulba.ring.programs import actor_devices_of, check_devices, make_programs
 from sebulba.ring.records import ActCarry, Unroll
 from sebulba.ring.stepped_cycle import StepFunctions
 from sebulba.ring.update import LearnerState
-from sebulba.types import Networks, PyTree, RunSpec, Trajectory
+from sebulba.types import EnvStepCount, Networks, PyTree, RunSpec, Trajectory
 
-# Env steps learned from, see `sebulba.types.as_words`.
-_WORDS = jax.ShapeDtypeStruct((2,), np.uint32)
+_ENV_STEPS = EnvStepCount(words=jax.ShapeDtypeStruct((2,), np.uint32))  # learned from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -259,7 +258,7 @@ class _Learner:
             return self._trace(
                 "update" if num_updates == 1 else f"{num_updates} updates",
                 self.programs.update(num_updates, has_unrolls=True),
-                (self.state, (unroll,) * self.run_spec.trajectories_per_cycle, _WORDS),
+                (self.state, (unroll,) * self.run_spec.trajectories_per_cycle, _ENV_STEPS),
                 calls=calls,
                 carried=lambda results: (self.state, results[0]),
             )
@@ -286,7 +285,7 @@ class _Learner:
         shardings = one_program.carry_shardings(carries, devices, num_envs=self.run_spec.num_envs)
         networks = jax.eval_shape(agent.actor_networks, self.state.networks)
         older = (placed_shapes(networks, devices.sharding(REPLICATED)),) * policy_lag
-        begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _WORDS)
+        begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _ENV_STEPS)
         program, _ = one_program.program_of_cycles(
             begin,
             self.programs,

@@ -33,7 +33,7 @@ from sebulba.ring.one_program import (
 )
 from sebulba.ring.records import Point, UnrollInfo
 from sebulba.ring.ring import CountedCycle, Observer, Ring, annotate_errors, where_learner
-from sebulba.types import PyTree, as_words
+from sebulba.types import EnvStepCount, PyTree
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
 _CALL_S = 0.25
@@ -184,10 +184,11 @@ class Anakin:
             actor.continue_at(Point(cycle=num_cycles, carry=carry))
         ring.trajectories.restore([num_cycles] * len(ring.actors))
 
-    def _begin(self) -> tuple[PyTree, PyTree, PyTree, np.ndarray]:
+    def _begin(self) -> tuple[PyTree, PyTree, PyTree, EnvStepCount]:
         """Return what the next call starts from: the first arguments of `program_of_cycles`."""
         ring = self.ring
-        return ring.learner.state, self._older, self._carries, as_words(ring.progress.env_steps)
+        env_steps = EnvStepCount.of(ring.progress.env_steps)
+        return ring.learner.state, self._older, self._carries, env_steps
 
     def _run_call(self, observers: Sequence[Observer]) -> bool:
         """Run one call of learner cycles.

@@ -25,7 +25,7 @@ from sebulba.ring.update import (
     Update,
     state_initializer,
 )
-from sebulba.types import Networks, as_words
+from sebulba.types import EnvStepCount, Networks
 
 _DEFAULTS = LearnerConfig()
 
@@ -137,15 +137,17 @@ class Learner:
             AgentError: the agent returned no number of updates.
         """
         self.clock.begin(UPDATE)  # the agent's Python code may hang
+        self._env_steps, count = env_steps, EnvStepCount.of(env_steps)
         num_updates = num_updates_of(self.programs.agent, self.num_cycles)
-        self._env_steps, words = env_steps, as_words(env_steps)
         to_add = tuple(unrolls)
+        calls = [num_updates]
+        if num_updates > 1 and not self._is_one_call(num_updates, to_add, count):
+            calls = [1] * num_updates
         metrics: list[Metrics] = []
-        for num_updates_of_call in self._calls(num_updates, to_add, words):
+        for num_updates_of_call in calls:
             program = self.programs.update(num_updates_of_call, has_unrolls=bool(to_add))
             self.clock.begin(UPDATE if program.has_run else COMPILE)
-            results = program(self.state, to_add, words)
-            self.state, self.published, metrics_of_call = results
+            self.state, self.published, metrics_of_call = program(self.state, to_add, count)
             metrics.append(metrics_of_call)
             bound_programs_in_flight(metrics)
             to_add = ()
@@ -153,26 +155,32 @@ class Learner:
         # device, and block those of the device's other actors. All results of a program are ready
         # at once, and asking for each of them takes several times as long.
         jax.block_until_ready(self.state.step)
-        metrics = self._without_frozen(metrics, num_updates)
+        counts, discarded_before = self.state.non_finite, self.num_non_finite_updates
+        # `np.asarray` first: `int` of a JAX array takes several times as long, every cycle.
+        self.num_non_finite_updates = int(np.asarray(counts.total))
+        if self.num_non_finite_updates > discarded_before:
+            self._in_a_row = int(counts.in_a_row)
+            # After the last permitted failure the state is frozen: it ignores the later updates.
+            num_updates = int(self.state.step) - self.num_updates
+            metrics = [jax.tree.map(lambda *x: np.concatenate(x)[:num_updates], *metrics)]
+        self.num_updates += num_updates
         self.num_cycles += 1
         self.clock.lap(UPDATE)
-        return metrics if num_updates else []
+        return metrics if calls != [0] else []
 
-    def _calls(
-        self, num_updates: int, unrolls: tuple[Unroll, ...], env_step_words: np.ndarray
-    ) -> list[int]:
-        """Return the updates of each jitted call of a learner cycle."""
-        if num_updates <= 1:
-            return [num_updates]
+    def _is_one_call(
+        self, num_updates: int, unrolls: tuple[Unroll, ...], env_steps: EnvStepCount
+    ) -> bool:
+        """Whether a cycle's updates are one jitted call, which `learner.cycle: auto` decides."""
         programs = self.programs
         if programs.has_one_call is None:
             self.clock.begin(COMPILE)
             program = programs.update(num_updates, has_unrolls=True)
             programs.has_one_call = not is_slow_in_a_loop(
-                program.jaxpr(self.state, unrolls, env_step_words),
+                program.jaxpr(self.state, unrolls, env_steps),
                 self.learner_devices.devices[0].platform,
             )
-        return [num_updates] if programs.has_one_call else [1] * num_updates
+        return programs.has_one_call
 
     def check(self) -> None:
         """Raise if too many updates in a row were not finite; call it once the cycle is recorded.
@@ -187,20 +195,6 @@ class Learner:
                 env_steps=self._env_steps,
                 in_a_row=self._in_a_row,
             )
-
-    def _without_frozen(self, metrics: list[Metrics], num_updates: int) -> list[Metrics]:
-        """Count updates and discarded ones; drop those that a frozen state ignored."""
-        counts, before = self.state.non_finite, self.num_non_finite_updates
-        # `np.asarray` first: `int` of a JAX array takes several times as long, every cycle.
-        self.num_non_finite_updates = int(np.asarray(counts.total))
-        if self.num_non_finite_updates == before:
-            self.num_updates += num_updates
-            return metrics
-        self._in_a_row = int(counts.in_a_row)
-        num_taken = int(self.state.step) - self.num_updates
-        self.num_updates += num_taken
-        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:num_taken], *metrics)
-        return [joined]
 
     def restore(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
         """Resume from a state on this host's learner devices, before the first cycle."""

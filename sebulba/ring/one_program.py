@@ -16,7 +16,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.ring.learner import LearnerPrograms
 from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
-from sebulba.types import Networks, PyTree
+from sebulba.types import EnvStepCount, Networks, PyTree
 
 _MAX_BYTES = 64 << 20  # of the results that a call hands to Python
 
@@ -56,9 +56,9 @@ def program_of_cycles(
     """Return the jitted call for several learner cycles, and the most that a call takes.
 
     It takes the learner's state, the networks of the last `policy_lag` versions before it, the
-    oldest first, the actors' carries, the words of the env steps learned from, and the number of
-    cycles. It returns the state, the older networks, the carries, and what is to be recorded of
-    each cycle, `[capacity, ...]`.
+    oldest first, the actors' carries, the env steps learned from, and the number of cycles. It
+    returns the state, the older networks, the carries, and what is to be recorded of each cycle,
+    `[capacity, ...]`.
 
     Args:
         begin: the first four arguments of the call, or their shapes.
@@ -81,28 +81,28 @@ def program_of_cycles(
             num_updates=num_updates,
         )
     )
-    state, _, carries, words = begin
+    state, _, carries, env_steps = begin
     networks = jax.eval_shape(agent.actor_networks, state.networks)
-    shapes = jax.eval_shape(cycle, state, networks, carries, words)[-1]
+    shapes = jax.eval_shape(cycle, state, networks, carries, env_steps)[-1]
     capacity = max(1, min(max_cycles, _MAX_BYTES // num_bytes(shapes)))
 
     def program(
         state: PyTree,
         older: PyTree,
         carries: PyTree,
-        env_step_words: jax.Array,
+        env_steps: EnvStepCount,
         num_cycles: jax.Array,
     ) -> PyTree:
         def body(i: jax.Array, looped: PyTree) -> PyTree:
-            state, older, carries, words, recorded = looped
+            state, older, carries, env_steps, recorded = looped
             networks, older = _take_oldest(older, i, agent.actor_networks(state.networks))
-            state, carries, words, new = cycle(state, networks, carries, words)
-            return state, older, carries, words, _write(recorded, i, new)
+            state, carries, env_steps, new = cycle(state, networks, carries, env_steps)
+            return state, older, carries, env_steps, _write(recorded, i, new)
 
         policy_lag = len(older)
         recorded = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *older) if older else ()
-        start = (state, stacked, carries, env_step_words, recorded)
+        start = (state, stacked, carries, env_steps, recorded)
         state, stacked, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
         slots = [(num_cycles + i) % policy_lag for i in range(policy_lag)]
         older = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in slots)
@@ -150,8 +150,8 @@ def _cycle_function(
 ) -> Callable[..., Any]:
     """Return the function of one learner cycle: all its act cycles, then its updates.
 
-    It takes the learner's state, the networks that act, the actors' carries, and the words of the
-    env steps learned from. It returns the state, the carries, the words, and what to record.
+    It takes the learner's state, the networks that act, the actors' carries, and the env steps
+    learned from. It returns the state, the carries, the env steps, and what to record.
 
     Args:
         act_cycles: `LocalCollector.act_within` of each actor.
@@ -183,7 +183,7 @@ def _cycle_function(
         state: LearnerState,
         networks: Networks,
         carries: tuple[ActCarry, ...],
-        env_step_words: jax.Array,
+        env_steps: EnvStepCount,
     ) -> PyTree:
         current, unrolls, tallies = list(carries), [], []
         for number in range(len(specs)):
@@ -200,7 +200,7 @@ def _cycle_function(
                     actor_id=jnp.int32(actor_id),
                 )
             )
-        state, _, metrics = learn(state, tuple(unrolls), env_step_words)
+        state, _, metrics = learn(state, tuple(unrolls), env_steps)
         is_learning = state.non_finite.in_a_row < device_update.max_non_finite_updates
         recorded = RecordedCycle(
             env_steps=tuple(tally.env_steps for tally in tallies),
@@ -211,15 +211,8 @@ def _cycle_function(
             num_discarded=state.non_finite.total,
             metrics=metrics,
         )
-        words = env_step_words
         for tally in tallies:
-            words = _add(words, tally.env_steps)
-        return state, tuple(current), words, recorded
+            env_steps += tally.env_steps
+        return state, tuple(current), env_steps, recorded
 
     return cycle
-
-
-def _add(words: jax.Array, count: jax.Array) -> jax.Array:
-    """Return `as_words` of a sum, from that of one count and from another `[]` int32."""
-    low = words[0] + count.astype(jnp.uint32)
-    return jnp.stack([low, words[1] + (low < words[0]).astype(jnp.uint32)])

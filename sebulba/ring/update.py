@@ -21,7 +21,7 @@ from sebulba.ring.records import Unroll
 from sebulba.toolkit.prng import stream
 from sebulba.toolkit.reductions import learner_device_index, mean_over_learner_devices
 from sebulba.toolkit.sums import global_norm
-from sebulba.types import Array, Clock, Experience, Networks, PyTree
+from sebulba.types import Array, Clock, EnvStepCount, Experience, Networks, PyTree
 
 _Tree = TypeVar("_Tree", bound=PyTree)
 
@@ -88,7 +88,7 @@ class Update:
         self,
         state: LearnerState,
         unrolls: tuple[Unroll, ...],
-        env_step_words: Array,
+        env_steps: EnvStepCount,
         *,
         num_updates: int,
     ) -> tuple[LearnerState, Networks, Metrics]:
@@ -97,7 +97,7 @@ class Update:
         Args:
             state: before.
             unrolls: this device's shares of them; empty to continue a cycle.
-            env_step_words: of all hosts, learned from before this cycle: see `Clock`.
+            env_steps: of all hosts, learned from before this cycle.
             num_updates: optimisation steps.
 
         Returns:
@@ -117,18 +117,18 @@ class Update:
             state = dataclasses.replace(state, experience=_block(experience))
         metrics: Metrics = {}
         if num_updates == 1:
-            state, metrics = self.step(state, env_step_words)
+            state, metrics = self.step(state, env_steps)
             metrics = jax.tree.map(lambda x: x[None], metrics)
         elif num_updates > 1:
             state, metrics = jax.lax.scan(
-                lambda state, _: self.step(state, env_step_words), state, length=num_updates
+                lambda state, _: self.step(state, env_steps), state, length=num_updates
             )
         # The actors' networks are results of their own: the next call donates the state only.
         return state, self.agent.actor_networks(state.networks), metrics
 
-    def step(self, state: LearnerState, env_step_words: Array) -> tuple[LearnerState, Metrics]:
+    def step(self, state: LearnerState, env_steps: EnvStepCount) -> tuple[LearnerState, Metrics]:
         """Take an optimisation step; return the state and the metrics."""
-        experience_before, clock = experience_of(state), clock_of(state, env_step_words)
+        experience_before, clock = experience_of(state), clock_of(state, env_steps)
         value, metrics, grads, experience = loss_and_gradients(
             self.agent, state, experience_before, clock, dtype=self.gradients
         )
@@ -183,17 +183,17 @@ def loss_and_gradients(
     return value, metrics, grads, experience
 
 
-def clock_of(state: LearnerState, env_step_words: Array) -> Clock:
+def clock_of(state: LearnerState, env_steps: EnvStepCount) -> Clock:
     """Return the clock of the next update of a state.
 
     Args:
         state: before the update.
-        env_step_words: of all hosts, learned from before the learner cycle: see `Clock`.
+        env_steps: of all hosts, learned from before the learner cycle.
     """
     return Clock(
         step=state.step,
         previous_step=state.step - 1 - state.non_finite.in_a_row,
-        env_step_words=env_step_words,
+        env_step_count=env_steps,
     )
 
 

@@ -7,7 +7,6 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,11 +33,12 @@ from sebulba.process import (
     end_process,
     program,
 )
-from sebulba.ring.ring import Observer, Ring
+from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.threads import StuckError, WatchdogError
 from sebulba.ring.update import NonFiniteError
-from sebulba.run.rows import MetricsRows
+from sebulba.run.callbacks import Callbacks
+from sebulba.run.observers import RunObservers
 from sebulba.run.summary import describe_early_end, describe_result, summarize
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import GoneError, RunDirectoryError
@@ -76,13 +76,13 @@ class Finished:
     path: pathlib.Path  # the run directory
     end: RunEnd
     ring: Ring
-    observers: Sequence[Observer]  # closed
+    callers: Callbacks  # closed, like all observers
     summary: dict[str, Any]  # the contents of `summary.json`
 
 
 def finish(
     ring: Ring,
-    observers: Sequence[Observer],
+    observers: RunObservers,
     config: Config,
     path: pathlib.Path,
     display: Display,
@@ -96,19 +96,18 @@ def finish(
 
     Args:
         ring: a ring whose threads have ended, unless it is stuck.
-        observers: the run's observers, in their order.
+        observers: the run's observers.
         config: the run's settings.
         path: the run directory.
         display: takes lines of text.
         started_in: the working directory at the start, which environments may have changed.
     """
     end = ring.end
-    for observer in reversed(observers):
+    for observer in reversed(observers.in_order):
         with end.collecting():
             observer.close(end)
-    rows = next(each for each in observers if isinstance(each, MetricsRows))
     end.settle()
-    summary = summarize(ring, config.run, path, all_reduce=rows.all_reduce)
+    summary = summarize(ring, config.run, path, all_reduce=observers.rows.all_reduce)
     with end.collecting():
         if isinstance(end.failure, NonFiniteError):
             _write_non_finite(end.failure, path, display)
@@ -122,7 +121,12 @@ def finish(
         display.detail(f"networks: CRC32 {summary['networks_crc32'] or 'unknown'}")
         _show_result(summary, config, path, display, started_in=started_in)
     return Finished(
-        config=config, path=path, end=end, ring=ring, observers=observers, summary=summary
+        config=config,
+        path=path,
+        end=end,
+        ring=ring,
+        callers=observers.callers,
+        summary=summary,
     )
 
 

@@ -58,6 +58,15 @@ class LockWatch(Observer):
         self._lock.verify()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class RunObservers:
+    """The observers of a run, and those among them that its end asks."""
+
+    in_order: tuple[Observer, ...]
+    rows: MetricsRows
+    callers: Callbacks
+
+
 def make_observers(
     ring: Ring,
     config: Config,
@@ -68,7 +77,7 @@ def make_observers(
     display: Display,
     callbacks: Sequence[Callback],
     resumed: Resumed | None,
-) -> list[Observer]:
+) -> RunObservers:
     """Open the run's files, and return its observers in their order.
 
     `on_cycle` and `on_poll` are called in this order, `close` in the reverse order: the run is
@@ -159,7 +168,7 @@ def make_observers(
             compile_s=config.run.compile_timeout_s,
         )
         observers.append(watchdog_of(ring, timeouts))
-    return observers
+    return RunObservers(in_order=tuple(observers), rows=rows, callers=callers)
 
 
 def _writers(

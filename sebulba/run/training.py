@@ -201,7 +201,7 @@ def train(
             run(
                 ring,
                 mode=config.run.mode,
-                observers=observers,
+                observers=observers.in_order,
                 boundaries=[each for each in boundaries if each is not None],
                 compile_timeout_s=config.run.compile_timeout_s,
             )

@@ -26,7 +26,9 @@ class ClockAgent(ToyAgent):
     def optimize(self, networks, opt_state, grads, experience, clock):
         sgd = opt_state["sgd"]
         networks, sgd = super().optimize(networks, sgd, grads, experience, clock)
-        row = jnp.array([clock.step, clock.previous_step, *clock.env_step_words.astype(jnp.int32)])
+        row = jnp.array(
+            [clock.step, clock.previous_step, *clock.env_step_count.words.astype(jnp.int32)]
+        )
         return networks, {"sgd": sgd, "clocks": opt_state["clocks"].at[clock.step].set(row)}
 
 

@@ -99,8 +99,9 @@ def test_a_signal_ends_the_current_seed_and_all_are_resumed_exactly(tmp_path, mo
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def observers_of(ring, config, **options):
+        observers = make_observers(ring, config, **options)
         signals = [Signal()] if config.seed == 1 else []
-        return [*signals, *make_observers(ring, config, **options)]
+        return dataclasses.replace(observers, in_order=(*signals, *observers.in_order))
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "make_observers", observers_of)
