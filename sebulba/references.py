@@ -2,7 +2,7 @@
 
 import importlib
 import types
-from typing import Any, Literal, NewType
+from typing import TYPE_CHECKING, Any, Literal, NewType
 
 from sebulba.errors import ConfigError, describe_error, did_you_mean
 
@@ -10,8 +10,15 @@ Reference = NewType("Reference", str)
 """The type of a setting whose value is `module:Name`."""
 Network = Literal["auto", "mlp", "relu_mlp", "flat", "small", "shallow", "dqn", "deep"] | Reference
 """The type of `agent.network`; `sebulba.toolkit.torsos` explains the values."""
-Core = Literal["lstm"] | Reference
-"""The type of `agent.core`; `sebulba.toolkit.cores` explains the values."""
+CORES = {
+    "lstm": "sebulba.toolkit.lstm:LSTMCore",
+}
+"""Recurrent cores by the value of `agent.core`, as `module:Name`; see `sebulba.toolkit.cores`."""
+if TYPE_CHECKING:
+    Core = str
+else:
+    Core = Literal[tuple(CORES)] | Reference
+"""The type of `agent.core`: a name in `CORES`, or `module:Name`."""
 
 
 class Named(str):

@@ -1,85 +1,50 @@
-"""Recurrent cores over time: the LSTM, or the user's, `agent.core: module:Name`.
+"""Recurrent cores over time: one of the table `CORES`, or the user's, `agent.core: module:Name`.
 
 A core zeroes its state where an episode begins. Time is one axis of its inputs, so that acting
-(`T = 1`) and learning are the same code. The user's core is a flax module with the field `size` and
-the methods of `LSTMCore`. What it returns is checked wherever it is traced, so a wrong one ends a
-run at its start.
+(`T = 1`) and learning are the same code. A core is a flax module with the field `size` and the
+methods of `sebulba.toolkit.lstm.LSTMCore`. What it returns is checked wherever it is traced, so a
+wrong one ends a run at its start.
+
+To add one, write its file and add a row to `CORES` in `sebulba.references`;
+`tests/toolkit/test_core_conformance.py` finds it there.
 """
 
 import inspect
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.linen.initializers import orthogonal
 
 from sebulba.errors import ConfigError, calling
-from sebulba.pytree import describe_inline, pytree_dataclass
-from sebulba.references import Core, load
-from sebulba.toolkit.dense import Dense
+from sebulba.pytree import describe_inline
+from sebulba.references import CORES, Core, load
 from sebulba.types import PyTree
 
 
-@pytree_dataclass
-class LSTMState:
-    """The recurrent state of `B` environments."""
+class RecurrentCore(Protocol):
+    """A flax module that remembers: made with a `size` and the `name` of its parameters."""
 
-    hidden: jax.Array  # [B, size]
-    cell: jax.Array  # [B, size]
+    def __init__(self, *, size: int, name: str | None = None, parent: Any = None): ...
 
-
-class LSTMCore(nn.Module):
-    """An LSTM over time, whose state is zeroed where an episode begins.
-
-    The forget gate has a constant bias of 1 (Jozefowicz et al. 2015, "An Empirical Exploration of
-    Recurrent Network Architectures"), which flax's cells lack.
-    """
-
-    size: int
-
-    @nn.compact
     def __call__(
-        self, inputs: jax.Array, is_first: jax.Array, state: LSTMState
-    ) -> tuple[jax.Array, LSTMState]:
-        """Unroll over time.
+        self, inputs: jax.Array, is_first: jax.Array, state: PyTree
+    ) -> tuple[jax.Array, PyTree]:
+        """Unroll over time, from the state before row 0.
 
         Args:
             inputs: `[T, B, F]`.
-            is_first: `[T, B]` bool, rows before which the state is zeroed.
-            state: before row 0.
+            is_first: `[T, B]` bool, rows before which the state is reset.
+            state: leaves `[B, ...]`.
 
         Returns:
-            `[T, B, size]`, and the state after row `T - 1`.
+            `[T, B, F']`, and the state after row `T - 1`.
         """
-        recurrent_kernel = self.param(
-            "recurrent_kernel", _init_recurrent_kernel, (self.size, 4 * self.size)
-        )
+        ...
 
-        def step(state: LSTMState, row: tuple[jax.Array, jax.Array]):
-            from_input, is_first = row
-            hidden, cell = (
-                jnp.where(is_first[:, None], 0.0, leaf) for leaf in (state.hidden, state.cell)
-            )
-            gates = jnp.split(from_input + hidden @ recurrent_kernel, 4, axis=-1)
-            admit, forget, emit = (
-                nn.sigmoid(gates[0]),
-                nn.sigmoid(gates[1] + 1),  # remembers by default, before any training
-                nn.sigmoid(gates[2]),
-            )
-            cell = forget * cell + admit * nn.tanh(gates[3])
-            hidden = emit * nn.tanh(cell)
-            return LSTMState(hidden=hidden, cell=cell), hidden
-
-        # The gates' input part does not depend on the state: one matrix product for all steps.
-        from_inputs = Dense(4 * self.size)(inputs)
-        state, outputs = jax.lax.scan(step, state, (from_inputs, is_first))
-        return outputs, state
-
-    def initial_state(self, batch_size: int) -> LSTMState:
-        """Return the zero state of `batch_size` environments."""
-        zeros = jnp.zeros((batch_size, self.size), jnp.float32)
-        return LSTMState(hidden=zeros, cell=zeros)
+    def initial_state(self, batch_size: int) -> PyTree:
+        """Return the state of `batch_size` environments whose episodes begin."""
+        ...
 
 
 def join_past(
@@ -109,19 +74,17 @@ def check_core(core: Core, size: int | None) -> None:
     """
     if size is not None:
         core_class(core)
-    elif core != "lstm":
+    elif core not in CORES:
         raise ConfigError(f"agent.core: {core} needs a size, got null. Set agent.lstm_size")
 
 
-def core_class(core: Core) -> type[LSTMCore]:
+def core_class(core: Core) -> type[RecurrentCore]:
     """Return the recurrent core that `agent.core` names.
 
     Raises:
         ConfigError: the user's module has no such core, or it lacks the field or a method.
     """
-    if core == "lstm":
-        return LSTMCore
-    own = load(core, key="agent.core")
+    own = load(CORES.get(core, core), key="agent.core")
     if not (isinstance(own, type) and issubclass(own, nn.Module)):
         raise ConfigError(
             f"agent.core: expected {core} to be a subclass of flax.linen.Module, got {own!r}"
@@ -191,13 +154,6 @@ def initial_core_state(core: Core, size: int, batch_size: int) -> PyTree:
     expected = f"initial_state({batch_size}) with leaves [{batch_size}, ...]"
     _expect(core, expected, state, is_batch, f"batch_size {batch_size}")
     return state
-
-
-def _init_recurrent_kernel(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Return four orthogonal matrices side by side, one per gate."""
-    size = shape[0]
-    gates = [orthogonal()(gate_key, (size, size)) for gate_key in jax.random.split(key, 4)]
-    return jnp.concatenate(gates, axis=1)
 
 
 def _expect(core: Core, expected: str, got: PyTree, is_right: bool, given: str) -> None:

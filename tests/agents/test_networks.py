@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.cores import LSTMCore, LSTMState, join_past
+from sebulba.toolkit.cores import join_past
+from sebulba.toolkit.lstm import LSTMCore, LSTMState
 from sebulba.toolkit.policy_heads import CategoricalHead
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import DeepTorso, ObservationTorso

@@ -29,6 +29,12 @@ def test_the_ring_by_hand_learns_catch_to_the_bits_of_the_same_config(capsys):
     assert_equal_bits(published(made["learner"]), published(ring.learner))
 
 
+def test_the_page_of_the_architecture_begins_with_the_ring_by_hand():
+    page = (SCRIPT.parents[1] / "docs" / "architecture.md").read_text()
+    block = page.split("```python\n")[1].split("```")[0]
+    assert SCRIPT.read_text().endswith(block)
+
+
 def test_the_ring_by_hand_needs_no_config_and_no_builder():
     imported = {
         node.module
