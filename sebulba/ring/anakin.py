@@ -159,8 +159,8 @@ class Anakin:
         ring = self.ring
         while not ring.end.is_set:
             with annotate_errors(lambda: where_learner(ring.learner)):
-                is_next_regular = self._run_call(observers)
-            if not is_next_regular:
+                is_usable = self._run_call(observers)
+            if not is_usable:
                 self._give_to_actors()
                 ring.learn(ring.act_in_turn(), observers)
                 self._take_from_actors()
@@ -208,11 +208,11 @@ class Anakin:
         self._adapt(time.perf_counter() - started)
         learner.clock.lap(UPDATE)
         recorded = jax.device_get(recorded)
-        irregular = np.flatnonzero(~recorded.is_regular[:num_cycles])
-        num_regular = int(irregular[0]) if irregular.size else num_cycles
+        unusable = np.flatnonzero(~recorded.is_finite_and_learning[:num_cycles])
+        num_usable = int(unusable[0]) if unusable.size else num_cycles
         ring.is_between_cycles = False
         counted: list[CountedCycle] = []
-        while len(counted) < num_regular and not ring.end.goal:
+        while len(counted) < num_usable and not ring.end.goal:
             number = len(counted)
             counted.append(self._count(jax.tree.map(lambda x, i=number: x[i], recorded), number))
         num_done = len(counted)

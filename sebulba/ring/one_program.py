@@ -27,7 +27,9 @@ class RecordedCycle:
 
     env_steps: tuple[jax.Array, ...]  # [] int32 of each trajectory
     episodes: tuple[EpisodeStatistics, ...]  # [T, B] of each trajectory
-    is_regular: jax.Array  # [] bool: finite data of the environments, and no frozen state
+    is_finite_and_learning: (
+        jax.Array
+    )  # [] bool: finite data of the environments, and no frozen state
     num_discarded: jax.Array  # [] int32, updates of the run that were not finite
     metrics: dict[str, jax.Array]  # [num_updates]
 
@@ -205,7 +207,7 @@ def _cycle_function(
         recorded = RecordedCycle(
             env_steps=tuple(tally.env_steps for tally in tallies),
             episodes=tuple(tally.episodes for tally in tallies),
-            is_regular=functools.reduce(
+            is_finite_and_learning=functools.reduce(
                 operator.and_, [tally.is_finite for tally in tallies], is_learning
             ),
             num_discarded=state.non_finite.total,

@@ -35,8 +35,8 @@ class RunEnd:
         self.unsaved: str | None = None  # why the last state is not on the disk
         self.is_stuck = False  # some threads of the run have not ended, and never may
         self.is_closing = False  # a `close` of environments has not returned, and never may
-        self.is_hurried = False  # a signal came after `settle`: wait for nothing
-        self._is_settled = False
+        self.has_late_signal = False  # a signal came after `finalize`: wait for nothing
+        self._is_final = False
         self._hosts_agree = hosts_agree
         self._received_at: float | None = None  # the first signal, on the monotonic clock
 
@@ -64,9 +64,9 @@ class RunEnd:
             return "unsaved"
         return "interrupted" if self.is_interrupted else "done"
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Let later signals not change why the run ended, once everything is saved and says so."""
-        self._is_settled = True
+        self._is_final = True
 
     def fail(self, error: BaseException) -> None:
         """Record a failure: the first is the cause, later ones are notes on it."""
@@ -104,8 +104,8 @@ class RunEnd:
                 return
             end_interrupted("ended at once by a second signal", number)
         self._received_at = now
-        if self._is_settled:
-            self.is_hurried = True
+        if self._is_final:
+            self.has_late_signal = True
             return
         self.received = number
         if not self._hosts_agree:

@@ -106,7 +106,7 @@ def finish(
     for observer in reversed(observers.in_order):
         with end.collecting():
             observer.close(end)
-    end.settle()
+    end.finalize()
     summary = summarize(ring, config.run, path, all_reduce=observers.rows.all_reduce)
     with end.collecting():
         if isinstance(end.failure, NonFiniteError):
@@ -177,7 +177,9 @@ def _close_environments(ring: Ring, timeout_s: float, display: Display) -> None:
     """
     end = ring.end
     environments = {f"actor {actor.actor_id}": actor.collector for actor in ring.actors}
-    for problem in close_environments(environments, timeout_s, may_wait=lambda: not end.is_hurried):
+    for problem in close_environments(
+        environments, timeout_s, may_wait=lambda: not end.has_late_signal
+    ):
         end.is_closing = end.is_closing or problem.is_running
         if end.failure is None:
             display.message(f"warning: {problem}")

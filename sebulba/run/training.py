@@ -108,7 +108,7 @@ def train_to_exit_code(
                 if is_failure and not (may_be_shared and hosts.all_end()):
                     end_process(code)
                 hosts.disconnect()
-        if code != EXIT_DONE or finished is None or finished.end.is_hurried:
+        if code != EXIT_DONE or finished is None or finished.end.has_late_signal:
             return code
         programs, finished = finished.ring.programs, None
     return code

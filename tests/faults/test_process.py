@@ -225,7 +225,7 @@ def test_a_signal_while_the_cause_is_printed_does_not_cut_it_off(tmp_path, monke
     printed = []
     end = RunEnd()
     end.fail(RuntimeError("the cause"))
-    end.settle()
+    end.finalize()
 
     def interrupted_report(finished):
         signal.raise_signal(signal.SIGTERM)

@@ -174,9 +174,9 @@ def test_a_run_at_its_goal_waits_for_an_actor_that_compiles(awaits):
 def test_a_signal_after_the_summary_says_why_the_run_ended_only_ends_the_waiting():
     with RunEnd().listening() as end:
         end.goal = True
-        end.settle()
+        end.finalize()
         signal.raise_signal(signal.SIGINT)
-    assert end.is_hurried
+    assert end.has_late_signal
     assert end.status == "done"
 
 
