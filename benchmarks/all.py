@@ -25,14 +25,11 @@ _NATURE = str(pathlib.Path(__file__).parent / "nature_pong.yaml")
 COMMANDS: dict[str, list[str]] = {
     "act_cycle": ["act_cycle"],
     "learner": ["learner", "--torsos", "mlp", "dqn", "deep"],
-    "convolutions": ["convolutions", "--torsos", "dqn"],
     "throughput_cartpole": ["throughput", _CARTPOLE, "--env-steps", "150000"],
     "throughput_pong": ["throughput", _NATURE, "--env-steps", "6400"],
     "overlap": ["overlap"],
     "scaling": ["scaling"],
-    "instrumentation": ["instrumentation", _CARTPOLE],
     "startup": ["startup"],
-    "soak": ["soak"],
 }
 """Module and arguments of each benchmark, by the name of its JSON file."""
 
@@ -81,7 +78,6 @@ SUMMARY = (
     ),
     Comparison("throughput_pong", "throughput", "end to end", "serial limit", "the network"),
     Comparison("overlap", "overlap", "threads", "serial", "2 is complete overlap"),
-    Comparison("instrumentation", "instrumentation", "on", "off", "reading clocks"),
 )
 
 
