@@ -139,8 +139,9 @@ class EnvironmentSpec:
     """The observation and action spaces of a single environment."""
 
     observation: PyTree  # jax.ShapeDtypeStruct leaves, without the batch axis
-    action_space: gymnasium.Space  # Discrete, MultiDiscrete or Box
-    # The space that the adapter converts actions to, if it differs in bounds or dtype.
+    # Discrete or a vector of MultiDiscrete, both from 0 on, or a vector of Box.
+    action_space: gymnasium.Space
+    # The environment's own, to which `sebulba.envs.actions.to_native` converts; None: the same.
     native_action_space: gymnasium.Space | None = None
     # jax.ShapeDtypeStruct of one `EnvStep.action_mask`; None: the environment has no masks.
     action_mask: Array | None = None

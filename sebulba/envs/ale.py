@@ -18,6 +18,7 @@ from ale_py.vector_env import AtariVectorEnv
 
 from sebulba.config import EnvConfig
 from sebulba.envs import spaces
+from sebulba.envs.actions import to_native
 from sebulba.envs.base import FusedEnvironment, reset_row
 from sebulba.envs.lookup import first_line, refuse_options
 from sebulba.errors import ConfigError, did_you_mean
@@ -92,7 +93,7 @@ class ALEEnvironment:
     ):
         self.num_envs = pool.num_envs
         self.spec = spaces.environment_spec(pool.single_observation_space, pool.single_action_space)
-        self._to_native = spaces.action_scaling(pool.single_action_space)
+        self._to_native = to_native(self.spec)
         self._pool = pool
         self._seed = seed
         self._episodic_life = episodic_life

@@ -69,8 +69,8 @@ class Environment(Protocol):
         """Step all environments; the action after a row that ended an episode is ignored.
 
         Args:
-            action: NumPy, `[B, ...]`, of the action space's dtype. The adapter scales bounded
-                continuous actions from [-1, 1] to the native bounds, and clips.
+            action: NumPy, `[B, ...]`, of the shape and dtype of `spec.action_space`. The adapter
+                converts it to what the environment takes, see `sebulba.envs.actions`.
 
         Returns:
             NumPy leaves `[B, ...]` that the environment never writes to again: JAX on CPU aliases

@@ -11,6 +11,7 @@ import numpy as np
 
 from sebulba.config import EnvConfig
 from sebulba.envs import spaces
+from sebulba.envs.actions import to_native
 from sebulba.envs.base import FusedEnvironment, reset_row
 from sebulba.envs.envpool_import import envpool
 from sebulba.envs.lookup import first_line, refuse_options
@@ -105,14 +106,14 @@ class EnvPoolEnvironment:
         mask_in_info: tuple[int, ...] | None,
     ):
         self.num_envs = num_envs
-        action_space = _with_unset_bounds(pool.action_space)
-        self._masks = ActionMasks(pool.observation_space, action_space, in_info=mask_in_info)
-        self.spec = self._masks.spec
-        self._to_native = spaces.action_scaling(action_space)
-        self._pool = pool
-        self._episodic_life = episodic_life
         *_, action = pool.spec.action_array_spec.values()
         self._action_dtype = np.dtype(action.dtype)
+        action_space = _native_space(pool.action_space, self._action_dtype)
+        self._masks = ActionMasks(pool.observation_space, action_space, in_info=mask_in_info)
+        self.spec = self._masks.spec
+        self._to_native = to_native(self.spec)
+        self._pool = pool
+        self._episodic_life = episodic_life
         self._done: np.ndarray | None = None
 
     def reset(self) -> EnvStep:
@@ -131,8 +132,7 @@ class EnvPoolEnvironment:
         """Step all environments; see `Environment.step`."""
         # EnvPool aborts the process on a wrong length and accepts out-of-range actions silently.
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        action = self._to_native(self._masks.to_components(action))
-        result = self._pool.step(action.astype(self._action_dtype, copy=False))
+        result = self._pool.step(self._to_native(action))
         env_step = self._env_step(np, *result, is_first=self._done)
         self._done = env_step.done
         return env_step
@@ -150,7 +150,7 @@ class EnvPoolEnvironment:
 
         def step(state: EnvPoolState, action: jax.Array) -> tuple[EnvPoolState, EnvStep]:
             spaces.check_action_structure(action, self.spec.action_space, self.num_envs)
-            action = self._to_native(self._masks.to_components(action))
+            action = self._to_native(action)
             with jax.enable_x64(True):
                 handle, result = pool_step(state.handle, action.astype(self._action_dtype))
                 env_step = self._env_step(jnp, *result, is_first=state.done)
@@ -245,11 +245,14 @@ def _refusal(config: EnvConfig, error: Exception) -> str:
     return message + "".join(did_you_mean(name, valid) for name in unknown)
 
 
-def _with_unset_bounds(space: gymnasium.Space) -> gymnasium.Space:
-    """Return the space with EnvPool's `std::numeric_limits` replaced by infinities: no bound.
+def _native_space(space: gymnasium.Space, dtype: np.dtype) -> gymnasium.Space:
+    """Return EnvPool's action space with the dtype that EnvPool takes, and without false bounds.
 
-    The lower limit is `tiny`, C++'s `numeric_limits::min`: the smallest positive number.
+    The bounds `std::numeric_limits` stand for none. The lower one is `tiny`, C++'s
+    `numeric_limits::min`: the smallest positive number.
     """
+    if isinstance(space, gymnasium.spaces.Discrete):  # EnvPool always says int64.
+        return gymnasium.spaces.Discrete(space.n, start=space.start, dtype=dtype)
     if not isinstance(space, gymnasium.spaces.Box) or space.dtype.kind != "f":
         return space
     limits = np.finfo(space.dtype)

@@ -11,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWra
 
 from sebulba.config import EnvConfig
 from sebulba.envs import gymnasium_workers, spaces
+from sebulba.envs.actions import to_native
 from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
 from sebulba.envs.gymnasium_registry import (
     check_observation,
@@ -72,7 +73,7 @@ class GymnasiumEnvironment:
             vector_env.single_observation_space, action_space, in_info=_MASKS_IN_INFO.get(name)
         )
         self.spec = self._masks.spec
-        self._to_native = spaces.action_scaling(action_space)
+        self._to_native = to_native(self.spec)
         self._vector_env = vector_env
         self._seed = seed
         self._done = np.zeros(self.num_envs, bool)
@@ -96,9 +97,8 @@ class GymnasiumEnvironment:
     def step(self, action: np.ndarray) -> EnvStep:
         """Step all environments; see `Environment.step`."""
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        action = self._to_native(self._masks.to_components(action))
-        action = action.astype(self._vector_env.single_action_space.dtype, copy=False)
-        observation, reward, terminated, truncated, info = self._call("step", action)
+        result = self._call("step", self._to_native(action))
+        observation, reward, terminated, truncated, info = result
         observation, action_mask = self._masks.split(observation, info.get(ACTION_MASK))
         env_step = EnvStep(
             observation=self._copy(observation),

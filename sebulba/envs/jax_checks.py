@@ -1,7 +1,7 @@
 """Check a JAX task and its wrappers, by tracing `reset` and `step`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,19 +15,21 @@ _RESET = ("state", "observation")
 _STEP = ("state", "observation", "reward", "terminated", "truncated")
 
 
-def check_task(task: Any, spec: EnvironmentSpec) -> None:
+def check_task(task: Any, spec: EnvironmentSpec, to_native: Callable[[Any], PyTree]) -> None:
     """Compare what a task's methods return with its declarations.
 
     Args:
         task: a `JaxTask`, with its wrappers.
         spec: as the task declares it.
+        to_native: from agents' actions `[B, ...]` to the task's.
 
     Raises:
         ConfigError: a method raises, or returns another structure, shape or dtype.
     """
     name = describe_task(task)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    action = jax.ShapeDtypeStruct(spec.action_space.shape, spec.action_space.dtype)
+    batch = jax.ShapeDtypeStruct((1, *spec.action_space.shape), spec.action_space.dtype)
+    action = jax.eval_shape(lambda batch: jax.tree.map(lambda x: x[0], to_native(batch)), batch)
     state, first = _results(task, "reset", _RESET, key=key)
     after, observation, *rest = _results(task, "step", _STEP, state=state, action=action, key=key)
     flag = jax.ShapeDtypeStruct((), np.bool_)

@@ -13,6 +13,7 @@ import numpy as np
 from sebulba.config import EnvConfig
 from sebulba.config.plugins import load
 from sebulba.envs import spaces
+from sebulba.envs.actions import agent_action_space, to_native
 from sebulba.envs.base import FusedEnvironment
 from sebulba.envs.jax_checks import check_task
 from sebulba.envs.wrappers import Wrapper
@@ -43,7 +44,7 @@ class JaxTask(Protocol):
     """
 
     observation: PyTree  # of jax.ShapeDtypeStruct
-    action_space: gymnasium.Space  # Discrete, MultiDiscrete or Box
+    action_space: gymnasium.Space  # see `sebulba.envs.actions`
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Return the state and first observation of a new episode."""
@@ -56,7 +57,7 @@ class JaxTask(Protocol):
 
         Args:
             state: the state of an episode that has not ended.
-            action: one action in the task's native action space, as int32 or float32.
+            action: one action of the task's `action_space`, with 32 bits instead of 64.
             key: a fresh key for this step.
         """
         ...
@@ -143,31 +144,32 @@ class _BatchedTask:
     `reset` takes keys `[B]`, `step` and `step_jitted` take a state and actions.
     """
 
-    def __init__(self, task: JaxTask, max_episode_steps: int | None):
+    def __init__(self, task: JaxTask, max_episode_steps: int | None, combined_actions: bool):
+        action_space = agent_action_space(task.action_space, combined=combined_actions)
         mask = None
         if _action_mask_of(task) is not None:
-            mask = spaces.action_mask_spec(task.action_space)
+            mask = spaces.action_mask_spec(action_space)
         self.spec = spec = EnvironmentSpec(
             observation=task.observation,
-            action_space=spaces.agent_action_space(task.action_space),
+            action_space=action_space,
             native_action_space=task.action_space,
             action_mask=mask,
         )
-        check_task(task, spec)
-        to_native = spaces.action_scaling(task.action_space)
-        step_all = jax.vmap(functools.partial(_step_one, task, max_episode_steps))
+        convert = to_native(spec)
+        check_task(task, spec, convert)
+        step_all = jax.vmap(functools.partial(_step_one, task, action_space, max_episode_steps))
 
         def step(state: JaxEnvState, action: jax.Array) -> tuple[JaxEnvState, EnvStep]:
             """Step inside another jitted function; cannot check an action's range."""
-            spaces.check_action_structure(action, spec.action_space, len(state.done))
-            return step_all(state, to_native(action))
+            spaces.check_action_structure(action, action_space, len(state.done))
+            return step_all(state, convert(action))
 
         self.step = step
         self.step_jitted = jax.jit(step)
-        self.reset = jax.jit(jax.vmap(functools.partial(_reset_one, task)))
+        self.reset = jax.jit(jax.vmap(functools.partial(_reset_one, task, action_space)))
 
 
-def _batch(task: Any, max_episode_steps: int | None) -> _BatchedTask:
+def _batch(task: Any, max_episode_steps: int | None, combined_actions: bool) -> _BatchedTask:
     """Return the functions of a task; equal tasks, such as those of a run's actors, share them.
 
     Then JAX traces and compiles them once.
@@ -175,8 +177,8 @@ def _batch(task: Any, max_episode_steps: int | None) -> _BatchedTask:
     try:
         hash(task)
     except TypeError:
-        return _BatchedTask(task, max_episode_steps)
-    return _shared_batch(task, max_episode_steps, repr(task))
+        return _BatchedTask(task, max_episode_steps, combined_actions)
+    return _shared_batch(task, max_episode_steps, combined_actions, repr(task))
 
 
 _SHARED_TASKS: dict[str, Any] = {}  # the newest few, by what they are made from
@@ -203,25 +205,45 @@ def shared_task(config: EnvConfig, make_task: Callable[[], Any]) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _shared_batch(task: JaxTask, max_episode_steps: int | None, text: str) -> _BatchedTask:
+def _shared_batch(
+    task: JaxTask, max_episode_steps: int | None, combined_actions: bool, text: str
+) -> _BatchedTask:
     """Return the functions of a task; `text` tells 1 from 1.0, which are equal.
 
     The latest few tasks are kept alive, also those that no environment has any more.
     """
     del text
-    return _BatchedTask(task, max_episode_steps)
+    return _BatchedTask(task, max_episode_steps, combined_actions)
 
 
 class JaxEnvironment:
     """`B` copies of a `JaxTask` as an `Environment`; `step` and `fused` use the same function."""
 
     def __init__(
-        self, task: JaxTask, *, num_envs: int, seed: int, max_episode_steps: int | None = None
+        self,
+        task: JaxTask,
+        *,
+        num_envs: int,
+        seed: int,
+        max_episode_steps: int | None = None,
+        combined_actions: bool = False,
     ):
+        """Make the functions of the task.
+
+        Args:
+            task: one environment.
+            num_envs: `B`.
+            seed: of all environments.
+            max_episode_steps: after which episodes are truncated; None: no limit.
+            combined_actions: whether agents see all combinations of its choices as one Discrete.
+
+        Raises:
+            ConfigError: a method of the task returns something else than the task declares.
+        """
         self.num_envs = num_envs
         self._task = task
         self._max_episode_steps = max_episode_steps
-        self._batch = _batch(task, max_episode_steps)
+        self._batch = _batch(task, max_episode_steps, combined_actions)
         self.spec = self._batch.spec
         keys = functools.partial(jax.random.fold_in, jax.random.key(seed))
         self._keys = jax.vmap(keys)(jnp.arange(num_envs))
@@ -282,7 +304,9 @@ class JaxEnvironment:
         """Do nothing: there are no resources to release."""
 
 
-def _reset_one(task: JaxTask, key: jax.Array) -> tuple[JaxEnvState, EnvStep]:
+def _reset_one(
+    task: JaxTask, action_space: gymnasium.Space, key: jax.Array
+) -> tuple[JaxEnvState, EnvStep]:
     key, reset_key = jax.random.split(key)
     task_state, observation = task.reset(reset_key)
     task_state = jax.tree.map(_strongly_typed, task_state)
@@ -296,17 +320,21 @@ def _reset_one(task: JaxTask, key: jax.Array) -> tuple[JaxEnvState, EnvStep]:
         terminated=false,
         truncated=false,
         is_first=~false,
-        action_mask=_legal_actions(task, task_state),
+        action_mask=_legal_actions(task, action_space, task_state),
     )
     return state, env_step
 
 
 def _step_one(
-    task: JaxTask, max_episode_steps: int | None, state: JaxEnvState, action: jax.Array
+    task: JaxTask,
+    action_space: gymnasium.Space,
+    max_episode_steps: int | None,
+    state: JaxEnvState,
+    action: PyTree,
 ) -> tuple[JaxEnvState, EnvStep]:
     # Under `vmap` a branch costs as much as both sides: compute reset and step, then choose. Both
     # advance the key in the same way, so an episode's length does not change later random draws.
-    reset_state, reset_step = _reset_one(task, state.key)
+    reset_state, reset_step = _reset_one(task, action_space, state.key)
     _, step_key = jax.random.split(state.key)
     task_state, observation, reward, terminated, truncated = task.step(
         state.task_state, action, step_key
@@ -323,7 +351,7 @@ def _step_one(
         terminated=terminated,
         truncated=truncated,
         is_first=jnp.zeros((), bool),
-        action_mask=_legal_actions(task, task_state),
+        action_mask=_legal_actions(task, action_space, task_state),
     )
 
     def choose(if_done: jax.Array, otherwise: jax.Array) -> jax.Array:
@@ -344,11 +372,11 @@ def _action_mask_of(task: JaxTask) -> Callable[[PyTree], jax.Array] | None:
     return getattr(task, "action_mask", None)
 
 
-def _legal_actions(task: JaxTask, state: PyTree) -> jax.Array | None:
+def _legal_actions(task: JaxTask, action_space: gymnasium.Space, state: PyTree) -> jax.Array | None:
     action_mask = _action_mask_of(task)
     if action_mask is None:
         return None
-    return spaces.complete_mask(action_mask(state), task.action_space)
+    return spaces.complete_mask(action_mask(state), action_space)
 
 
 def _options_of(task: Any) -> dict[str, Any]:

@@ -6,23 +6,22 @@ Agents get them as `EnvStep.action_mask`, and not as a part of the observation.
 import math
 
 import gymnasium
-import jax.numpy as jnp
-import numpy as np
 
 from sebulba.envs import spaces
+from sebulba.envs.actions import agent_action_space, flat_mask, mask_leaves, num_choices
 from sebulba.envs.gymnasium_wrappers import ACTION_MASK
 from sebulba.errors import ConfigError
 from sebulba.types import Array, PyTree
 
 
 class ActionMasks:
-    """Separates masks from observations, and converts actions if a mask is of combinations.
+    """Separates masks from observations, and finds out what they are of.
 
     A mask is the key `action_mask` of a Dict observation. If the only other key is `observation`,
     as in PettingZoo, agents see its value alone. The shape tells what the mask is of, for actions
-    of `K` components: `[A]` or `[K, n]` are the choices of one component after another. With a
-    dimension for each component, it is of combinations, which are then numbered row by row: the
-    agent's action is one Discrete.
+    of `K` components: `[A]` or `[K, n]` are the choices of one component after another, and so are
+    masks in the structure of a Dict or Tuple action. With a dimension for each component, it is of
+    combinations, which are then numbered row by row: the agent's action is one Discrete.
     """
 
     def __init__(
@@ -49,12 +48,14 @@ class ActionMasks:
         if self._in_observation:
             rest = gymnasium.spaces.Dict(children)
             observation = children["observation"] if self._is_single else rest
-        shape = in_info if mask is None else mask.shape
-        self._components: gymnasium.spaces.MultiDiscrete | None = None  # if they are combined
-        if shape is not None and _is_of_combinations(shape, action):
-            self._components = spaces.agent_action_space(action)
-            action = gymnasium.spaces.Discrete(math.prod(shape))
-        self.spec = spaces.environment_spec(observation, action, has_masks=shape is not None)
+        self._action = action
+        shape = in_info if mask is None else _shape(mask, action)
+        self.spec = spaces.environment_spec(
+            observation,
+            action,
+            has_masks=shape is not None,
+            combined=shape is not None and _is_of_combinations(shape, action),
+        )
 
     def split(
         self, observation: PyTree, in_info: Array | None = None
@@ -75,16 +76,16 @@ class ActionMasks:
             observation = {name: leaf for name, leaf in observation.items() if name != ACTION_MASK}
         if self._is_single:
             observation = observation["observation"]
-        mask = mask.reshape(len(mask), -1).astype(bool)
+        mask = flat_mask(self._action, mask, batch_axes=1).astype(bool)
         return observation, spaces.complete_mask(mask, self.spec.action_space)
 
-    def to_components(self, action: Array) -> Array:
-        """Return the actions `[B, ...]` of the environments: the components of combinations."""
-        if self._components is None:
-            return action
-        xp = np if isinstance(action, np.ndarray) else jnp
-        components = xp.unravel_index(action, tuple(self._components.nvec.tolist()))
-        return xp.stack(components, axis=-1).astype(np.int32) + self._components.start[None]
+
+def _shape(mask: gymnasium.Space, action: gymnasium.Space) -> tuple[int, ...]:
+    """Return the shape of a mask's space; of one with the structure of the action, that of all."""
+    leaves = list(mask_leaves(action, mask))
+    if len(leaves) == 1:
+        return tuple(leaves[0].shape)
+    return (sum(math.prod(leaf.shape) for leaf in leaves),)
 
 
 def _is_of_combinations(mask_shape: tuple[int, ...], action: gymnasium.Space) -> bool:
@@ -93,9 +94,11 @@ def _is_of_combinations(mask_shape: tuple[int, ...], action: gymnasium.Space) ->
     Raises:
         ConfigError: it is neither.
     """
-    sizes = spaces.num_choices(spaces.agent_action_space(action))
-    rows = (len(sizes), sizes[0]) if len(set(sizes)) == 1 else None
-    if mask_shape in ((sum(sizes),), rows):
+    sizes = num_choices(agent_action_space(action))
+    shapes = [(sum(sizes),)]
+    if len(set(sizes)) == 1:
+        shapes += [(len(sizes), sizes[0]), (*(action.shape or ()), sizes[0])]
+    if mask_shape in shapes:
         return False
     if mask_shape == tuple(sizes):
         return True

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium.spaces import Dict, Tuple
 
 from sebulba.agent import Agent, declared
-from sebulba.envs.spaces import action_scaling
+from sebulba.envs.actions import flat_mask, to_native
 from sebulba.evaluation.sampling import init_actor_state
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
 from sebulba.pytree import describe_inline, pytree_dataclass
@@ -95,7 +96,7 @@ def act_function(
 class Policy:
     """`policy(observation, state) -> (action, state)`, for one observation or a batch.
 
-    Actions are in the environment's native units and dtype.
+    Actions are as the environment takes them: in its own units, shapes, dtypes and structure.
     """
 
     def __init__(self, stored: StoredPolicy, *, greedy: bool, seed: int):
@@ -104,9 +105,7 @@ class Policy:
             functools.partial(first_actor_state, stored, greedy=greedy, seed=seed)
         )
         self._act = jax.jit(act_function(stored, greedy=greedy))
-        space = stored.environment.native_action_space or stored.environment.action_space
-        self._to_native = action_scaling(space)
-        self._action_dtype = space.dtype
+        self._to_native = to_native(stored.environment)
 
     def initial_state(self, num_envs: int = 1) -> PolicyState:
         """Return the state before the first observations of `num_envs` environments."""
@@ -123,7 +122,7 @@ class Policy:
         reward: Any = None,
         is_first: Any = None,
         action_mask: Any = None,
-    ) -> tuple[np.ndarray, PolicyState]:
+    ) -> tuple[PyTree, PolicyState]:
         """Select an action.
 
         Args:
@@ -132,11 +131,11 @@ class Policy:
             reward: `[]` or `[B]`, received with the observation, for agents that use it; None: 0.
             is_first: `[]` or `[B]` bool, whether an episode starts with this observation; None:
                 as `state` says, which is True only before the first call.
-            action_mask: `[A]` or `[B, A]` bool, the legal actions; required if the environment has
-                action masks.
+            action_mask: `[A]` or `[B, A]` bool, the legal actions, or masks in the structure of a
+                Dict or Tuple action; required if the environment has action masks.
 
         Returns:
-            The action in the environment's native units, `[B, ...]` for a batch; and the state.
+            The action that the environment takes, for a batch of arrays `[B, ...]`; and the state.
 
         Raises:
             ValueError: an argument does not fit the environment or the state.
@@ -160,17 +159,20 @@ class Policy:
             terminated=flags,
             truncated=flags,
             is_first=_per_env(is_first, state.is_first, num_envs, bool, "is_first"),
-            action_mask=self._masks(action_mask, num_envs),
+            action_mask=self._masks(action_mask, num_envs, is_single=is_single),
         )
         action, actor_state = self._act(self.stored.networks, state.actor_state, env_step)
-        native = np.asarray(self._to_native(np.array(action)), self._action_dtype)
+        native = self._to_native(np.array(action))
         state = PolicyState(actor_state=actor_state, is_first=jnp.zeros(num_envs, bool))
-        return (native[0] if is_single else native), state
+        return (jax.tree.map(lambda x: x[0], native) if is_single else native), state
 
-    def _masks(self, action_mask: Any, num_envs: int) -> np.ndarray | None:
+    def _masks(self, action_mask: Any, num_envs: int, *, is_single: bool) -> np.ndarray | None:
         spec = self.stored.environment.action_mask
         if spec is None and action_mask is None:
             return None
+        space = self.stored.environment.native_action_space
+        if isinstance(space, Dict | Tuple) and isinstance(action_mask, dict | tuple):
+            action_mask = flat_mask(space, action_mask, batch_axes=0 if is_single else 1)
         shape = None if spec is None else (num_envs, *spec.shape)
         got = None if action_mask is None else np.array(action_mask, bool)
         if got is not None and shape is not None and got.size == math.prod(shape):

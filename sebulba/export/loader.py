@@ -42,7 +42,7 @@ class Policy:
         reward: Any = 0.0,
         is_first: Any = None,
         action_mask: Any = None,
-    ) -> tuple[np.ndarray, list[Any]]:
+    ) -> tuple[Any, list[Any]]:
         """Select actions.
 
         Args:
@@ -54,7 +54,7 @@ class Policy:
             action_mask: `[B, A]` bool, the legal actions, if the environment has them.
 
         Returns:
-            The actions in the environment's own units, `[B, ...]`, and the state.
+            The actions that the environments take, of arrays `[B, ...]`, and the state.
 
         Raises:
             ValueError: an argument has another structure, shape or dtype than in `policy.json`.
@@ -75,7 +75,9 @@ class Policy:
             self._per_env("is_first", first, bool),
             self._masks(action_mask),
         )
-        return np.asarray(action).astype(self.description["action_dtype"]), state
+        leaves, structure = jax.tree.flatten(action)
+        pairs = zip(leaves, self.description["action_dtypes"], strict=True)
+        return structure.unflatten([np.asarray(leaf).astype(dtype) for leaf, dtype in pairs]), state
 
     def _per_env(self, name: str, value: Any, dtype: Any) -> np.ndarray:
         num_envs = self.description["num_envs"]

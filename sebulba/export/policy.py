@@ -9,7 +9,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.envs.spaces import action_scaling
+from sebulba.envs.actions import to_native
 from sebulba.evaluation.policy import act_function, first_actor_state
 from sebulba.evaluation.stored import StoredPolicy
 from sebulba.storage.checkpoints.manifest import is_key
@@ -57,8 +57,10 @@ def export_policy(
 
     environment, select = stored.environment, act_function(stored, greedy=greedy)
     first_state = first_actor_state(stored, num_envs=num_envs, greedy=greedy, seed=seed)
-    space = environment.native_action_space or environment.action_space
-    to_native = action_scaling(space)
+    space = environment.native_action_space
+    convert = to_native(environment)
+    batch = np.zeros((1, *environment.action_space.shape), environment.action_space.dtype)
+    actions = jax.tree.leaves(convert(batch))  # in the environment's dtypes
 
     def act(
         parameters: list[jax.Array],
@@ -67,7 +69,7 @@ def export_policy(
         reward: jax.Array,
         is_first: jax.Array,
         action_mask: jax.Array | None,
-    ) -> tuple[jax.Array, list[jax.Array]]:
+    ) -> tuple[PyTree, list[jax.Array]]:
         flags = jnp.zeros(num_envs, bool)
         env_step = EnvStep(
             observation=observation,
@@ -80,7 +82,7 @@ def export_policy(
         networks = from_leaves(parameters, like=stored.networks)
         actor_state = from_leaves(state_leaves, like=first_state)
         action, actor_state = select(networks, actor_state, env_step)
-        return to_native(action), to_leaves(actor_state)
+        return convert(action), to_leaves(actor_state)
 
     parameters, states = to_leaves(stored.networks), to_leaves(first_state)
     observation, action_mask = jax.tree.map(
@@ -113,8 +115,8 @@ def export_policy(
         "num_states": len(states),
         "observation": observation,
         "action_mask": action_mask,
-        "action_space": str(space),
-        "action_dtype": str(space.dtype),
+        "action_space": str(environment.action_space if space is None else space),
+        "action_dtypes": [str(leaf.dtype) for leaf in actions],
         "platforms": platforms,
         "jax": jax.__version__,
     }

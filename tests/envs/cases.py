@@ -12,6 +12,7 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.types import EnvironmentSpec, EnvStep
+from tests.envs.units import SPACES
 
 NUM_ENVS = 3
 NUM_STEPS = 60  # several episodes of every case
@@ -26,7 +27,7 @@ class Case:
     id: str
     fused: bool = False
     always_one_step: bool = False
-    options: tuple[tuple[str, int], ...] = ()
+    options: tuple[tuple[str, int | str], ...] = ()
     terminates: bool = True
     wrappers: tuple[str, ...] = ()
 
@@ -79,6 +80,26 @@ CASES = {
         id="tests.envs.masked:Masked-v0",
         wrappers=("sebulba.envs.gymnasium_wrappers:MaskFromInfo",),
     ),
+    **{
+        f"gymnasium-units-{kind}": Case(
+            suite="gymnasium",
+            id="tests.envs.units:Units-v0",
+            options=(("kind", kind),),
+            always_one_step=True,
+        )
+        for kind in SPACES
+    },
+    **{
+        f"units-{kind}{ending}": Case(
+            suite="jax",
+            id="tests.envs.units:UnitsTask",
+            options=(("kind", kind),),
+            always_one_step=True,
+            fused=bool(ending),
+        )
+        for kind in ("dict", "boxes")
+        for ending in ("", "-fused")
+    },
     **{
         name: Case(
             suite=name.split("-")[0],

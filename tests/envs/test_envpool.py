@@ -5,7 +5,7 @@ from gymnasium.spaces import Box
 
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
-from sebulba.envs.envpool import _with_unset_bounds
+from sebulba.envs.envpool import _native_space
 from tests.envs.cases import assert_same, play, random_actions
 from tests.subprocesses import run_python
 
@@ -93,7 +93,7 @@ def test_envpool_without_episodic_life_has_no_episode_over():
 def test_envpool_reads_numeric_limits_as_no_bound():
     limits = np.finfo(np.float64)
     low, high = np.array([limits.tiny, -1.0]), np.array([limits.max, 1.0])
-    space = _with_unset_bounds(Box(low, high, dtype=np.float64))
+    space = _native_space(Box(low, high, dtype=np.float64), np.dtype(np.float64))
     np.testing.assert_array_equal(space.low, [-np.inf, -1.0])
     np.testing.assert_array_equal(space.high, [np.inf, 1.0])
 
