@@ -58,6 +58,10 @@ CONFIGS = {
         env=EnvConfig(suite="envpool", id="HalfCheetah-v4", options={"max_episode_steps": 20}),
         agent=RandomConfig(),
     ),
+    "units": Config(
+        env=EnvConfig(suite="gymnasium", id="tests.envs.units:Units-v0", options={"kind": "dict"}),
+        agent=RandomConfig(),
+    ),
     "never_ending": Config(
         env=EnvConfig(
             suite="tests.evaluation.scripted:make", id="Scripted", options={"never_ends": True}
