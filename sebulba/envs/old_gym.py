@@ -4,7 +4,7 @@ Worker processes import this module, so it must not import jax.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -65,8 +65,17 @@ class OldGym(gymnasium.Env):
 
 def _to_gymnasium(space: Any) -> gymnasium.Space:
     """Return a space of Gym, or one that has its attributes, as Gymnasium's."""
-    if hasattr(space, "n"):
-        return gymnasium.spaces.Discrete(int(space.n))
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        return gymnasium.spaces.Dict({name: _to_gymnasium(each) for name, each in parts.items()})
+    if parts is not None:
+        return gymnasium.spaces.Tuple([_to_gymnasium(each) for each in parts])
+    if hasattr(space, "nvec"):
+        return gymnasium.spaces.MultiDiscrete(space.nvec)
+    if hasattr(space, "n") and not getattr(space, "shape", None):
+        return gymnasium.spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
     shape = tuple(space.shape)
+    if hasattr(space, "n"):  # Gym's MultiBinary has a shape, and its Discrete has not.
+        return gymnasium.spaces.MultiBinary(shape)
     low, high = (np.broadcast_to(bound, shape) for bound in (space.low, space.high))
     return gymnasium.spaces.Box(low, high, dtype=np.dtype(space.dtype).type)
