@@ -118,9 +118,18 @@ def _gymnasium_space(space: Any) -> gymnasium.Space:
     if isinstance(space, gymnax_spaces.Discrete):
         return gymnasium.spaces.Discrete(int(space.n))
     if isinstance(space, gymnax_spaces.Box):
+        dtype = np.dtype(space.dtype)
         low, high = (
-            np.broadcast_to(np.asarray(bound, np.float32), space.shape)
+            np.broadcast_to(np.asarray(bound, dtype), space.shape)
             for bound in (space.low, space.high)
         )
-        return gymnasium.spaces.Box(low, high, dtype=np.float32)
-    raise ConfigError(f"env.id: expected Discrete or Box actions, got {space!r}; use another one")
+        return gymnasium.spaces.Box(low, high, dtype=dtype.type)
+    if isinstance(space, gymnax_spaces.Dict):
+        children = {name: _gymnasium_space(child) for name, child in space.spaces.items()}
+        return gymnasium.spaces.Dict(children)
+    if isinstance(space, gymnax_spaces.Tuple):
+        return gymnasium.spaces.Tuple([_gymnasium_space(child) for child in space.spaces])
+    raise ConfigError(
+        f"env.id: expected actions of Discrete or Box, also in Dict and Tuple, got {space!r}; use"
+        " another one"
+    )

@@ -2,8 +2,8 @@
 
 An observation of several fields becomes a dict of float32 arrays, one of a single field its array.
 Integers with bounds, of 3 to 64 values, become one-hot vectors. The field `action_mask` becomes
-`EnvStep.action_mask`, and `step_count` is left out, since a time limit truncates here. Actions of
-several components are numbered row by row as one `Discrete`.
+`EnvStep.action_mask`, and `step_count` is left out, since a time limit truncates here. The
+combinations of several choices are numbered row by row as one `Discrete`, up to 4,096 of them.
 """
 
 import functools
@@ -19,6 +19,7 @@ import numpy as np
 from jumanji import specs
 
 from sebulba.config import EnvConfig
+from sebulba.envs.actions import agent_action_space, num_choices
 from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.lookup import first_line, refuse_options
@@ -43,7 +44,7 @@ def make(
 
     Raises:
         ConfigError: Jumanji has no such environment or option, or the environment has several
-            rewards, continuous actions or more than 4,096 combined actions.
+            rewards, or masks of more than 4,096 combinations.
     """
     if config.id not in ids():
         raise ConfigError(f"env.id: Jumanji has no {config.id!r}{did_you_mean(config.id, ids())}")
@@ -64,8 +65,14 @@ def make(
             f"env.options: Jumanji does not create {config.id!r} with {dict(config.options)}:"
             f" {first_line(error)}"
         ) from error
-    task = wrap(shared_task(config, lambda: JumanjiTask(environment)), wrappers)
-    return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
+    task: JumanjiTask = shared_task(config, lambda: JumanjiTask(environment))
+    return JaxEnvironment(
+        wrap(task, wrappers),
+        num_envs=num_envs,
+        seed=seed,
+        max_episode_steps=max_episode_steps,
+        combined_actions=task.combined_actions,
+    )
 
 
 def ids() -> list[str]:
@@ -85,7 +92,7 @@ class JumanjiTask:
     """A Jumanji environment with one reward as a `sebulba.envs.jax_suite.JaxTask`.
 
     Raises:
-        ConfigError: it has several rewards, or its actions cannot be numbered.
+        ConfigError: it has several rewards, or masks of too many combinations.
     """
 
     def __init__(self, environment: Any):
@@ -93,15 +100,15 @@ class JumanjiTask:
         # Jumanji makes its specs at their first use, which must not be in a traced function.
         self._observation_spec = environment.observation_spec
         spec, reward_shape = environment.action_spec, environment.reward_spec.shape
-        num_values = np.asarray(getattr(spec, "num_values", 0))
-        num_actions = math.prod(num_values.ravel().tolist())
-        if reward_shape or not 0 < num_actions <= _MOST_ACTIONS:
+        if reward_shape:
             raise ConfigError(
-                f"env.id: expected one reward and at most {_MOST_ACTIONS} combined"
-                f" discrete actions, got rewards of shape {reward_shape} and actions {spec!r}"
+                f"env.id: expected one reward, got rewards of shape {reward_shape}; use another one"
             )
-        self._num_values, self._action_dtype = num_values, spec.dtype
-        self.action_space = gymnasium.spaces.Discrete(num_actions)
+        self.action_space = _gymnasium_space(spec)
+        agent_space = agent_action_space(self.action_space)
+        is_discrete = not isinstance(agent_space, gymnasium.spaces.Box)
+        self._sizes = num_choices(agent_space) if is_discrete else []
+        self.combined_actions = is_discrete and math.prod(self._sizes) <= _MOST_ACTIONS
         key = jax.eval_shape(lambda: jax.random.key(0))
         state, self.observation = jax.eval_shape(self.reset, key)
         self._has_mask = state.mask is not None
@@ -119,9 +126,7 @@ class JumanjiTask:
     def step(self, state: JumanjiState, action: jax.Array, key: jax.Array) -> TaskStep:
         """Take one step; Jumanji's own randomness is in its state."""
         del key
-        components = jnp.unravel_index(action, tuple(self._num_values.ravel().tolist()))
-        native = jnp.stack(components).reshape(self._num_values.shape).astype(self._action_dtype)
-        inner, time_step = self._environment.step(state.inner, native)
+        inner, time_step = self._environment.step(state.inner, action)
         next_state = self._state(inner, time_step.observation)
         next_state = jax.tree.map(lambda new, old: new.astype(old.dtype), next_state, state)
         reward = jnp.asarray(time_step.reward, jnp.float32)
@@ -131,14 +136,33 @@ class JumanjiTask:
 
     def _state(self, inner: PyTree, observation: Any) -> JumanjiState:
         mask = getattr(observation, "action_mask", None)
-        if mask is not None and mask.size != self.action_space.n:  # one row for each component
+        is_of_rows = mask is not None and mask.size == sum(self._sizes)  # one for each component
+        if is_of_rows and self.combined_actions and len(self._sizes) > 1:
             mask = functools.reduce(lambda joint, row: joint[..., None] & row, mask)
+        elif mask is not None and not self.combined_actions and not is_of_rows:
+            raise ConfigError(
+                f"env.id: expected masks of at most {_MOST_ACTIONS} combinations of actions, got"
+                f" {math.prod(self._sizes)}; use another one, or a smaller one by env.options"
+            )
         mask = None if mask is None else jnp.asarray(mask, bool).ravel()
         return JumanjiState(inner=jax.tree.map(jnp.asarray, inner), mask=mask)
 
     def _encode(self, observation: Any) -> PyTree:
         leaves = dict(_leaves(self._observation_spec, observation))
         return leaves if len(leaves) > 1 else next(iter(leaves.values()))
+
+
+def _gymnasium_space(spec: Any) -> gymnasium.Space:
+    """Return the space of Jumanji's actions: choices, or numbers with bounds."""
+    if hasattr(spec, "num_values"):
+        sizes = np.asarray(spec.num_values)
+        return (
+            gymnasium.spaces.MultiDiscrete(sizes, dtype=spec.dtype)
+            if sizes.shape
+            else gymnasium.spaces.Discrete(int(sizes), dtype=spec.dtype)
+        )
+    low, high = (np.broadcast_to(bound, spec.shape) for bound in (spec.minimum, spec.maximum))
+    return gymnasium.spaces.Box(low, high, dtype=spec.dtype)
 
 
 def _leaves(spec: Any, value: Any, prefix: str = "") -> Iterator[tuple[str, jax.Array]]:
