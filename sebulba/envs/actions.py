@@ -198,9 +198,11 @@ def _choices(space: gymnasium.Space, path: str = "action") -> tuple[np.ndarray, 
     Raises:
         ConfigError: the space has no bounds, values that JAX cannot hold, or is of another kind.
     """
+    sizes: Any
+    starts: Any
     match space:
         case Discrete():
-            sizes, starts = [space.n], [space.start]
+            sizes, starts = space.n, space.start
         case MultiDiscrete():
             sizes, starts = space.nvec, space.start
         case MultiBinary():

@@ -136,15 +136,18 @@ class JumanjiTask:
 
     def _state(self, inner: PyTree, observation: Any) -> JumanjiState:
         mask = getattr(observation, "action_mask", None)
-        is_of_rows = mask is not None and mask.size == sum(self._sizes)  # one for each component
-        if is_of_rows and self.combined_actions and len(self._sizes) > 1:
-            mask = functools.reduce(lambda joint, row: joint[..., None] & row, mask)
-        elif mask is not None and not self.combined_actions and not is_of_rows:
-            raise ConfigError(
-                f"env.id: expected masks of at most {_MOST_ACTIONS} combinations of actions, got"
-                f" {math.prod(self._sizes)}; use another one, or a smaller one by env.options"
-            )
-        mask = None if mask is None else jnp.asarray(mask, bool).ravel()
+        if mask is not None:
+            has_rows = mask.size == sum(self._sizes)  # one for each component
+            is_joint = self.combined_actions and mask.size == math.prod(self._sizes)
+            if not has_rows and not is_joint:
+                raise ConfigError(
+                    f"env.id: expected a mask of {sum(self._sizes)} choices, or of at most"
+                    f" {_MOST_ACTIONS} combinations, got {mask.shape} for actions of"
+                    f" {self.action_space}; choose smaller actions with env.options"
+                )
+            if has_rows and self.combined_actions and len(self._sizes) > 1:
+                mask = functools.reduce(lambda joint, row: joint[..., None] & row, mask)
+            mask = jnp.asarray(mask, bool).ravel()
         return JumanjiState(inner=jax.tree.map(jnp.asarray, inner), mask=mask)
 
     def _encode(self, observation: Any) -> PyTree:

@@ -95,7 +95,7 @@ def _is_of_combinations(mask_shape: tuple[int, ...], action: gymnasium.Space) ->
         ConfigError: it is neither.
     """
     sizes = num_choices(agent_action_space(action))
-    shapes = [(sum(sizes),)]
+    shapes: list[tuple[int, ...]] = [(sum(sizes),)]
     if len(set(sizes)) == 1:
         shapes += [(len(sizes), sizes[0]), (*(action.shape or ()), sizes[0])]
     if mask_shape in shapes:

@@ -77,7 +77,8 @@ class Policy:
         )
         leaves, structure = jax.tree.flatten(action)
         pairs = zip(leaves, self.description["action_dtypes"], strict=True)
-        return structure.unflatten([np.asarray(leaf).astype(dtype) for leaf, dtype in pairs]), state
+        native = [np.asarray(leaf).astype(dtype) for leaf, dtype in pairs]
+        return jax.tree.unflatten(structure, native), state
 
     def _per_env(self, name: str, value: Any, dtype: Any) -> np.ndarray:
         num_envs = self.description["num_envs"]

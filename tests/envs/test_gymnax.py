@@ -3,13 +3,16 @@
 import jax
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from sebulba.config import EnvConfig
 from sebulba.errors import ConfigError
 
 gymnax = pytest.importorskip("gymnax")
 
-from sebulba.envs.gymnax import ids, make  # noqa: E402
+from gymnax.environments import spaces as gymnax_spaces  # noqa: E402
+
+from sebulba.envs.gymnax import _gymnasium_space, ids, make  # noqa: E402
 
 # gymnax itself requests 64-bit dtypes and broadcasts ranks.
 pytestmark = [
@@ -61,6 +64,19 @@ def test_other_environments_step(name):
     row = environment.step(np.zeros(shape, environment.spec.action_space.dtype))
     assert row.reward.dtype == np.float32
     assert not row.is_first.any()
+
+
+def test_each_space_of_gymnax_is_one_of_gymnasium():
+    space = gymnax_spaces.Dict(
+        {
+            "a": gymnax_spaces.Discrete(3),
+            "b": gymnax_spaces.Tuple(
+                [gymnax_spaces.Box(-2, 2, (2,), np.int32), gymnax_spaces.Box(0.0, 1.0, ())]
+            ),
+        }
+    )
+    expected = Tuple([Box(-2, 2, (2,), np.int32), Box(0.0, 1.0, ())])
+    assert _gymnasium_space(space) == Dict(a=Discrete(3), b=expected)
 
 
 def test_a_grid_is_drawn_with_a_colour_per_plane():

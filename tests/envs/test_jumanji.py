@@ -3,12 +3,18 @@
 import jax
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, MultiDiscrete
 
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 
 pytest.importorskip("jumanji")
+
+from jumanji import specs
+
+from sebulba.envs.jumanji import _gymnasium_space
+
 pytestmark = pytest.mark.usefixtures("lenient_jax")
 
 CUBE = {"cube_size": 3, "num_scrambles_on_reset": 1}
@@ -95,6 +101,34 @@ def test_masks_of_components_become_one_of_their_combinations():
         assert joint.any(axis=(1, 2, 3)).all() and not joint.all()
         row = environment.step(last_legal(row))
         assert not row.terminated.any()  # an illegal action would end the episode
+
+
+def test_too_many_combinations_are_choices_of_their_own():
+    environment = make("JobShop-v0")
+    assert environment.spec.action_space == MultiDiscrete([21] * 10, dtype=np.int32)
+    row = environment.reset()
+    for _ in range(3):
+        legal = row.action_mask.reshape(3, 10, 21)
+        row = environment.step(legal.argmax(axis=-1).astype(np.int32))
+        assert not row.terminated.any()  # an illegal action would end the episode
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("FlatPack-v0", r"mask of 47 choices, or of at most 4096 .* got \(25, 4, 9, 9\)"),
+        ("MultiCVRP-v0", r"mask of 44 choices, .* got \(2, 21\)"),  # of 0 to 21, as it declares
+    ],
+)
+def test_a_mask_of_other_or_too_many_actions_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        make(name)
+
+
+def test_numbers_with_bounds_are_spaces():
+    integers = specs.BoundedArray((2,), np.int16, -1, 3)
+    assert _gymnasium_space(integers) == Box(-1, 3, (2,), np.int16)
+    assert _gymnasium_space(specs.BoundedArray((), np.float32, 0.0, 1.0)) == Box(0.0, 1.0, ())
 
 
 def test_fused_stream_equals_the_stepped_one():

@@ -4,9 +4,12 @@ import collections
 
 import numpy as np
 import pytest
+from gymnasium import spaces
+from gymnasium.spaces import Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
+from sebulba.envs.old_gym import _to_gymnasium
 
 Box = collections.namedtuple("Box", "low high shape dtype")
 Count = collections.namedtuple("Count", "n")
@@ -49,6 +52,29 @@ class Limited(Seeded):
         observation, reward, done, info = super().step(action)
         limited = {"TimeLimit.truncated": True} if info["discount"] == 1.0 and done else {}
         return observation, reward, done, limited
+
+
+Shifted = collections.namedtuple("Shifted", "n start shape")
+Many = collections.namedtuple("Many", "nvec shape dtype")
+Parts = collections.namedtuple("Parts", "spaces")
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (Count(2), Discrete(2)),
+        (Shifted(3, -1, ()), Discrete(3, start=-1)),
+        (Shifted(3, None, (3,)), MultiBinary((3,))),
+        (Many(np.array([[2, 3]]), (1, 2), np.int64), MultiDiscrete([[2, 3]])),
+        (Box(-2, 2, (2,), np.int8), spaces.Box(-2, 2, (2,), np.int8)),
+        (
+            Parts({"a": Count(2), "b": Parts((Count(3), Box(0.0, 1.0, (1,), np.float32)))}),
+            Dict(a=Discrete(2), b=Tuple([Discrete(3), spaces.Box(0.0, 1.0, (1,))])),
+        ),
+    ],
+)
+def test_each_space_of_gym_is_one_of_gymnasium(space, expected):
+    assert _to_gymnasium(space) == expected
 
 
 @pytest.mark.parametrize(
