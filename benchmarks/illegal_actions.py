@@ -14,7 +14,8 @@ import numpy as np
 import sebulba
 from benchmarks import harness
 from sebulba.config import EnvConfig
-from sebulba.envs import make_environment, spaces
+from sebulba.envs import make_environment
+from sebulba.envs.actions import num_choices
 from sebulba.envs.base import Environment
 from sebulba.errors import ConfigError
 from sebulba.storage.metrics.files import write_json
@@ -57,7 +58,7 @@ class CountingEnvironment:
             raise ConfigError("env.id: expected an environment with action masks, got none")
         self.num_envs, self.spec = environment.num_envs, environment.spec
         self._environment, self._counted = environment, counted
-        self._sizes = spaces.num_choices(environment.spec.action_space)
+        self._sizes = num_choices(environment.spec.action_space)
         self._row: EnvStep
 
     def reset(self) -> EnvStep:

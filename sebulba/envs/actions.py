@@ -52,8 +52,8 @@ def agent_action_space(space: gymnasium.Space, *, combined: bool = False) -> gym
         raise ConfigError(
             "env.id: expected actions that are all discrete or all continuous, got discrete"
             f" {', '.join(discrete)} and continuous {', '.join(continuous)}. Set env.wrappers:"
-            " [{sebulba.envs.gymnasium_wrappers:DiscretizedBoxes: {bins: 11}}], which makes all"
-            " discrete; around a JAX task, a wrapper of your own"
+            " [{sebulba.envs.gymnasium_wrappers:DiscretizedBoxes: {bins: 11}}], around a JAX task"
+            " [{sebulba.envs.discretized:Discretized: {bins: 11}}], and all are discrete"
         )
     if continuous:
         bounds = [_agent_bounds(leaf) for _, leaf, _ in parts]
@@ -171,6 +171,41 @@ def mask_leaves(space: gymnasium.Space, mask: Any) -> Iterator[Any]:
         yield mask
 
 
+def discretized(space: gymnasium.Space, bins: int) -> gymnasium.Space:
+    """Return an action space with a choice of `bins` values for each continuous component.
+
+    Raises:
+        ConfigError: a component has no bounds, or there are too few values.
+    """
+    if bins < 2:
+        raise ConfigError(f"env.wrappers: expected bins of at least 2, got {bins}")
+    if isinstance(space, Dict):
+        return Dict([(name, discretized(child, bins)) for name, child in space.items()])
+    if isinstance(space, Tuple):
+        return Tuple([discretized(child, bins) for child in space])
+    if not _is_continuous(space):
+        return space
+    if not space.is_bounded():
+        raise ConfigError(f"env.wrappers: expected actions with bounds to discretize, got {space}")
+    return MultiDiscrete(np.full(space.shape, bins)) if space.shape else Discrete(bins)
+
+
+def undiscretized(space: gymnasium.Space, bins: int, action: "PyTree") -> "PyTree":
+    """Return the action of `space` for one of `discretized`: values evenly spaced on its range."""
+    if isinstance(space, Dict):
+        return {name: undiscretized(each, bins, action[name]) for name, each in space.items()}
+    if isinstance(space, Tuple):
+        pairs = zip(space, action, strict=True)
+        return tuple(undiscretized(child, bins, part) for child, part in pairs)
+    if not _is_continuous(space):
+        return action
+    values = np.linspace(space.low, space.high, bins).reshape(bins, -1)
+    if not isinstance(action, np.ndarray | np.generic):
+        values = action.__array_namespace__().asarray(values.astype(np.float32))
+    chosen = values[action.reshape(-1), np.arange(values.shape[1])]
+    return _cast_to(space.dtype)(chosen.reshape(space.shape))
+
+
 def _leaves(space: gymnasium.Space, path: str = "action") -> Iterator[tuple[str, gymnasium.Space]]:
     """Yield the parts of a space that are no Dict or Tuple, with names for errors."""
     if isinstance(space, Dict):
@@ -207,7 +242,7 @@ def _choices(space: gymnasium.Space, path: str = "action") -> tuple[np.ndarray, 
             sizes, starts = space.nvec, space.start
         case MultiBinary():
             sizes, starts = np.full(space.shape, 2), np.zeros(space.shape)
-        case Box() if np.issubdtype(space.dtype, np.floating):
+        case Box() if _is_continuous(space):
             return None
         case Box():
             least, most = int(space.low.min()), int(space.high.max())
@@ -284,6 +319,10 @@ def _float32_bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
         np.where(np.isfinite(low) & (low < space.low), inside[0], low),
         np.where(np.isfinite(high) & (high > space.high), inside[1], high),
     )
+
+
+def _is_continuous(space: gymnasium.Space) -> bool:
+    return isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
 
 
 def _cast_to(dtype: Any) -> Callable[["Array"], "Array"]:

@@ -4,9 +4,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
-from sebulba.envs.actions import agent_action_space, flat_mask, num_choices
+from sebulba.envs.actions import (
+    agent_action_space,
+    discretized,
+    flat_mask,
+    num_choices,
+    undiscretized,
+)
 
 ACTION_MASK = "action_mask"
 """The key of an action mask in a Dict observation, and in `info`."""
@@ -74,40 +79,14 @@ class DiscretizedBoxes(gymnasium.ActionWrapper):
         Args:
             env: its continuous actions have bounds.
             bins: number of values, at least 2.
+
+        Raises:
+            ConfigError: a component has no bounds, or there are too few values.
         """
         super().__init__(env)
-        if bins < 2:
-            raise ValueError(f"bins: expected at least 2, got {bins}")
         self._bins = bins
-        self.action_space = self._discretized(env.action_space)
+        self.action_space = discretized(env.action_space, bins)
 
     def action(self, action: Any) -> Any:
         """Return the action of the environment inside."""
-        return self._values(self.env.action_space, action)
-
-    def _discretized(self, space: gymnasium.Space) -> gymnasium.Space:
-        if isinstance(space, Dict):
-            return Dict([(name, self._discretized(child)) for name, child in space.items()])
-        if isinstance(space, Tuple):
-            return Tuple([self._discretized(child) for child in space])
-        if not _is_continuous(space):
-            return space
-        if not space.is_bounded():
-            raise ValueError(f"expected continuous actions with bounds, got {space}")
-        if not space.shape:
-            return Discrete(self._bins)
-        return MultiDiscrete(np.full(space.shape, self._bins))
-
-    def _values(self, space: gymnasium.Space, action: Any) -> Any:
-        if isinstance(space, Dict):
-            return {name: self._values(child, action[name]) for name, child in space.items()}
-        if isinstance(space, Tuple):
-            return tuple(map(self._values, space, action))
-        if not _is_continuous(space):
-            return action
-        share = np.asarray(action) / (self._bins - 1)
-        return ((1.0 - share) * space.low + share * space.high).astype(space.dtype)
-
-
-def _is_continuous(space: gymnasium.Space) -> bool:
-    return isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
+        return undiscretized(self.env.action_space, self._bins, action)

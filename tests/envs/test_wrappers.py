@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
+from sebulba.envs.actions import discretized
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
 from tests.envs.cases import play, random_actions
@@ -16,6 +18,8 @@ from tests.envs.cases import play, random_actions
 HERE = "tests.envs.wrapped"
 STACK = "sebulba.envs.frame_stack:FrameStack"
 GYMNASIUM_STACK = "gymnasium.wrappers:FrameStackObservation"
+BINS = "sebulba.envs.gymnasium_wrappers:DiscretizedBoxes"
+TASK_BINS = "sebulba.envs.discretized:Discretized"
 MASK_FROM_INFO = "sebulba.envs.gymnasium_wrappers:MaskFromInfo"
 
 
@@ -46,6 +50,47 @@ def test_gymnasium_wrappers_are_applied_from_the_inside(wrappers, expected):
     np.testing.assert_array_equal(environment.step(np.zeros(2, np.int32)).reward, expected)
     assert "wrappers" not in environment.settings()
     environment.close()
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "wrapper"),
+    [("gymnasium", "Units-v0", BINS), ("jax", "UnitsTask", TASK_BINS)],
+)
+def test_numbers_become_evenly_spaced_choices_next_to_discrete_parts(suite, name, wrapper):
+    name = f"tests.envs.units:{name}"
+    with pytest.raises(ConfigError, match=f"{BINS}.*around a JAX task.*{TASK_BINS}"):
+        make(suite, name, kind="mixed")
+    environment = make(suite, name, {wrapper: {"bins": 9}}, num_envs=3, kind="mixed")
+    assert environment.spec.action_space == MultiDiscrete([3, 9, 9, 9], dtype=np.int32)
+    contexts = environment.reset().observation.argmax(axis=-1)
+    # The best values are at 1/8, 3/8, 5/8 and 7/8 of each range, counted on in each context.
+    best = [[c % 3, *(2 * (np.array([c, c + 1, c]) % 4) + 1)] for c in contexts]
+    row = environment.step(np.array(best, np.int32))
+    np.testing.assert_allclose(row.reward, 1.0)
+    with pytest.raises(ConfigError, match="bins of at least 2, got 1"):
+        make(suite, name, {wrapper: {"bins": 1}}, kind="mixed")
+
+
+@pytest.mark.slow
+def test_structured_actions_and_masks_cross_to_worker_processes():
+    streams = []
+    for mode in ("sync", "async"):
+        environment = make(
+            "gymnasium",
+            "tests.envs.units:Units-v0",
+            MASK_FROM_INFO,
+            kind="dict",
+            masks="structured",
+            vectorization_mode=mode,
+        )
+        streams.append(stream_of(environment))
+    jax.tree.map(np.testing.assert_array_equal, *streams)
+    assert streams[0].action_mask.shape == (31, 2, 16)
+
+
+def test_numbers_without_bounds_are_not_discretized():
+    with pytest.raises(ConfigError, match="actions with bounds to discretize, got Box"):
+        discretized(Dict(a=Box(0.0, np.inf, (2,))), 11)
 
 
 def test_gymnasium_wrappers_are_applied_in_worker_processes():

@@ -34,9 +34,17 @@ SPACES = {
         ]
     ),
 }
+MIXED = Dict(  # which no agent takes; 9 bins have the best values
+    move=Discrete(3, start=1), to=Tuple([Box(-2.0, 2.0, (2,), np.float64), Box(0.0, 1.0, ())])
+)
 ONE_CHOICE = ("from-1", "from-minus-1", "one-choice")
 CONTINUOUS = ("matrix", "boxes")
 DISCRETE = tuple(kind for kind in SPACES if kind not in CONTINUOUS)
+
+
+def space_of(kind):
+    """Return the action space of a kind."""
+    return MIXED if kind == "mixed" else SPACES[kind]
 
 
 def leaves_of(space):
@@ -112,7 +120,7 @@ class UnitsTask:
     @property
     def action_space(self):
         """That of the kind."""
-        return SPACES[self.kind]
+        return space_of(self.kind)
 
     def reset(self, key):
         """Draw a context."""
@@ -151,10 +159,10 @@ class UnitsEnv(gymnasium.Env):
         """Make the bandit.
 
         Args:
-            kind: of `SPACES`.
+            kind: of `SPACES`, or `mixed`.
             masks: `flat` or `structured`: report in `info` that only the best action is legal.
         """
-        self.action_space = SPACES[kind]
+        self.action_space = space_of(kind)
         self._masks = masks
 
     def reset(self, *, seed=None, options=None):

@@ -22,9 +22,9 @@ NUM_ENVS = 3
 MASKED = ("sebulba.envs.gymnasium_wrappers:MaskFromInfo",)
 
 
-def random_policy(suite="gymnasium", name="Units-v0", wrappers=(), **options):
+def random_policy(suite="gymnasium", name="tests.envs.units:Units-v0", wrappers=(), **options):
     """Return the policy of a random agent, which no run has trained."""
-    env = EnvConfig(suite=suite, id=f"tests.envs.units:{name}", options=options, wrappers=wrappers)
+    env = EnvConfig(suite=suite, id=name, options=options, wrappers=wrappers)
     config, spec = Config(env=env, agent=RandomConfig()), read_environment_spec(env)
     run_spec = make_run_spec(config, spec, num_actors=1, num_learner_devices=1)
     return Policy(
@@ -86,7 +86,7 @@ def test_a_mask_allows_what_it_says_in_evaluations_and_loaded_policies(kind, mas
 
 @pytest.mark.parametrize("kind", ["dict", "grid"])
 def test_a_mask_of_a_jax_task_allows_what_it_says(kind):
-    policy = random_policy("jax", "MaskedUnitsTask", kind=kind)
+    policy = random_policy("jax", "tests.envs.units:MaskedUnitsTask", kind=kind)
     assert set(sebulba.evaluate(policy, episodes=9, parallel_envs=3).returns) == {1.0}
 
 
@@ -114,8 +114,21 @@ def test_a_run_with_a_dict_of_actions_is_loaded_evaluated_and_exported(run_of, t
     env.step(jax.tree.map(lambda x: x[0], action))
 
 
+def test_a_mask_of_combinations_changes_nothing_for_the_environment():
+    policy = random_policy("envpool", "Minesweeper-v0")
+    assert policy.stored.environment.action_space.n == 100
+    observation = {
+        name: np.zeros(leaf.shape, leaf.dtype)
+        for name, leaf in policy.stored.environment.observation.items()
+    }
+    mask = np.zeros((10, 10), bool)
+    mask[7, 3] = True
+    action, _ = policy(observation, action_mask=mask)
+    assert action.tolist() == [7, 3] and action.dtype == np.int32
+
+
 def test_a_video_shows_episodes_of_structured_actions(tmp_path):
-    policy = random_policy("jax", "UnitsTask", kind="dict")
+    policy = random_policy("jax", "tests.envs.units:UnitsTask", kind="dict")
     file = tmp_path / "video.gif"
     record(policy.stored, file, episodes=2, fps=25, seed=0, greedy=True)
     assert file.stat().st_size > 0
