@@ -11,8 +11,9 @@ from sebulba.config.run_spec import make_run_spec
 from sebulba.evaluation.playing import record
 from sebulba.evaluation.policy import Policy
 from sebulba.evaluation.stored import StoredPolicy, read_environment_spec
-from sebulba.export import _parser, export, export_policy
-from sebulba.export_loader import Policy as ExportedPolicy
+from sebulba.export.__main__ import _parser, export
+from sebulba.export.loader import Policy as ExportedPolicy
+from sebulba.export.policy import export_policy
 from sebulba.process import EXIT_DONE
 from sebulba_agents.config import RandomConfig
 from sebulba_agents.random import RandomAgent

@@ -14,8 +14,8 @@ import sebulba
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
 from sebulba.envs.gymnasium_wrappers import DiscretizedBoxes
-from sebulba.export import _parser, export
-from sebulba.export_loader import Policy as ExportedPolicy
+from sebulba.export.__main__ import _parser, export
+from sebulba.export.loader import Policy as ExportedPolicy
 from sebulba.process import EXIT_DONE
 from sebulba.run import training
 from tests.envs.units import CONTINUOUS, DISCRETE, NUM_CONTEXTS, ONE_CHOICE
