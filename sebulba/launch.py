@@ -5,6 +5,7 @@
 """
 
 import os
+import secrets
 import selectors
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 from sebulba.config import flags
 from sebulba.errors import ConfigError
+from sebulba.hosts.rendezvous import TOKEN_VARIABLE
 from sebulba.process import EXIT_CONFIG, program, run_command
 from sebulba.processes.children import Children, exit_code_of
 from sebulba.processes.command_line import take_count, take_switch
@@ -87,9 +89,10 @@ def run_together(
         *("--distributed.coordinator", f"127.0.0.1:{port}"),
         *("--distributed.num-processes", str(num_processes)),
     ]
-    variables = {}
+    # Other users of the machine reach the port too.
+    variables = {TOKEN_VARIABLE: secrets.token_hex(16)}
     if num_devices is not None:
-        variables = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
+        variables |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
     with Children().forwarding_signals() as children:
         processes = []
         for number in range(num_processes):

@@ -89,3 +89,20 @@ def test_each_process_gets_its_cores_and_the_launcher_keeps_its_own(fake, tmp_pa
     for number in range(2):
         (core,) = cores_of_process(number, num_processes=2, cores_per_process=1)
         assert (tmp_path / "cores" / str(number)).read_text() == str(core)
+
+
+TOKEN = """
+import os
+print(os.environ["SEBULBA_JOIN_TOKEN"])
+"""
+
+
+def test_the_processes_of_a_run_share_a_token_and_those_of_two_runs_do_not(fake, tmp_path, capsys):
+    fake("")
+    (tmp_path / "sebulba" / "train.py").write_text(TOKEN)
+    tokens = []
+    for _ in range(2):
+        assert run_together([], num_processes=2, num_devices=None) == 0
+        (token,) = {line.split()[1] for line in capsys.readouterr().err.splitlines()}
+        tokens.append(token)
+    assert len(tokens[0]) == 32 and tokens[0] != tokens[1]

@@ -21,7 +21,7 @@ from jax._src.distributed import global_state
 from sebulba.config.schema import DistributedConfig
 from sebulba.devices.xla_flags import set_num_cpu_threads
 from sebulba.errors import ConfigError
-from sebulba.hosts.rendezvous import wait_for_processes
+from sebulba.hosts.rendezvous import BIND_VARIABLE, TOKEN_VARIABLE, wait_for_processes
 from sebulba.process import EXIT_NOT_JOINED
 
 _LOCAL_DEVICES_VARIABLE = "JAX_LOCAL_DEVICE_IDS"
@@ -45,14 +45,23 @@ def connect(config: DistributedConfig) -> None:
     set_num_cpu_threads(num_devices=max(1, jax.config.jax_num_cpu_devices))  # type: ignore[attr-defined]
     place = _place(config)
     address, num_processes, process_id = place
+    bind = _bind_address()
     if address is not None and num_processes is not None and process_id is not None:
-        wait_for_processes(
+        token = os.environ.pop(TOKEN_VARIABLE, "")  # no environment needs it
+        bind = wait_for_processes(
             address,
             num_processes=num_processes,
             process_id=process_id,
             timeout_s=config.join_timeout_s,
-            port=_port_to_bind(),
+            token=token,
+            bind=bind,
         )
+        if not token and process_id == 0:
+            print(
+                f"sebulba: {TOKEN_VARIABLE} is not set, so whoever reaches {bind} could have taken"
+                " the place of a process (docs/security.md)",
+                file=sys.stderr,
+            )
     # A process may still end between this and the end of `initialize`.
     _exit_on_abort(EXIT_NOT_JOINED, lambda: "sebulba: lost contact with a process that had joined")
     # With its preemption service JAX swallows SIGTERM. `Agreement` stops the hosts together.
@@ -60,6 +69,7 @@ def connect(config: DistributedConfig) -> None:
     try:
         jax.distributed.initialize(
             coordinator_address=address,
+            coordinator_bind_address=bind,
             num_processes=num_processes,
             process_id=process_id,
             local_device_ids=_local_device_ids(config),
@@ -120,10 +130,14 @@ def _place_from_variables() -> tuple[str, int, int] | None:
     return address, int(count), int(number)
 
 
-def _port_to_bind() -> int | None:
-    """Return the port of process 0 if it is not that of the coordinator's address."""
-    port = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", "").rpartition(":")[2]
-    return int(port) if port.isdecimal() else None
+def _bind_address() -> str | None:
+    """Return where process 0 listens if that is not the coordinator's address."""
+    address = os.environ.get(BIND_VARIABLE)
+    if address is not None and re.fullmatch(r".+:[0-9]{1,5}", address) is None:
+        raise ConfigError(
+            f"{BIND_VARIABLE}: expected host:port, such as [::]:8476, got {address!r}"
+        )
+    return address
 
 
 def is_first() -> bool:

@@ -26,7 +26,9 @@ run: {log_interval_env_steps: 400, total_env_steps: 1600}
 
 def environment(num_devices=NUM_DEVICES):
     """Return the environment variables of a process with virtual devices."""
-    return subprocesses.environment(JAX_NUM_CPU_DEVICES=str(num_devices))
+    return subprocesses.environment(
+        JAX_NUM_CPU_DEVICES=str(num_devices), SEBULBA_JOIN_TOKEN="a secret"
+    )
 
 
 def free_port():
@@ -51,7 +53,14 @@ def launch(config, run_dir, *arguments, num_hosts=2, num_devices=NUM_DEVICES):
 
 @contextlib.contextmanager
 def hosts(
-    config, run_dir, *arguments, by_host=None, devices=(NUM_DEVICES,) * 2, train=("sebulba.train",)
+    config,
+    run_dir,
+    *arguments,
+    by_host=None,
+    devices=(NUM_DEVICES,) * 2,
+    train=("sebulba.train",),
+    port=None,
+    before_host_1=lambda: None,
 ):
     """Start two hosts without the launcher, which would end both if one fails; yield them.
 
@@ -59,13 +68,17 @@ def hosts(
         by_host: additional arguments by host.
         devices: number of each host's virtual devices.
         train: the module to run and its first arguments.
+        port: the coordinator's; default: a free one.
+        before_host_1: called when host 0 has been started, and host 1 not yet.
     """
-    port = free_port()
+    port = port or free_port()
     place = ["--distributed.mode", "manual", "--distributed.coordinator", f"127.0.0.1:{port}"]
     place += ["--distributed.num-processes", 2, "--distributed.heartbeat-timeout-s", HEARTBEAT_S]
     with contextlib.ExitStack() as stack:
         processes = []
         for number in range(2):
+            if number == 1:
+                before_host_1()
             own = [*place, "--distributed.process-id", number, *(by_host or {}).get(number, ())]
             command = ["-m", *train, config, "--run-dir", run_dir]
             processes.append(

@@ -1,5 +1,6 @@
 """The hosts of a config, and the functions of hosts on a single one."""
 
+import os
 import re
 
 import pytest
@@ -9,7 +10,9 @@ from sebulba.config.schema import DistributedConfig
 from sebulba.errors import ConfigError
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import has_lock
+from sebulba.hosts.rendezvous import BIND_VARIABLE, TOKEN_VARIABLE
 from sebulba.storage.lock import LOCK, take_lock
+from tests.hosts.processes import free_port
 
 MANUAL = (
     "--distributed.mode=manual",
@@ -61,6 +64,51 @@ def test_a_process_takes_every_visible_device(monkeypatch):
     assert arguments["local_device_ids"] == []
     hosts.connect(DistributedConfig(mode="auto", local_devices=(0, 2)))
     assert arguments["local_device_ids"] == [0, 2]
+
+
+@pytest.fixture
+def initialized(monkeypatch):
+    """Returns a function that connects process 0 of one; it returns what JAX would get."""
+    arguments = {}
+    monkeypatch.setattr("jax.distributed.initialize", lambda **kwargs: arguments.update(kwargs))
+    monkeypatch.setattr(hosts, "set_num_cpu_threads", lambda num_devices: None)
+    monkeypatch.setattr(hosts, "_exit_on_abort", lambda code, describe: None)
+    monkeypatch.delenv(BIND_VARIABLE, raising=False)
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+
+    def connect(coordinator):
+        hosts.connect(DistributedConfig(coordinator=coordinator, num_processes=1, process_id=0))
+        return arguments
+
+    return connect
+
+
+def test_jax_listens_where_process_0_waited_for_the_others(initialized, monkeypatch):
+    port = free_port()
+    assert initialized(f"localhost:{port}")["coordinator_bind_address"] == f"127.0.0.1:{port}"
+    monkeypatch.setenv(BIND_VARIABLE, f"0.0.0.0:{port}")
+    assert initialized(f"127.0.0.1:{port}")["coordinator_bind_address"] == f"0.0.0.0:{port}"
+    monkeypatch.setenv(BIND_VARIABLE, "here")
+    with pytest.raises(ConfigError, match=f"{BIND_VARIABLE}: expected host:port, .* got 'here'"):
+        initialized(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("token", ["", "a secret"])
+def test_process_0_says_when_the_processes_share_no_token(token, initialized, monkeypatch, capsys):
+    given = {}
+
+    def wait(address, *, token, **others):
+        given["token"] = token
+        return address
+
+    monkeypatch.setattr(hosts, "wait_for_processes", wait)
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    initialized("127.0.0.1:1234")
+    assert given == {"token": token}
+    assert TOKEN_VARIABLE not in os.environ  # no environment's process inherits it
+    said = capsys.readouterr().err
+    assert said.startswith(f"sebulba: {TOKEN_VARIABLE} is not set") == (not token)
+    assert token or "127.0.0.1:1234" in said
 
 
 def test_a_single_host_gathers_only_its_own_text():
