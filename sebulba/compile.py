@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sebulba.config import Config, flags
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, program, run_command
 from sebulba.processes.children import PARENT_VARIABLE, end_with_parent
 
@@ -79,7 +79,7 @@ def _run_in_a_child(argv: Sequence[str]) -> int:
     if code < 0:
         fatal = re.search(r"^F\d+ .*?\] (.*)", done.stderr, re.MULTILINE)
         reason = fatal[1] if fatal else signal.strsignal(-code)
-        print(f"sebulba: --for: the compiler ended its process: {reason}", file=sys.stderr)
+        print(escaped(f"sebulba: --for: the compiler ended its process: {reason}"), file=sys.stderr)
         return EXIT_CONFIG
     is_known = code in (EXIT_DONE, EXIT_CONFIG, EXIT_FAILED)
     shown = re.search(r"^sebulba: .*", done.stderr, re.MULTILINE | re.DOTALL)
@@ -123,12 +123,12 @@ def compile_config(
         try:
             report = compile_for(config, topology, env_steps_per_second=env_steps_per_second)
         except (AgentError, EnvironmentFault) as error:
-            print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
+            print(escaped(f"sebulba: {type(error).__name__}: {error}"), file=sys.stderr)
             return EXIT_FAILED
         except jax.errors.JaxRuntimeError as error:
             raise ConfigError(f"--for {topology.name}: {str(error).splitlines()[0]}") from error
     except ConfigError as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
     if as_json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
@@ -136,7 +136,7 @@ def compile_config(
         print_table(report)
     for problem, code in ((report.does_not_fit, EXIT_CONFIG), (report.fails, EXIT_FAILED)):
         if problem is not None:
-            print(f"sebulba: {problem}", file=sys.stderr)
+            print(escaped(f"sebulba: {problem}"), file=sys.stderr)
             return code
     return EXIT_DONE
 

@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from sebulba.config.shipped import copy_config, describe, shipped_configs
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, program, run_command
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     try:
         target = copy_config(name, pathlib.Path())
     except ConfigError as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     print(f"wrote {target}; to train with it: {program('train')} {target}")
 

@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -137,14 +137,14 @@ def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
         with run_end.listening():
             played_any = _evaluate(options, run_end)
     except ConfigError as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
     except CheckpointError as error:
-        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: CheckpointError: {error}"), file=sys.stderr)
         return EXIT_CHECKPOINT
     except Exception as error:
         traceback.print_exc()
-        print(f"sebulba: {type(error).__name__}: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: {type(error).__name__}: {error}"), file=sys.stderr)
         return EXIT_FAILED
     if run_end.signal is not None:
         print("sebulba: stopped by a signal; no results were written", file=sys.stderr)
@@ -181,7 +181,7 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
     use_compilation_cache()
     check_compiler()
-    stored = load_stored_policy(options.run_dir, which)
+    stored = load_stored_policy(options.run_dir, which, imports=not options.no_imports)
     if options.video is not None:
         check_rendering(stored.config.env)
     evaluation, protocol = play(
@@ -256,7 +256,7 @@ def _show(statistics: "Statistics", protocol: "Row", played: "PlayedEpisodes") -
         table.add_row(name, value)
     table.add_section()
     for name, value in conditions.items():
-        table.add_row(name, str(value))
+        table.add_row(name, escaped(str(value)))
     # A pipe has no width, and rich would wrap at 80 columns.
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     rich.console.Console(width=width, highlight=False, markup=False).print(table)
@@ -290,6 +290,11 @@ def _parser() -> argparse.ArgumentParser:
     add_count(
         "--max-episode-steps",
         "step budget per episode, pooled per environment; guarantees termination",
+    )
+    parser.add_argument(
+        "--no-imports",
+        action="store_true",
+        help="refuse a run whose config names modules to import, for a run of somebody else",
     )
     policy = parser.add_mutually_exclusive_group()
     policy.add_argument(

@@ -5,7 +5,7 @@ import json
 import pathlib
 import sys
 
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, program, run_command
 
 _DEFAULT_X, _DEFAULT_Y = "env_steps", "episode_return_mean"
@@ -81,7 +81,7 @@ def main() -> None:
             plot_runs(arguments.run_dirs, arguments.output, panels=panels, use_mean=arguments.mean)
             print(f"wrote {arguments.output}")
     except (ConfigError, OSError) as error:
-        print(f"sebulba.plot: {error}", file=sys.stderr)
+        print(escaped(f"sebulba.plot: {error}"), file=sys.stderr)
         sys.exit(EXIT_CONFIG)
 
 

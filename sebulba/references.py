@@ -2,6 +2,7 @@
 
 import importlib
 import types
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NewType
 
 from sebulba.errors import ConfigError, describe_error, did_you_mean
@@ -68,6 +69,33 @@ def refuse_local(reference: str, *, key: str = "") -> None:
             f"{_prefix(key)}{reference} is a lambda or a local name, which cannot be imported. Give"
             " the object itself, agent=... or environment=..., to sebulba.load_policy or"
             " sebulba.train, or define it at the top level of a module"
+        )
+
+
+def refuse_references(value: Any, *, where: str) -> None:
+    """Raise a ConfigError if a value is or contains `module:Name`, whose module would be imported.
+
+    Everything that a config can import has a colon, except our own names and entry points of
+    installed packages. So every string with one is refused, whatever its key means by it. Modules
+    of our own are refused too: `sebulba.launch:run_together` would be called with the options of
+    an environment.
+
+    Args:
+        value: plain data of a config, which may be nested.
+        where: begins the error.
+    """
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            refuse_references(name, where=where)
+            refuse_references(each, where=where)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            refuse_references(each, where=where)
+    elif isinstance(value, str) and ":" in value and not isinstance(value, Named):
+        raise ConfigError(
+            f"{where}: expected no module:Name, since imports are off, got {value!r}. If you trust"
+            " that code, load the run without --no-imports or imports=False, or give the object"
+            " itself, agent=... or environment=..., to sebulba.load_policy"
         )
 
 

@@ -10,7 +10,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -93,10 +93,10 @@ def rerun(
             return _rerun_update(run_dir)
         _rerun_to_cycle(run_dir, to_cycle, dump=dump, debug=debug)
     except ConfigError as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
     except CheckpointError as error:
-        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: CheckpointError: {error}"), file=sys.stderr)
         return EXIT_CHECKPOINT
     return EXIT_DONE
 

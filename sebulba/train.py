@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sebulba.config import Config, flags
 from sebulba.config.naming import default_run_dir
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.process import (
     EXIT_CONFIG,
     EXIT_FAILED,
@@ -135,12 +135,14 @@ def main() -> None:
             directory = os.path.expandvars(config.run_dir)
             refuse_if_in_use(pathlib.Path(directory).expanduser().absolute())
     except ConfigError as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     try:
         from sebulba.run.training import train_to_exit_code
     except (OSError, MemoryError) as error:  # too few open files are allowed, for example
-        print(f"sebulba: {type(error).__name__}: {error} – while importing", file=sys.stderr)
+        print(
+            escaped(f"sebulba: {type(error).__name__}: {error} – while importing"), file=sys.stderr
+        )
         sys.exit(EXIT_FAILED)
     if seeds is None or report is None:
         leave(train_to_exit_code(config, verbose=is_verbose))

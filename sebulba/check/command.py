@@ -18,7 +18,7 @@ from sebulba.check.result import Status
 from sebulba.check.suite import Report, check
 from sebulba.config import Config
 from sebulba.devices.compilation_cache import use_compilation_cache
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
 
 _MARKS: dict[Status, rich.text.Text] = {
@@ -51,7 +51,7 @@ def run_check(
         with Progress(sys.stderr) as progress:
             report = check(config, only=only, on_progress=progress.show)
     except ConfigError as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
     print_report(report, f"{config.agent.name} on {config.env.suite} {config.env.id}", sys.stdout)
     if json_path is not None:

@@ -36,6 +36,7 @@ def load_policy(
     seed: int = 0,
     agent: Any = None,
     environment: Any = None,
+    imports: bool = True,
 ) -> "Policy":
     """Load the policy of a run from its run directory.
 
@@ -49,13 +50,17 @@ def load_policy(
         seed: seed of the samples.
         agent: the object that `sebulba.train` was given, if it cannot be imported by its name.
         environment: likewise.
+        imports: False: import no module that the run's config names, for a run of somebody else;
+            a config that names one is an error.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.
         CheckpointError: the checkpoint does not exist or is damaged.
     """
     which = parse_which(str(checkpoint))
-    stored = load_stored_policy(run_dir, which, agent=agent, environment=environment)
+    stored = load_stored_policy(
+        run_dir, which, agent=agent, environment=environment, imports=imports
+    )
     return Policy(stored, greedy=greedy, seed=seed)
 
 

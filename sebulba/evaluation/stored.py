@@ -13,6 +13,7 @@ import jax
 from sebulba.agent import Agent
 from sebulba.config import Config, EnvConfig
 from sebulba.config.agents import agent_factory
+from sebulba.config.file import read_config_file
 from sebulba.config.loading import load_config
 from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec
@@ -20,6 +21,7 @@ from sebulba.devices.roles import num_actor_devices
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
 from sebulba.process import program
+from sebulba.references import refuse_references
 from sebulba.storage.checkpoints.restore import Which, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES
 from sebulba.types import EnvironmentSpec, Networks
@@ -45,8 +47,16 @@ class StoredPolicy:
         return num_actor_devices(self.config.devices) * actor.threads_per_device * actor.num_envs
 
 
+_PLACES = ("run_dir", "init_from", "resume", "distributed.coordinator")
+"""Keys of paths and addresses, which may have a colon and are never imported."""
+
+
 def read_config(
-    run_dir: str | os.PathLike[str], *, agent: Any = None, environment: Any = None
+    run_dir: str | os.PathLike[str],
+    *,
+    agent: Any = None,
+    environment: Any = None,
+    imports: bool = True,
 ) -> Config:
     """Return the config that a run was started with.
 
@@ -54,9 +64,10 @@ def read_config(
         run_dir: the run's directory.
         agent: the object, if the run was given one that cannot be imported.
         environment: likewise.
+        imports: False: import nothing that the config names.
 
     Raises:
-        ConfigError: not a run directory.
+        ConfigError: not a run directory, or the config names a module and `imports` is False.
     """
     path = pathlib.Path(run_dir) / CONFIG
     if not path.is_file():
@@ -64,6 +75,13 @@ def read_config(
             f"expected a run directory with a {CONFIG}, got {run_dir}; create one with"
             f" {program('train')} CONFIG --run-dir RUN_DIR"
         )
+    if not imports:
+        given = (*_PLACES, *(["agent.name"] if agent is not None else []))
+        given += ("env.suite", "env.id") if environment is not None else ()
+        # Before `load_config`, which imports the agent to know its settings.
+        for key, setting in read_config_file(str(path)).items():
+            if key not in given:
+                refuse_references(setting.value, where=setting.where)
     overrides = {} if agent is None else {"agent.name": named_agent(agent)}
     config = load_config(path, overrides)
     return config if environment is None else with_environment(config, environment)
@@ -119,6 +137,7 @@ def load_stored_policy(
     device: jax.Device | None = None,
     agent: Any = None,
     environment: Any = None,
+    imports: bool = True,
 ) -> StoredPolicy:
     """Load the networks of a checkpoint, without the rest of it.
 
@@ -130,6 +149,8 @@ def load_stored_policy(
         device: the device to act on; None: the first local one.
         agent: the object, if the run was given one that cannot be imported.
         environment: likewise.
+        imports: False: import nothing that the run's config names, and refuse a config that names
+            something.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.
@@ -137,7 +158,7 @@ def load_stored_policy(
     """
     device = device or jax.local_devices()[0]
     with _naming_the_sources(run_dir):
-        config = read_config(run_dir, agent=agent, environment=environment)
+        config = read_config(run_dir, agent=agent, environment=environment, imports=imports)
         spec = read_environment_spec(config.env)
     # One learner device is always valid: batch sizes that divide over more devices divide over one.
     run_spec = make_run_spec(

@@ -9,7 +9,7 @@ import importlib.util
 import pathlib
 import sys
 
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, program, run_command
 
 
@@ -31,8 +31,15 @@ def export(options: argparse.Namespace) -> int:
     from sebulba.storage.checkpoints.restore import CheckpointError
 
     try:
-        stored = load_stored_policy(options.run_dir, parse_which(options.checkpoint))
         directory = pathlib.Path(options.output or pathlib.Path(options.run_dir) / "export")
+        if options.output is None and directory.is_symlink():
+            raise ConfigError(
+                f"{directory} is a symbolic link, perhaps out of the run directory. Choose a"
+                " directory with -o"
+            )
+        stored = load_stored_policy(
+            options.run_dir, parse_which(options.checkpoint), imports=not options.no_imports
+        )
         export_policy(
             stored,
             directory,
@@ -42,10 +49,10 @@ def export(options: argparse.Namespace) -> int:
             platforms=options.platforms.split(","),
         )
     except (ConfigError, OSError) as error:
-        print(f"sebulba: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
     except CheckpointError as error:
-        print(f"sebulba: CheckpointError: {error}", file=sys.stderr)
+        print(escaped(f"sebulba: CheckpointError: {error}"), file=sys.stderr)
         return EXIT_CHECKPOINT
     *files, loader = FILES
     print(f"wrote {directory}: {', '.join(files)}, and {loader}, which loads them")
@@ -79,6 +86,11 @@ def _parser() -> argparse.ArgumentParser:
         "--stochastic", action="store_true", help="sample actions, as in training; default: greedy"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the samples")
+    parser.add_argument(
+        "--no-imports",
+        action="store_true",
+        help="refuse a run whose config names modules to import, for a run of somebody else",
+    )
     parser.add_argument(
         "--platforms",
         default="cpu,cuda,tpu",

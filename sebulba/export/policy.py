@@ -13,7 +13,7 @@ from sebulba.envs.actions import to_native
 from sebulba.evaluation.policy import act_function, first_actor_state
 from sebulba.evaluation.stored import StoredPolicy
 from sebulba.storage.checkpoints.manifest import is_key
-from sebulba.storage.metrics.files import write_json
+from sebulba.storage.metrics.files import to_json
 from sebulba.types import EnvStep, PyTree
 
 _ACT, _ARRAYS, _DESCRIPTION, _LOADER = "act.jax", "arrays.npz", "policy.json", "policy.py"
@@ -97,6 +97,8 @@ def export_policy(
         action_mask,
     )
     directory.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (directory / name).unlink(missing_ok=True)  # may be a link to a file elsewhere
     (directory / _ACT).write_bytes(exported.serialize())
     arrays: dict[str, Any] = {f"parameter_{i}": np.asarray(x) for i, x in enumerate(parameters)}
     arrays |= {f"state_{i}": np.asarray(x) for i, x in enumerate(states)}
@@ -120,5 +122,5 @@ def export_policy(
         "platforms": platforms,
         "jax": jax.__version__,
     }
-    write_json(directory / _DESCRIPTION, description)
+    (directory / _DESCRIPTION).write_text(to_json(description, indent=2) + "\n")
     shutil.copyfile(pathlib.Path(__file__).with_name("loader.py"), directory / _LOADER)

@@ -68,8 +68,8 @@ def test_minigrid_has_a_wrapper_of_its_own(mission):
         check_observation(spec, space)
 
 
-def test_mixed_actions_say_that_one_array_is_expected():
-    with pytest.raises(ConfigError, match=r"got Tuple.*wrapper of your own whose action is one"):
+def test_mixed_actions_name_the_wrapper_that_makes_all_parts_discrete():
+    with pytest.raises(ConfigError, match=r"got discrete action\[0\] and .*DiscretizedBoxes"):
         make("gymnasium", f"{HERE}:Mixed")
 
 

@@ -5,6 +5,7 @@ Nothing is unpickled, so no content of a checkpoint is ever executed.
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -30,6 +31,7 @@ from sebulba.types import PyTree
 
 Which = Literal["latest", "best"] | int
 
+_MAX_HEADER = 1 << 16  # bytes of an array's description
 _EARLIER_MANIFEST = "manifest/metadata"  # of format 1
 _KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 # Experience once held the count of env steps, which `progress` in the dict of a checkpoint has.
@@ -85,7 +87,8 @@ def restore(
     except CheckpointError as error:
         if not error.fits:
             raise
-        whole = next(whole_steps(directory), None)
+        needed = {path: _storage(leaf) for path, leaf in flatten(like).items()}
+        whole = next(whole_steps(directory, needed), None)
         advice = "No checkpoint is whole."
         if whole is not None:
             advice = f"The newest that is whole is {whole}."
@@ -160,15 +163,25 @@ def restore_fitting(
     return leaves, compare(stored, expected)
 
 
-def whole_steps(directory: str | os.PathLike[str]) -> Iterator[int]:
-    """Return the steps whose arrays are what was saved, newest first; each is read first."""
+def whole_steps(
+    directory: str | os.PathLike[str], needed: Mapping[str, jax.ShapeDtypeStruct] | None = None
+) -> Iterator[int]:
+    """Return the steps whose arrays are what was saved, newest first; each is read first.
+
+    Args:
+        directory: of a `Checkpointer`.
+        needed: the arrays that count, and that are read; None: all.
+    """
     directory = pathlib.Path(directory).resolve()
     for step in reversed(steps_in(directory)):
         with contextlib.suppress(CheckpointError):
             manifest = _read_manifest(directory, step)
             with _opened(directory, step) as stored:
+                if needed is not None:
+                    _check_sizes(stored, needed)
                 is_whole = all(
-                    crc32_of(stored[name]) == crc for name, crc in manifest.crc32.items()
+                    crc32_of(stored[name]) == manifest.crc32[name]
+                    for name in needed or manifest.crc32
                 )
             if is_whole:
                 yield step
@@ -221,7 +234,7 @@ def _read_manifest(directory: pathlib.Path, step: int) -> Manifest:
         )
     try:
         manifest = Manifest.from_json(json.loads(path.read_bytes()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(directory, step, f"{MANIFEST}: {error}") from error
     if manifest.step != step:
         raise _damaged(directory, step, f"{MANIFEST} is of step {manifest.step}")
@@ -233,6 +246,7 @@ def _read_arrays(
 ) -> dict[str, np.ndarray]:
     """Return every array that `like` names, none of them verified."""
     with _opened(directory, step) as stored:
+        _check_sizes(stored, like)
         arrays = {path: np.asarray(stored[path]) for path in like}
         # Files have no types such as bfloat16: NumPy stores these as opaque bytes.
         return {
@@ -241,8 +255,19 @@ def _read_arrays(
         }
 
 
+def _check_sizes(stored: np.lib.npyio.NpzFile, like: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    """Raise a ValueError if an array is larger than expected, before it is decompressed."""
+    archive = stored.zip
+    assert archive is not None  # it is closed later
+    for path, leaf in like.items():
+        expected = math.prod(leaf.shape) * leaf.dtype.itemsize
+        size = archive.getinfo(f"{path}.npy").file_size
+        if size > expected + _MAX_HEADER:
+            raise ValueError(f"{path}: expected {expected:,} bytes, got {size:,}")
+
+
 @contextlib.contextmanager
-def _opened(directory: pathlib.Path, step: int) -> Iterator[Mapping[str, np.ndarray]]:
+def _opened(directory: pathlib.Path, step: int) -> Iterator[np.lib.npyio.NpzFile]:
     """Open the arrays of a checkpoint; errors in the body are those of a damaged one."""
     try:
         # NumPy does not close a file that it opened and could not read.
