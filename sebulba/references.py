@@ -94,7 +94,7 @@ def refuse_references(value: Any, *, where: str) -> None:
     elif isinstance(value, str) and ":" in value and not isinstance(value, Named):
         raise ConfigError(
             f"{where}: expected no module:Name, since imports are off, got {value!r}. If you trust"
-            " that code, load the run without --no-imports or imports=False, or give the object"
+            " that code, load the run with imports, or give the object"
             " itself, agent=... or environment=..., to sebulba.load_policy"
         )
 

@@ -21,7 +21,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[2]
-_TOP_LEVEL = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")]
+_TOP_LEVEL = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
 DOCUMENTS = [*_TOP_LEVEL, *sorted((ROOT / "docs").rglob("*.md"))]
 KINDS = {"sh", "python", "yaml", "text"}
 LAST_LINE = "last line on stderr"

@@ -13,6 +13,11 @@ from tests.hosts.test_rendezvous import flood
 from tests.subprocesses import pids_in_session, wait_for
 
 NUM_CONNECTIONS = 10_000
+# A process for each environment.
+WORKERS = (
+    *("--env.suite", "gymnasium", "--env.id", "CartPole-v1"),
+    *("--env.options", "{vectorization_mode: async}"),
+)
 LISTENS = "0A"  # a state in /proc/net/tcp
 pytestmark = [
     pytest.mark.slow,
@@ -66,9 +71,10 @@ def test_the_scan_finds_where_a_process_listens_and_no_other_process():
         assert listening(process) == sorted([("127.0.0.1", one), ("0.0.0.0", every)])
 
 
-def test_a_run_on_one_host_listens_nowhere(config, tmp_path):
+@pytest.mark.parametrize("environment", [(), WORKERS], ids=["jax", "workers"])
+def test_a_run_on_one_host_listens_nowhere(environment, config, tmp_path):
     run_dir = tmp_path / "run"
-    command = ["-m", "sebulba.train", config, "--run-dir", run_dir, *ENDLESS]
+    command = ["-m", "sebulba.train", config, "--run-dir", run_dir, *ENDLESS, *environment]
     with start(command) as process:
         wait_for((run_dir / "metrics.jsonl").exists, process)
         assert listening(process) == []
