@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 import sebulba
-from sebulba import export
 from sebulba.errors import ConfigError
+from sebulba.export import __main__ as export
+from sebulba.export.policy import FILES
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
 from sebulba.storage.checkpoints.manifest import ARRAYS, MANIFEST, crc32_of_json
 from sebulba.storage.checkpoints.restore import CheckpointError
@@ -265,13 +266,13 @@ def test_an_export_does_not_follow_a_link_out_of_the_run_directory(foreign, tmp_
 
 
 def test_an_export_replaces_links_and_not_the_files_behind_them(foreign, tmp_path):
-    names = [export._ACT, export._ARRAYS, export._DESCRIPTION, export._LOADER]
+    names = list(FILES)
     (foreign / "export").mkdir()
-    for name in [*names, f"{export._DESCRIPTION}.tmp"]:
+    for name in [*names, f"{names[2]}.tmp"]:
         (tmp_path / name).write_text("mine")
         (foreign / "export" / name).symlink_to(tmp_path / name)
     options = export._parser().parse_args([str(foreign), "--platforms", "cpu"])
     assert export.export(options) == EXIT_DONE
     assert {(tmp_path / name).read_text() for name in names} == {"mine"}
-    assert (tmp_path / f"{export._DESCRIPTION}.tmp").read_text() == "mine"
+    assert (tmp_path / f"{names[2]}.tmp").read_text() == "mine"
     assert sebulba.load_policy(foreign)(np.zeros(50, np.float32))[0].shape == ()
