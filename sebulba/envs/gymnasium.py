@@ -7,17 +7,29 @@ from typing import Any
 import gymnasium
 import jax
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorWrapper,
+)
 
 from sebulba.config import EnvConfig
 from sebulba.envs import gymnasium_workers, spaces
 from sebulba.envs.actions import to_native
-from sebulba.envs.base import EnvironmentFault, EnvironmentTimeout, reset_row
+from sebulba.envs.base import (
+    EnvironmentDataError,
+    EnvironmentFault,
+    EnvironmentTimeout,
+    reset_row,
+)
 from sebulba.envs.gymnasium_registry import (
     check_observation,
     describe_unregistered,
     register,
 )
+from sebulba.envs.gymnasium_results import ResultError, check_batch, checked
 from sebulba.envs.gymnasium_wrappers import ACTION_MASK
 from sebulba.envs.lookup import refuse_options
 from sebulba.envs.masks import ActionMasks
@@ -153,7 +165,11 @@ class GymnasiumEnvironment:
         env = self._vector_env
         try:
             if not isinstance(env, AsyncVectorEnv):
-                return getattr(env, name)(*args, **kwargs)
+                result = getattr(env, name)(*args, **kwargs)
+                if not isinstance(env, SyncVectorEnv):  # whose environments are not checked
+                    *values, _ = result
+                    check_batch(*values, space=env.observation_space, num_envs=self.num_envs)
+                return result
             getattr(env, f"{name}_async")(*args, **kwargs)
             # Gymnasium's own timeout would count the time in which the process was stopped.
             if self.timeout_s is not None:
@@ -171,19 +187,25 @@ class GymnasiumEnvironment:
 
 def _to_fault(error: Exception, vector_env: VectorEnv, name: str) -> EnvironmentFault:
     """Return the fault that names the failed environment; kill the worker processes, if any."""
-    raised = f"{name} raised {describe_error(error)}"
     if not isinstance(vector_env, AsyncVectorEnv):
-        where = gymnasium_workers.describe_environment(error, vector_env)
-        return EnvironmentFault(raised if where is None else f"{where}: {raised}")
+        return _fault_of(error, gymnasium_workers.describe_environment(error, vector_env), name)
     fault: EnvironmentFault
     if isinstance(error, multiprocessing.TimeoutError):
         where = gymnasium_workers.describe_unresponsive(vector_env)
         fault = EnvironmentTimeout(f"{where}: {error} (actor.env_timeout_s)")
     else:
-        where = gymnasium_workers.describe_worker(vector_env)
-        fault = EnvironmentFault(raised if where is None else f"{where}: {raised}")
+        fault = _fault_of(error, gymnasium_workers.describe_worker(vector_env), name)
     gymnasium_workers.kill(vector_env)
     return fault
+
+
+def _fault_of(error: Exception, where: str | None, name: str) -> EnvironmentFault:
+    if isinstance(error, ResultError):
+        what, _, expected = str(error).partition(": ")
+        return EnvironmentDataError(f"{what} of {where or 'the environments'}: {expected}")
+    is_described = isinstance(error, gymnasium_workers.WorkerError)
+    raised = f"{name} raised {error if is_described else describe_error(error)}"
+    return EnvironmentFault(raised if where is None else f"{where}: {raised}")
 
 
 def _vector_options(options: dict[str, Any], wrappers: Sequence[Wrapper]) -> dict[str, Any]:
@@ -207,9 +229,9 @@ def _vector_options(options: dict[str, Any], wrappers: Sequence[Wrapper]) -> dic
             f" whose environments are one batch, got {wrappers[0].name}. Set"
             " env.options.vectorization_mode to sync or async"
         )
-    around = [_checked_wrapper(wrapper) for wrapper in wrappers]
-    if mode == "async":
-        around.append(gymnasium_workers.CheckedObservations)
+    around: list[Callable[[gymnasium.Env], gymnasium.Env]] = []
+    if mode != "vector_entry_point":
+        around = [*map(_checked_wrapper, wrappers), checked]
     return options | {
         "vector_kwargs": defaults | options.get("vector_kwargs", {}),
         "wrappers": around,
@@ -235,6 +257,8 @@ def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> Vect
         raise ConfigError(f"env.id: {describe_unregistered(config.id)}") from error
     except gymnasium.error.Error as error:
         raise ConfigError(f"env.id {config.id!r}: {error}") from error
+    except gymnasium_workers.WorkerError as error:
+        raise EnvironmentFault(f"its constructor raised {error}") from error
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise

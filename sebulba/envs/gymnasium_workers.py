@@ -17,11 +17,12 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import _async_worker
 
+from sebulba.envs.gymnasium_results import ResultError
 from sebulba.envs.wrappers import Wrapper
+from sebulba.errors import ConfigError, describe_error
 from sebulba.process import kill_group
 
 _EXIT_WAIT_S = 1.0  # the exit code of a dead worker may arrive after its pipe has broken
@@ -42,40 +43,36 @@ class CheckedWrapper:
         return wrapped
 
 
-class CheckedObservations(gymnasium.ObservationWrapper):
-    """A wrapper that raises if an observation does not have its space's shape and dtype.
+class WorkerError(RuntimeError):
+    """An environment raised in a worker process; the message describes what and where.
 
-    Without it, writing to the workers' shared memory silently broadcasts or casts the observation.
+    The error itself cannot always be sent: some errors cannot be pickled, others not be made of
+    their message alone.
     """
 
-    def observation(self, observation: Any) -> Any:
-        """Check and return an observation of a reset or a step."""
-        for mismatch in find_mismatches(observation, self.observation_space):
-            raise TypeError(mismatch)
-        return observation
+
+class _DescribedErrors(gymnasium.Wrapper):
+    """Raises every error of an environment as a `WorkerError` or, unchanged, a `ResultError`."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Start an episode."""
+        with _describing():
+            return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        """Take one step."""
+        with _describing():
+            return self.env.step(action)
 
 
-def find_mismatches(
-    observation: Any, space: gymnasium.Space, path: str = "observation"
-) -> Iterator[str]:
-    """Yield a line for each leaf of an observation that does not fit its space."""
-    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        children = space.items() if isinstance(space, gymnasium.spaces.Dict) else enumerate(space)
-        for name, child in children:
-            try:
-                part = observation[name]
-            except (LookupError, TypeError):
-                yield f"{path}.{name}: expected {child}, got no such leaf"
-                continue
-            yield from find_mismatches(part, child, f"{path}.{name}")
-        return
-    array = np.asarray(observation)
-    can_cast = np.can_cast(array.dtype, space.dtype, "same_kind")
-    if array.shape != space.shape or not can_cast:
-        yield (
-            f"{path}: expected {space.dtype}{list(space.shape)}, got"
-            f" {array.dtype}{list(array.shape)}"
-        )
+@contextlib.contextmanager
+def _describing() -> Iterator[None]:
+    try:
+        yield
+    except ResultError:
+        raise
+    except Exception as error:
+        raise WorkerError(describe_error(error)) from error
 
 
 def wait_for_answers(
@@ -174,11 +171,16 @@ def run_worker(
     try:
         env = make_env()
     except BaseException as error:
-        error_queue.put((index, type(error), str(error), traceback.format_exc()))
+        kind, text = WorkerError, describe_error(error)
+        if isinstance(error, ConfigError):  # of a wrapper
+            kind, text = ConfigError, str(error)
+        error_queue.put((index, kind, text, traceback.format_exc()))
         pipe.recv()  # Gymnasium expects an answer to its first command.
         pipe.send((None, False))
         return
-    _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, error_queue, *args)
+    _async_worker(
+        index, lambda: _DescribedErrors(env), pipe, parent_pipe, shared_memory, error_queue, *args
+    )
 
 
 def kill(vector_env: AsyncVectorEnv) -> None:
@@ -202,10 +204,6 @@ def kill_left(vector_env: AsyncVectorEnv) -> None:
 
 def describe_environment(error: Exception, vector_env: VectorEnv) -> str | None:
     """Return which environment of an in-process vector environment failed; None if not known."""
-    for env, observation in enumerate(getattr(vector_env, "_env_obs", ())):
-        if observation is not None:
-            for mismatch in find_mismatches(observation, vector_env.single_observation_space):
-                return f"env {env}: {mismatch}"
     for frame, _ in traceback.walk_tb(error.__traceback__):
         # Gymnasium's exceptions do not name the environment, but the frame of its loop does: `i`.
         if frame.f_locals.get("self") is vector_env and "i" in frame.f_locals:

@@ -10,6 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from sebulba.envs.gymnasium_results import is_flag
+
 
 def has_old_interface(made: Any) -> bool:
     """Return whether it is a class that Gymnasium refuses, with methods `reset` and `step`."""
@@ -34,6 +36,7 @@ class OldGym(gymnasium.Env):
             options: arguments of the class.
         """
         self._cls, self._options = cls, options
+        self.own_class = cls
         self._env = cls(**options)
         self.observation_space = _to_gymnasium(self._env.observation_space)
         self.action_space = _to_gymnasium(self._env.action_space)
@@ -47,15 +50,23 @@ class OldGym(gymnasium.Env):
             self._env = self._cls(**{"seed": seed, **self._options})
         elif seed is not None and hasattr(self._env, "seed"):
             self._env.seed(seed)
-        return self._env.reset(), {}
+        result = self._env.reset()
+        # Gym 0.26 returned `info` too.
+        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        return result if is_pair else (result, {})
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one step."""
-        observation, reward, done, info = self._env.step(action)
+    def step(self, action: Any) -> Any:
+        """Take one step; a result that is not of the old interface is returned unchanged."""
+        result = self._env.step(action)
+        if not isinstance(result, tuple) or len(result) != 4:
+            return result  # Gym 0.26 returned `terminated` and `truncated`
+        observation, reward, done, info = result
+        if not is_flag(done) or not isinstance(info, dict):
+            return observation, reward, done, False, info
         truncated = bool(done) and bool(
             info.get("TimeLimit.truncated", False) or info.get("discount", 0.0) == 1.0
         )
-        return observation, float(reward), bool(done) and not truncated, truncated, info
+        return observation, reward, bool(done) and not truncated, truncated, info
 
     def close(self) -> None:
         """Close the environment, if it can be closed."""

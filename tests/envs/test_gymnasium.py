@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from sebulba.config import EnvConfig
 from sebulba.envs import gymnasium_workers, make_environment
 from sebulba.envs.base import EnvironmentFault
+from sebulba.envs.gymnasium_workers import WorkerError
 from sebulba.errors import ConfigError
 from sebulba.process import kill_group
 from tests.subprocesses import run_python
@@ -255,17 +256,30 @@ def test_ctrl_c_does_not_reach_worker_processes_that_have_just_started(monkeypat
     try:
         with gymnasium_workers.starting_workers():  # inherited by a process started here
             signal.raise_signal(signal.SIGINT)
-            gymnasium_workers.run_worker(0, lambda: "environment", *[None] * 5)
+            gymnasium_workers.run_worker(0, gymnasium.Env, *[None] * 5)
             assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.signal(signal.SIGINT, previous)
-    assert began == ["environment"]
+    assert [type(environment.unwrapped) for environment in began] == [gymnasium.Env]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no license left"), SystemExit(0)])
-def test_a_worker_reports_an_error_of_its_environment_s_constructor(error, monkeypatch):
+LINE = "(test_gymnasium.py:{}: raise error)"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (RuntimeError("no license left"), WorkerError, "RuntimeError: no license left"),
+        (SystemExit(0), WorkerError, "SystemExit: 0"),
+        (ConfigError("env.wrappers[0]: expected"), ConfigError, "env.wrappers[0]: expected"),
+    ],
+)
+def test_a_worker_reports_an_error_of_its_environment_s_constructor(error, kind, text, monkeypatch):
     def fail():
         raise error
+
+    if kind is WorkerError:
+        text = f"{text} {LINE.format(fail.__code__.co_firstlineno + 1)}"
 
     monkeypatch.setattr(gymnasium_workers.os, "setpgid", lambda pid, group: None)
     errors = queue.SimpleQueue()
@@ -273,7 +287,7 @@ def test_a_worker_reports_an_error_of_its_environment_s_constructor(error, monke
     own.send(("_check_spaces", None))
     gymnasium_workers.run_worker(3, fail, of_worker, own, None, errors, None)
     assert own.recv() == (None, False)
-    assert errors.get()[:3] == (3, type(error), str(error))
+    assert errors.get()[:3] == (3, kind, text)
 
 
 def test_a_process_that_starts_workers_blocks_ctrl_c_and_is_silent_if_it_ends_at_once():

@@ -88,8 +88,8 @@ def summary_of(run_dir):
         ("step", "EnvironmentFault: env 2: step raised ArithmeticError: the pole is off"),
         ("nan", "EnvironmentDataError: observation[1] of env 2 is nan in row"),
         ("infinite reward", "EnvironmentDataError: reward of env 2 is inf in row"),
-        ("shape", "env 2: observation: expected float32[3], got float32[1]"),
-        ("dtype", "env 2: observation: expected float32[3], got complex64[3]"),
+        ("shape", "observation of env 2: expected float32[3], got float32[1]"),
+        ("dtype", "observation of env 2: expected float32[3], got complex64[3]"),
     ],
 )
 def test_fault_of_an_environment_ends_the_run_with_its_place(fault, message, tmp_path, capsys):
@@ -209,7 +209,7 @@ def test_the_last_fault_of_the_budget_ends_the_run(tmp_path, capsys):
         pytest.param(
             "shape",
             EnvironmentFault,
-            r"env 1: .*expected float32\[3\], got float32\[1\]",
+            r"observation of env 1: expected float32\[3\], got float32\[1\]",
             marks=pytest.mark.slow,
         ),
     ],
