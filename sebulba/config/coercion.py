@@ -40,7 +40,7 @@ def coerce_text(text: str, annotation: Any) -> Any:
     Raises:
         ConfigError: the text is no YAML, or its value does not fit.
     """
-    alternatives = _alternatives(annotation)
+    alternatives = members_of(annotation)
     if str in alternatives:
         return None if text == "null" and type(None) in alternatives else text
     try:
@@ -54,7 +54,7 @@ def coerce_text(text: str, annotation: Any) -> Any:
 def describe_type(annotation: Any) -> str:
     """Return a type in the notation of configs: `int ≥ 1 | null`, `[int, ...]`, `auto | fused`."""
     declared, limits = _split(annotation)
-    alternatives = _alternatives(declared)
+    alternatives = members_of(declared)
     if len(alternatives) > 1:
         # The range of a union is that of its numbers.
         return " | ".join(describe_type(Annotated[each, limits]) for each in alternatives)
@@ -73,6 +73,13 @@ def describe_type(annotation: Any) -> str:
     return names.get(declared) or declared.__name__
 
 
+def members_of(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself."""
+    declared, _ = _split(annotation)
+    is_union = typing.get_origin(declared) in (types.UnionType, typing.Union)
+    return typing.get_args(declared) if is_union else (declared,)
+
+
 class _Misfit(Exception):
     """A value is not of the declared type."""
 
@@ -83,7 +90,7 @@ class _OutOfRange(_Misfit):
 
 def _convert(value: Any, annotation: Any) -> Any:
     declared, limits = _split(annotation)
-    alternatives = _alternatives(declared)
+    alternatives = members_of(declared)
     if len(alternatives) > 1:
         misfit = _Misfit()
         for each in alternatives:
@@ -164,10 +171,3 @@ def _split(annotation: Any) -> tuple[Any, Range]:
         return annotation, Range()
     declared, *metadata = typing.get_args(annotation)
     return declared, next((each for each in metadata if isinstance(each, Range)), Range())
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the type itself."""
-    declared, _ = _split(annotation)
-    is_union = typing.get_origin(declared) in (types.UnionType, typing.Union)
-    return typing.get_args(declared) if is_union else (declared,)

@@ -108,7 +108,8 @@ def _describe_flags(config: Config, source: str) -> str:
     lines = _wrap(
         "A VALUE is YAML: 1e-4, true, null, '[64, 64]', '{max_episode_steps: 200}',"
         " '{schedule: linear, start: 1e-3, end: 0}'. A flag replaces"
-        f" the config's value. Defaults are those of {source}.",
+        " the config's value, and --env.options.NAME VALUE one entry of a mapping. Defaults are"
+        f" those of {source}.",
         indent="",
     )
     for section in [*SECTIONS, ""]:

@@ -2,10 +2,11 @@
 
 The file replaces defaults, and flags or overrides replace values of the file, key by key
 (`actor.num_envs`). They replace the complete value: `--env.options` does not add to the file's
-mapping.
+mapping, but `--env.options.NAME` sets one entry of it.
 """
 
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from sebulba.config import yaml_dialect
 from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
 from sebulba.config.coercion import coerce, coerce_text
+from sebulba.config.entries import with_entries
 from sebulba.config.file import WORDS, Setting, read_config_file
 from sebulba.config.schema import SECTIONS, Config, key_types, sections
 from sebulba.config.shipped import find_config
@@ -58,6 +60,14 @@ def load_config(
     # The flag of `lambda_` is `--lambda`.
     keys = {flag_name(key): key for key in declared}
     given = {keys.get(flag_name(key), key): setting for key, setting in given.items()}
+    entries = functools.partial(
+        with_entries,
+        declared=declared,
+        default_of=functools.partial(_default_of, agent_class),
+        written=flag_name,
+    )
+    from_file = entries(from_file, replaced={})
+    given = entries(given, replaced=from_file)
     settings: dict[str, Setting] = {}
     for key, setting in itertools.chain(from_file.items(), given.items()):
         if key not in declared:
@@ -178,6 +188,14 @@ def _agent_class(settings: dict[str, Setting]) -> type:
         return agent_config_class(coerce(setting.value, str))
     except ConfigError as error:
         raise ConfigError(f"{setting.where}: {error}") from error.__cause__
+
+
+def _default_of(agent_class: type, key: str) -> Any:
+    section, _, name = key.rpartition(".")
+    owner: Any = sections(agent_class)[section] if section else Config
+    field = next(each for each in dataclasses.fields(owner) if each.name == name)
+    is_made = field.default_factory is not dataclasses.MISSING
+    return field.default_factory() if is_made else field.default
 
 
 def _build(agent_class: type, settings: dict[str, Setting], *, source: str) -> Config:

@@ -13,7 +13,8 @@ _INTRODUCTION = """\
 # Configuration
 
 Every key of a config, with its type, default and explanation. Set a key in the YAML file, or by the
-flag of the same dotted name, which replaces the file's value: `--actor.num-envs 32`.
+flag of the same dotted name, which replaces the file's value: `--actor.num-envs 32`. A longer
+name sets one entry of a mapping and keeps the others: `--env.options.max_episode_steps 200`.
 `python -m sebulba.train CONFIG --help` prints the same list with the values of `CONFIG`.
 
 Some defaults depend on the task, such as the network and the settings for continuous actions: the

@@ -25,7 +25,8 @@ class EnvConfig:
     id: str = "CartPole-v1"
     """Environment ID within the suite."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments of the suite's constructor, passed unchanged."""
+    """Arguments of the suite's constructor, passed unchanged. The flag --env.options.NAME sets a
+    single one."""
     wrappers: tuple[Any, ...] = ()
     """Wrappers of every environment, innermost first: module:Name, or {module:Name: {argument:
     value}}. See docs/tutorials/wrappers.md."""

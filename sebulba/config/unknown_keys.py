@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from sebulba.config.schema import SECTIONS
-from sebulba.errors import did_you_mean
+from sebulba.errors import did_you_mean, nearest_names
 
 OTHER_NAMES = {
     "id": "env env_id env_name gym_id task",
@@ -58,5 +58,14 @@ def suggestion(
     if section in SECTIONS:
         prefix = f"{section}."
         names = (other.removeprefix(prefix) for other in known if other.startswith(prefix))
-        return did_you_mean(name, names)
+        advice = f". An argument of the environment is {written(f'env.options.{name}')}"
+        return did_you_mean(name, names) + (advice if section == "env" else "")
+    first, *entry = key.split(".", 2)
+    if first in SECTIONS and len(entry) == 2:
+        owner = f"{first}.{entry[0]}"
+        if owner in known:
+            return f"; {written(owner)} is no mapping"
+        nearest = nearest_names(owner, known)
+        if nearest:
+            return f"; did you mean {written(f'{nearest[0]}.{entry[1]}')}?"
     return did_you_mean(section or name, dict.fromkeys(other.partition(".")[0] for other in known))
