@@ -14,9 +14,10 @@ from collections.abc import Callable
 from sebulba.config import EnvConfig
 from sebulba.config.extras import missing_package
 from sebulba.config.plugins import SUITES_GROUP, load_named
+from sebulba.envs.identity import Purpose, asked_for
 from sebulba.envs.versions import check_gymnasium
 from sebulba.envs.wrappers import load_wrappers
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, describe_error
 
 if typing.TYPE_CHECKING:
     from sebulba.envs.base import Environment
@@ -35,7 +36,8 @@ SUITES: dict[str, str] = {
 """The factory of each suite, as `module:function`: `(config, *, num_envs, seed) -> Environment`.
 
 A suite whose environments can be wrapped also takes `wrappers`, a tuple of functions from one
-environment to one environment.
+environment to one environment. One that wants to know takes `purpose`, and `env_index`, the number
+of its first environment, see `sebulba.envs.identity`.
 """
 
 PACKAGES: dict[str, str] = {
@@ -51,7 +53,14 @@ PACKAGES: dict[str, str] = {
 """The package that provides a suite's environments; other suites are part of Sebulba."""
 
 
-def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environment:
+def make_environment(
+    config: EnvConfig,
+    *,
+    num_envs: int,
+    seed: int,
+    purpose: Purpose = "inspect",
+    env_index: int = 0,
+) -> Environment:
     """Create a batch of environments; imports their suite.
 
     Args:
@@ -60,21 +69,31 @@ def make_environment(config: EnvConfig, *, num_envs: int, seed: int) -> Environm
         num_envs: `B`.
         seed: in `[0, 2**31)`. Most libraries seed environment `i` with `seed + i`, so seeds of
             different batches must be far apart; see `sebulba.toolkit.prng.environment_seed`.
+        purpose: what the environments are for.
+        env_index: the number of the first environment among all that have this purpose.
 
     Raises:
         ConfigError: the suite, environment, a wrapper or an option does not exist, or a package is
             missing or too old.
+        EnvironmentFault: the environment's constructor raised.
     """
     check_gymnasium()
     if num_envs < 1:
         raise ConfigError(f"actor.num_envs: expected at least 1, got {num_envs}")
     try:
         make = load_named(config.suite, SUITES, group=SUITES_GROUP, key="env.suite")
-        return make(config, num_envs=num_envs, seed=seed, **_wrappers(config, make))
+        identity = asked_for(make, {"purpose": purpose, "env_index": env_index})
+        return make(config, num_envs=num_envs, seed=seed, **identity, **_wrappers(config, make))
+    except ConfigError:
+        raise
     except Exception as error:
+        from sebulba.envs.base import EnvironmentFault  # imports jax
+
+        if isinstance(error, EnvironmentFault):
+            raise
         missing = missing_package(error)
         if missing is None:
-            raise
+            raise EnvironmentFault(f"its constructor raised {describe_error(error)}") from error
         raise ConfigError(f"env.suite {config.suite}, env.id {config.id}: {missing}") from error
 
 

@@ -1,12 +1,16 @@
 """Gymnasium: any registered environment, in this process or in one worker process each."""
 
+import contextlib
+import copy
 import multiprocessing
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
 import jax
 import numpy as np
+from gymnasium.envs.registration import EnvSpec, _find_spec
 from gymnasium.vector import (
     AsyncVectorEnv,
     AutoresetMode,
@@ -24,13 +28,15 @@ from sebulba.envs.base import (
     EnvironmentTimeout,
     reset_row,
 )
+from sebulba.envs.gymnasium_factory import EnvFactory, constructor
 from sebulba.envs.gymnasium_registry import (
     check_observation,
     describe_unregistered,
     register,
 )
-from sebulba.envs.gymnasium_results import ResultError, check_batch, checked
+from sebulba.envs.gymnasium_results import ResultError, check_batch
 from sebulba.envs.gymnasium_wrappers import ACTION_MASK
+from sebulba.envs.identity import Purpose, asked_for
 from sebulba.envs.lookup import refuse_options
 from sebulba.envs.masks import ActionMasks
 from sebulba.envs.wrappers import Wrapper
@@ -38,13 +44,20 @@ from sebulba.errors import ConfigError, describe_error, did_you_mean
 from sebulba.types import EnvStep, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
+_VECTOR_OPTIONS = ("vectorization_mode", "vector_kwargs")
 
 # The shapes of the masks in `info` of Gymnasium's own environments, which no space declares.
 _MASKS_IN_INFO = {"Taxi": (6,)}
 
 
 def make(
-    config: EnvConfig, *, num_envs: int, seed: int, wrappers: Sequence[Wrapper] = ()
+    config: EnvConfig,
+    *,
+    num_envs: int,
+    seed: int,
+    wrappers: Sequence[Wrapper] = (),
+    purpose: Purpose = "inspect",
+    env_index: int = 0,
 ) -> "GymnasiumEnvironment":
     """Create `gymnasium.make_vec(env.id, num_envs, **env.options)`.
 
@@ -53,13 +66,26 @@ def make(
     environment. An id `module:Id` imports the module, which registers `Id` or has a class or
     function of that name; `module:function:Id` also calls `module.function()`, for packages that
     register their environments there. Wrappers are Gymnasium wrappers, or functions from one
-    environment to another.
+    environment to another. Constructors and wrappers that ask for them get `env_index`, numbers
+    from the given one on, and `purpose`.
 
     Raises:
         ConfigError: Gymnasium has no such environment or option, a wrapper is of another kind, or
             the environment has an unsupported autoreset mode or space.
+        EnvironmentFault: the constructor raised in a worker process.
     """
-    vector_env = _make_vec(config, num_envs, _vector_options(config.options, wrappers))
+    mode = _mode_of(config.options)
+    for wrapper in wrappers:
+        _check_wrapper(wrapper, mode)
+    with _refusals(config):
+        name = register(config.id)
+        spec = name if isinstance(name, EnvSpec) else _find_spec(name)
+        if mode == "vector_entry_point":
+            vector_env = _make_batch(spec, config.options, num_envs, purpose, env_index)
+        else:
+            vector_env = _make_vec(
+                spec, config.options, mode, num_envs, tuple(wrappers), purpose, env_index
+            )
     try:
         _check_autoreset(config, vector_env)
         check_observation(vector_env.spec, vector_env.single_observation_space)
@@ -131,8 +157,7 @@ class GymnasiumEnvironment:
         spec = self._vector_env.spec
         if spec is None:
             return {}
-        options = {name: value for name, value in spec.kwargs.items() if name != "wrappers"}
-        return {"max_episode_steps": spec.max_episode_steps, **options}
+        return {"max_episode_steps": spec.max_episode_steps, **spec.kwargs}
 
     def render(self) -> np.ndarray:
         """Return the first environment's frame; needs `env.options.render_mode: rgb_array`."""
@@ -208,51 +233,89 @@ def _fault_of(error: Exception, where: str | None, name: str) -> EnvironmentFaul
     return EnvironmentFault(raised if where is None else f"{where}: {raised}")
 
 
-def _vector_options(options: dict[str, Any], wrappers: Sequence[Wrapper]) -> dict[str, Any]:
-    options = dict(options)
+def _mode_of(options: dict[str, Any]) -> str:
     refuse_options(options, {"num_envs": "set actor.num_envs", "wrappers": "set env.wrappers"})
-    mode = options.setdefault("vectorization_mode", "sync")
+    mode = options.get("vectorization_mode", "sync")
     if mode not in _VECTORIZATION_MODES:
         raise ConfigError(
             f"env.options.vectorization_mode: there is no mode {mode!r}"
             f"{did_you_mean(str(mode), _VECTORIZATION_MODES)}"
         )
-    defaults = {
-        "sync": {"copy": False},
-        # A fork would copy the held locks of JAX's threads, and deadlock.
-        "async": {"copy": False, "context": "spawn", "worker": gymnasium_workers.run_worker},
-        "vector_entry_point": {},
-    }[mode]
-    if wrappers and mode == "vector_entry_point":
+    return mode
+
+
+def _check_wrapper(wrapper: Wrapper, mode: str) -> None:
+    if mode == "vector_entry_point":
         raise ConfigError(
             "env.wrappers: expected none with env.options.vectorization_mode vector_entry_point,"
-            f" whose environments are one batch, got {wrappers[0].name}. Set"
+            f" whose environments are one batch, got {wrapper.name}. Set"
             " env.options.vectorization_mode to sync or async"
         )
-    around: list[Callable[[gymnasium.Env], gymnasium.Env]] = []
-    if mode != "vector_entry_point":
-        around = [*map(_checked_wrapper, wrappers), checked]
-    return options | {
-        "vector_kwargs": defaults | options.get("vector_kwargs", {}),
-        "wrappers": around,
-    }
-
-
-def _checked_wrapper(wrapper: Wrapper) -> Callable[[gymnasium.Env], gymnasium.Env]:
     if isinstance(wrapper.function, type) and issubclass(wrapper.function, VectorWrapper):
         one = getattr(gymnasium.wrappers, wrapper.function.__name__, None)
         advice = f": gymnasium.wrappers:{one.__name__}" if one else ""
         raise wrapper.refusal(f"a wrapper of one environment{advice}", "a wrapper of a batch")
-    return gymnasium_workers.CheckedWrapper(wrapper)
 
 
-def _make_vec(config: EnvConfig, num_envs: int, options: dict[str, Any]) -> VectorEnv:
-    name = register(config.id)
-    try:
-        if options["vectorization_mode"] != "async":
-            return gymnasium.make_vec(name, num_envs, **options)
+def _make_vec(
+    spec: EnvSpec,
+    options: dict[str, Any],
+    mode: str,
+    num_envs: int,
+    wrappers: tuple[Wrapper, ...],
+    purpose: Purpose,
+    env_index: int,
+) -> VectorEnv:
+    """Create a vector environment of single ones, in this process or in one process each."""
+    own = {name: value for name, value in options.items() if name not in _VECTOR_OPTIONS}
+    of_vector = {"copy": False, **options.get("vector_kwargs", {})}
+    factories = [
+        EnvFactory(
+            spec=spec,
+            options=own,
+            wrappers=wrappers,
+            env_index=env_index + i,
+            purpose=purpose,
+            # Gymnasium makes one here to read its spaces before it starts the processes.
+            inspecting_process=os.getpid() if mode == "async" else None,
+        )
+        for i in range(num_envs)
+    ]
+    vector_env: VectorEnv
+    if mode == "sync":
+        vector_env = SyncVectorEnv(factories, **of_vector)
+    else:
+        # A fork would copy the held locks of JAX's threads, and deadlock.
+        of_vector = {"context": "spawn", "worker": gymnasium_workers.run_worker, **of_vector}
         with gymnasium_workers.starting_workers():
-            return gymnasium.make_vec(name, num_envs, **options)
+            vector_env = AsyncVectorEnv(factories, **of_vector)
+    vector_env.spec = _with_options(spec, own)
+    return vector_env
+
+
+def _make_batch(
+    spec: EnvSpec, options: dict[str, Any], num_envs: int, purpose: Purpose, env_index: int
+) -> VectorEnv:
+    """Create the environment's own vector environment."""
+    identity = {"env_index": env_index, "purpose": purpose}
+    options = asked_for(constructor(spec.vector_entry_point), identity) | options
+    vector_env = gymnasium.make_vec(spec, num_envs, **options)
+    own = {name: value for name, value in options.items() if name not in _VECTOR_OPTIONS}
+    vector_env.unwrapped.spec = _with_options(spec, own)
+    return vector_env
+
+
+def _with_options(spec: EnvSpec, options: dict[str, Any]) -> EnvSpec:
+    spec = copy.copy(spec)
+    spec.kwargs = {**spec.kwargs, **options}
+    return spec
+
+
+@contextlib.contextmanager
+def _refusals(config: EnvConfig) -> Iterator[None]:
+    """Raise Gymnasium's refusals as a `ConfigError` that says what to change."""
+    try:
+        yield
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(f"env.id: {describe_unregistered(config.id)}") from error
     except gymnasium.error.Error as error:

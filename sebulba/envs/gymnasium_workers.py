@@ -4,7 +4,6 @@ The worker processes import this module, so it must not import jax.
 """
 
 import contextlib
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -21,26 +20,11 @@ from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import _async_worker
 
 from sebulba.envs.gymnasium_results import ResultError
-from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, describe_error
 from sebulba.process import kill_group
 
 _EXIT_WAIT_S = 1.0  # the exit code of a dead worker may arrive after its pipe has broken
 _LONGEST_WAIT_S = 1.0  # at most this much of a stop counts towards the timeout
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckedWrapper:
-    """A wrapper of `env.wrappers` that must return a Gymnasium environment."""
-
-    wrapper: Wrapper
-
-    def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
-        """Return the wrapped environment."""
-        wrapped = self.wrapper(env)
-        if not isinstance(wrapped, gymnasium.Env):
-            raise self.wrapper.refusal("a Gymnasium environment", type(wrapped).__name__)
-        return wrapped
 
 
 class WorkerError(RuntimeError):

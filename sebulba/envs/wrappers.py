@@ -13,6 +13,7 @@ from typing import Any
 
 from sebulba.config.plugins import load
 from sebulba.config.yaml_dialect import shown
+from sebulba.envs.identity import NAMES, asked_for
 from sebulba.errors import ConfigError, calling, did_you_mean
 
 
@@ -72,7 +73,7 @@ def _check_arguments(function: Callable[..., Any], arguments: dict[str, Any], wh
     except ValueError:  # Written in C: its own error has to do.
         return
     try:
-        signature.bind(None, **arguments)
+        signature.bind(None, **asked_for(function, dict.fromkeys(NAMES)) | arguments)
     except TypeError as error:
         _, *valid = signature.parameters
         unknown = [name for name in arguments if name not in valid]

@@ -17,7 +17,7 @@ from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
 from sebulba.envs.closing import CloseProblem, close_environments, closed_on_error
 from sebulba.evaluation.sampling import init_actor_state
-from sebulba.ring.act_cycle import init_carry
+from sebulba.ring.act_cycle import call_environment, init_carry
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeRecord, EpisodeStatistics
@@ -112,12 +112,14 @@ class Evaluator:
             wrap: returns the environment to play in, such as a recording one.
 
         Raises:
-            ConfigError: the environment cannot be created.
+            ConfigError: there is no such environment.
+            EnvironmentFault: its constructor or its reset failed.
         """
         environment = make_environment(
             self.plan.env,
             num_envs=len(self.plan.quota),
             seed=environment_seed(self.plan.seed, _STREAM),
+            purpose="evaluate",
         )
         if isinstance(environment, Interruptible):
             environment.timeout_s = self._env_timeout_s
@@ -130,7 +132,7 @@ class Evaluator:
         carry = init_carry(
             self._agent,
             networks,
-            environment.reset(),
+            call_environment("reset", environment.reset),
             key=key,
             global_actor_id=0,
             device=self._device,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from sebulba.agent import Agent
-from sebulba.config import ActorConfig, Config, EnvConfig
+from sebulba.config import Config, EnvConfig
 from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory import check_memory
@@ -88,13 +88,13 @@ def make_ring(
         programs.check(config, devices)
     actor_devices = actor_devices_of(config, devices)
     first_actor_id = jax.process_index() * len(actor_devices)
-    make = functools.partial(make_actor_environment, config.env, config.actor)
     to_close: dict[str, Closable] = {}
     with closed_on_error(to_close, config.run.close_timeout_s):
         if programs is None and len(actor_devices) * config.actor.num_envs > _MANY_ENVS:
             one = make_environment(config.env, num_envs=1, seed=config.seed)
             with contextlib.closing(one):
                 programs = _make_programs_that_fit(config, devices, one.spec)
+        make = environment_maker(config, first_actor_id)
         first = to_close["actor 0"] = make_first(make, config.seed, first_actor_id)
         programs = programs or _make_programs_that_fit(config, devices, first.spec)
         warn_once = functools.cache(on_warning)  # not once for each actor
@@ -173,7 +173,7 @@ def make_collector(
 ) -> LocalCollector:
     """Make the collector of an actor; see `LocalCollector`."""
     return LocalCollector(
-        functools.partial(make_actor_environment, config.env, config.actor),
+        environment_maker(config, global_actor_id),
         functions,
         run_seed=config.seed,
         global_actor_id=global_actor_id,
@@ -186,18 +186,23 @@ def make_collector(
     )
 
 
-def make_actor_environment(env: EnvConfig, settings: ActorConfig, seed: int) -> Environment:
-    """Make an actor's environments.
+def environment_maker(config: Config, global_actor_id: int) -> Callable[[int], Environment]:
+    """Return the function from a seed to an actor's environments."""
+    num_envs, timeout_s = config.actor.num_envs, config.actor.env_timeout_s
 
-    Args:
-        env: names them.
-        settings: `actor`, of which the number of environments and the timeout are used.
-        seed: theirs.
-    """
-    environment = make_environment(env, num_envs=settings.num_envs, seed=seed)
-    if isinstance(environment, Interruptible) and settings.env_timeout_s is not None:
-        environment.timeout_s = _SHARE_OF_TIMEOUT * settings.env_timeout_s
-    return environment
+    def make(seed: int) -> Environment:
+        environment = make_environment(
+            config.env,
+            num_envs=num_envs,
+            seed=seed,
+            purpose="train",
+            env_index=global_actor_id * num_envs,
+        )
+        if isinstance(environment, Interruptible) and timeout_s is not None:
+            environment.timeout_s = _SHARE_OF_TIMEOUT * timeout_s
+        return environment
+
+    return make
 
 
 def where_of(env: EnvConfig) -> str:
