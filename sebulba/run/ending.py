@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import pathlib
 import shlex
 import signal
@@ -78,6 +79,7 @@ class Finished:
     ring: Ring
     callers: Callbacks  # closed, like all observers
     summary: dict[str, Any]  # the contents of `summary.json`
+    resumed_at: int | None = None  # the learner cycle of the checkpoint that it resumed from
 
 
 def finish(
@@ -88,6 +90,7 @@ def finish(
     display: Display,
     *,
     started_in: pathlib.Path,
+    resumed_at: int | None = None,
 ) -> Finished:
     """Close all observers, write the summary, and close the environments; never raises.
 
@@ -101,6 +104,7 @@ def finish(
         path: the run directory.
         display: takes lines of text.
         started_in: the working directory at the start, which environments may have changed.
+        resumed_at: the learner cycle of the checkpoint that the run resumed from; None: of none.
     """
     end = ring.end
     for observer in reversed(observers.in_order):
@@ -127,6 +131,7 @@ def finish(
         ring=ring,
         callers=observers.callers,
         summary=summary,
+        resumed_at=resumed_at,
     )
 
 
@@ -233,7 +238,8 @@ def report(finished: Finished) -> int:
     elif failure is not None:
         if not isinstance(failure, RunDirectoryError):
             print_error("".join(traceback.format_exception(failure)))
-        _print_last_line(describe_failure(failure, path, unsaved=end.unsaved), path)
+        line = describe_failure(failure, path, unsaved=end.unsaved, resumed_at=finished.resumed_at)
+        _print_last_line(line, path)
     elif end.unsaved is not None:
         _print_last_line(describe_unsaved(end, path), path)
     if end.is_stuck or end.is_closing or (failure is not None and hosts.are_several()):
@@ -241,8 +247,14 @@ def report(finished: Finished) -> int:
     return code
 
 
-def report_before_start(error: BaseException, path: pathlib.Path) -> int:
-    """Print why a run could not begin, and return the exit code."""
+def report_before_start(error: BaseException, path: pathlib.Path, *, is_resume: bool) -> int:
+    """Print why a run could not begin, and return the exit code.
+
+    Args:
+        error: what was raised.
+        path: the run directory.
+        is_resume: whether the run was to resume from a checkpoint.
+    """
     code = next(
         (code for kind, code in _CODES_BEFORE_START if isinstance(error, kind)), EXIT_FAILED
     )
@@ -254,7 +266,7 @@ def report_before_start(error: BaseException, path: pathlib.Path) -> int:
         print_error(f"sebulba: {error}")
     else:
         print_error("".join(traceback.format_exception(error)))
-        print_error(describe_failure(error, path))
+        print_error(describe_failure(error, path, resumed_at=math.inf if is_resume else None))
     return code
 
 
@@ -316,9 +328,20 @@ def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> 
 
 
 def describe_failure(
-    error: BaseException, path: pathlib.Path, *, unsaved: str | None = None
+    error: BaseException,
+    path: pathlib.Path,
+    *,
+    unsaved: str | None = None,
+    resumed_at: float | None = None,
 ) -> str:
-    """Return the last line on stderr of a run that failed: what, where, and what is saved."""
+    """Return the last line on stderr of a run that failed: what, where, and what is saved.
+
+    Args:
+        error: what was raised.
+        path: the run directory.
+        unsaved: why the last state is not saved; None: it is.
+        resumed_at: as `describe_checkpoint` takes it.
+    """
     if isinstance(error, GoneError):
         return (
             f"sebulba: {escaped(str(error))}. Nothing could be saved. If the directory was moved,"
@@ -335,7 +358,8 @@ def describe_failure(
     if isinstance(error, NonFiniteError):
         rerun = f"{program('rerun')} {shlex.quote(str(path))}"
         parts.append(f"To repeat that update alone: {rerun}.")
-    return " ".join([*parts, f"Results so far: {path}.", describe_checkpoint(path)])
+    saved = describe_checkpoint(path, resumed_at=resumed_at)
+    return " ".join([*parts, f"Results so far: {path}.", saved])
 
 
 def describe_lost_hosts(path: pathlib.Path) -> str:
@@ -347,14 +371,25 @@ def describe_lost_hosts(path: pathlib.Path) -> str:
     )
 
 
-def describe_checkpoint(path: pathlib.Path) -> str:
-    """Return which checkpoint is the last one, and the command that resumes from it."""
+def describe_checkpoint(path: pathlib.Path, *, resumed_at: float | None = None) -> str:
+    """Return which checkpoint is the last one, and the command that resumes from it.
+
+    Args:
+        path: the run directory.
+        resumed_at: the learner cycle of the checkpoint that the failed run resumed from, infinite
+            if it was the last one; None: it was a new run. Resuming from there would fail again.
+    """
     # On a shared file system this host sees what the others have saved.
     directory = path / CHECKPOINTS
     steps = complete_steps(saved_by(directory, hosts_in(directory)))
     if not steps:
         return f"There is no checkpoint{_on_every_host()}."
     last = max(steps)
+    if resumed_at is not None and last <= resumed_at:
+        return (
+            f"The last checkpoint is of cycle {last}, from which this run resumed: correct the"
+            " cause before you resume again."
+        )
     return f"The last checkpoint is of cycle {last}; to resume from it: {resume_command(path)}"
 
 

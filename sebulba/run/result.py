@@ -6,6 +6,7 @@ import functools
 import html
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import signal
@@ -201,7 +202,9 @@ def result_of(finished: Finished) -> Result:
     if end.failure is None:
         message = describe_unsaved(end, path)
     else:
-        message = describe_failure(end.failure, path, unsaved=end.unsaved)
+        message = describe_failure(
+            end.failure, path, unsaved=end.unsaved, resumed_at=finished.resumed_at
+        )
     if ring.end.is_stuck or ring.end.is_closing:
         message += " Threads of the run cannot be ended: end this process before another run."
     message = message.removeprefix("sebulba: ")
@@ -211,7 +214,8 @@ def result_of(finished: Finished) -> Result:
 def error_before_start(error: Exception, config: Config) -> TrainingError:
     """Return the error of a run that could not begin."""
     path = pathlib.Path(with_absolute_run_dir(config).run_dir or "")
-    message = describe_failure(error, path).removeprefix("sebulba: ")
+    message = describe_failure(error, path, resumed_at=None if config.resume is None else math.inf)
+    message = message.removeprefix("sebulba: ")
     return TrainingError(message, exit_code=EXIT_FAILED, result=None)
 
 

@@ -96,7 +96,8 @@ def train_to_exit_code(
             code = exit_code_of(finished.end)
         except BaseException as error:  # Code of the user may exit.
             with RunEnd().listening():  # The first signal does not keep the cause from being told.
-                code = report_before_start(error, pathlib.Path(directories[number]))
+                path, is_resume = pathlib.Path(directories[number]), config.resume is not None
+                code = report_before_start(error, path, is_resume=is_resume)
         if finished is not None:
             with finished.end.listening():  # as above
                 report(finished)
@@ -205,7 +206,15 @@ def train(
                 boundaries=[each for each in boundaries if each is not None],
                 compile_timeout_s=config.run.compile_timeout_s,
             )
-        return finish(ring, observers, config, path, display, started_in=started_in)
+        return finish(
+            ring,
+            observers,
+            config,
+            path,
+            display,
+            started_in=started_in,
+            resumed_at=None if resumed is None else resumed.num_cycles,
+        )
 
 
 def prepare_process(config: Config) -> None:

@@ -244,7 +244,7 @@ def test_a_signal_while_a_bad_start_is_reported_does_not_cut_the_cause_off(tmp_p
     def fail(config, **options):
         raise cause
 
-    def interrupted_report(error, path):
+    def interrupted_report(error, path, *, is_resume):
         signal.raise_signal(signal.SIGTERM)
         printed.append(error)
         return 3
