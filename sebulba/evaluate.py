@@ -8,9 +8,10 @@ import dataclasses
 import os
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sebulba.errors import ConfigError, escaped
+from sebulba.errors import ConfigError, describe_error, escaped
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -21,6 +22,7 @@ from sebulba.process import (
     program,
     run_command,
 )
+from sebulba.processes.command_line import take_section
 
 if TYPE_CHECKING:
     from sebulba.evaluation.episodes import PlayedEpisodes
@@ -65,6 +67,7 @@ def evaluate(
     greedy: bool | None = None,
     parallel_envs: int | None = None,
     max_episode_steps: int | None = None,
+    env_options: Mapping[str, Any] | None = None,
 ) -> EvaluationResult:
     """Play episodes with a trained policy in new environments, and return their statistics.
 
@@ -80,6 +83,7 @@ def evaluate(
             loaded policy is not used.
         parallel_envs: environments stepped together; None: `evaluation.parallel_envs`.
         max_episode_steps: step budget per episode; None: `evaluation.max_episode_steps`.
+        env_options: arguments of the environment that replace those of the run, by name.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.
@@ -89,10 +93,13 @@ def evaluate(
     from sebulba.evaluation.playing import play
     from sebulba.evaluation.policy import Policy
     from sebulba.evaluation.statistics import summarize
-    from sebulba.evaluation.stored import load_stored_policy
+    from sebulba.evaluation.stored import load_stored_policy, with_env_options
 
     use_compilation_cache()
-    stored = policy.stored if isinstance(policy, Policy) else load_stored_policy(policy, "latest")
+    if isinstance(policy, Policy):
+        stored = with_env_options(policy.stored, env_options or {})
+    else:
+        stored = load_stored_policy(policy, "latest", env=env_options)
     evaluation, protocol = play(
         stored,
         episodes=episodes,
@@ -113,7 +120,17 @@ def evaluate(
 
 def main() -> None:
     """Parse the command line, evaluate, and exit with one of the codes that training uses."""
-    sys.exit(evaluate_to_exit_code(_parser().parse_args()))
+    sys.exit(evaluate_to_exit_code(parse(sys.argv[1:])))
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return what a command line requests; ends the process if it is wrong."""
+    parser = _parser()
+    try:
+        env, rest = take_section(argv, "env")
+    except ConfigError as error:
+        parser.error(str(error))
+    return parser.parse_args(rest, argparse.Namespace(env=env))
 
 
 def evaluate_to_exit_code(options: argparse.Namespace) -> int:
@@ -144,7 +161,7 @@ def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
         return EXIT_CHECKPOINT
     except Exception as error:
         traceback.print_exc()
-        print(escaped(f"sebulba: {type(error).__name__}: {error}"), file=sys.stderr)
+        print(escaped(f"sebulba: {describe_error(error)}{_advice(error)}"), file=sys.stderr)
         return EXIT_FAILED
     if run_end.signal is not None:
         print("sebulba: stopped by a signal; no results were written", file=sys.stderr)
@@ -156,6 +173,15 @@ def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
         )
         return EXIT_FAILED
     return EXIT_DONE
+
+
+def _advice(error: Exception) -> str:
+    """Return what may help against an error of an environment."""
+    from sebulba.envs.base import EnvironmentFault
+
+    if not isinstance(error, EnvironmentFault):
+        return ""
+    return ". To evaluate with other arguments of the environment: --env.options.NAME VALUE"
 
 
 def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
@@ -181,7 +207,9 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
     use_compilation_cache()
     check_compiler()
-    stored = load_stored_policy(options.run_dir, which, imports=not options.no_imports)
+    stored = load_stored_policy(
+        options.run_dir, which, imports=not options.no_imports, env=options.env
+    )
     if options.video is not None:
         check_rendering(stored.config.env)
     evaluation, protocol = play(
@@ -268,6 +296,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Evaluate a trained policy in new environments and print its statistics.",
         epilog="Defaults not shown come from the evaluation section of the run's config.",
     )
+    parser.set_defaults(env=())
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a finished or running run")
 
     def add_count(name: str, help: str, default: int | None = None) -> None:
@@ -285,6 +314,12 @@ def _parser() -> argparse.ArgumentParser:
         default="latest",
         metavar="latest|best|CYCLE",
         help="checkpoint to load; default: latest",
+    )
+    parser.add_argument(
+        "--env.options.NAME",
+        metavar="VALUE",
+        help="argument of the environment that replaces the run's; also --env.options,"
+        " --env.wrappers, --env.id and --env.suite, as in training",
     )
     add_count("--parallel-envs", "number of environments stepped together")
     add_count(

@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -37,6 +37,7 @@ def load_policy(
     agent: Any = None,
     environment: Any = None,
     imports: bool = True,
+    env_options: Mapping[str, Any] | None = None,
 ) -> "Policy":
     """Load the policy of a run from its run directory.
 
@@ -52,6 +53,7 @@ def load_policy(
         environment: likewise.
         imports: False: import no module that the run's config names, for a run of somebody else;
             a config that names one is an error.
+        env_options: arguments of the environment that replace those of the run, by name.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.
@@ -59,7 +61,12 @@ def load_policy(
     """
     which = parse_which(str(checkpoint))
     stored = load_stored_policy(
-        run_dir, which, agent=agent, environment=environment, imports=imports
+        run_dir,
+        which,
+        agent=agent,
+        environment=environment,
+        imports=imports,
+        env=env_options,
     )
     return Policy(stored, greedy=greedy, seed=seed)
 

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -57,6 +57,7 @@ def read_config(
     agent: Any = None,
     environment: Any = None,
     imports: bool = True,
+    env: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Config:
     """Return the config that a run was started with.
 
@@ -65,9 +66,12 @@ def read_config(
         agent: the object, if the run was given one that cannot be imported.
         environment: likewise.
         imports: False: import nothing that the config names.
+        env: what replaces settings of `env`: entries of `env.options` by name, or flags such as
+            `--env.options.NAME=VALUE`; None: nothing.
 
     Raises:
-        ConfigError: not a run directory, or the config names a module and `imports` is False.
+        ConfigError: not a run directory, a setting is wrong, or the config names a module and
+            `imports` is False.
     """
     path = pathlib.Path(run_dir) / CONFIG
     if not path.is_file():
@@ -82,8 +86,13 @@ def read_config(
         for key, setting in read_config_file(str(path)).items():
             if key not in given:
                 refuse_references(setting.value, where=setting.where)
-    overrides = {} if agent is None else {"agent.name": named_agent(agent)}
-    config = load_config(path, overrides)
+    if env is None or isinstance(env, Mapping):
+        overrides = {f"env.options.{name}": value for name, value in (env or {}).items()}
+        if agent is not None:
+            overrides["agent.name"] = named_agent(agent)
+        config = load_config(path, overrides)
+    else:  # of a command, which is given no objects
+        config = load_config(path, env)
     return config if environment is None else with_environment(config, environment)
 
 
@@ -138,6 +147,7 @@ def load_stored_policy(
     agent: Any = None,
     environment: Any = None,
     imports: bool = True,
+    env: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> StoredPolicy:
     """Load the networks of a checkpoint, without the rest of it.
 
@@ -151,6 +161,7 @@ def load_stored_policy(
         environment: likewise.
         imports: False: import nothing that the run's config names, and refuse a config that names
             something.
+        env: what replaces settings of the run's environment, as `read_config` takes it.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.
@@ -158,7 +169,9 @@ def load_stored_policy(
     """
     device = device or jax.local_devices()[0]
     with _naming_the_sources(run_dir):
-        config = read_config(run_dir, agent=agent, environment=environment, imports=imports)
+        config = read_config(
+            run_dir, agent=agent, environment=environment, imports=imports, env=env
+        )
         spec = read_environment_spec(config.env)
     # One learner device is always valid: batch sizes that divide over more devices divide over one.
     run_spec = make_run_spec(
@@ -186,6 +199,18 @@ def load_stored_policy(
         env_steps=meta["progress"]["env_steps"],
         updates=meta["learner"]["num_updates"],
     )
+
+
+def with_env_options(stored: StoredPolicy, options: Mapping[str, Any]) -> StoredPolicy:
+    """Return the policy, to be played in environments with other arguments.
+
+    Args:
+        stored: the policy.
+        options: the arguments that replace the run's, by name.
+    """
+    env = stored.config.env
+    env = dataclasses.replace(env, options={**env.options, **options})
+    return dataclasses.replace(stored, config=dataclasses.replace(stored.config, env=env))
 
 
 def read_environment_spec(config: EnvConfig) -> EnvironmentSpec:

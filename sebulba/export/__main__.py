@@ -11,11 +11,17 @@ import sys
 
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, program, run_command
+from sebulba.processes.command_line import take_section
 
 
 def main() -> None:
     """Parse the command line, export, and exit with 0, 2 or 4."""
-    sys.exit(export(_parser().parse_args()))
+    parser = _parser()
+    try:
+        env, rest = take_section(sys.argv[1:], "env")
+    except ConfigError as error:
+        parser.error(str(error))
+    sys.exit(export(parser.parse_args(rest, argparse.Namespace(env=env))))
 
 
 def export(options: argparse.Namespace) -> int:
@@ -37,8 +43,9 @@ def export(options: argparse.Namespace) -> int:
                 f"{directory} is a symbolic link, perhaps out of the run directory. Choose a"
                 " directory with -o"
             )
+        which = parse_which(options.checkpoint)
         stored = load_stored_policy(
-            options.run_dir, parse_which(options.checkpoint), imports=not options.no_imports
+            options.run_dir, which, imports=not options.no_imports, env=options.env
         )
         export_policy(
             stored,
@@ -64,7 +71,10 @@ def _parser() -> argparse.ArgumentParser:
         prog=program("export"),
         description="Writes a trained policy as a compiled function (jax.export), its arrays and a"
         " module that loads them with JAX and NumPy only.",
+        epilog="--env.options.NAME VALUE replaces an argument of the run's environment, which is"
+        " made once to read its spaces.",
     )
+    parser.set_defaults(env=())
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a finished or running run")
     parser.add_argument(
         "-o", "--output", metavar="DIRECTORY", help="default: export in the run directory"

@@ -36,6 +36,29 @@ def take_switch(argv: Sequence[str], flag: str) -> tuple[bool, list[str]]:
     return flag in argv, [argument for argument in argv if argument != flag]
 
 
+def take_section(argv: Sequence[str], section: str) -> tuple[list[str], list[str]]:
+    """Take the flags of a section of the config, `--env.options.rows 5`, out of a command line.
+
+    Returns:
+        The flags, as `--env.options.rows=5`, and the other arguments.
+
+    Raises:
+        ConfigError: a flag has no value.
+    """
+    flags: list[str] = []
+    rest: list[str] = []
+    arguments = iter(argv)
+    for argument in arguments:
+        if not argument.startswith(f"--{section}."):
+            rest.append(argument)
+            continue
+        value = "" if "=" in argument else next(arguments, "--")
+        if value.startswith("--"):
+            raise ConfigError(f"{argument}: expected a value, got none")
+        flags.append(argument if "=" in argument else f"{argument}={value}")
+    return flags, rest
+
+
 def take_count(argv: Sequence[str], flag: str) -> tuple[int | None, list[str]]:
     """Take a flag and its value, an integer of at least 1; otherwise like `take_flag`."""
     text, rest = take_flag(argv, flag)
