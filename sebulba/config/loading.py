@@ -194,8 +194,8 @@ def _default_of(agent_class: type, key: str) -> Any:
     section, _, name = key.rpartition(".")
     owner: Any = sections(agent_class)[section] if section else Config
     field = next(each for each in dataclasses.fields(owner) if each.name == name)
-    is_made = field.default_factory is not dataclasses.MISSING
-    return field.default_factory() if is_made else field.default
+    make = field.default_factory
+    return field.default if make is dataclasses.MISSING else make()
 
 
 def _build(agent_class: type, settings: dict[str, Setting], *, source: str) -> Config:

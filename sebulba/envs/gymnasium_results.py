@@ -50,7 +50,8 @@ class CheckedResults(gymnasium.Wrapper):
         self._space = space = env.observation_space
         is_array = isinstance(space, Box | MultiBinary)
         # Of a NumPy array that need not be looked at further; kept here, since this costs time.
-        self._shape, self._dtype = (space.shape, space.dtype) if is_array else (None, None)
+        self._shape = space.shape if is_array else None
+        self._dtype = space.dtype if is_array else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -155,9 +155,9 @@ def run_worker(
     try:
         env = make_env()
     except BaseException as error:
-        kind, text = WorkerError, describe_error(error)
-        if isinstance(error, ConfigError):  # of a wrapper
-            kind, text = ConfigError, str(error)
+        is_wrapper = isinstance(error, ConfigError)
+        kind = ConfigError if is_wrapper else WorkerError
+        text = str(error) if is_wrapper else describe_error(error)
         error_queue.put((index, kind, text, traceback.format_exc()))
         pipe.recv()  # Gymnasium expects an answer to its first command.
         pipe.send((None, False))
