@@ -84,17 +84,15 @@ def make_environment(
         make = load_named(config.suite, SUITES, group=SUITES_GROUP, key="env.suite")
         identity = asked_for(make, {"purpose": purpose, "env_index": env_index})
         return make(config, num_envs=num_envs, seed=seed, **identity, **_wrappers(config, make))
-    except ConfigError:
-        raise
     except Exception as error:
         from sebulba.envs.base import EnvironmentFault  # imports jax
 
-        if isinstance(error, EnvironmentFault):
-            raise
         missing = missing_package(error)
-        if missing is None:
-            raise EnvironmentFault(f"its constructor raised {describe_error(error)}") from error
-        raise ConfigError(f"env.suite {config.suite}, env.id {config.id}: {missing}") from error
+        if missing is not None:
+            raise ConfigError(f"env.suite {config.suite}, env.id {config.id}: {missing}") from error
+        if isinstance(error, ConfigError | EnvironmentFault):
+            raise
+        raise EnvironmentFault(f"its constructor raised {describe_error(error)}") from error
 
 
 def _wrappers(config: EnvConfig, make: Callable[..., Environment]) -> dict[str, typing.Any]:

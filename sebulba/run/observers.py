@@ -22,6 +22,7 @@ from sebulba.run.profile import PROFILE, Profiler
 from sebulba.run.replicas import ReplicaCheck
 from sebulba.run.resume import Resumed
 from sebulba.run.rows import MetricsRows
+from sebulba.run.short_episodes import ShortEpisodes
 from sebulba.run.watchdog import Timeouts, watchdog_of
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.lock import RunLock
@@ -133,6 +134,8 @@ def make_observers(
         checkpointer.discard_after(resumed.num_cycles)
 
     observers: list[Observer] = [callers, rows]
+    if is_first:
+        observers.append(ShortEpisodes(on_message=display.message))
     if config.evaluation.interval_env_steps is not None and is_first:
         observers.append(
             _periodic_evaluation(
