@@ -9,7 +9,7 @@ import pytest
 
 import sebulba
 from sebulba.config import EnvConfig
-from sebulba.export import main as export_main
+from sebulba.export.__main__ import main as export_main
 from sebulba.run import training
 from tests.evaluation.runs import tiny_config
 
