@@ -16,6 +16,7 @@ from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.convolutions import Conv
 from sebulba.toolkit.dense import Dense, LayerNorm
+from sebulba.toolkit.distributions import one_hot
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, as_channels_last, check_network
 from sebulba.types import PyTree, RunSpec
@@ -75,8 +76,8 @@ class MuZeroNetwork(nn.Module):
             latent: `[N, ...]`.
             action: `[N]` int32.
         """
-        one_hot = jax.nn.one_hot(action, self.num_actions, dtype=latent.dtype)
-        latent, reward = self.dynamics(latent, one_hot)
+        encoded = one_hot(action, self.num_actions).astype(latent.dtype)
+        latent, reward = self.dynamics(latent, encoded)
         return scale_to_unit(latent), reward
 
     def predict(self, latent: jax.Array) -> Prediction:

@@ -9,6 +9,7 @@ from sebulba.errors import ConfigError
 from sebulba.references import Core
 from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
 from sebulba.toolkit.dense import Dense
+from sebulba.toolkit.distributions import one_hot
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.settings import TorsoSettings
@@ -82,8 +83,8 @@ class RecurrentQNetwork(nn.Module):
             Q `[T, B, A]`, and the core's state after the last row.
         """
         features = fold_time(make_torso(self.torso), observation)
-        last_action = jax.nn.one_hot(last_action, self.num_actions, dtype=jnp.float32)
-        inputs = join_past(features, reward, last_action, is_first)
+        encoded = one_hot(last_action, self.num_actions)
+        inputs = join_past(features, reward, encoded, is_first)
         x, state = unroll_core(self.core, self.lstm_size, inputs, is_first, state)
         return DuelingHead(self.num_actions, self.dueling_size)(x), state
 

@@ -20,7 +20,7 @@ import numpy as np
 from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.dense import Dense
-from sebulba.toolkit.distributions import Categorical
+from sebulba.toolkit.distributions import Categorical, one_hot
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.schedules import at_env_steps
@@ -308,8 +308,8 @@ class SkillsAgent(Agent):
 
     def _with_skill(self, env_step: EnvStep, skill: jax.Array) -> EnvStep:
         """Return rows `[..., B]` whose observations include the skill."""
-        one_hot = jax.nn.one_hot(skill, self._config.num_skills, dtype=jnp.float32)
-        observation = {"observation": env_step.observation, "skill": one_hot}
+        encoded = one_hot(skill, self._config.num_skills)
+        observation = {"observation": env_step.observation, "skill": encoded}
         return dataclasses.replace(env_step, observation=observation)
 
     def _discriminate(self, params: PyTree, observation: PyTree) -> Categorical:

@@ -56,10 +56,10 @@ def observation_choices(space: gymnasium.Space) -> list[tuple[range, ...]]:
         case gymnasium.spaces.Tuple():
             return [each for child in space for each in observation_choices(child)]
         case gymnasium.spaces.Discrete():
-            return [(range(int(space.start), int(space.start + space.n)),)]
+            return [(range(int(space.start), int(space.start) + int(space.n)),)]
         case gymnasium.spaces.MultiDiscrete():
             bounds = zip(space.start.ravel(), space.nvec.ravel(), strict=True)
-            return [tuple(range(int(start), int(start + size)) for start, size in bounds)]
+            return [tuple(range(int(start), int(start) + int(size)) for start, size in bounds)]
     return [()]
 
 

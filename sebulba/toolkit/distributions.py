@@ -177,9 +177,19 @@ def entry_of(rows: jax.Array, index: jax.Array) -> jax.Array:
 
     The gradient of a gather is a scatter, which is slow on a CPU; of this, it is a `where`.
     """
-    numbers = jax.lax.broadcasted_iota(index.dtype, rows.shape, rows.ndim - 1)
+    index = index.astype(jnp.int32)  # The numbers of 8 bits repeat from 256 actions on.
+    numbers = jax.lax.broadcasted_iota(jnp.int32, rows.shape, rows.ndim - 1)
     entries = jnp.sum(jnp.where(numbers == index[..., None], rows, 0.0), axis=-1)
     return jnp.where((index >= 0) & (index < rows.shape[-1]), entries, jnp.nan)
+
+
+def one_hot(index: jax.Array, size: int) -> jax.Array:
+    """Return float32 `[..., size]`, 1 at the index `[...]` of any integer type, 0 elsewhere.
+
+    All 0 where the index is none of `size`. `jax.nn.one_hot` counts in the type of the index, so an
+    8-bit index gets several ones from 256 entries on.
+    """
+    return jax.nn.one_hot(index.astype(jnp.int32), size, dtype=jnp.float32)
 
 
 def _expectation(log_probs: jax.Array, x: jax.Array) -> jax.Array:

@@ -19,6 +19,7 @@ from sebulba.toolkit.distributions import (
     DiagonalGaussian,
     Distribution,
     MultiCategorical,
+    one_hot,
 )
 
 # A small gain makes the initial policy nearly uniform (Andrychowicz et al. 2020, arXiv 2006.05990).
@@ -50,7 +51,7 @@ class CategoricalHead(nn.Module):
 
     def encode(self, action: jax.Array) -> jax.Array:
         """Return `[T, B, A]`, one-hot."""
-        return jax.nn.one_hot(action, self.num_actions, dtype=jnp.float32)
+        return one_hot(action, self.num_actions)
 
 
 class MultiCategoricalHead(nn.Module):
@@ -69,10 +70,7 @@ class MultiCategoricalHead(nn.Module):
 
     def encode(self, action: jax.Array) -> jax.Array:
         """Return `[T, B, ΣA]`, one one-hot vector per choice."""
-        parts = [
-            jax.nn.one_hot(action[..., i], size, dtype=jnp.float32)
-            for i, size in enumerate(self.num_actions)
-        ]
+        parts = [one_hot(action[..., i], size) for i, size in enumerate(self.num_actions)]
         return jnp.concatenate(parts, axis=-1)
 
 

@@ -21,6 +21,7 @@ from sebulba.references import load
 from sebulba.task import has_channels_last
 from sebulba.toolkit.convolutions import Conv, max_pool
 from sebulba.toolkit.dense import Dense
+from sebulba.toolkit.distributions import one_hot
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.types import PyTree
 
@@ -178,9 +179,10 @@ def with_one_hot_choices(
     def encoded(leaf: jax.Array, components: tuple[range, ...]) -> jax.Array:
         if not 0 < sum(map(len, components)) <= _MAX_ONE_HOT:
             return leaf
-        columns = jnp.asarray(leaf).reshape(len(leaf), -1)
+        # As int32: the difference of two numbers of 8 bits can be out of their range.
+        columns = jnp.asarray(leaf, jnp.int32).reshape(len(leaf), -1)
         parts = (
-            jax.nn.one_hot(columns[:, i] - values.start, len(values), dtype=jnp.float32)
+            one_hot(columns[:, i] - values.start, len(values))
             for i, values in enumerate(components)
         )
         return jnp.concatenate(list(parts), axis=-1)

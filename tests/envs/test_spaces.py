@@ -40,6 +40,16 @@ def test_the_choices_of_discrete_leaves_are_in_the_order_of_the_leaves():
     assert spaces.environment_spec(Box(0, 1, (2,)), Discrete(2)).choices is None
 
 
+def test_the_choices_of_8_bits_end_where_their_sum_would_overflow():
+    space = Dict(
+        {
+            "many": Discrete(100, start=28, dtype=np.int8),
+            "more": MultiDiscrete([100], start=[28], dtype=np.int8),
+        }
+    )
+    assert spaces.observation_choices(space) == [(range(28, 128),)] * 2
+
+
 SPACES = [
     (Discrete(3, start=-1, dtype=np.int32), [-1, 1], [[-2], [2]]),
     (MultiDiscrete([2, 3], start=[0, 5], dtype=np.int32), [[0, 5], [1, 7]], [[[0, 4]], [[2, 5]]]),

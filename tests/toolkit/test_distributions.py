@@ -12,7 +12,9 @@ from sebulba.toolkit.distributions import (
     MultiCategorical,
     entry_of,
     legal_only,
+    one_hot,
 )
+from sebulba.toolkit.policy_heads import CategoricalHead, MultiCategoricalHead
 
 PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.25, 0.5, 0.25]], np.float32)
 LOGITS = np.log(PROBABILITIES) + np.array([[3.0], [-200.0]], np.float32)
@@ -218,3 +220,16 @@ def test_an_entry_of_each_row_has_the_gradient_of_a_gather():
 def test_an_entry_beyond_the_row_is_nan():
     entries = entry_of(jnp.ones((3, 2)), jnp.asarray([-1, 1, 2], jnp.int32))
     np.testing.assert_array_equal(jnp.isnan(entries), [True, False, True])
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int16, jnp.uint32, jnp.int32])
+def test_an_index_of_any_integer_type_finds_one_entry_of_many(dtype):
+    rows, index = jnp.arange(400.0)[None], jnp.asarray([3], dtype)
+    np.testing.assert_array_equal(entry_of(rows, index), [3.0])
+    np.testing.assert_array_equal(jnp.flatnonzero(one_hot(index, 400)), [3])
+    policy = Categorical(logits=jnp.zeros((1, 400)))
+    np.testing.assert_allclose(policy.log_prob(index), -np.log(400), rtol=1e-6)
+    (encoded,) = CategoricalHead(400).encode(index[None])
+    assert encoded.sum() == 1.0 and encoded[0, 3] == 1.0
+    several = MultiCategoricalHead((300, 2)).encode(jnp.asarray([[[3, 1]]], dtype))
+    np.testing.assert_array_equal(np.flatnonzero(several), [3, 301])

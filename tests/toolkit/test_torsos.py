@@ -145,3 +145,11 @@ def test_numbers_of_a_discrete_space_are_one_hot_for_every_network_but_the_users
     many = ((range(5000),),)
     raw = ObservationTorso(TorsoSettings("flat", (), choices=many)).apply({}, jnp.array([4321]))
     np.testing.assert_array_equal(raw, [[4321.0]])
+
+
+@pytest.mark.parametrize(("dtype", "start", "number"), [("int8", -100, 99), ("uint8", 0, 3)])
+def test_numbers_of_8_bits_are_one_hot_vectors_of_more_than_a_byte(dtype, start, number):
+    choices = ((range(start, start + 300),),)
+    torso = ObservationTorso(TorsoSettings("flat", (), choices=choices))
+    features = torso.apply({}, jnp.asarray([number], dtype))
+    np.testing.assert_array_equal(np.flatnonzero(features), [number - start])
