@@ -9,7 +9,7 @@ Images are `[N, H, W, C]`. On other platforms, all gradients are those of JAX.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
@@ -19,9 +19,14 @@ from flax.typing import Initializer
 from jax import lax
 from jax.typing import DTypeLike
 
+from sebulba.toolkit.linear import linear_call
+
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
+_Single = tuple[jax.Array]
+_Pair = tuple[jax.Array, jax.Array]
+_Pool = Callable[[jax.Array], jax.Array]
 
 
 class Conv(nn.Module):
@@ -62,39 +67,39 @@ def convolve(x: jax.Array, kernel: jax.Array, *, stride: int, padding: str) -> j
     return _convolve(x, kernel, stride, ((top, bottom), (left, right)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _convolve(x: jax.Array, kernel: jax.Array, stride: int, pads: Pads) -> jax.Array:
+    return _plain(x, kernel, stride, pads)
+
+
+@_convolve.defjvp
+def _convolve_jvp(stride: int, pads: Pads, primals: _Pair, tangents: _Pair) -> _Pair:
+    def tangent(operands: _Pair, tangents: _Pair) -> jax.Array:
+        (x, kernel), (of_x, of_kernel) = operands, tangents
+        return _plain(of_x, kernel, stride, pads) + _plain(x, of_kernel, stride, pads)
+
+    def cotangents(operands: _Pair, cotangent: jax.Array) -> _Pair:
+        def on_cpu(x: jax.Array, kernel: jax.Array, cotangent: jax.Array) -> _Pair:
+            return (
+                _gradient_of_images(x.shape[1:3], kernel, cotangent, stride, pads),
+                _gradient_of_kernel(x, kernel.shape[:2], cotangent, stride, pads),
+            )
+
+        def derived(x: jax.Array, kernel: jax.Array, cotangent: jax.Array) -> _Pair:
+            (of_x,) = jax.linear_transpose(lambda x: _plain(x, kernel, stride, pads), x)(cotangent)
+            transpose = jax.linear_transpose(lambda k: _plain(x, k, stride, pads), kernel)
+            return of_x, *transpose(cotangent)
+
+        return lax.platform_dependent(*operands, cotangent, cpu=on_cpu, default=derived)
+
+    return (
+        _convolve(*primals, stride, pads),
+        linear_call(tangent, cotangents, primals, tangents),
+    )
+
+
+def _plain(x: jax.Array, kernel: jax.Array, stride: int, pads: Pads) -> jax.Array:
     return lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=_LAYOUT)
-
-
-def _convolve_forward(
-    x: jax.Array, kernel: jax.Array, stride: int, pads: Pads
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _convolve(x, kernel, stride, pads), (x, kernel)
-
-
-def _convolve_backward(
-    stride: int, pads: Pads, operands: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    def on_cpu(x: jax.Array, kernel: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return (
-            _gradient_of_images(x.shape[1:3], kernel, gradient, stride, pads),
-            _gradient_of_kernel(x, kernel.shape[:2], gradient, stride, pads),
-        )
-
-    def derived(x: jax.Array, kernel: jax.Array, gradient: jax.Array) -> tuple[jax.Array, ...]:
-        plain = functools.partial(
-            lax.conv_general_dilated,
-            window_strides=(stride, stride),
-            padding=pads,
-            dimension_numbers=_LAYOUT,
-        )
-        return jax.vjp(plain, x, kernel)[1](gradient)
-
-    return lax.platform_dependent(*operands, gradient, cpu=on_cpu, default=derived)
-
-
-_convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _gradient_of_kernel(
@@ -150,7 +155,7 @@ def _gradient_of_images(
     return lax.pad(result, jnp.zeros((), result.dtype), ((0, 0, 0), *ends, (0, 0, 0)))
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def max_pool(x: jax.Array) -> jax.Array:
     """Return the maxima `[N, ⌈H/2⌉, ⌈W/2⌉, C]` over 3×3 windows with stride 2, padding `SAME`.
 
@@ -160,26 +165,33 @@ def max_pool(x: jax.Array) -> jax.Array:
     return lax.platform_dependent(x, cpu=_max_pool_in_two, default=_max_pool_at_once)
 
 
-def _max_pool_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return max_pool(x), x
+@max_pool.defjvp
+def _max_pool_jvp(primals: _Single, tangents: _Single) -> _Pair:
+    def tangent(operands: _Single, tangents: _Single) -> jax.Array:
+        def push(pool: _Pool, x: jax.Array, of_x: jax.Array) -> jax.Array:
+            return jax.jvp(pool, (x,), (of_x,))[1]
+
+        return _by_platform(push, *operands, *tangents)
+
+    def cotangents(operands: _Single, cotangent: jax.Array) -> _Single:
+        def pull_back(pool: _Pool, x: jax.Array, cotangent: jax.Array) -> jax.Array:
+            (result,) = jax.vjp(pool, x)[1](cotangent)
+            return result
+
+        return (_by_platform(pull_back, *operands, cotangent),)
+
+    return max_pool(*primals), linear_call(tangent, cotangents, primals, tangents)
 
 
-def _max_pool_backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
-    def pull_back(pool, x: jax.Array, gradient: jax.Array) -> jax.Array:
-        (result,) = jax.vjp(pool, x)[1](gradient)
-        return result
-
-    return (
-        lax.platform_dependent(
-            x,
-            gradient,
-            cpu=functools.partial(pull_back, _max_pool_in_two),
-            default=functools.partial(pull_back, _max_pool_at_once),
-        ),
+def _by_platform(
+    derivative: Callable[[_Pool, jax.Array, jax.Array], jax.Array], x: jax.Array, other: jax.Array
+) -> jax.Array:
+    return lax.platform_dependent(
+        x,
+        other,
+        cpu=functools.partial(derivative, _max_pool_in_two),
+        default=functools.partial(derivative, _max_pool_at_once),
     )
-
-
-max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 def _max_pool_at_once(x: jax.Array) -> jax.Array:
@@ -191,7 +203,7 @@ def _max_pool_in_two(x: jax.Array) -> jax.Array:
     return _max_of_three(_max_of_three(x, 2), 1)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _max_of_three(x: jax.Array, axis: int) -> jax.Array:
     """Return the maxima of windows of 3 along an axis, with stride 2 and padding `SAME`."""
     first, second, third = _window(x, axis)
@@ -214,20 +226,11 @@ def _window(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     )
 
 
-def _max_of_three_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    return _max_of_three(x, axis), x
-
-
-def _max_of_three_backward(axis: int, x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
-    windows, pull_back = jax.vjp(lambda x: _window(x, axis), x)
+@_max_of_three.defjvp
+def _max_of_three_jvp(axis: int, primals: _Single, tangents: _Single) -> _Pair:
+    windows, of_windows = jax.jvp(lambda x: _window(x, axis), primals, tangents)
     first, second, third = windows
     maximum = jnp.maximum(jnp.maximum(first, second), third)
-    zero = jnp.zeros_like(gradient)
-    is_first, is_second = first == maximum, second == maximum
-    of_first = jnp.where(is_first, gradient, zero)
-    of_second = jnp.where(~is_first & is_second, gradient, zero)
-    of_third = jnp.where(is_first | is_second, zero, gradient)
-    return pull_back((of_first, of_second, of_third))
-
-
-_max_of_three.defvjp(_max_of_three_forward, _max_of_three_backward)
+    of_first, of_second, of_third = of_windows
+    of_others = jnp.where(second == maximum, of_second, of_third)
+    return maximum, jnp.where(first == maximum, of_first, of_others)
