@@ -59,7 +59,7 @@ _linear_call.multiple_results = True
 
 
 def _bind(function: _Flat, transpose: _Flat, residuals: Arrays, operands: Arrays) -> list[Any]:
-    jaxpr = jax.make_jaxpr(function)(residuals, operands)
+    jaxpr = jax.make_jaxpr(function)(list(residuals), list(operands))
     return _linear_call.bind(
         *residuals, *operands, jaxpr=jaxpr, transpose=transpose, num_residuals=len(residuals)
     )
