@@ -19,6 +19,7 @@ CONTRACT = [
     "agent",
     "agent_check",
     "errors",
+    "precision",
     "pytree",
     "process",
     "ranges",

@@ -48,7 +48,8 @@ def run_check(
     # Most of the check's time is compilation, much of it of many small functions.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_CACHED_COMPILATION_SECONDS)
     try:
-        with Progress(sys.stderr) as progress:
+        # As agents compute, which see nothing of JAX_ENABLE_X64.
+        with Progress(sys.stderr) as progress, jax.enable_x64(False):
             report = check(config, only=only, on_progress=progress.show)
     except ConfigError as error:
         print(escaped(f"sebulba: {error}"), file=sys.stderr)

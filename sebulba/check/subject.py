@@ -10,7 +10,7 @@ from sebulba.agent import Agent
 from sebulba.check.capture import CaptureConfig, CapturingAgent
 from sebulba.check.probe import ProbeEnvironment, probe_config
 from sebulba.config import Config, LearnerConfig
-from sebulba.config.agents import agent_factory
+from sebulba.config.agents import make_agent
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory import MemoryPlan
 from sebulba.devices.roles import assign_devices
@@ -55,7 +55,7 @@ class Subject:
             num_envs=num_envs or self.run_spec.num_envs,
         )
         config = with_settings(self.config.agent, **settings)
-        return agent_factory(config.name)(config, run_spec), run_spec
+        return make_agent(config, run_spec), run_spec
 
     def learner(self, agent: Agent, devices: Sequence[jax.Device]) -> Learner:
         """Build a learner of an agent on these learner devices."""

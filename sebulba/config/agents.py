@@ -51,3 +51,19 @@ def agent_factory(name: str) -> Callable[..., Any]:
     except ImportError as error:
         reason = missing_package(error) or error
         raise ConfigError(f"agent.name: cannot import {name}: {reason}") from error
+
+
+def make_agent(settings: Any, run_spec: Any) -> Any:
+    """Return the agent that `settings.name` names; it computes in 32 bits.
+
+    Args:
+        settings: the agent's.
+        run_spec: the run's, a `RunSpec`.
+
+    Raises:
+        ConfigError: there is no such agent, or the settings do not suit it.
+    """
+    # Imported here: a config is read without jax.
+    from sebulba.precision import in_32_bits
+
+    return in_32_bits(agent_factory(settings.name)(settings, run_spec))

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sebulba.envs.spaces import narrowed
 from sebulba.errors import ConfigError, calling
 from sebulba.pytree import describe_inline
 from sebulba.types import EnvironmentSpec, PyTree
@@ -35,10 +36,10 @@ def check_task(task: Any, spec: EnvironmentSpec, to_native: Callable[[Any], PyTr
     flag = jax.ShapeDtypeStruct((), np.bool_)
     scalars = [jax.ShapeDtypeStruct((), np.float32), flag, flag]
     checked = [
-        ("reset's observation", first, spec.observation),
-        ("step's observation", observation, spec.observation),
+        ("reset's observation", narrowed(first), spec.observation),
+        ("step's observation", narrowed(observation), spec.observation),
         ("step's state", after, state),
-        *zip([f"step's {each}" for each in _STEP[2:]], rest, scalars, strict=True),
+        *zip([f"step's {each}" for each in _STEP[2:]], narrowed(rest), scalars, strict=True),
     ]
     if spec.action_mask is not None:
         mask = _trace(task, "action_mask", state=state)

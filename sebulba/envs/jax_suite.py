@@ -150,7 +150,7 @@ class _BatchedTask:
         if _action_mask_of(task) is not None:
             mask = spaces.action_mask_spec(action_space)
         self.spec = spec = EnvironmentSpec(
-            observation=task.observation,
+            observation=spaces.narrowed(task.observation),
             action_space=action_space,
             native_action_space=task.action_space,
             action_mask=mask,
@@ -315,7 +315,7 @@ def _reset_one(
         task_state=task_state, key=key, elapsed=jnp.zeros((), jnp.int32), done=false
     )
     env_step = EnvStep(
-        observation=observation,
+        observation=spaces.narrowed(observation),
         reward=jnp.zeros((), jnp.float32),
         terminated=false,
         truncated=false,
@@ -346,8 +346,8 @@ def _step_one(
         task_state=task_state, key=reset_state.key, elapsed=elapsed, done=terminated | truncated
     )
     next_step = EnvStep(
-        observation=observation,
-        reward=reward,
+        observation=spaces.narrowed(observation),
+        reward=spaces.narrowed(reward),
         terminated=terminated,
         truncated=truncated,
         is_first=jnp.zeros((), bool),

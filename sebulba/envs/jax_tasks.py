@@ -232,7 +232,7 @@ class ContinuousBandit:
     def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> TaskStep:
         """Score the action and terminate."""
         del key
-        target = jnp.linspace(0.5, 3.5, self.contexts)[state]
+        target = jnp.linspace(0.5, 3.5, self.contexts, dtype=jnp.float32)[state]
         reward = 1.0 - jnp.square(action[0] - target)
         observation = jnp.zeros(self.contexts, jnp.float32)
         return state, observation, reward, jnp.ones((), bool), jnp.zeros((), bool)

@@ -3,6 +3,8 @@
 `sebulba.envs.actions` converts actions.
 """
 
+from typing import Any
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -42,6 +44,23 @@ def observation_spec(space: gymnasium.Space, path: str = "observation") -> PyTre
         f" and Tuple, got {type(space).__name__} in {path}. Set env.wrappers to one that leaves it"
         " out or makes an array of it"
     )
+
+
+def narrowed(tree: PyTree) -> PyTree:
+    """Return arrays, or their shapes, with 32-bit types in place of 64-bit ones.
+
+    A task in JAX has 64-bit types where JAX_ENABLE_X64 is set.
+    """
+
+    def narrow(leaf: Any) -> Array:
+        dtype = jnp.result_type(leaf)
+        if dtype not in NARROWED:
+            return leaf
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(leaf.shape, NARROWED[dtype])
+        return jnp.asarray(leaf, NARROWED[dtype])
+
+    return jax.tree.map(narrow, tree)
 
 
 def observation_choices(space: gymnasium.Space) -> list[tuple[range, ...]]:

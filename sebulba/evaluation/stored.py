@@ -12,7 +12,7 @@ import jax
 
 from sebulba.agent import Agent
 from sebulba.config import Config, EnvConfig
-from sebulba.config.agents import agent_factory
+from sebulba.config.agents import make_agent
 from sebulba.config.file import read_config_file
 from sebulba.config.loading import load_config
 from sebulba.config.objects import named_agent, with_environment
@@ -180,7 +180,7 @@ def load_stored_policy(
         num_actors=num_actor_devices(config.devices) * config.actor.threads_per_device,
         num_learner_devices=1,
     )
-    made: Agent = agent_factory(config.agent.name)(config.agent, run_spec)
+    made: Agent = make_agent(config.agent, run_spec)
     placed = jax.sharding.SingleDeviceSharding(device)
     like = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),

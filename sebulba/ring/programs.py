@@ -11,8 +11,7 @@ import jax
 
 from sebulba.agent import Agent
 from sebulba.agent_check import ActShapes, validate_agent, validate_learning
-from sebulba.config import Config
-from sebulba.config.agents import agent_factory
+from sebulba.config import Config, agents
 from sebulba.config.run_spec import make_run_spec, queue_slots_per_actor
 from sebulba.devices.mapping import is_jit_disabled
 from sebulba.devices.memory import MemoryPlan, plan_memory
@@ -128,7 +127,7 @@ def _make_agent(config: Config, run_spec: RunSpec) -> tuple[Agent, ActShapes]:
     Raises:
         AgentError: the agent breaks the protocol.
     """
-    agent = agent_factory(config.agent.name)(config.agent, run_spec)
+    agent = agents.make_agent(config.agent, run_spec)
     shapes = validate_agent(agent, run_spec)
     # Tracing twice takes time, and ours are tested. Without jit, a loss may look at its numbers,
     # which a traced one does not have.

@@ -21,7 +21,7 @@ def global_norm(tree: PyTree) -> jax.Array:
     """Return `[]`, the square root of the sum of squares of all leaves' entries."""
     # One sum for all, since small arrays each take a call of a kernel.
     parts = [_sums_of_squares(jnp.asarray(leaf)) for leaf in jax.tree.leaves(tree)]
-    return jnp.sqrt(jnp.sum(jnp.concatenate([jnp.zeros(1), *parts])))
+    return jnp.sqrt(jnp.sum(jnp.concatenate([jnp.zeros(1, jnp.float32), *parts])))
 
 
 def sum_of_rows(x: jax.Array) -> jax.Array:
