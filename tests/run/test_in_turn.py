@@ -64,7 +64,7 @@ def test_a_seed_learns_the_same_alone_and_among_others(mode, tmp_path):
 @pytest.mark.parametrize("mode", ["threads", "anakin"])
 def test_later_seeds_trace_nothing_and_leave_no_ring(mode, tmp_path, monkeypatch):
     monkeypatch.setattr(TracedAgent, "num_losses", 0)
-    monkeypatch.setattr("sebulba.ring.programs.agent_factory", lambda name: TracedAgent)
+    monkeypatch.setattr("sebulba.config.agents.agent_factory", lambda name: TracedAgent)
     before, traces = [], []
 
     def on_start(number):
