@@ -22,7 +22,6 @@ from sebulba.check.result import (
     skipped,
     unclear,
 )
-from sebulba.check.sensitivity import MAX_ROUNDING
 from sebulba.check.subject import env_axes
 from sebulba.types import ActorState, PyTree
 
@@ -143,7 +142,7 @@ def legal(evidence: Evidence) -> Answer:
     if evidence.has_updates and evidence.loss.has_gradient:
         sensitivity = evidence.loss
         changed = [_with_legal_actions(item) for item in sensitivity.items]
-        if sensitivity.greatest_effect(changed) <= MAX_ROUNDING:
+        if sensitivity.greatest_effect(changed) <= sensitivity.rounding:
             others = Perturbation(field="extras", rows=is_valid, action_space=spec.action_space)
             if not sensitivity.is_on_policy and sensitivity.has_effect(
                 others.apply(sensitivity.items)

@@ -1,7 +1,7 @@
 """Checks that the loss corrects stale data with the behaviour policy stored in the extras."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,15 +12,22 @@ from sebulba.agent import AgentSettings, declared
 from sebulba.check import perturbation
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation
+from sebulba.check.policy import is_distribution
 from sebulba.check.recording import RecordedTrajectory, first_learning_cycle
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
-from sebulba.check.sensitivity import MAX_ROUNDING
+from sebulba.check.stored_policy import stored_log_probs, stored_policies, with_other_policies
 from sebulba.check.subject import Subject
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
-from sebulba.types import EnvStep
+from sebulba.types import EnvStep, Trajectory
 
 _SHIFT_OF_PARAMETERS = np.float32(0.37)
 _MIN_EFFECT_OF_MODES = 1e-3  # far above rounding, where that of the actions taken is rounding
+_MIN_CHANGE_NATS = 0.25  # of the log-probability of an action taken: by more than a quarter
+_MIN_ACTIONS = 4  # of which it changes: a single one may have an advantage near 0
+# Probabilities of mode, action taken and all others together, where there are three. The mode keeps
+# its place. The first two differ in the action taken, beside the others, and the first and the last
+# in the mode. So likely an action has an importance weight below 1, where no bound hides a change.
+_BASE, _OTHER_ACTION, _OTHER_MODE = (0.52, 0.4, 0.08), (0.52, 0.2, 0.28), (0.59, 0.4, 0.01)
 
 
 def correction(evidence: Evidence) -> Answer:
@@ -30,16 +37,23 @@ def correction(evidence: Evidence) -> Answer:
     if not jax.tree.leaves(items[0].trajectory.extras):
         return skipped("act returns no extras")
     place = f"{items[-1].place}, rows 0 … {len(items[-1].trajectory.action) - 1}"
-    is_known = sensitivity.is_on_policy and _has_policy(items[0])
+    is_known = sensitivity.is_on_policy and bool(stored_policies(items[0].trajectory))
     if is_known:
-        others = [_with_policies(item, _all_changed) for item in items]
+        others = [_with_other_policies(item) for item in items]
+        learned = slice(sensitivity.num_unlearned, None)
+        num_changed = _num_changed(items[learned], others[learned])
+        if num_changed < _MIN_ACTIONS:
+            return skipped(
+                f"the stored policy is certain of all but {num_changed} actions: no other policy"
+                f" changes their log-probabilities by {_MIN_CHANGE_NATS:g}"
+            )
     else:
         others = Perturbation(
             field="extras",
             rows=_every_other_valid,
             action_space=subject.run_spec.environment.action_space,
         ).apply(items)
-    if sensitivity.greatest_effect(others) <= MAX_ROUNDING:
+    if sensitivity.greatest_effect(others) <= sensitivity.rounding:
         if not sensitivity.is_on_policy:
             return skipped("the loss of the replay does not use the extras")
         if not _is_stale(subject):
@@ -51,11 +65,16 @@ def correction(evidence: Evidence) -> Answer:
         )
     if not is_known:
         return passed("the loss uses the extras in valid rows")
-    of_actions, of_modes = (
-        sensitivity.greatest_effect([_with_policies(item, change) for item in items])
-        for change in (_actions_changed, _modes_changed)
+    if not _has_policy(items[0]):
+        return passed("the loss uses the stored log-probabilities")
+    base, *changed = (
+        [_with_policies(item, change) for item in items]
+        for change in (_base, _actions_changed, _modes_changed)
     )
-    if of_actions > MAX_ROUNDING:
+    if _num_changed(base[learned], changed[0][learned]) < _MIN_ACTIONS:
+        return passed("the loss uses the stored policy; actions taken are modes, with few exceptions")
+    of_actions, of_modes = (sensitivity.greatest_effect(each, before=base) for each in changed)
+    if of_actions > sensitivity.rounding:
         return passed("the loss uses the log-probabilities of the actions taken")
     # A policy that is certain has no gradient, whatever the log-probabilities are.
     if of_modes < _MIN_EFFECT_OF_MODES:
@@ -69,6 +88,24 @@ def correction(evidence: Evidence) -> Answer:
         f" those of the modes alone changed the gradients by {of_modes:.1g}",
         "the behaviour policy's log-probability is that of its mode",
     )
+
+
+def _with_other_policies(item: RecordedTrajectory) -> RecordedTrajectory:
+    trajectory = item.trajectory
+    mask = _every_other_valid(trajectory.env_steps)[:-1]
+    return dataclasses.replace(item, trajectory=with_other_policies(trajectory, mask))
+
+
+def _num_changed(before: Sequence[RecordedTrajectory], after: Sequence[RecordedTrajectory]) -> int:
+    """Return the number of valid actions whose stored log-probability changes clearly."""
+
+    def count(one: Trajectory, other: Trajectory) -> int:
+        pairs = zip(stored_log_probs(one), stored_log_probs(other), strict=True)
+        is_changed = [np.abs(b - a) >= _MIN_CHANGE_NATS for a, b in pairs]
+        return int(np.count_nonzero(one.valid & np.any(is_changed, axis=0)))
+
+    pairs = zip(before, after, strict=True)
+    return sum(count(one.trajectory, other.trajectory) for one, other in pairs)
 
 
 def _every_other_valid(env_steps: EnvStep) -> np.ndarray:
@@ -100,42 +137,41 @@ def _is_policy(node: Any) -> bool:
 
 
 def _has_policy(item: RecordedTrajectory) -> bool:
-    return any(map(_is_policy, jax.tree.leaves(item.trajectory.extras, is_leaf=_is_policy)))
+    return any(map(_is_policy, stored_policies(item.trajectory).values()))
 
 
 def _with_policies(item: RecordedTrajectory, change: _Change) -> RecordedTrajectory:
     """Return the trajectory with other policies in its extras."""
-    action = item.trajectory.action
+    action, stored = item.trajectory.action, stored_policies(item.trajectory)
 
-    def changed(node: Any) -> Any:
-        if not _is_policy(node):
+    def changed(path: tuple, node: Any) -> Any:
+        if path not in stored or not _is_policy(node):
             return node
         if isinstance(node, MultiCategorical):
             pairs = zip(node.choices, np.moveaxis(action, -1, 0), strict=True)
             return MultiCategorical(choices=tuple(change(*pair) for pair in pairs))
         return change(node, action)
 
-    extras = jax.tree.map(changed, item.trajectory.extras, is_leaf=_is_policy)
+    extras = jax.tree_util.tree_map_with_path(
+        changed, item.trajectory.extras, is_leaf=is_distribution
+    )
     return dataclasses.replace(item, trajectory=dataclasses.replace(item.trajectory, extras=extras))
 
 
-def _all_changed(policy: Any, action: np.ndarray) -> Any:
-    """Change the log-probabilities of all actions."""
-    del action
+def _base(policy: Any, action: np.ndarray) -> Any:
+    """Return a policy with a known mode, of which the next two differ in one log-probability."""
     if isinstance(policy, DiagonalGaussian):
-        return jax.tree.map(lambda leaf: leaf + _SHIFT_OF_PARAMETERS, policy)
-    is_legal = jnp.isfinite(policy.logits)  # see `distributions.legal_only`
-    return Categorical(logits=jnp.where(is_legal, -3.0 * policy.logits, policy.logits))
+        return policy
+    return _with_probabilities(policy, action, _BASE)
 
 
 def _actions_changed(policy: Any, action: np.ndarray) -> Any:
     """Change the log-probabilities of the actions taken, and not those of the modes."""
     if isinstance(policy, DiagonalGaussian):
-        return dataclasses.replace(policy, mean=policy.mean + _SHIFT_OF_PARAMETERS)
-    logits = np.array(policy.logits)
-    _, taken, other = _modes_taken_and_others(policy, action)
-    logits[taken], logits[other] = logits[other], logits[taken]
-    return Categorical(logits=jnp.asarray(logits))
+        # Away from the action, whose density falls.
+        away = np.copysign(_SHIFT_OF_PARAMETERS, policy.mean - action)
+        return dataclasses.replace(policy, mean=policy.mean + away)
+    return _with_probabilities(policy, action, _OTHER_ACTION)
 
 
 def _modes_changed(policy: Any, action: np.ndarray) -> Any:
@@ -146,24 +182,32 @@ def _modes_changed(policy: Any, action: np.ndarray) -> Any:
         further = np.copysign(np.sqrt(np.square(noise) + 2.0 * _SHIFT_OF_PARAMETERS), noise)
         log_std = policy.log_std - _SHIFT_OF_PARAMETERS
         return DiagonalGaussian(mean=action - further * np.exp(log_std), log_std=log_std)
-    logits = np.array(policy.logits)
-    mode, _, other = _modes_taken_and_others(policy, action)
-    both = np.logaddexp(logits[mode], logits[other])  # of which the mode gets another share
-    share = np.where(logits[mode] - both < np.log(0.75), 0.95, 0.5)
-    logits[mode], logits[other] = both + np.log(share), both + np.log(1.0 - share)
-    return Categorical(logits=jnp.asarray(logits))
+    return _with_probabilities(policy, action, _OTHER_MODE)
 
 
-def _modes_taken_and_others(policy: Categorical, action: np.ndarray) -> tuple[tuple, ...]:
-    """Return the indices of modes, of actions taken, and of third, legal ones, in the logits.
+def _with_probabilities(
+    policy: Categorical, action: np.ndarray, probabilities: tuple[float, float, float]
+) -> Categorical:
+    """Return the policy with these probabilities of mode, action taken, and the others together.
 
-    Rows without three such actions have none.
+    Rows in which the action is the mode, or in which fewer than three actions are legal, keep theirs.
     """
-    logits = np.asarray(policy.logits)
+    logits = np.array(policy.logits)
     mode = logits.argmax(axis=-1)
     if action.shape != mode.shape:
-        action = mode
-    actions = np.arange(logits.shape[-1])
-    is_other = np.isfinite(logits) & (actions != mode[..., None]) & (actions != action[..., None])
-    rows = np.nonzero((action != mode) & is_other.any(axis=-1))
-    return tuple((*rows, each[rows]) for each in (mode, action, is_other.argmax(axis=-1)))
+        return policy
+    number = np.arange(logits.shape[-1])
+    is_mode, is_taken = (number == each[..., None] for each in (mode, action))
+    is_other = np.isfinite(logits) & ~is_mode & ~is_taken
+    num_others = is_other.sum(axis=-1, keepdims=True)
+    of_mode, of_action, of_others = probabilities
+    with np.errstate(divide="ignore"):
+        changed = np.log(
+            np.select(
+                [is_mode, is_taken, is_other],
+                [of_mode, of_action, of_others / np.maximum(num_others, 1)],
+                0.0,
+            )
+        )
+    is_asked = (action != mode)[..., None] & (num_others > 0)
+    return Categorical(logits=jnp.asarray(np.where(is_asked, changed, logits).astype(logits.dtype)))

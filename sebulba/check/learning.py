@@ -1,7 +1,8 @@
 """Checks of what the loss learns from a stream: which rows it uses, and which it ignores.
 
 Each expectation changes one field in every row of one kind and recomputes losses and gradients. A
-field that the loss should ignore has to leave them equal, up to rounding.
+field that the loss should ignore has to leave them equal, up to rounding, and has to change them in
+other rows. Nothing is asked of rows whose field has no other value that means another thing.
 """
 
 import dataclasses
@@ -14,8 +15,8 @@ from sebulba.check import perturbation
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Entry, Perturbation, RowMask
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import Answer, failed, is_equal, passed, skipped, unclear
-from sebulba.check.sensitivity import MAX_ROUNDING, LossSensitivity
+from sebulba.check.result import Answer, failed, passed, skipped, unclear
+from sebulba.check.sensitivity import LossSensitivity
 from sebulba.types import EnvStep
 
 _NO_BOOTSTRAP = "the loss does not bootstrap, not even at the end of a trajectory"
@@ -85,9 +86,8 @@ def truncation(evidence: Evidence) -> Answer:
     # A loss may bootstrap from the observation of the last row alone, on which nothing has acted.
     # In a replay, stored values may set priorities only.
     stored = _uses("extras", perturbation.is_truncated_inside, "truncated")
-    space = evidence.subject.run_spec.environment.action_space
     may_be_stored = source == "observation" and evidence.loss.is_on_policy
-    if may_be_stored and _examine(stored, evidence.loss, space).seen:
+    if may_be_stored and _examine(stored, evidence).seen:
         flag = _uses("truncated flag", perturbation.is_truncated, "truncated")
         return _examine_all(evidence, stored, flag)
     return _examine_all(
@@ -102,8 +102,7 @@ def truncation(evidence: Evidence) -> Answer:
 
 
 def _examine_all(evidence: Evidence, *expectations: _Expectation) -> Answer:
-    space = evidence.subject.run_spec.environment.action_space
-    findings = [_examine(each, evidence.loss, space) for each in expectations]
+    findings = [_examine(each, evidence) for each in expectations]
     failure = next((finding.failure for finding in findings if finding.failure), None)
     if failure is not None:
         return failed(failure)
@@ -112,7 +111,8 @@ def _examine_all(evidence: Evidence, *expectations: _Expectation) -> Answer:
         return unclear(doubt)
     seen = ", ".join(finding.seen for finding in findings if finding.seen)
     if not seen:
-        return skipped("the recorded trajectories have no such row")
+        reasons = [finding.not_asked for finding in findings if finding.not_asked]
+        return skipped(reasons[0] if reasons else "the recorded trajectories have no such row")
     return passed(f"the loss {seen}")
 
 
@@ -123,23 +123,34 @@ class _Finding:
     seen: str = ""
     failure: str = ""
     doubt: str = ""
+    not_asked: str = ""  # why
 
 
-def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: object) -> _Finding:
-    change = Perturbation(field=expectation.field, rows=expectation.rows, action_space=space)
+def _examine(expectation: _Expectation, evidence: Evidence) -> _Finding:
+    sensitivity, rounding = evidence.loss, evidence.loss.rounding
+    field, kind = expectation.field, expectation.kind
+    change = Perturbation(
+        field=field,
+        rows=expectation.rows,
+        action_space=evidence.subject.run_spec.environment.action_space,
+        reward_clip=evidence.subject.reward_clip,
+    )
     entries = list(change.entries(sensitivity.items))
     learned = [entry for entry in entries if _is_learned(entry, sensitivity)]
-    if expectation.is_used and not learned:
-        return _Finding()  # Only in trajectories of earlier learner cycles.
+    if not entries or (expectation.is_used and not learned):
+        # Such rows are in trajectories of earlier learner cycles only, or have no other value:
+        # a space of one action, empty extras, a policy that is certain.
+        return _Finding(
+            not_asked=f"no {kind} row that the loss learns from has another value of the {field}"
+            f" that differs by {change.describe_least()}"
+        )
     changed = change.apply(sensitivity.items)
-    # With a space of one action, or with empty extras, there is no other value.
-    if is_equal(*([item.trajectory for item in items] for items in (sensitivity.items, changed))):
-        return _Finding()
-    field, kind = expectation.field, expectation.kind
     effect = sensitivity.effect(changed)
-    if expectation.is_used and effect <= MAX_ROUNDING:
+    if expectation.is_used and effect <= rounding:
         effect = sensitivity.greatest_effect(changed)
-    if (effect > MAX_ROUNDING) == expectation.is_used:
+    if not expectation.is_used and effect <= rounding and not sensitivity.uses(field):
+        return _Finding(not_asked=f"the loss uses the {field} in no row")
+    if (effect > rounding) == expectation.is_used:
         verb = "uses" if expectation.is_used else "ignores"
         return _Finding(seen=f"{verb} the {field} in {kind} rows")
     if effect and expectation.is_used:
@@ -147,12 +158,12 @@ def _examine(expectation: _Expectation, sensitivity: LossSensitivity, space: obj
             doubt=f"changing the {field} in {kind} rows changed the loss and its gradients by"
             f" {effect:.1g} of the greatest gradient only"
         )
-    if not expectation.is_used and sensitivity.effect(changed, attempt=1) <= MAX_ROUNDING:
+    if not expectation.is_used and sensitivity.effect(changed, attempt=1) <= rounding:
         return _Finding(
             doubt=f"the {field} in {kind} rows changed the loss with some networks only"
         )
     entry = learned[0] if expectation.is_used else entries[0]
-    if effect > MAX_ROUNDING:
+    if effect > rounding:
         entry = _first_with_effect(change, entries, sensitivity) or entry
         changed = change.apply(sensitivity.items, only=entry)
     verb = "use" if expectation.is_used else "ignore"

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
-from sebulba.check.perturbation import other_values
+from sebulba.check.perturbation import other_rewards
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped
 from sebulba.check.sensitivity import MAX_ROUNDING, LossSensitivity
@@ -28,8 +28,13 @@ _MAX_RELATIVE_ERROR = 0.05  # of a priority
 
 
 def priorities(evidence: Evidence) -> Answer:
-    """Change rewards in a replay, and see which priorities a loss sets otherwise."""
-    subject, sensitivity = evidence.subject, evidence.loss
+    """Change rewards in a replay, and see which priorities a loss sets otherwise.
+
+    Rewards count as they are: beyond a bound, greater ones would be the same.
+    """
+    subject = evidence.subject
+    is_clipped = subject.reward_clip is not None
+    sensitivity = evidence.loss_with(reward_clip=None) if is_clipped else evidence.loss
     priorities = _Priorities(subject, sensitivity, sensitivity.items)
     if priorities.replay is None:
         return skipped("the experience has no replay of sebulba.toolkit")
@@ -55,13 +60,13 @@ def importance(evidence: Evidence) -> Answer:
     settings = {"importance_exponent": 1.0, "batch_size": _BATCH_SIZE}
     if not subject.setting("priority_exponent") or None in map(subject.setting, settings):
         return skipped(f"the agent has no priorities, or not the settings {', '.join(settings)}")
-    loss = evidence.loss_with(**settings)
+    loss = evidence.loss_with(reward_clip=None, **settings)
     priorities = _Priorities(subject, loss, loss.items)
     if priorities.replay is None or priorities.path is None:
         return skipped("the experience has no replay of sebulba.toolkit with rewards")
     stored = np.asarray(priorities.replay.mass) > 0.0
     is_first_half = (np.arange(len(stored)) < len(stored) // 2)[:, None]
-    rewards = np.where(is_first_half, other_values(priorities.rewards), priorities.rewards)
+    rewards = np.where(is_first_half, other_rewards(priorities.rewards), priorities.rewards)
 
     def effect(favoured: np.ndarray) -> float:
         """Return how far rewards of the first half move the gradients."""
@@ -196,7 +201,7 @@ def _change_one_reward(priorities: _Priorities, before: np.ndarray, drawn: np.nd
     ]
     for stream, row in rewards_tried:
         rewards = stored.copy()
-        rewards[stream, row] = other_values(rewards[stream, row])
+        rewards[stream, row] = other_rewards(rewards[stream, row])
         change = np.abs(priorities.mass(rewards) - before)
         changed = np.argwhere(change > MAX_ROUNDING * before.max())
         num_found += len(changed)

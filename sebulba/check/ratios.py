@@ -7,28 +7,29 @@ e^−δ times as much, unless weights are clipped.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
-from sebulba.check.policy import is_distribution
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
+from sebulba.check.stored_policy import (
+    MAX_PROBABILITY,
+    SHIFT_NATS,
+    greatest_probability,
+    stored_policies,
+    with_likelier,
+)
 from sebulba.check.training import Trainer, factor_between, in_steps, reward_trainer
-from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 
-_SHIFT = 0.5  # δ: beyond the usual bounds of ratios, 0.8 and 1.2
-_MAX_PROBABILITY = 0.59  # of an action that may be e^δ times as likely
+_SHIFT = SHIFT_NATS  # δ
 _MIN_ACTIONS = 4
 _REWARD = 100.0  # far above any value, so that the advantage is positive
 _SPREAD = 0.3  # of rewards, relative
 _TOLERANCE = 0.02  # of a weight
 _MIN_CHANGE = 0.25  # of a weight, which a value function cannot hide
 _ATTEMPTS = 3
-_LOG_PROB_NAMES = ("log_prob", "logprob", "logp")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class _Weights:
 def ratios(evidence: Evidence) -> Answer:
     """Raise and lower stored probabilities of actions, and see how much their rewards count."""
     items = evidence.loss.items
-    if not any(_stored(item) for item in items):
+    if not any(stored_policies(item.trajectory) for item in items):
         return skipped("the extras have no policy of sebulba.toolkit, and no log_prob of shape [B]")
     if not evidence.loss.is_on_policy:
         return skipped("a replay may hold policies to learn from, which weigh nothing")
@@ -128,7 +129,7 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
     def gradients(shift: float, spread: float) -> list[np.ndarray]:
         rewards = iter(_REWARD * np.where(sign, 1.0 + spread * sign, -1.0) for sign in signs)
         changed = [
-            _with_likelier(item, np.float32(shift) * np.abs(sign))
+            _likelier(item, np.float32(shift) * np.abs(sign))
             for item, sign in zip(in_steps(items, lambda item: next(rewards)), signs, strict=True)
         ]
         experience = trainer.experience(networks, [*steps[:first], *changed])
@@ -155,7 +156,7 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
 def _chosen(items: Sequence[RecordedTrajectory], rng: np.random.Generator) -> list[np.ndarray]:
     """Return 1 and −1 equally often for half of the actions, and 0 for the others: `[T, B]`."""
     may_change = [
-        item.trajectory.valid & (_greatest_probability(item) <= _MAX_PROBABILITY) for item in items
+        item.trajectory.valid & (greatest_probability(item.trajectory) <= MAX_PROBABILITY) for item in items
     ]
     places = rng.permutation(np.argwhere(may_change))
     places = places[: len(places) // 4 * 2]
@@ -164,57 +165,5 @@ def _chosen(items: Sequence[RecordedTrajectory], rng: np.random.Generator) -> li
     return [*signs]
 
 
-def _stored(item: RecordedTrajectory) -> dict[tuple, Any]:
-    """Return distributions and log-probabilities `[T, B]` in the extras, by their paths."""
-    found = {}
-    nodes = jax.tree_util.tree_leaves_with_path(item.trajectory.extras, is_leaf=is_distribution)
-    for path, node in nodes:
-        is_known = isinstance(node, Categorical | MultiCategorical | DiagonalGaussian)
-        is_named = any(word in leaf_name("", path).lower() for word in _LOG_PROB_NAMES)
-        if is_known or (is_named and np.shape(node) == item.trajectory.valid.shape):
-            found[path] = node
-    return found
-
-
-def _greatest_probability(item: RecordedTrajectory) -> np.ndarray:
-    """Return the probability of each action `[T, B]`, or the greatest one of its choices."""
-    action, greatest = item.trajectory.action, np.zeros(item.trajectory.valid.shape)
-    for node in _stored(item).values():
-        pairs = [(node, action)]
-        if isinstance(node, MultiCategorical):
-            pairs = list(zip(node.choices, np.moveaxis(action, -1, 0), strict=True))
-        for policy, taken in pairs:
-            if isinstance(policy, Categorical):
-                greatest = np.maximum(greatest, np.exp(policy.log_prob(jnp.asarray(taken))))
-    return greatest
-
-
-def _with_likelier(item: RecordedTrajectory, shift: np.ndarray) -> RecordedTrajectory:
-    """Return the trajectory with these numbers `[T, B]` added to stored log-probabilities."""
-    trajectory, stored = item.trajectory, _stored(item)
-    extras = jax.tree_util.tree_map_with_path(
-        lambda path, node: _shifted(node, trajectory.action, shift) if path in stored else node,
-        trajectory.extras,
-        is_leaf=is_distribution,
-    )
-    return dataclasses.replace(item, trajectory=dataclasses.replace(trajectory, extras=extras))
-
-
-def _shifted(node: Any, action: np.ndarray, shift: np.ndarray) -> Any:
-    if isinstance(node, MultiCategorical):
-        pairs = zip(node.choices, np.moveaxis(action, -1, 0), strict=True)
-        share = shift / np.float32(len(node.choices))
-        return MultiCategorical(choices=tuple(_shifted(*pair, share) for pair in pairs))
-    if isinstance(node, DiagonalGaussian):
-        noise = (action - node.mean) * np.exp(-node.log_std)
-        log_std = node.log_std - shift[..., None] / np.float32(action.shape[-1])
-        return DiagonalGaussian(mean=action - noise * np.exp(log_std), log_std=log_std)
-    if isinstance(node, Categorical):
-        log_probs = np.asarray(jax.nn.log_softmax(node.logits))
-        is_taken = np.arange(log_probs.shape[-1]) == action[..., None]
-        # The other actions share what is left, as before.
-        taken = np.where(shift, np.asarray(node.log_prob(jnp.asarray(action))), np.float32(-1.0))
-        others = np.log1p(-np.exp(taken + shift)) - np.log1p(-np.exp(taken))
-        change = np.where(is_taken, shift[..., None], others[..., None])
-        return Categorical(logits=jnp.asarray(log_probs + change))
-    return node + shift
+def _likelier(item: RecordedTrajectory, shift: np.ndarray) -> RecordedTrajectory:
+    return dataclasses.replace(item, trajectory=with_likelier(item.trajectory, shift))

@@ -117,6 +117,9 @@ def discount(evidence: Evidence) -> Answer:
         return skipped("the agent has no setting `discount`")
     if sensitivity.is_on_policy:
         return _discount_of_rewards(subject, evidence.recording, declared)
+    if subject.reward_clip is not None:
+        # Beyond the bound, more of a reward would not move a target.
+        sensitivity = evidence.loss_with(reward_clip=None)
     return _discount_of_targets(subject, sensitivity, declared)
 
 

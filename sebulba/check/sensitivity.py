@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.one_device import OneDevice
+from sebulba.check.perturbation import Perturbation, has_own_values
 from sebulba.check.policy import Policy
 from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import as_numpy, is_equal
@@ -19,7 +20,13 @@ from sebulba.types import Clock, Networks, PyTree
 _NUM_SAMPLED_UPDATES = 8
 _SEED = 7
 MAX_ROUNDING = 1e-5
-"""Changes of gradients by rounding, relative to the greatest gradient."""
+"""Changes of gradients by rounding, relative to the greatest gradient.
+
+A sum of a thousand terms in float32 is off by about 1e-6 of the greatest one. Where terms cancel, a
+gradient is smaller than they are, so `LossSensitivity.rounding` measures the agent's own.
+"""
+_TIMES_LAST_BITS = 4.0  # a change of the order of operations, in multiples of one of all last bits
+_MOST_ROUNDING = 1e-3  # more is a jump, such as of a greatest value, and no rounding
 _MIN_NOISE = 1e-3  # of gradients, relative
 ATTEMPTS = 4
 """How often a question is asked, with other networks and keys, before it accuses."""
@@ -49,6 +56,7 @@ class LossSensitivity:
         self.networks = jax.tree.map(jnp.asarray, recording.networks)
         self.loss_and_gradients = self._one.loss_and_gradients
         self._num_updates = 1
+        self._uses: dict[str, bool] = {}
         self.items = self._choose(recording.trajectories)
         first = self._compute(self.items)
         self._baselines = {0: first}
@@ -97,9 +105,38 @@ class LossSensitivity:
             self._baselines[attempt] = self._compute(self.items, attempt=attempt)
         return self._baselines[attempt]
 
+    @functools.cached_property
+    def rounding(self) -> float:
+        """The greatest change of a gradient that may be rounding, relative to the greatest one.
+
+        What other last bits of all parameters change is rounding by definition.
+        """
+        rng = np.random.default_rng(_SEED)
+
+        def other_last_bits(leaf: jax.Array) -> jax.Array:
+            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+                return leaf
+            signs = rng.choice([-1.0, 1.0], leaf.shape)
+            factor = 1.0 + signs * float(jnp.finfo(leaf.dtype).eps)
+            return leaf * jnp.asarray(factor, leaf.dtype)
+
+        found = self.effect(self.items, networks=jax.tree.map(other_last_bits, self.networks))
+        return float(np.clip(_TIMES_LAST_BITS * found, MAX_ROUNDING, _MOST_ROUNDING))
+
     def has_effect(self, items: Sequence[RecordedTrajectory]) -> bool:
         """Whether these trajectories change the loss or a gradient by more than rounding."""
-        return self.effect(items) > MAX_ROUNDING
+        return self.effect(items) > self.rounding
+
+    def uses(self, field: str) -> bool:
+        """Whether the loss uses a field of `perturbation.FIELDS` anywhere.
+
+        If not, it proves nothing that it ignores the field in some rows.
+        """
+        if field not in self._uses:
+            space = self._run_spec.environment.action_space
+            change = Perturbation(field=field, rows=has_own_values, action_space=space)
+            self._uses[field] = self.greatest_effect(change.apply(self.items)) > self.rounding
+        return self._uses[field]
 
     def greatest_effect(
         self,
@@ -111,7 +148,7 @@ class LossSensitivity:
         effects = []
         for attempt in range(ATTEMPTS):
             effects.append(self.effect(items, before=before, attempt=attempt))
-            if effects[-1] > MAX_ROUNDING:
+            if effects[-1] > self.rounding:
                 break
         return max(effects)
 
@@ -147,7 +184,7 @@ class LossSensitivity:
         """Describe how these trajectories change the loss and its gradients."""
         before, after = self._baselines[0], self._compute(items)
         change = _relative_change(before, after)
-        if change <= MAX_ROUNDING:
+        if change <= self.rounding:
             return "no change of the loss or its gradients"
         losses = list(zip(before[0], after[0], strict=True))
         old, new = next(((a, b) for a, b in losses if a != b), losses[0])

@@ -82,6 +82,12 @@ class Subject:
             None,
         )
 
+    @property
+    def reward_clip(self) -> float | None:
+        """The setting `reward_clip`, beyond which rewards are the same to the agent."""
+        clip = dict(settings_of(self.config.agent)).get("reward_clip")
+        return clip if isinstance(clip, float) else None
+
     def numbers(self, *names: str) -> list[float]:
         """Return the agent's floats with one of these words in their names, those in tuples too.
 

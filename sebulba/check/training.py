@@ -1,6 +1,7 @@
 """Short trainings on recorded trajectories with other rewards, for checks of what learning does."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 
 from sebulba.check.evidence import Evidence
 from sebulba.check.one_device import OneDevice
-from sebulba.check.recording import RecordedTrajectory
+from sebulba.check.perturbation import Perturbation, is_valid
+from sebulba.check.recording import RecordedTrajectory, first_learning_cycle
 from sebulba.check.result import as_numpy
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject
@@ -28,6 +30,7 @@ OF_REWARDS: dict[str, Any] = {
     "reward_clip": None,
     "priority_exponent": 0.0,
 }
+_MAX_STEPS_OF_A_CYCLE = 64  # statistics may change in the last one only
 _NUM_LOSSES = 8  # whose gradients are averaged
 _MAX_GAP = 0.02  # of gradients that differ in their size alone, relative
 _MAX_PRODUCTS = 1e9  # of parameters and elements of an observation
@@ -117,6 +120,36 @@ class Trainer:
             )
             networks = after if leaves is None else chosen(leaves, after, networks)
         return networks
+
+    @functools.cached_property
+    def is_statistic(self) -> list[bool]:
+        """Which leaves follow the trajectories, such as moments of rewards, and not other leaves.
+
+        `optimize` gives them other values if the trajectories alone are others. A target network
+        follows leaves of the networks, whatever the trajectories are.
+        """
+        sensitivity, networks = self.sensitivity, self.sensitivity.networks
+        per_cycle = self._one.agent.num_updates_per_cycle(first_learning_cycle(self.subject) or 0)
+        nothing = jax.tree.map(jnp.zeros_like, networks)
+
+        def after(items: Items) -> list[np.ndarray]:
+            learned, experience = networks, self.experience(networks, items)
+            opt_state = self._one.agent.init_opt_state(networks)
+            for step in range(min(per_cycle, _MAX_STEPS_OF_A_CYCLE)):
+                learned, opt_state = self._one.optimize(
+                    learned, opt_state, nothing, experience, self._clock(step)
+                )
+            return arrays(learned)
+
+        change = Perturbation(
+            field="observation",
+            rows=is_valid,
+            action_space=self.subject.run_spec.environment.action_space,
+        )
+        items = in_steps(sensitivity.items, lambda item: 0.0)
+        others = in_steps(change.apply(sensitivity.items), lambda item: 1.0)
+        pairs = zip(after(items), after(others), strict=True)
+        return [not np.array_equal(one, other) for one, other in pairs]
 
     def settled(self, networks: Networks, items: Items, leaves: Sequence[bool]) -> Networks:
         """Return networks after many updates without gradients: target networks follow.

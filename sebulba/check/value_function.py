@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.sensitivity import MAX_ROUNDING
 from sebulba.check.training import Items, arrays, in_steps, reward_trainer
 from sebulba.types import Networks, PyTree
 
@@ -47,7 +48,11 @@ class ValueFunction:
         """
         networks = self.trainer.sensitivity.networks
         pair = [arrays(self.gradients(in_steps, networks, reward)) for reward in (0.0, STEP)]
-        depends = [not np.array_equal(a, b) for a, b in zip(*pair, strict=True)]
+        greatest = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in pair[1])
+        depends = [
+            float(np.max(np.abs(a - b), initial=0.0)) > MAX_ROUNDING * greatest
+            for a, b in zip(*pair, strict=True)
+        ]
         apart = [a and not b for a, b in zip(depends, self.trainer.policy.is_acting, strict=True)]
         return apart if any(apart) else depends
 
@@ -59,11 +64,19 @@ class ValueFunction:
 
     @functools.cached_property
     def _learned_leaves(self) -> list[bool]:
-        """The leaves of the value function, and its target networks."""
+        """The leaves of the value function, and its target networks.
+
+        Moments of rewards stay as they are: values are relative to them.
+        """
         networks = self.trainer.sensitivity.networks
         grads = arrays(self.gradients(in_steps, networks, STEP))
-        rest = zip(self.leaves, grads, self.trainer.policy.is_acting, strict=True)
-        return [is_value or not (np.any(grad) or acts) for is_value, grad, acts in rest]
+        rest = zip(
+            self.leaves, grads, self.trainer.policy.is_acting, self.trainer.is_statistic, strict=True
+        )
+        return [
+            is_value or not (np.any(grad) or acts or is_statistic)
+            for is_value, grad, acts, is_statistic in rest
+        ]
 
     def gradients(
         self, make: MakeItems, networks: Networks, reward: float, items: Items | None = None

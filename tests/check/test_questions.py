@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba.check import acting, direction, ratios, updates
+from sebulba.check import acting, direction, ratios, stored_policy, updates
 from sebulba.toolkit import distributions
 
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
@@ -95,7 +95,7 @@ def test_weights_that_no_importance_weight_has_are_faults(likelier, rarer, fault
 def test_the_stored_policy_of_an_action_changes_by_the_shift_alone(shift):
     logits = np.float32([[[0.3, -np.inf, 0.1, -1.0], [1.0, 0.0, 0.0, 0.0]]])
     policy = distributions.Categorical(logits=logits)
-    changed = ratios._shifted(policy, np.int32([[2, 0]]), np.float32([[shift, 0.0]]))
+    changed = stored_policy.shifted(policy, np.int32([[2, 0]]), np.float32([[shift, 0.0]]))
     before, after = (jax.nn.log_softmax(each.logits) for each in (policy, changed))
     np.testing.assert_allclose(after[0, 0, 2] - before[0, 0, 2], shift, rtol=1e-5)
     np.testing.assert_allclose(after[0, 0, 0] - after[0, 0, 3], 1.3, rtol=1e-5)
@@ -108,6 +108,6 @@ def test_the_stored_density_of_an_action_changes_by_the_shift_alone(shift):
     rng = np.random.default_rng(0)
     mean, log_std, action = rng.normal(size=(3, 1, 2, 4)).astype(np.float32)
     policy = distributions.DiagonalGaussian(mean=mean, log_std=log_std)
-    after = ratios._shifted(policy, action, np.float32([[shift, 0.0]]))
+    after = stored_policy.shifted(policy, action, np.float32([[shift, 0.0]]))
     change = after.log_prob(action) - policy.log_prob(action)
     np.testing.assert_allclose(change, [[shift, 0.0]], atol=1e-5)

@@ -27,7 +27,7 @@ def other(agent, **settings):
     return dataclasses.replace(AGENTS[agent], **settings)
 
 
-def statuses(agent, *names, seed=0, num_envs=4, length=8, env=None):
+def make_config(agent, *, seed=0, num_envs=4, length=8, env=None):
     config = config_of(agent, seed)
     if env is not None:
         config = dataclasses.replace(config, env=env)
@@ -35,8 +35,18 @@ def statuses(agent, *names, seed=0, num_envs=4, length=8, env=None):
     learner = config.learner
     if not getattr(agent, "corrects_for_policy_lag", True):
         learner = LearnerConfig(trajectories_per_cycle=2, policy_lag=0)
-    config = dataclasses.replace(config, actor=actor, learner=learner)
-    return {result.name: result.status for result in check(config, only=names).results}
+    return dataclasses.replace(config, actor=actor, learner=learner)
+
+
+def sound_config(name, seed=0):
+    """Return the config of an agent of `SOUND`."""
+    agent, settings = SOUND[name]
+    return make_config(agent, seed=seed, **settings)
+
+
+def statuses(agent, *names, **settings):
+    results = check(make_config(agent, **settings), only=names).results
+    return {result.name: result.status for result in results}
 
 
 @pytest.mark.slow

@@ -1,0 +1,185 @@
+"""Check sound agents, one after another, and write what became of each into the documentation.
+
+    python -m tests.check.survey [--only PART …] [--list] [--results FILE] [--again] [--table]
+
+They are every shipped config, every shipped agent with its defaults for four kinds of tasks, and the
+agents of `tests/check/sound_*.py`. A check that takes longer than `--limit-s` counts as one that
+does not fit. Runs with the same `--results FILE` add up.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from sebulba.config.loading import load_config
+from sebulba.config.shipped import shipped_configs
+
+if TYPE_CHECKING:
+    from sebulba.config import Config
+
+ROOT = pathlib.Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "check_matrix.md"
+_BEGIN, _END = "<!-- sound agents -->\n", "<!-- end of sound agents -->\n"
+_LIMIT_S = 600
+# By the ends of their names: the smallest first.
+_SIZES = ("bandit", "discrete", "recall", "catch", "cartpole", "vector", "pendulum", "continuous")
+
+AGENTS = (
+    "a2c",
+    "ddqn",
+    "gumbel_muzero",
+    "impala",
+    "policy_gradient",
+    "ppo",
+    "pqn",
+    "r2d2",
+    "random",
+    "sac",
+    "skills",
+)
+TASKS = {
+    "vector": "{suite: envpool, id: CartPole-v1}",
+    "discrete": "{suite: gymnasium, id: FrozenLake-v1}",
+    "continuous": "{suite: envpool, id: Pendulum-v1}",
+    "image": "{suite: envpool, id: Pong-v5}",
+}
+"""An environment of each kind: vectors, numbers and images as observations, continuous actions."""
+
+
+def three_lines(agent: str, task: str) -> str:
+    """Return the shortest config of an agent and a kind of task."""
+    return f"env: {TASKS[task]}\nagent: {{name: {agent}}}\nrun: {{total_env_steps: 100_000}}\n"
+
+
+def names() -> list[str]:
+    """Return the names of all sound agents, the smallest first."""
+    from tests.check.test_sound import SOUND
+
+    defaults = [f"{agent}: {task}" for agent in AGENTS for task in TASKS]
+    outside = [f"outside: {name}" for name in SOUND]
+
+    def size(name: str) -> int:
+        found = [number for number, end in enumerate(_SIZES) if name.endswith(end)]
+        return found[0] if found else len(_SIZES)
+
+    return [*outside, *sorted([*shipped_configs(), *defaults], key=size)]
+
+
+def make_config(name: str) -> "Config":
+    """Return the config of a sound agent."""
+    kind, _, rest = name.partition(": ")
+    if kind == "outside":
+        from tests.check.test_sound import sound_config
+
+        return sound_config(rest)
+    if not rest:
+        return load_config(str(ROOT / "configs" / f"{name}.yaml"), [])
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "three_lines.yaml"
+        path.write_text(three_lines(kind, rest))
+        return load_config(str(path), [])
+
+
+def examine(name: str, limit_s: float) -> dict[str, Any]:
+    """Check a sound agent in a process of its own, and return a row of the results."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "report.json"
+        command = [sys.executable, "-m", "tests.check.survey", "--one", name, "--json", str(path)]
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s
+            )
+        except subprocess.TimeoutExpired:
+            return {"name": name, "outcome": f"does not fit {limit_s:g} s"}
+        seconds = round(time.monotonic() - start)
+        if not path.exists():
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            return {"name": name, "outcome": "not checked", "why": last, "seconds": seconds}
+        checks = json.loads(path.read_text())["checks"]
+    found = {each["name"]: each for each in checks}
+    by_status = {
+        status: [key for key, each in found.items() if each["status"] == status]
+        for status in ("pass", "fail", "unclear", "skip")
+    }
+    accusations = {key: found[key]["detail"] for key in by_status["fail"]}
+    unclear = {key: found[key]["detail"] for key in by_status["unclear"]}
+    return {
+        "name": name,
+        "outcome": "accused" if accusations else "passed",
+        "passed": len(by_status["pass"]),
+        "skipped": by_status["skip"],
+        "unclear": unclear,
+        "accusations": accusations,
+        "seconds": seconds,
+    }
+
+
+def make_table(rows: list[dict[str, Any]]) -> str:
+    """Return the table of the documentation."""
+    lines = ["| agent | ✓ | ✗ | ? | – | seconds |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        if "passed" not in row:
+            why = row.get("why", row["outcome"])
+            lines.append(f"| {row['name']} | {why} | | | | {row.get('seconds', '')} |")
+            continue
+        accused, unclear = (
+            ", ".join(f"`{name}`" for name in row[key]) or "" for key in ("accusations", "unclear")
+        )
+        skipped = len(row["skipped"])
+        lines.append(
+            f"| {row['name']} | {row['passed']} | {accused} | {unclear} | {skipped} |"
+            f" {row['seconds']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Check sound agents, print a line for each, and write the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--list", action="store_true", help="print the names")
+    parser.add_argument("--only", nargs="+", help="those whose names contain one of these")
+    parser.add_argument("--results", type=pathlib.Path, help="JSON, to continue from and to")
+    parser.add_argument("--again", action="store_true", help="also those in the results")
+    parser.add_argument("--limit-s", type=float, default=_LIMIT_S)
+    parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=pathlib.Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        from sebulba.check.command import run_check
+
+        os._exit(run_check(make_config(options.one), options.json))
+    wanted = [
+        name
+        for name in names()
+        if not options.only or any(part in name for part in options.only)
+    ]
+    if options.list:
+        print("\n".join(wanted))
+        return
+    path = options.results
+    rows = json.loads(path.read_text()) if path is not None and path.exists() else {}
+    for name in wanted:
+        if name not in rows or options.again:
+            rows[name] = examine(name, options.limit_s)
+            if path is not None:
+                path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        row = rows[name]
+        print(name, row["outcome"], row.get("seconds", ""), *row.get("accusations", ()))
+        sys.stdout.flush()
+    if options.table:
+        before, _, rest = TABLE.read_text().partition(_BEGIN)
+        after = rest.partition(_END)[2]
+        found = [rows[name] for name in names() if name in rows]
+        TABLE.write_text(f"{before}{_BEGIN}{make_table(found)}{_END}{after}")
+
+
+if __name__ == "__main__":
+    main()
