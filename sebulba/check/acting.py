@@ -10,13 +10,14 @@ import numpy as np
 from sebulba.check.capture import as_data, from_data
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_valid
-from sebulba.check.policy import unroll
+from sebulba.check.policy import states_before, unroll
 from sebulba.check.probe import action_code, expected_rows
 from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import (
     Answer,
     failed,
     first_difference,
+    leaf_name,
     passed,
     passed_unless,
     skipped,
@@ -99,6 +100,7 @@ def resets(evidence: Evidence) -> Answer:
         return unroll(subject.agent, networks, state, rows, greedy=True, reset=(state, axes))[:2]
 
     both = jax.jit(lambda *args: (without_reset(*args), with_reset(*args)))
+    states = jax.jit(functools.partial(states_before, subject.agent))
     failure = None
     for actor_id, start in enumerate(subject.start_states):
         items = _of_actor(evidence.recording, actor_id)[:2]
@@ -106,6 +108,10 @@ def resets(evidence: Evidence) -> Answer:
             continue
         rows = jax.tree.map(lambda *x: np.concatenate(x), *[_acted_rows(item) for item in items])
         got, expected = both(items[0].networks, start, rows)
+        # A copy of the memory before the row is what `act` was given, not what it made of it.
+        given = states(items[0].networks, start, rows)
+        expected = expected[0], _without_copies(expected[1], got[1], given)
+        got = got[0], _without_copies(got[1], got[1], given)
         for name, left, right in zip(("action", "extras"), expected, got, strict=True):
             failure = failure or first_difference(
                 left,
@@ -116,6 +122,25 @@ def resets(evidence: Evidence) -> Answer:
                 tolerance=_MAX_ERROR,
             )
     return passed_unless(failure, "in each episode, greedy acting equals a new actor's")
+
+
+def _without_copies(extras: PyTree, got: PyTree, given: ActorState) -> PyTree:
+    """Return the extras without the leaves that `act` copied from the actor state before each row.
+
+    Args:
+        extras: `[R, B, ...]`.
+        got: the extras of the agent itself, in which copies are equal.
+        given: the actor states before each row, `[R, ...]`.
+    """
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(given)]
+    places = jax.tree_util.tree_leaves_with_path(got)
+    copies = {
+        path
+        for path, leaf in places
+        if any(leaf.shape == each.shape and np.array_equal(leaf, each) for each in arrays)
+    }
+    leaves = jax.tree_util.tree_leaves_with_path(extras)
+    return {leaf_name("", path): leaf for path, leaf in leaves if path not in copies}
 
 
 def legal(evidence: Evidence) -> Answer:

@@ -21,10 +21,14 @@ from sebulba.check.result import (
     passed_unless,
     skipped,
 )
-from sebulba.check.sensitivity import MAX_ROUNDING, LossSensitivity
+from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject, env_axes
 from sebulba.toolkit.replay import ReplayState
 from sebulba.types import PyTree
+
+# Of an output of acting, relative to the greatest of its leaf: far above the rounding of a constant
+# that a LayerNorm removes, about 1e-6.
+_MIN_CHANGE_OF_ACTING = 1e-4
 
 
 def memory(evidence: Evidence) -> Answer:
@@ -39,7 +43,7 @@ def memory(evidence: Evidence) -> Answer:
     for leaf in _remembered(subject, sensitivity.items, axes):
         changed = _with_other_leaf(items, leaf)
         effect = sensitivity.greatest_effect(changed, before=items)
-        if effect <= MAX_ROUNDING and _is_expected(sensitivity, items, changed):
+        if effect <= sensitivity.rounding and _is_expected(sensitivity, items, changed):
             name = leaf_name("initial_state", leaf)
             return failed(
                 f"{name} ({items[-1].place}, before row 0): expected the loss to use it where row 0"
@@ -48,12 +52,12 @@ def memory(evidence: Evidence) -> Answer:
                 "the loss unrolls from a zero state instead of the stored one",
             )
     other_items = _with_other_memory(items, axes)
-    if sensitivity.greatest_effect(other_items, before=items) <= MAX_ROUNDING:
+    if sensitivity.greatest_effect(other_items, before=items) <= sensitivity.rounding:
         return skipped("the loss does not use the actor state, and needs none of it")
     reset_items = [_with_start(item, is_first=True) for item in items]
     failure = None
     other_items = _with_other_memory(reset_items, axes)
-    if sensitivity.effect(other_items, before=reset_items) > MAX_ROUNDING:
+    if sensitivity.effect(other_items, before=reset_items) > sensitivity.rounding:
         failure = (
             f"expected the loss to ignore initial_state where row 0 is a reset ({items[-1].place},"
             " row 0, env 0); changing it changed the loss or its gradients"
@@ -110,8 +114,25 @@ def _remembered(
         is_memory = axis >= 0 and not _is_in_extras(path, items)
         if is_memory and leaf.dtype != np.uint32:  # A raw random key of each environment.
             (changed,) = _with_other_leaf([item], path)
-            if not is_equal(outputs(item, path), outputs(changed, path)):
+            if _differs(outputs(item, path), outputs(changed, path)):
                 yield path
+
+
+def _differs(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
+    """Whether an array differs by more than rounding; integers and keys are exact."""
+
+    def differs(one: np.ndarray, other: np.ndarray) -> bool:
+        if not np.issubdtype(one.dtype, np.inexact):
+            return not np.array_equal(one, other)
+        # Illegal actions have −∞ in both.
+        is_number = np.isfinite(one) & np.isfinite(other)
+        if not np.array_equal(one[~is_number], other[~is_number], equal_nan=True):
+            return True
+        size = max(float(np.max(np.abs(one[is_number]), initial=0.0)), 1e-6)
+        gap = float(np.max(np.abs(one[is_number] - other[is_number]), initial=0.0))
+        return gap > _MIN_CHANGE_OF_ACTING * size
+
+    return any(differs(*pair) for pair in zip(before, after, strict=True))
 
 
 def _is_in_extras(path: tuple, items: Sequence[RecordedTrajectory]) -> bool:
@@ -158,7 +179,9 @@ def _with_start(item: RecordedTrajectory, *, is_first: bool) -> RecordedTrajecto
 def _with_other_memory(
     items: Sequence[RecordedTrajectory], axes: PyTree
 ) -> list[RecordedTrajectory]:
-    """Return the trajectories with other per-environment floats in their initial states.
+    """Return the trajectories with other per-environment numbers in their initial states.
+
+    They are real or complex: integers may be positions in a memory, and are changed one at a time.
 
     Leaves that never change within an actor are settings, such as ε, and not memory.
     """
@@ -173,7 +196,7 @@ def _with_other_memory(
     )
 
     def change(leaf: np.ndarray, axis: int, is_constant: bool) -> np.ndarray:
-        if axis < 0 or is_constant or not np.issubdtype(leaf.dtype, np.floating):
+        if axis < 0 or is_constant or not np.issubdtype(leaf.dtype, np.inexact):
             return leaf
         return other_values(leaf)
 

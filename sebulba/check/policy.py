@@ -129,6 +129,16 @@ def unroll(
     return action, extras, state
 
 
+def states_before(agent: Any, networks: PyTree, state: ActorState, env_steps: PyTree) -> PyTree:
+    """Return the actor states `[R, ...]` that greedy acting gets, random keys as their data."""
+
+    def step(state: ActorState, env_step: Any) -> tuple[ActorState, PyTree]:
+        _, _, after = agent.act(networks, state, env_step, greedy=True)
+        return after, as_data(state)
+
+    return jax.lax.scan(step, state, jax.tree.map(jnp.asarray, env_steps))[1]
+
+
 def _reset(state: ActorState, new: ActorState, axes: PyTree, is_first: jax.Array) -> ActorState:
     def reset(leaf: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         if axis < 0:

@@ -96,6 +96,16 @@ class NeverResetInLearner(Faulty):
         return with_trajectory(self, _never_first)(*args)
 
 
+class ForgetsStoredState(Faulty):
+    """Unrolls every trajectory from a state of zeros in the loss."""
+
+    def update_experience(self, networks, experience, initial, *args):
+        core = jax.tree.map(jnp.zeros_like, initial.memory.core)
+        memory = dataclasses.replace(initial.memory, core=core)
+        initial = dataclasses.replace(initial, memory=memory)
+        return self.sound.update_experience(networks, experience, initial, *args)
+
+
 def _never_first(env_step):
     return dataclasses.replace(env_step, is_first=jnp.zeros_like(env_step.is_first))
 

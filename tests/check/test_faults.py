@@ -142,6 +142,40 @@ def test_a_fault_of_learning_is_found_and_named(sound, fault, name, expected):
         assert part in found.detail
 
 
+def core(name):
+    """Return settings of an agent with a core of `tests/check/cores.py`."""
+    return dataclasses.replace(IMPALA, core=f"tests.check.cores:{name}")
+
+
+@pytest.mark.parametrize("name", ["LRU", pytest.param("Attention", marks=pytest.mark.slow)])
+def test_the_memory_of_a_complex_state_and_of_attention_after_a_layer_norm_is_seen(name):
+    subject = assemble_subject(config_of(core(name)))
+    recording = record(subject)
+    sound = ask(subject, recording, "memory")["memory"]
+    assert (sound.status, sound.detail[:31]) == ("pass", "the loss uses initial_state, an")
+    for fault, words in (
+        ("ForgetsStoredState", "expected the loss to use it where row 0 is no reset"),
+        ("NeverResetInLearner", "expected the loss to ignore initial_state where row 0 is a reset"),
+    ):
+        found = ask(with_fault(subject, fault), recording, "memory")["memory"]
+        assert found.status == "fail"
+        assert words in found.detail
+
+
+@pytest.mark.slow
+def test_a_complex_state_that_acting_never_zeroes_is_found():
+    subject = assemble_subject(config_of(core("KeepsComplexState")))
+    results = ask(subject, None, "resets", "memory")
+    assert {result.status for result in results.values()} == {"fail"}
+
+
+@pytest.mark.slow
+def test_extras_may_hold_the_memory_before_a_reset():
+    agent = dataclasses.replace(R2D2, stride=4, learn_length=4)
+    result = ask(assemble_subject(config_of(agent)), None, "resets")["resets"]
+    assert result.status == "pass", result.detail
+
+
 def test_a_loss_that_goes_on_into_the_next_episode_is_found(sound):
     subject, recording = sound
     found = ask(with_fault(subject, "NeverResetInLearner"), recording, "episodes")["episodes"]
