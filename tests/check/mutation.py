@@ -66,7 +66,7 @@ def mutated(module: str, tree: ast.Module) -> Iterator[None]:
     assert path is not None
     codes = dict(_function_codes(compile(tree, path, "exec")))
     swapped = []
-    for each in gc.get_objects():
+    for each in _objects():
         if isinstance(each, types.FunctionType) and each.__code__.co_filename == path:
             name = each.__code__.co_qualname
             # Code of functions inside functions is a part of their code.
@@ -80,6 +80,19 @@ def mutated(module: str, tree: ast.Module) -> Iterator[None]:
     finally:
         for function, code in swapped:
             function.__code__ = code
+
+
+def _objects() -> list[object]:
+    """Return all objects that the garbage collector knows, those too that `gc.freeze` hides.
+
+    The tests freeze what is imported when they are collected, which depends on the tests chosen.
+    """
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    found = gc.get_objects()
+    if is_frozen:
+        gc.freeze()
+    return found
 
 
 def _function_codes(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:

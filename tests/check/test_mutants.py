@@ -1,6 +1,7 @@
 """Mutants of the shipped agents: operators change code, and the check finds a sample of them."""
 
 import ast
+import gc
 
 import pytest
 
@@ -15,10 +16,11 @@ def test_every_operator_makes_mutants_of_the_shipped_agents():
     assert {each.module for each in every} == set(mutants.AGENTS_OF)
 
 
-@pytest.mark.slow
 def test_a_mutated_function_computes_otherwise_until_the_end():
     from sebulba_agents import ppo
 
+    # As after the collection of tests that import it.
+    gc.freeze()
     source = (mutants.SOURCE / "ppo.py").read_text()
     other = ast.parse(source.replace("jnp.minimum(ratios", "jnp.maximum(ratios"))
     with mutation.mutated("sebulba_agents.ppo", other):
