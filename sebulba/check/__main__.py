@@ -12,8 +12,9 @@ from sebulba.process import program, run_command
 
 _PROG = program("check")
 _DESCRIPTION = """\
-Checks that the agent and the environment of a config work together. Runs them through the real
-pipeline on a known stream of rows, and asks questions. Each answer is ✓ (the property holds), ✗
+Checks that the agent and the environment of a config work together. Steps the environment with
+random actions, then runs the agent through the real pipeline on a probe, an environment with the
+same spaces and known rows, and asks questions of both. Each answer is ✓ (the property holds), ✗
 (with what was expected, what came, and a likely cause), ? (unclear) or – (why it does not apply).
 
 --only NAME…  ask these questions only; may be given several times
@@ -32,9 +33,9 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     options, argv = parser.parse_known_args()
     if options.list:
-        from sebulba.check.suite import QUESTIONS
+        from sebulba.check.suite import NAMES
 
-        print("\n".join(f"{each.name:12}  {each.property}" for each in QUESTIONS))
+        print("\n".join(f"{name:12}  {property}" for name, property in NAMES.items()))
         return
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     # Importing jax takes a second, so command line errors and --help come first.

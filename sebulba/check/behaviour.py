@@ -72,7 +72,9 @@ def correction(evidence: Evidence) -> Answer:
         for change in (_base, _actions_changed, _modes_changed)
     )
     if _num_changed(base[learned], changed[0][learned]) < _MIN_ACTIONS:
-        return passed("the loss uses the stored policy; actions taken are modes, with few exceptions")
+        return passed(
+            "the loss uses the stored policy; actions taken are modes, with few exceptions"
+        )
     of_actions, of_modes = (sensitivity.greatest_effect(each, before=base) for each in changed)
     if of_actions > sensitivity.rounding:
         return passed("the loss uses the log-probabilities of the actions taken")
@@ -188,9 +190,9 @@ def _modes_changed(policy: Any, action: np.ndarray) -> Any:
 def _with_probabilities(
     policy: Categorical, action: np.ndarray, probabilities: tuple[float, float, float]
 ) -> Categorical:
-    """Return the policy with these probabilities of mode, action taken, and the others together.
+    """Return the policy with these probabilities of mode, action taken, and all others together.
 
-    Rows in which the action is the mode, or in which fewer than three actions are legal, keep theirs.
+    Rows in which the action is the mode, or in which fewer than three actions are legal, stay.
     """
     logits = np.array(policy.logits)
     mode = logits.argmax(axis=-1)

@@ -15,7 +15,7 @@ import rich.table
 import rich.text
 
 from sebulba.check.result import Status
-from sebulba.check.suite import Report, check
+from sebulba.check.suite import AskedOf, Report, check
 from sebulba.config import Config
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.errors import ConfigError, escaped
@@ -26,6 +26,10 @@ _MARKS: dict[Status, rich.text.Text] = {
     "fail": rich.text.Text("✗", style="bold red"),
     "unclear": rich.text.Text("?", style="yellow"),
     "skip": rich.text.Text("–", style="dim"),
+}
+_ASKED_OF: dict[AskedOf, str] = {
+    "environment": "of the environment itself",
+    "probe": "of the agent, on a probe in place of the environment",
 }
 _MIN_CACHED_COMPILATION_SECONDS = 0.02
 _PLAIN_WIDTH_COLUMNS = 160  # of output to a file or a pipe, and of a terminal that is wide
@@ -84,6 +88,8 @@ class Progress:
 def print_report(report: Report, title: str, stream: TextIO) -> None:
     """Print a line for each question, the number of failures, and the memory plan of a run.
 
+    A heading says what the questions below it were asked of.
+
     On a terminal that is not wide, results are below properties: names of leaves are long.
     """
     width = None if stream.isatty() else _PLAIN_WIDTH_COLUMNS
@@ -94,7 +100,11 @@ def print_report(report: Report, title: str, stream: TextIO) -> None:
     is_wide = console.width >= _PLAIN_WIDTH_COLUMNS
     for column in ("property", "result") if is_wide else ("property and result",):
         table.add_column(column, overflow="fold")
+    asked_of = None
     for result in report.results:
+        if result.of != asked_of:
+            asked_of = result.of
+            table.add_row("", "", rich.text.Text(_ASKED_OF[asked_of], style="bold"))
         parts = [result.property, result.detail]
         cells = map(rich.text.Text, parts if is_wide else ["\n".join(parts)])
         table.add_row(_MARKS[result.status], result.name, *cells)

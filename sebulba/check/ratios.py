@@ -156,7 +156,8 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
 def _chosen(items: Sequence[RecordedTrajectory], rng: np.random.Generator) -> list[np.ndarray]:
     """Return 1 and −1 equally often for half of the actions, and 0 for the others: `[T, B]`."""
     may_change = [
-        item.trajectory.valid & (greatest_probability(item.trajectory) <= MAX_PROBABILITY) for item in items
+        item.trajectory.valid & (greatest_probability(item.trajectory) <= MAX_PROBABILITY)
+        for item in items
     ]
     places = rng.permutation(np.argwhere(may_change))
     places = places[: len(places) // 4 * 2]

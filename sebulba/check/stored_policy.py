@@ -1,4 +1,4 @@
-"""Policies and log-probabilities that acting stored with its actions, and other ones in their place.
+"""Policies and log-probabilities that acting stored with its actions, and others in their place.
 
 Other numbers need not be another policy: a constant added to all logits leaves every probability as
 it is. So a change is stated as the change of the log-probability of the action taken.
@@ -91,7 +91,7 @@ def with_likelier(trajectory: Trajectory, shift: np.ndarray) -> Trajectory:
 
 
 def with_other_policies(trajectory: Trajectory, mask: np.ndarray) -> Trajectory:
-    """Return the trajectory with stored actions likelier, or rarer if they are likely, in some rows.
+    """Return the trajectory with stored actions likelier, or rarer if they are, in some rows.
 
     Args:
         trajectory: its extras may have policies.

@@ -5,6 +5,7 @@ import enum
 import pathlib
 import traceback
 from collections.abc import Callable, Collection, Iterator
+from typing import Literal
 
 from sebulba.agent_check import AgentError
 from sebulba.check import (
@@ -18,6 +19,7 @@ from sebulba.check import (
     learning,
     memory,
     next_values,
+    own_environment,
     priorities,
     randomness,
     ratios,
@@ -36,6 +38,9 @@ from sebulba.devices.mapping import is_jit_disabled
 from sebulba.envs.task_defaults import with_task_defaults
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.process import program
+
+AskedOf = Literal["environment", "probe"]
+"""What a question is asked of: the config's own environment, or the agent on a probe."""
 
 OnProgress = Callable[[str], None]
 """Called with the property that a question is about, before it is asked."""
@@ -63,6 +68,16 @@ class Question:
     needs_jit: bool = False  # it is about compiled functions
 
 
+@dataclasses.dataclass(frozen=True)
+class EnvironmentQuestion:
+    """A property of environments, and the function that asks the config's own one for it."""
+
+    name: str  # for `--only`
+    ask: Callable[[own_environment.OwnEnvironment], Answer]
+    property: str
+    likely_cause: str
+
+
 def _fits(evidence: Evidence) -> Answer:
     del evidence  # The subject could be assembled.
     return passed("act keeps its shapes, and its actions fit the action space")
@@ -73,8 +88,23 @@ def _runs(evidence: Evidence) -> Answer:
     return passed(f"{recording.num_cycles} learner cycles, {recording.num_updates} updates")
 
 
-# The quick ones first.
 # fmt: off
+ENVIRONMENT_QUESTIONS = (
+    EnvironmentQuestion("stream", own_environment.stream,
+        "the environment keeps the stream's contract",
+        "a flag, a shape or a number of the environment"),
+    EnvironmentQuestion("lengths", own_environment.lengths,
+        "episodes have more than one step",
+        ""),
+    EnvironmentQuestion("seeds", own_environment.seeds,
+        "the same seed gives the same stream",
+        "random numbers of a generator that the seed does not reach, a clock, or state that"
+        " environments share"),
+    EnvironmentQuestion("buffers", own_environment.buffers,
+        "returned rows are never written to again",
+        "the environment returns views of one buffer, not copies"),
+)
+# The quick ones first.
 QUESTIONS = (
     Question("protocol", _fits, Needs.SUBJECT,
         "the agent fits the environment",
@@ -200,6 +230,8 @@ QUESTIONS = (
 )
 # fmt: on
 BY_NAME = {question.name: question for question in QUESTIONS}
+NAMES = {each.name: each.property for each in (*ENVIRONMENT_QUESTIONS, *QUESTIONS)}
+"""The properties of all questions, in the order in which they are asked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,6 +240,7 @@ class CheckResult:
 
     name: str  # of the question
     property: str  # what was asked
+    of: AskedOf = "probe"
     status: Status
     detail: str  # pass: what was compared; fail: place, expected, got, cause; else the reason
 
@@ -244,23 +277,47 @@ def check(
             question of a name.
     """
     for name in only:
-        if name not in BY_NAME:
+        if name not in NAMES:
             raise ConfigError(
                 f"--only: expected names of `{program('check')} --list`, got"
-                f" {name!r}{did_you_mean(name, BY_NAME)}"
+                f" {name!r}{did_you_mean(name, NAMES)}"
             )
+    results = [*environment_results(config, only, on_progress)]
     on_progress(QUESTIONS[0].property)
     try:
         subject = assemble_subject(with_task_defaults(config).config)
     except ConfigError:
         raise
     except Exception as error:
-        return Report(results=(_result(QUESTIONS[0], _raised(error)),), memory_plan=None)
+        results.append(_result(QUESTIONS[0], _raised(error)))
+        return Report(results=tuple(results), memory_plan=None)
     try:
-        results = tuple(results_of(Evidence(subject), only, on_progress))
-        return Report(results=results, memory_plan=subject.memory_plan.describe())
+        results += results_of(Evidence(subject), only, on_progress)
+        return Report(results=tuple(results), memory_plan=subject.memory_plan.describe())
     finally:
         subject.close()
+
+
+def environment_results(
+    config: Config,
+    only: Collection[str] = (),
+    on_progress: OnProgress = lambda text: None,
+) -> Iterator[CheckResult]:
+    """Yield the results of the questions about the config's own environment.
+
+    If it raises, or breaks the contract, the questions that need a stream are skipped.
+    """
+    own = own_environment.OwnEnvironment(config)
+    for question in ENVIRONMENT_QUESTIONS:
+        if only and question.name not in only:
+            continue
+        on_progress(question.property)
+        play = own.play
+        if question.ask is not own_environment.stream and (play.fault or play.broken):
+            answer = skipped(f"see “{ENVIRONMENT_QUESTIONS[0].property}”")
+        else:
+            answer = question.ask(own)
+        yield dataclasses.replace(_result(question, answer), of="environment")
 
 
 def results_of(
@@ -269,7 +326,7 @@ def results_of(
     on_progress: OnProgress = lambda text: None,
 ) -> Iterator[CheckResult]:
     """Yield the results of the questions with these names (empty: all), each once it is known."""
-    wanted = {"protocol", *(only or BY_NAME)}
+    wanted = {"protocol", *((name for name in only if name in BY_NAME) if only else BY_NAME)}
     if any(BY_NAME[name].needs >= Needs.RECORDING for name in wanted):
         wanted.add("pipeline")
     broken: dict[Needs, str] = {}  # the question that found out that these do not work
@@ -314,7 +371,7 @@ def _ask(question: Question, evidence: Evidence) -> Answer:
     return question.ask(evidence)
 
 
-def _result(question: Question, answer: Answer) -> CheckResult:
+def _result(question: Question | EnvironmentQuestion, answer: Answer) -> CheckResult:
     own = answer.likely_cause
     cause = question.likely_cause if own is None else own
     detail = answer.detail

@@ -71,7 +71,11 @@ class ValueFunction:
         networks = self.trainer.sensitivity.networks
         grads = arrays(self.gradients(in_steps, networks, STEP))
         rest = zip(
-            self.leaves, grads, self.trainer.policy.is_acting, self.trainer.is_statistic, strict=True
+            self.leaves,
+            grads,
+            self.trainer.policy.is_acting,
+            self.trainer.is_statistic,
+            strict=True,
         )
         return [
             is_value or not (np.any(grad) or acts or is_statistic)

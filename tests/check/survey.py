@@ -2,9 +2,9 @@
 
     python -m tests.check.survey [--only PART …] [--list] [--results FILE] [--again] [--table]
 
-They are every shipped config, every shipped agent with its defaults for four kinds of tasks, and the
-agents of `tests/check/sound_*.py`. A check that takes longer than `--limit-s` counts as one that
-does not fit. Runs with the same `--results FILE` add up.
+They are every shipped config, every shipped agent with its defaults for four kinds of tasks, and
+the agents of `tests/check/sound_*.py`. A check that takes longer than `--limit-s` counts as one
+that does not fit. Runs with the same `--results FILE` add up.
 """
 
 import argparse
@@ -157,9 +157,7 @@ def main() -> None:
 
         os._exit(run_check(make_config(options.one), options.json))
     wanted = [
-        name
-        for name in names()
-        if not options.only or any(part in name for part in options.only)
+        name for name in names() if not options.only or any(part in name for part in options.only)
     ]
     if options.list:
         print("\n".join(wanted))

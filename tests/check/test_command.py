@@ -80,6 +80,7 @@ def test_the_table_marks_each_check(capsys):
     rows = {mark: line for line in lines for mark in "✓✗?–" if line.strip().startswith(mark)}
     assert "one" in rows["✓"] and "two" in rows["✗"] and "x" in rows["–"]
     assert "leaf[3]: expected 1, got 2" in rows["✗"]
+    assert any("of the agent, on a probe" in line for line in lines)
     assert "three" in rows["?"] and "a tie" in rows["?"]
     assert lines[-3] == "1 passed, 1 failed, 1 unclear, 1 skipped"
     assert lines[-1] == "memory plan: learner device 1 KiB"

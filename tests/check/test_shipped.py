@@ -27,8 +27,9 @@ SMALL = [
 ]
 
 
-def check_shipped(name, num_envs, only=()):
+def check_shipped(name, num_envs, only=(), **settings):
     config = load_config(str(CONFIGS / f"{name}.yaml"), [])
+    config = dataclasses.replace(config, agent=dataclasses.replace(config.agent, **settings))
     actor = dataclasses.replace(config.actor, num_envs=num_envs)
     return check(dataclasses.replace(config, actor=actor), only=only)
 
