@@ -312,6 +312,7 @@ FAULTS = [
     ("NeverReset", "r2d2", "resets"),
     ("NeverResetInLearner", "impala", "memory"),
     ("IgnoresStoredState", "r2d2", "memory"),
+    ("ForgetsStoredState", "impala", "memory"),
     ("NeverResetInLearner", "impala", "episodes"),
     pytest.param("UnrollsIntoTheNextEpisode", "muzero", "episodes", marks=needs_search),
     ("CurrentPolicyRatio", "impala", "correction"),
@@ -377,10 +378,8 @@ FAULTS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize(("fault", "agent", "short_name"), FAULTS)
-def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name, seed):
+def fault_config(fault, agent, short_name, seed):
+    """Return the config of a faulty agent, on a task that the question about the fault needs."""
     config = config_of(AGENTS[agent], seed)
     if short_name == "legal":
         env = EnvConfig(suite="jax", id="tests.envs.masked:MaskedTask")
@@ -390,6 +389,14 @@ def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name,
         config = dataclasses.replace(config, agent=dataclasses.replace(config.agent, name=name))
     else:
         config = dataclasses.replace(config, agent=faulty(fault, config.agent))
+    return config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("fault", "agent", "short_name"), FAULTS)
+def test_the_command_finds_a_fault_and_names_its_place(fault, agent, short_name, seed):
+    config = fault_config(fault, agent, short_name, seed)
     report = check(config, only=[short_name])
     found = failures(report.results)
     assert list(found) == [short_name]

@@ -35,24 +35,24 @@ def test_a_sound_environment_passes(name):
     assert {each.of for each in found.values()} == {"environment"}
 
 
-@pytest.mark.parametrize(
-    ("name", "question", "status", "words"),
-    [
-        (
-            "Raises",
-            "stream",
-            "fail",
-            "raised ValueError: a wheel fell off (faulty_environments.py:",
-        ),
-        ("GivesNaN", "stream", "fail", " is nan in row 6: expected finite numbers"),
-        ("HidesResets", "stream", "fail", "is_first (row 6, env 0): expected True after the end"),
-        ("EndsTwice", "stream", "fail", "expected reward 0 and no end in the row of a reset"),
-        ("DrawsUnseeded", "seeds", "fail", "observation (row 0): expected the same with the same"),
-        ("ReturnsViews", "buffers", "fail", "observation (row 0): expected an array that the env"),
-        ("ForgetsItsFlag", "lengths", "unclear", "an environment that forgets to clear its flag"),
-        ("Bandit", "lengths", "unclear", "right for a bandit"),
-    ],
-)
+FAULTS = [
+    (
+        "Raises",
+        "stream",
+        "fail",
+        "raised ValueError: a wheel fell off (faulty_environments.py:",
+    ),
+    ("GivesNaN", "stream", "fail", " is nan in row 6: expected finite numbers"),
+    ("HidesResets", "stream", "fail", "is_first (row 6, env 0): expected True after the end"),
+    ("EndsTwice", "stream", "fail", "expected reward 0 and no end in the row of a reset"),
+    ("DrawsUnseeded", "seeds", "fail", "observation (row 0): expected the same with the same"),
+    ("ReturnsViews", "buffers", "fail", "observation (row 0): expected an array that the env"),
+    ("ForgetsItsFlag", "lengths", "unclear", "an environment that forgets to clear its flag"),
+    ("Bandit", "lengths", "unclear", "right for a bandit"),
+]
+
+
+@pytest.mark.parametrize(("name", "question", "status", "words"), FAULTS)
 def test_a_fault_of_the_environment_is_named(name, question, status, words):
     found = answers(name)
     assert found[question].status == status

@@ -1,0 +1,144 @@
+"""Ask every question about every planted fault, and write the matrix into the documentation.
+
+    python -m tests.check.matrix [--only PART …] [--list] [--results FILE] [--table]
+
+The faults are the pairs of `test_faults.FAULTS` and the environments of `faulty_environments`. A
+question that finds no fault alone has to say in `KEPT` why it stays. Runs with the same
+`--results FILE` add up.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from sebulba.config import Config
+
+ROOT = pathlib.Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "check_matrix.md"
+_BEGIN, _END = "<!-- faults -->\n", "<!-- end of faults -->\n"
+_BEGIN_ALONE, _END_ALONE = "<!-- questions -->\n", "<!-- end of questions -->\n"
+_SEED = 1
+
+KEPT: dict[str, str] = {}
+"""Why a question stays that finds no planted fault alone."""
+
+
+def faults() -> list[str]:
+    """Return the names of all faults: `fault on agent`, or `environment: name`."""
+    from tests.check.test_faults import FAULTS
+    from tests.check.test_own_environment import FAULTS as OF_ENVIRONMENTS
+
+    pairs = [getattr(each, "values", each) for each in FAULTS]
+    agents = dict.fromkeys(f"{fault} on {agent}" for fault, agent, _ in pairs)
+    of_environments = (name for name, *_ in OF_ENVIRONMENTS if name != "Bandit")
+    return [*agents, *(f"environment: {name}" for name in of_environments)]
+
+
+def make_config(name: str) -> "Config":
+    """Return the config of a fault."""
+    from tests.check.test_faults import FAULTS, fault_config
+    from tests.check.test_own_environment import config_with
+
+    if name.startswith("environment: "):
+        return config_with(name.partition(": ")[2])
+    pairs = [getattr(each, "values", each) for each in FAULTS]
+    fault, agent, question = next(pair for pair in pairs if f"{pair[0]} on {pair[1]}" == name)
+    return fault_config(fault, agent, question, _SEED)
+
+
+def questions_that_find(name: str) -> dict[str, list[str]]:
+    """Return the names of the questions with a ✗ and with a ? about a fault."""
+    from sebulba.check.suite import check, environment_results
+
+    config = make_config(name)
+    if name.startswith("environment: "):
+        results = tuple(environment_results(config))  # the agent is a sound one, on the probe
+    else:
+        results = check(config).results
+    jax.clear_caches()  # of functions that no other agent has
+    return {
+        status: [each.name for each in results if each.status == status]
+        for status in ("fail", "unclear")
+    }
+
+
+def make_table(rows: dict[str, dict[str, list[str]]]) -> str:
+    """Return the table of faults."""
+    lines = ["| fault | ✗ | ? |", "|---|---|---|"]
+    for name, row in rows.items():
+        found, unclear = (", ".join(f"`{each}`" for each in row[key]) for key in row)
+        lines.append(f"| {name} | {found} | {unclear} |")
+    return "\n".join(lines) + "\n"
+
+
+def read_table(text: str) -> dict[str, list[str]]:
+    """Return the questions that find each fault, from the documentation."""
+    table = text.partition(_BEGIN)[2].partition(_END)[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]
+    return {
+        name.strip(): [each.strip(" `") for each in found.split(",") if each.strip()]
+        for name, found in rows
+    }
+
+
+def make_table_of_questions(rows: dict[str, dict[str, list[str]]]) -> str:
+    """Return the table of questions: how many faults each finds, and which it finds alone."""
+    from sebulba.check.suite import NAMES
+
+    lines = ["| question | finds | alone | why it stays |", "|---|---|---|---|"]
+    for question in NAMES:
+        found = [name for name, row in rows.items() if question in row["fail"]]
+        alone = [name for name in found if rows[name]["fail"] == [question]]
+        listed = ", ".join(alone[:3]) + (f" and {len(alone) - 3} more" if alone[3:] else "")
+        why = KEPT.get(question, "") if not alone else ""
+        lines.append(f"| `{question}` | {len(found)} | {listed or '–'} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def between(text: str, begin: str, end: str, content: str) -> str:
+    """Return a text with other content between two marks."""
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}{content}{end}{rest.partition(end)[2]}"
+
+
+def main() -> None:
+    """Ask about faults, print a line for each, and write the tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--list", action="store_true", help="print the names")
+    parser.add_argument("--only", nargs="+", help="those whose names contain one of these")
+    parser.add_argument("--results", type=pathlib.Path, help="JSON, to continue from and to")
+    parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
+    options = parser.parse_args()
+    wanted = [
+        name for name in faults() if not options.only or any(part in name for part in options.only)
+    ]
+    if options.list:
+        print("\n".join(wanted))
+        return
+    path = options.results
+    rows: dict[str, Any] = json.loads(path.read_text()) if path and path.exists() else {}
+    for name in wanted:
+        start = time.monotonic()
+        if name not in rows:
+            rows[name] = questions_that_find(name)
+            if path is not None:
+                path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        print(f"{time.monotonic() - start:4.0f} s", name, rows[name])
+        sys.stdout.flush()
+    if options.table:
+        rows = {name: rows[name] for name in faults() if name in rows}
+        text = between(TABLE.read_text(), _BEGIN, _END, make_table(rows))
+        TABLE.write_text(between(text, _BEGIN_ALONE, _END_ALONE, make_table_of_questions(rows)))
+
+
+if __name__ == "__main__":
+    # As the tests do: virtual devices, strict promotion, and a quick compiler.
+    import tests.conftest  # noqa: F401
+
+    main()
