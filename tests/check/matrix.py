@@ -2,9 +2,9 @@
 
     python -m tests.check.matrix [--only PART …] [--list] [--results FILE] [--table]
 
-The faults are the pairs of `test_faults.FAULTS` and the environments of `faulty_environments`. A
-question that finds no fault alone has to say in `KEPT` why it stays. Runs with the same
-`--results FILE` add up.
+The faults are those of `test_faults.FAULTS`, on the first agent each, and the environments of
+`faulty_environments`. A question that finds no fault alone has to say in `KEPT` why it stays. Runs with
+the same `--results FILE` add up.
 """
 
 import argparse
@@ -35,7 +35,10 @@ def faults() -> list[str]:
     from tests.check.test_own_environment import FAULTS as OF_ENVIRONMENTS
 
     pairs = [getattr(each, "values", each) for each in FAULTS]
-    agents = dict.fromkeys(f"{fault} on {agent}" for fault, agent, _ in pairs)
+    first: dict[tuple[str, str], str] = {}  # agent, by fault and by the question that is meant
+    for fault, agent, question in pairs:
+        first.setdefault((fault, question), agent)
+    agents = dict.fromkeys(f"{fault} on {agent}" for (fault, _), agent in first.items())
     of_environments = (name for name, *_ in OF_ENVIRONMENTS if name != "Bandit")
     return [*agents, *(f"environment: {name}" for name in of_environments)]
 

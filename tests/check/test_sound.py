@@ -10,6 +10,12 @@ from sebulba_agents.config import A2CConfig
 from tests.check.small_agents import SmallConfig
 from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
 from tests.check.sound_new_agents import AttentionPPOConfig, MunchausenConfig, ReinforceConfig
+from tests.check.sound_outside_agents import (
+    EnsembleSACConfig,
+    LSTMPPOConfig,
+    ShortReinforceConfig,
+    SoftConfig,
+)
 from tests.check.sound_user_agents import (
     DropoutPPOConfig,
     NoisyConfig,
@@ -70,6 +76,24 @@ SOUND = {
     "munchausen dqn": (MunchausenConfig(**REPLAY), {}),
     "ppo of stored values": (AttentionPPOConfig(), {}),
     "reinforce": (ReinforceConfig(), {}),
+    "reinforce in sixty lines": (ShortReinforceConfig(), {}),
+    "ppo with an lstm by hand": (LSTMPPOConfig(), {}),
+    "discrete sac": (SoftConfig(**REPLAY), {}),
+    "ensemble sac": (EnsembleSACConfig(**REPLAY), {"env": CONTINUOUS}),
+    "impala with a complex memory": (other("impala", core="tests.check.cores:LRU"), {}),
+    "impala with attention": (other("impala", core="tests.check.cores:Attention"), {}),
+    "ppo with attention": (
+        other("ppo", core="tests.check.cores:Attention", lstm_size=4, num_minibatches=2),
+        {},
+    ),
+    "r2d2 with a complex memory": (
+        dataclasses.replace(R2D2, core="tests.check.cores:LRU"),
+        {},
+    ),
+    "normalised ppo": (
+        other("ppo", normalize_observations=True, normalize_rewards=True, reward_clip=10.0),
+        {},
+    ),
     "ppo with dropout": (DropoutPPOConfig(), {}),
     "noisy dqn": (NoisyConfig(**REPLAY), {}),
     "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
