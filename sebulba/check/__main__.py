@@ -33,9 +33,9 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     options, argv = parser.parse_known_args()
     if options.list:
-        from sebulba.check.suite import NAMES
+        from sebulba.check.suite import EVERY
 
-        print("\n".join(f"{name:12}  {property}" for name, property in NAMES.items()))
+        print("\n".join(f"{each.name:12}  {each.property}" for each in EVERY.values()))
         return
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     # Importing jax takes a second, so command line errors and --help come first.

@@ -12,6 +12,7 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_valid
 from sebulba.check.policy import states_before, unroll
 from sebulba.check.probe import action_code, expected_rows
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import (
     Answer,
@@ -207,3 +208,57 @@ def _of_actor(recording: Recording, actor_id: int) -> list[RecordedTrajectory]:
 
 def _acted_rows(item: RecordedTrajectory) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[:-1], item.trajectory.env_steps)
+
+
+ROWS = Question(
+    name="rows",
+    ask=rows,
+    property="update_experience gets the environment's rows",
+    needs=Needs.RECORDING,
+    perturbs="compares what the learner received with the probe's rows, given the actions",
+    proof="every row of the probe has other values",
+    expects="equal observations, rewards and flags",
+    bound="1e-06, absolute and relative: a few float32 operations, fused and alone",
+    likely_cause="a buffer was overwritten before the learner read it",
+)
+
+STATES = Question(
+    name="states",
+    ask=states,
+    property="acting again gives the same actor states",
+    needs=Needs.RECORDING,
+    perturbs="acts again from the first row of each stream",
+    proof="the same networks, rows and keys",
+    expects="equal actions, extras, initial and final states",
+    bound=(
+        f"{_MAX_ERROR:g}, absolute and relative: XLA compiles this scan otherwise than the act "
+        "cycle, and reorders sums"
+    ),
+    likely_cause="act depends on more than its arguments, or shard_actor_state reorders leaves",
+)
+
+RESETS = Question(
+    name="resets",
+    ask=resets,
+    property="an episode begins without memory of the last",
+    needs=Needs.RECORDING,
+    perturbs=(
+        "replaces the leaves of each environment by those of a new actor where an episode begins"
+    ),
+    proof="some leaf of the actor state is per environment",
+    expects=("greedy actions and extras to stay; copies of the memory before a row do not count"),
+    bound=f"{_MAX_ERROR:g}, absolute and relative: as for `states`",
+    likely_cause="act does not reset its memory where is_first, before using the observation",
+)
+
+LEGAL = Question(
+    name="legal",
+    ask=legal,
+    property="only legal actions are taken, and learned from",
+    needs=Needs.RECORDING,
+    perturbs="makes all actions legal in the rows that the loss gets",
+    proof="the probe makes about half of the actions illegal",
+    expects="legal actions, sampled and greedy; another loss with other masks",
+    bound="exact for actions; for the loss, its rounding (see `rewards`)",
+    likely_cause="act does not use env_step.action_mask",
+)

@@ -15,6 +15,7 @@ import numpy as np
 
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_truncated
+from sebulba.check.question import Needs, Question
 from sebulba.check.result import Answer, failed, leaf_name, passed, skipped, unclear
 from sebulba.check.sensitivity import MAX_ROUNDING
 from sebulba.check.training import Items, arrays, factor_between, in_steps, in_truncated_steps
@@ -171,3 +172,21 @@ def _shifted(
 
 def _differences(one: list[np.ndarray], other: list[np.ndarray]) -> list[np.ndarray]:
     return [a - b for a, b in zip(one, other, strict=True)]
+
+
+BASELINE = Question(
+    name="baseline",
+    ask=baseline,
+    property="the policy's gradient subtracts a value, and adds the next",
+    needs=Needs.TRAINING,
+    perturbs=(
+        f"shifts all values, by the value function's last bias, and all rewards, by {_SHIFT:g}"
+    ),
+    proof="the shift of values is measured by the reward at which their gradients vanish",
+    expects=("1 more of all values to count as 1 less of all rewards, and γ more of the next ones"),
+    bound=(
+        f"{_TOLERANCE:g} of a weight: two digits of differences of float32 gradients; with two "
+        "networks"
+    ),
+    likely_cause="advantages are computed otherwise than what values learn",
+)

@@ -13,6 +13,7 @@ from sebulba.check import perturbation
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation
 from sebulba.check.policy import is_distribution
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory, first_learning_cycle
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.stored_policy import stored_log_probs, stored_policies, with_other_policies
@@ -213,3 +214,30 @@ def _with_probabilities(
         )
     is_asked = (action != mode)[..., None] & (num_others > 0)
     return Categorical(logits=jnp.asarray(np.where(is_asked, changed, logits).astype(logits.dtype)))
+
+
+CORRECTION = Question(
+    name="correction",
+    ask=correction,
+    property="the loss uses the stored behaviour policy",
+    needs=Needs.GRADIENT,
+    perturbs=(
+        "what the stored policy says of the actions taken in half of the valid rows; then of "
+        "actions, or of modes, alone"
+    ),
+    proof=(
+        f"{_MIN_ACTIONS} actions whose stored log-probability changes by {_MIN_CHANGE_NATS:g}; "
+        "not asked if the policy is certain of them"
+    ),
+    expects=(
+        "an effect of the actions taken; none is a fault if data may be older than the parameters"
+    ),
+    bound=(
+        f"the loss's rounding (see `rewards`); of modes {_MIN_EFFECT_OF_MODES:g}, so that both "
+        "are not rounding"
+    ),
+    likely_cause=(
+        "the importance weights compare the current policy with itself; a loss without them "
+        "needs a policy lag of 0"
+    ),
+)

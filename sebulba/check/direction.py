@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.subject import settings_of
@@ -170,3 +171,40 @@ def entropy(evidence: Evidence) -> Answer:
         f"networks (updates 0 … {_NUM_UPDATES - 1}): expected the policy's entropy to grow with an"
         f" entropy_cost of {_ENTROPY_COST:g}, got {after:.3f} nats after {before:.3f}"
     )
+
+
+PREFERENCE = Question(
+    name="preference",
+    ask=preference,
+    property="rewarded actions become more likely",
+    needs=Needs.TRAINING,
+    perturbs=(
+        f"rewards one action, in episodes of one step, and trains for {_NUM_UPDATES} updates, or "
+        "four times as many"
+    ),
+    proof=f"the loss learns from {_MIN_TIMES_TAKEN} actions of two kinds",
+    expects="its probability, or its share of greedy actions, to grow",
+    bound=(
+        f"{_MIN_CHANGE_OF_SHARE:g}: one row of ten. Less is unclear, and a fall is held against "
+        "other networks and against penalties"
+    ),
+    likely_cause="a sign in the policy's loss, in the TD error or in the target",
+)
+
+ENTROPY = Question(
+    name="entropy",
+    ask=entropy,
+    property="the entropy bonus raises the entropy",
+    needs=Needs.TRAINING,
+    perturbs=(
+        f"an entropy cost of {_ENTROPY_COST:g}, or a target entropy that is out of reach, for a "
+        "policy that prefers an action"
+    ),
+    proof=("the policy's entropy moves at all: an indifferent or a certain one has no gradient"),
+    expects=(
+        "it to grow; a learned weight to fall with the entropy, and to count as a reward of the "
+        "next action"
+    ),
+    bound=f"{_MIN_CHANGE_NATS:g} nats: 3% of a coin's entropy; less is unclear",
+    likely_cause="the entropy has the wrong sign in the loss",
+)

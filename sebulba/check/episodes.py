@@ -7,6 +7,7 @@ import numpy as np
 
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.sensitivity import ATTEMPTS, MAX_ROUNDING
@@ -94,3 +95,21 @@ def _changed(
 ) -> RecordedTrajectory:
     change = Perturbation(field=field, rows=lambda rows: mask, action_space=space)
     return change.apply([item])[0]
+
+
+EPISODES = Question(
+    name="episodes",
+    ask=episodes,
+    property="the loss learns from each episode alone",
+    needs=Needs.GRADIENT,
+    perturbs=(
+        "observations of every second episode, rewards and observations of the others, and both"
+    ),
+    proof="the same in different environments, which share no episode",
+    expects="the effects on gradients to add up",
+    bound=(
+        f"the loss's rounding (see `rewards`), and {_MIN_TIMES_MORE:g} times the mixture between "
+        "environments, which moments of a batch mix as well"
+    ),
+    likely_cause="a model's unroll, a memory or attention goes on into the next episode",
+)

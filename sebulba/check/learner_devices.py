@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from sebulba.agent import Agent
 from sebulba.check.evidence import Evidence
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import Recording
 from sebulba.check.result import (
     Answer,
@@ -265,3 +266,47 @@ class _Updates:
 def _project(leaf: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     signs = rng.choice([-1.0, 1.0], size=(_NUM_DIRECTIONS, leaf.size))
     return signs @ leaf.reshape(-1).astype(np.float64)
+
+
+SPLITTING = Question(
+    name="splitting",
+    ask=splitting,
+    property="shard_actor_state splits by environment",
+    perturbs=f"places an actor state on {_NUM_DEVICES} learner devices",
+    proof="the axis of environments is the one that grows with their number",
+    expects="this axis to be split, other leaves to be replicated, and all numbers to stay",
+    bound="exact: placing computes nothing",
+    likely_cause="shard_actor_state places a leaf wrongly, or changes the order of environments",
+)
+
+DEVICES = Question(
+    name="devices",
+    ask=devices,
+    property="one and two learner devices learn the same",
+    needs=Needs.UPDATES,
+    perturbs="the number of learner devices",
+    proof="the same trajectories and networks",
+    expects=(
+        f"the same mean gradients, projected on {_NUM_DIRECTIONS} random directions of each leaf"
+    ),
+    bound=(
+        f"{_MAX_RELATIVE_ERROR:g} of a leaf's absolute gradients, as sums on two devices round "
+        f"differently; if the loss samples, {_MAX_STANDARD_ERRORS:g} standard errors of "
+        f"{_NUM_SAMPLED_UPDATES} updates: 2e-9 by chance"
+    ),
+    likely_cause="a mean or sum over the batch does not use sebulba.toolkit.reductions",
+    needs_jit=True,
+)
+
+REPLICAS = Question(
+    name="replicas",
+    ask=replicas,
+    property="every learner device has the same networks",
+    needs=Needs.UPDATES,
+    perturbs=f"takes an update on {_NUM_DEVICES} learner devices",
+    proof="an update with gradients",
+    expects="the same networks on both",
+    bound="exact: both run one program on the same averaged gradients",
+    likely_cause="optimize depends on one device's experience, or on the device",
+    needs_jit=True,
+)

@@ -14,6 +14,7 @@ from sebulba.agent import Agent, declared
 from sebulba.check import perturbation
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Entry, Perturbation, RowMask
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.sensitivity import LossSensitivity
@@ -245,3 +246,63 @@ def _changed_at_row(
         return Perturbation(field=field, rows=rows, action_space=space).apply([item])[0]
 
     return [changed(item) for item in items]
+
+
+REWARDS = Question(
+    name="rewards",
+    ask=rewards,
+    property="the loss credits a reward to the action before it",
+    needs=Needs.GRADIENT,
+    perturbs="the sign of rewards in reset, terminated and truncated rows",
+    proof=("by 0.1 or more, also after `reward_clip`; and rewards of other rows have an effect"),
+    expects="an effect on the loss in rows that end an episode, and none in resets",
+    bound=(
+        "4 times what other last bits of all parameters change in the gradients, but at least "
+        "1e-5, the rounding of a sum of a thousand terms, and at most 1e-3"
+    ),
+    likely_cause="rewards are one row off; transition t has the reward of row t + 1",
+)
+
+TERMINATION = Question(
+    name="termination",
+    ask=termination,
+    property="the loss does not bootstrap at a termination",
+    needs=Needs.GRADIENT,
+    perturbs="observations of terminated rows",
+    proof=(
+        "by 0.2 or more in each number, and by other amounts in each; and observations of other "
+        "rows have an effect"
+    ),
+    expects="no effect; with `learns_from_final_observations`, one of the flag",
+    bound="the loss's rounding (see `rewards`)",
+    likely_cause="the discount is not γ·(1 − terminated)",
+)
+
+MASKS = Question(
+    name="masks",
+    ask=masks,
+    property="the loss gives autoreset transitions weight 0",
+    needs=Needs.GRADIENT,
+    perturbs="actions of rows that end an episode, and extras of terminated rows",
+    proof=(
+        "another action; 0.2 nats of the probability of the action taken, or of another number; "
+        "and those of valid rows have an effect"
+    ),
+    expects="no effect, and one of actions in valid rows",
+    bound="the loss's rounding (see `rewards`)",
+    likely_cause="a term of the loss is not masked with Trajectory.valid",
+)
+
+TRUNCATION = Question(
+    name="truncation",
+    ask=truncation,
+    property="the loss bootstraps at a truncation",
+    needs=Needs.GRADIENT,
+    perturbs="observations, or stored values, of truncated rows; the flag",
+    proof="the same change has an effect in the last row that the loss uses",
+    expects=(
+        "an effect in truncated rows, first, last and between; none of a reset in the last row"
+    ),
+    bound="the loss's rounding (see `rewards`)",
+    likely_cause="it bootstraps from the reset row after it, or is taken for a termination",
+)

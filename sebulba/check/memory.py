@@ -11,6 +11,8 @@ import numpy as np
 from sebulba.check.capture import from_data
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import other_values
+from sebulba.check.policy import MIN_CHANGE_OF_ACTING, differs
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import (
     Answer,
@@ -25,10 +27,6 @@ from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject, env_axes
 from sebulba.toolkit.replay import ReplayState
 from sebulba.types import PyTree
-
-# Of an output of acting, relative to the greatest of its leaf: far above the rounding of a constant
-# that a LayerNorm removes, about 1e-6.
-_MIN_CHANGE_OF_ACTING = 1e-4
 
 
 def memory(evidence: Evidence) -> Answer:
@@ -114,25 +112,8 @@ def _remembered(
         is_memory = axis >= 0 and not _is_in_extras(path, items)
         if is_memory and leaf.dtype != np.uint32:  # A raw random key of each environment.
             (changed,) = _with_other_leaf([item], path)
-            if _differs(outputs(item, path), outputs(changed, path)):
+            if differs(outputs(item, path), outputs(changed, path)):
                 yield path
-
-
-def _differs(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
-    """Whether an array differs by more than rounding; integers and keys are exact."""
-
-    def differs(one: np.ndarray, other: np.ndarray) -> bool:
-        if not np.issubdtype(one.dtype, np.inexact):
-            return not np.array_equal(one, other)
-        # Illegal actions have −∞ in both.
-        is_number = np.isfinite(one) & np.isfinite(other)
-        if not np.array_equal(one[~is_number], other[~is_number], equal_nan=True):
-            return True
-        size = max(float(np.max(np.abs(one[is_number]), initial=0.0)), 1e-6)
-        gap = float(np.max(np.abs(one[is_number] - other[is_number]), initial=0.0))
-        return gap > _MIN_CHANGE_OF_ACTING * size
-
-    return any(differs(*pair) for pair in zip(before, after, strict=True))
 
 
 def _is_in_extras(path: tuple, items: Sequence[RecordedTrajectory]) -> bool:
@@ -206,3 +187,19 @@ def _with_other_memory(
         )
         for item in items
     ]
+
+
+MEMORY = Question(
+    name="memory",
+    ask=memory,
+    property="the loss begins episodes without memory",
+    needs=Needs.GRADIENT,
+    perturbs=(
+        "each leaf of the states that trajectories begin with: real and complex numbers by "
+        "amounts that differ from one to the next, as a LayerNorm would remove a constant"
+    ),
+    proof=(f"greedy acting changes by more than {MIN_CHANGE_OF_ACTING:g} of its greatest output"),
+    expects="an effect on the loss where row 0 is no reset, and none where it is",
+    bound=("the loss's rounding (see `rewards`); of acting, a hundred times float32's rounding"),
+    likely_cause="the recurrent state is not reset where is_first, or only after it was used",
+)

@@ -7,6 +7,7 @@ import numpy as np
 
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_valid
+from sebulba.check.question import Needs, Question
 from sebulba.check.result import Answer, failed, leaf_name, passed, skipped
 from sebulba.check.training import Trainer, chosen, in_truncated_steps
 from sebulba.check.value_function import ValueFunction
@@ -94,3 +95,16 @@ def _greatest(trainer: Trainer, networks: Networks, discount: float) -> list[str
             if abs(shares[0] - discount) < _MAX_ERROR_OF_SHARE and shares[1] < shares[0] / 3.0:
                 found.append(f"{leaf_name('networks', paths[number])}{[*place]}")
     return found
+
+
+NEXT_VALUES = Question(
+    name="next-values",
+    ask=next_values,
+    property="the next value is the policy's, and the lesser of several",
+    needs=Needs.TRAINING,
+    perturbs=f"stored actions, and single outputs of target networks, by ±{_GREAT_REWARD:g}",
+    proof=f"an output counts γ times as much as a reward, to {_MAX_ERROR_OF_SHARE:g}",
+    expects="no effect of stored actions on targets; a lower output to lower them",
+    bound=f"{_MAX_ROUNDING:g} of a gradient: means of several losses round more than one",
+    likely_cause="the value of the next observation is that of another action",
+)

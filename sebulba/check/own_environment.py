@@ -14,6 +14,7 @@ import gymnasium
 import jax
 import numpy as np
 
+from sebulba.check.question import Question
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, unclear
 from sebulba.config import Config
 from sebulba.envs import make_environment
@@ -305,3 +306,62 @@ def random_action(
     parts = np.split(numbers, np.cumsum(sizes)[:-1], axis=-1)
     choices = np.stack([part.argmax(axis=-1) for part in parts], axis=-1)
     return (choices.reshape(num_envs, *space.shape) + space.start).astype(space.dtype)
+
+
+STREAM = Question(
+    name="stream",
+    ask=stream,
+    property="the environment keeps the stream's contract",
+    perturbs=(
+        "steps the environment with random legal actions, over two act cycles and the end of an "
+        "episode"
+    ),
+    proof=(
+        f"{_ROWS_AFTER_END} rows after the first end, at most {_MAX_ROWS:,}; without an end, "
+        "unclear"
+    ),
+    expects=(
+        "shapes, dtypes and finite numbers of every row; a reset in row 0 and after each end, "
+        "with reward 0"
+    ),
+    bound="exact: the contract of `sebulba.types`",
+    likely_cause="a flag, a shape or a number of the environment",
+)
+
+LENGTHS = Question(
+    name="lengths",
+    ask=lengths,
+    property="episodes have more than one step",
+    perturbs="nothing: counts the episodes that random actions finish",
+    proof=f"{_MIN_LATER_EPISODES} episodes after the first one of an environment",
+    expects="not all of these to have one step; if they have, unclear, since a bandit's do",
+    bound=(
+        f"{_MIN_SHARE_OF_ONE_STEP:.0%} of these episodes: one that ends early by chance is no rule"
+    ),
+    likely_cause="",
+)
+
+SEEDS = Question(
+    name="seeds",
+    ask=seeds,
+    property="the same seed gives the same stream",
+    perturbs="makes the environment once more, and repeats the actions",
+    proof="rows were drawn, and the first environment did not raise",
+    expects="the same rows",
+    bound="exact: checksums of every leaf. A resumed run repeats the actions too",
+    likely_cause=(
+        "random numbers of a generator that the seed does not reach, a clock, or state that "
+        "environments share"
+    ),
+)
+
+BUFFERS = Question(
+    name="buffers",
+    ask=buffers,
+    property="returned rows are never written to again",
+    perturbs=f"keeps the last {_ROWS_KEPT} rows",
+    proof="observations differ from row to row, or no buffer can be told from a copy",
+    expects="what was returned to stay as it was",
+    bound="exact: checksums. JAX on a CPU reads NumPy memory in place",
+    likely_cause="the environment returns views of one buffer, not copies",
+)

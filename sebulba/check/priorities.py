@@ -9,6 +9,7 @@ import numpy as np
 
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import other_rewards
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped
 from sebulba.check.sensitivity import MAX_ROUNDING, LossSensitivity
@@ -300,3 +301,40 @@ def _with_replay(experience: Experience, replay: ReplayState) -> Experience:
     return jax.tree.map(
         lambda node: replay if _is_replay(node) else node, experience, is_leaf=_is_replay
     )
+
+
+PRIORITIES = Question(
+    name="priorities",
+    ask=priorities,
+    property="a TD error sets the priority of its own sequence",
+    needs=Needs.GRADIENT,
+    perturbs="the sign of one reward in the replay at a time, without a bound on rewards",
+    proof="some priority changes",
+    expects=(
+        "priorities of sequences with that reward to change, and no others; all to be positive; "
+        "one great error to weigh as `priority_mix` says"
+    ),
+    bound=(
+        f"1e-5 of the greatest priority, the rounding of sums; {_MAX_RELATIVE_ERROR:g} of a "
+        "priority, since other errors are small beside the great one, not 0"
+    ),
+    likely_cause="priorities are not in the order of the sampled ids",
+)
+
+IMPORTANCE = Question(
+    name="importance",
+    ask=importance,
+    property="likely draws count less",
+    needs=Needs.TRAINING,
+    perturbs=(
+        f"makes the rows of half of the streams {_TIMES_AS_LIKELY:g} times as likely to be drawn, "
+        "and changes their rewards"
+    ),
+    proof="rewards of unlikely draws have an effect",
+    expects="as great an effect if they are likely",
+    bound=(
+        f"√{_TIMES_AS_LIKELY:g} = 3 times: between none, with weights, and {_TIMES_AS_LIKELY:g}, "
+        "without"
+    ),
+    likely_cause="the loss is not multiplied by the importance weights",
+)

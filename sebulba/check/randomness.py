@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import Recording
 from sebulba.check.result import (
     Answer,
@@ -166,3 +167,42 @@ def _listing(leaves: Iterable[np.ndarray]) -> str:
     return ", ".join(
         np.array2string(np.asarray(leaf).reshape(-1)[:8], precision=3) for leaf in leaves
     )
+
+
+EXPLORATION = Question(
+    name="exploration",
+    ask=exploration,
+    property="each environment has its own exploration",
+    perturbs="compares numbers in new actor states over actors and environments",
+    proof="two actors, and two environments each",
+    expects="a number that differs among actors to differ among environments",
+    bound="exact: settings are copied",
+    likely_cause="init_actor_state does not use actor_id · num_envs + environment",
+)
+
+ACTOR_KEYS = Question(
+    name="actor-keys",
+    ask=actor_keys,
+    property="each actor draws its own random numbers",
+    needs=Needs.RECORDING,
+    perturbs="gives actor 0's state the keys of each actor, on one observation",
+    proof=f"{_MIN_OTHER_STEPS} of {_NUM_STEPS} actions are not the most frequent one",
+    expects="other actions of each actor",
+    bound=(
+        f"exact: with {_MIN_OTHER_STEPS} rare actions, two actors coincide with a probability "
+        "below 1e-9"
+    ),
+    likely_cause="init_actor_state does not store its key in the actor state",
+)
+
+ENV_KEYS = Question(
+    name="env-keys",
+    ask=env_keys,
+    property="each environment draws its own random numbers",
+    needs=Needs.RECORDING,
+    perturbs="compares the environments of actor 0 on one observation",
+    proof="as `actor-keys`, for two environments",
+    expects="other actions of each environment; noise of weights may be shared",
+    bound="exact: as `actor-keys`",
+    likely_cause="act draws one random number for all environments",
+)

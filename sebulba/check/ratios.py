@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
 from sebulba.check.stored_policy import (
@@ -168,3 +169,28 @@ def _chosen(items: Sequence[RecordedTrajectory], rng: np.random.Generator) -> li
 
 def _likelier(item: RecordedTrajectory, shift: np.ndarray) -> RecordedTrajectory:
     return dataclasses.replace(item, trajectory=with_likelier(item.trajectory, shift))
+
+
+RATIOS = Question(
+    name="ratios",
+    ask=ratios,
+    property="the likelier an action was, the less it counts",
+    needs=Needs.GRADIENT,
+    perturbs=f"adds ±{_SHIFT:g} to stored log-probabilities of half of the actions",
+    proof=(
+        f"{_MIN_ACTIONS} actions with a probability of {MAX_PROBABILITY:g} or less, which may be "
+        f"e^{_SHIFT:g} times as likely"
+    ),
+    expects=(
+        f"their rewards to count e^−{_SHIFT:g} times as much, or as before where weights are "
+        "clipped"
+    ),
+    bound=(
+        f"{_TOLERANCE:g} of a weight: gradients of two rewards differ in float32's last digits; "
+        f"{_MIN_CHANGE:g} where a value function may hide a part"
+    ),
+    likely_cause=(
+        "behaviour and proximal policy are exchanged, or a weight counts twice or is clipped on "
+        "the wrong side"
+    ),
+)

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import first_learning_cycle
 from sebulba.check.result import Answer, failed, passed, skipped
-from sebulba.types import Clock, Experience
+from sebulba.check.sensitivity import ATTEMPTS
+from sebulba.types import Clock, Experience, Networks
 
 _MAX_UPDATES = 256
 
@@ -31,9 +33,10 @@ def epochs(evidence: Evidence) -> Answer:
     items = sensitivity.items[-subject.run_spec.trajectories_per_cycle :]
     valid = np.concatenate([item.trajectory.valid for item in items], axis=1)
     experience = sensitivity.experience(items)
-    networks = sensitivity.networks
 
-    def loss(floats: list, experience: Experience, key: jax.Array, clock: Clock) -> Any:
+    def loss(
+        networks: Networks, floats: list, experience: Experience, key: jax.Array, clock: Clock
+    ) -> Any:
         leaves, structure = jax.tree.flatten(experience)
         places = [i for i, leaf in enumerate(leaves) if _is_rows(leaf, valid)]
         for place, leaf in zip(places, floats, strict=True):
@@ -41,19 +44,23 @@ def epochs(evidence: Evidence) -> Answer:
         value, aux = agent.loss(networks, jax.tree.unflatten(structure, leaves), key, clock)
         return value, aux[0]
 
-    gradients = jax.jit(jax.grad(loss, has_aux=True))
-    counts = np.zeros(valid.shape, int)
-    for step in range(num_updates):
-        floats = [leaf for leaf in jax.tree.leaves(experience) if _is_rows(leaf, valid)]
-        if not floats:
-            return skipped("no leaf of the experience has rows of floats [T, B, …]")
-        key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
-        grads, experience = gradients(floats, experience, key, Clock.at(step))
-        is_learned = np.zeros(valid.shape, bool)
-        for grad in grads:
-            grad = np.asarray(grad)[:length]
-            is_learned |= (grad != 0.0).reshape(*valid.shape, -1).any(axis=-1)
-        counts += is_learned
+    gradients = jax.jit(jax.grad(loss, argnums=1, has_aux=True))
+    is_learned = np.zeros((num_updates, *valid.shape), bool)
+    # With other networks as well: a dead unit hides a transition, and minibatches stay the same.
+    for attempt in range(ATTEMPTS):
+        networks, rest = sensitivity.networks_of(attempt), experience
+        for step in range(num_updates):
+            floats = [leaf for leaf in jax.tree.leaves(rest) if _is_rows(leaf, valid)]
+            if not floats:
+                return skipped("no leaf of the experience has rows of floats [T, B, …]")
+            key = jax.random.fold_in(jax.random.key(subject.config.seed), step)
+            grads, rest = gradients(networks, floats, rest, key, Clock.at(step))
+            for grad in map(np.asarray, grads):
+                rows = (grad[:length] != 0.0).reshape(*valid.shape, -1)
+                is_learned[step] |= rows.any(axis=-1)
+        counts = is_learned.sum(axis=0)
+        if np.ptp(counts[valid]) == 0:
+            break
     values, numbers = np.unique(counts[valid], return_counts=True)
     expected = int(values[np.argmax(numbers)])
     wrong = np.argwhere(valid & (counts != expected))
@@ -76,3 +83,16 @@ def _is_rows(leaf: Any, valid: np.ndarray) -> bool:
         and leaf.shape[0] in (length, length + 1)
         and (leaf.shape[1] == width)
     )
+
+
+EPOCHS = Question(
+    name="epochs",
+    ask=epochs,
+    property="each epoch learns once from every transition",
+    needs=Needs.GRADIENT,
+    perturbs="differentiates each loss of a cycle with respect to the experience",
+    proof="with several networks: a unit that is dead in all of them is rare",
+    expects="a gradient of each transition in equally many updates",
+    bound="exact: what a minibatch leaves out has the gradient 0",
+    likely_cause="minibatches are drawn with replacement, or leave samples out",
+)

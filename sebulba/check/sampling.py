@@ -11,6 +11,7 @@ import numpy as np
 
 from sebulba.check.evidence import Evidence
 from sebulba.check.policy import is_distribution
+from sebulba.check.question import Needs, Question
 from sebulba.check.randomness import first_row, with_randomness_of
 from sebulba.check.result import (
     Answer,
@@ -245,3 +246,49 @@ def _wrong_density(name: str, log_probs: np.ndarray, actions: np.ndarray) -> str
                 f" for the {num_draws} actions drawn, got {-got:.3f}"
             )
     return None
+
+
+STEP_KEYS = Question(
+    name="step-keys",
+    ask=step_keys,
+    property="each step draws its own random numbers",
+    needs=Needs.RECORDING,
+    perturbs=(f"acts {_NUM_DRAWS} times in a row, and with {_NUM_DRAWS} keys, on one observation"),
+    proof="4 different batches of actions with other keys",
+    expects="about as many different batches in a row",
+    bound="an eighth of them: a key that stays gives one",
+    likely_cause="act returns the actor state with the same key",
+)
+
+GREEDY = Question(
+    name="greedy",
+    ask=greedy,
+    property="greedy actions do not depend on the random key",
+    needs=Needs.RECORDING,
+    perturbs=f"the random key of greedy acting, {_NUM_DRAWS} times",
+    proof="the agent has networks",
+    expects="one action, which is the mode of a stored distribution",
+    bound=(
+        f"`evaluation_epsilon`, to {_MAX_STANDARD_ERRORS:g} standard errors: 2e-9 by chance. "
+        "Modes to 1e-4, since they are computed twice"
+    ),
+    likely_cause="act samples although `greedy` is set",
+)
+
+LOG_PROBS = Question(
+    name="log-probs",
+    ask=log_probs,
+    property="stored log-probabilities are those of the sampled actions",
+    needs=Needs.RECORDING,
+    perturbs=f"draws {_NUM_DRAWS} actions on one observation",
+    proof="the extras have log-probabilities [B], or a distribution",
+    expects=(
+        "frequencies as stored; a density that varies with the action, and has no more entropy "
+        "than a Gaussian"
+    ),
+    bound=(
+        f"{_MAX_STANDARD_ERRORS:g} standard errors: 2e-9 by chance, for each action of a "
+        f"probability above {_MIN_PROBABILITY:g}"
+    ),
+    likely_cause="the log-probability is not that of the action taken, or of another policy",
+)

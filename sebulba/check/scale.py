@@ -10,6 +10,7 @@ from sebulba.agent import Agent
 from sebulba.check.evidence import Evidence
 from sebulba.check.one_device import OneDevice
 from sebulba.check.perturbation import other_values
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import (
     Answer,
@@ -381,3 +382,39 @@ def _is_measurable(left: np.ndarray, right: np.ndarray, base: np.ndarray) -> boo
 
 def _is_linear(once: np.ndarray, twice: np.ndarray) -> bool:
     return float(np.linalg.norm(twice - 2.0 * once)) < 0.01 * float(np.linalg.norm(twice))
+
+
+PADDING = Question(
+    name="padding",
+    ask=padding,
+    property="environments without valid rows change nothing",
+    needs=Needs.GRADIENT,
+    perturbs=(
+        "appends as many environments, in which every row is terminated, with other observations"
+    ),
+    proof="twice as many rows",
+    expects="the same gradients, with a great entropy cost",
+    bound=(
+        f"{_MAX_RELATIVE_ERROR:g} of the greatest gradient: sums of twice as many terms round "
+        "differently"
+    ),
+    likely_cause="a mean or a normalisation counts rows that are not valid",
+)
+
+DISCOUNT = Question(
+    name="discount",
+    ask=discount,
+    property="later rewards have the declared discount",
+    needs=Needs.UPDATES,
+    perturbs=(
+        f"adds {_SMALL_REWARD:g} to the reward of one of two equal transitions, or to all rewards "
+        "and to a target network's output"
+    ),
+    proof="the gradients are linear in rewards, to 1%, and have one direction",
+    expects="the weight γλ, or γⁿ of a bootstrap value",
+    bound=(
+        f"{_MAX_ERROR_OF_DISCOUNT:g}: three digits of differences of float32 gradients; γ of 0.99 "
+        "and 0.98 differ by five times as much"
+    ),
+    likely_cause="the discount is applied twice, or not at all",
+)

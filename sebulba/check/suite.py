@@ -1,7 +1,6 @@
 """All questions, in the order in which they are asked and printed."""
 
 import dataclasses
-import enum
 import pathlib
 import traceback
 from collections.abc import Callable, Collection, Iterator
@@ -30,6 +29,7 @@ from sebulba.check import (
     values,
 )
 from sebulba.check.evidence import Evidence
+from sebulba.check.question import Needs, Question
 from sebulba.check.result import Answer, Status, failed, passed, skipped
 from sebulba.check.subject import assemble_subject
 from sebulba.check.training import too_large
@@ -46,38 +46,6 @@ OnProgress = Callable[[str], None]
 """Called with the property that a question is about, before it is asked."""
 
 
-class Needs(enum.IntEnum):
-    """What has to work before a question can be asked; each includes those above it."""
-
-    SUBJECT = 0  # the agent and its environment
-    RECORDING = 1  # recorded trajectories
-    UPDATES = 2  # and an agent that takes updates
-    GRADIENT = 3  # and recorded trajectories that give a gradient
-    TRAINING = 4  # and hundreds of updates, for which the agent must not be too large
-
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """A property of agents, and the function that asks whether this agent has it."""
-
-    name: str  # for `--only`
-    ask: Callable[[Evidence], Answer]
-    needs: Needs
-    property: str
-    likely_cause: str  # of a failure that does not name another one
-    needs_jit: bool = False  # it is about compiled functions
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvironmentQuestion:
-    """A property of environments, and the function that asks the config's own one for it."""
-
-    name: str  # for `--only`
-    ask: Callable[[own_environment.OwnEnvironment], Answer]
-    property: str
-    likely_cause: str
-
-
 def _fits(evidence: Evidence) -> Answer:
     del evidence  # The subject could be assembled.
     return passed("act keeps its shapes, and its actions fit the action space")
@@ -88,150 +56,78 @@ def _runs(evidence: Evidence) -> Answer:
     return passed(f"{recording.num_cycles} learner cycles, {recording.num_updates} updates")
 
 
-# fmt: off
-ENVIRONMENT_QUESTIONS = (
-    EnvironmentQuestion("stream", own_environment.stream,
-        "the environment keeps the stream's contract",
-        "a flag, a shape or a number of the environment"),
-    EnvironmentQuestion("lengths", own_environment.lengths,
-        "episodes have more than one step",
-        ""),
-    EnvironmentQuestion("seeds", own_environment.seeds,
-        "the same seed gives the same stream",
-        "random numbers of a generator that the seed does not reach, a clock, or state that"
-        " environments share"),
-    EnvironmentQuestion("buffers", own_environment.buffers,
-        "returned rows are never written to again",
-        "the environment returns views of one buffer, not copies"),
+PROTOCOL = Question(
+    name="protocol",
+    ask=_fits,
+    property="the agent fits the environment",
+    perturbs="traces every method with shapes, and acts once",
+    proof="the ring was assembled",
+    expects="shapes that stay, actions of the action space, and methods as the protocol says",
+    bound="exact: shapes and dtypes",
+    likely_cause="",
 )
+PIPELINE = Question(
+    name="pipeline",
+    ask=_runs,
+    property="actors and learner run",
+    perturbs="runs some learner cycles in one thread, and records them",
+    proof="every actor acted twice, and the learner took updates, if the agent takes any",
+    expects="no exception",
+    bound="exact",
+    likely_cause="",
+)
+ENVIRONMENT_QUESTIONS = (
+    own_environment.STREAM,
+    own_environment.LENGTHS,
+    own_environment.SEEDS,
+    own_environment.BUFFERS,
+)
+"""Asked of the config's own environment, before all others."""
 # The quick ones first.
 QUESTIONS = (
-    Question("protocol", _fits, Needs.SUBJECT,
-        "the agent fits the environment",
-        ""),
-    Question("splitting", learner_devices.splitting, Needs.SUBJECT,
-        "shard_actor_state splits by environment",
-        "shard_actor_state places a leaf wrongly, or changes the order of environments"),
-    Question("exploration", randomness.exploration, Needs.SUBJECT,
-        "each environment has its own exploration",
-        "init_actor_state does not use actor_id · num_envs + environment"),
-    Question("pipeline", _runs, Needs.SUBJECT,
-        "actors and learner run",
-        ""),
-    Question("rows", acting.rows, Needs.RECORDING,
-        "update_experience gets the environment's rows",
-        "a buffer was overwritten before the learner read it"),
-    Question("states", acting.states, Needs.RECORDING,
-        "acting again gives the same actor states",
-        "act depends on more than its arguments, or shard_actor_state reorders leaves"),
-    Question("resets", acting.resets, Needs.RECORDING,
-        "an episode begins without memory of the last",
-        "act does not reset its memory where is_first, before using the observation"),
-    Question("rewards", learning.rewards, Needs.GRADIENT,
-        "the loss credits a reward to the action before it",
-        "rewards are one row off; transition t has the reward of row t + 1"),
-    Question("termination", learning.termination, Needs.GRADIENT,
-        "the loss does not bootstrap at a termination",
-        "the discount is not γ·(1 − terminated)"),
-    Question("masks", learning.masks, Needs.GRADIENT,
-        "the loss gives autoreset transitions weight 0",
-        "a term of the loss is not masked with Trajectory.valid"),
-    Question("truncation", learning.truncation, Needs.GRADIENT,
-        "the loss bootstraps at a truncation",
-        "it bootstraps from the reset row after it, or is taken for a termination"),
-    Question("memory", memory.memory, Needs.GRADIENT,
-        "the loss begins episodes without memory",
-        "the recurrent state is not reset where is_first, or only after it was used"),
-    Question("episodes", episodes.episodes, Needs.GRADIENT,
-        "the loss learns from each episode alone",
-        "a model's unroll, a memory or attention goes on into the next episode"),
-    Question("correction", behaviour.correction, Needs.GRADIENT,
-        "the loss uses the stored behaviour policy",
-        "the importance weights compare the current policy with itself; a loss without them "
-        "needs a policy lag of 0"),
-    Question("ratios", ratios.ratios, Needs.GRADIENT,
-        "the likelier an action was, the less it counts",
-        "behaviour and proximal policy are exchanged, or a weight counts twice or is clipped on "
-        "the wrong side"),
-    Question("actor-keys", randomness.actor_keys, Needs.RECORDING,
-        "each actor draws its own random numbers",
-        "init_actor_state does not store its key in the actor state"),
-    Question("env-keys", randomness.env_keys, Needs.RECORDING,
-        "each environment draws its own random numbers",
-        "act draws one random number for all environments"),
-    Question("step-keys", sampling.step_keys, Needs.RECORDING,
-        "each step draws its own random numbers",
-        "act returns the actor state with the same key"),
-    Question("greedy", sampling.greedy, Needs.RECORDING,
-        "greedy actions do not depend on the random key",
-        "act samples although `greedy` is set"),
-    Question("log-probs", sampling.log_probs, Needs.RECORDING,
-        "stored log-probabilities are those of the sampled actions",
-        "the log-probability is not that of the action taken, or of another policy"),
-    Question("legal", acting.legal, Needs.RECORDING,
-        "only legal actions are taken, and learned from",
-        "act does not use env_step.action_mask"),
-    Question("donation", efficiency.donation, Needs.RECORDING,
-        "actor and learner states are donated",
-        "no output has the shape and dtype of this leaf",
-        needs_jit=True),
-    Question("compilation", efficiency.compilation, Needs.RECORDING,
-        "every function is compiled once",
-        "a shape, dtype or static argument changes between cycles",
-        needs_jit=True),
-    Question("updates", updates.updates, Needs.UPDATES,
-        "updates descend, and reach every leaf in use",
-        "optimize leaves it out"),
-    Question("preference", direction.preference, Needs.TRAINING,
-        "rewarded actions become more likely",
-        "a sign in the policy's loss, in the TD error or in the target"),
-    Question("entropy", direction.entropy, Needs.TRAINING,
-        "the entropy bonus raises the entropy",
-        "the entropy has the wrong sign in the loss"),
-    Question("values", values.values, Needs.TRAINING,
-        "values approach rewards, and count the next value once",
-        "a sign in the value loss, or in its targets"),
-    Question("baseline", baseline.baseline, Needs.TRAINING,
-        "the policy's gradient subtracts a value, and adds the next",
-        "advantages are computed otherwise than what values learn"),
-    Question("next-values", next_values.next_values, Needs.TRAINING,
-        "the next value is the policy's, and the lesser of several",
-        "the value of the next observation is that of another action"),
-    Question("symmetry", values.symmetry, Needs.TRAINING,
-        "rewards and penalties weigh the same",
-        "a bound on one side only, or a sign in the ratio or in the value loss (a loss may also "
-        "be asymmetric on purpose)"),
-    Question("advantages", values.advantages, Needs.TRAINING,
-        "standardised advantages ignore a constant reward",
-        "the mean is not subtracted from the advantages"),
-    Question("priorities", priorities.priorities, Needs.GRADIENT,
-        "a TD error sets the priority of its own sequence",
-        "priorities are not in the order of the sampled ids"),
-    Question("importance", priorities.importance, Needs.TRAINING,
-        "likely draws count less",
-        "the loss is not multiplied by the importance weights"),
-    Question("epochs", samples.epochs, Needs.GRADIENT,
-        "each epoch learns once from every transition",
-        "minibatches are drawn with replacement, or leave samples out"),
-    Question("padding", scale.padding, Needs.GRADIENT,
-        "environments without valid rows change nothing",
-        "a mean or a normalisation counts rows that are not valid"),
-    Question("discount", scale.discount, Needs.UPDATES,
-        "later rewards have the declared discount",
-        "the discount is applied twice, or not at all"),
-    Question("devices", learner_devices.devices, Needs.UPDATES,
-        "one and two learner devices learn the same",
-        "a mean or sum over the batch does not use sebulba.toolkit.reductions",
-        needs_jit=True),
-    Question("replicas", learner_devices.replicas, Needs.UPDATES,
-        "every learner device has the same networks",
-        "optimize depends on one device's experience, or on the device",
-        needs_jit=True),
+    PROTOCOL,
+    learner_devices.SPLITTING,
+    randomness.EXPLORATION,
+    PIPELINE,
+    acting.ROWS,
+    acting.STATES,
+    acting.RESETS,
+    learning.REWARDS,
+    learning.TERMINATION,
+    learning.MASKS,
+    learning.TRUNCATION,
+    memory.MEMORY,
+    episodes.EPISODES,
+    behaviour.CORRECTION,
+    ratios.RATIOS,
+    randomness.ACTOR_KEYS,
+    randomness.ENV_KEYS,
+    sampling.STEP_KEYS,
+    sampling.GREEDY,
+    sampling.LOG_PROBS,
+    acting.LEGAL,
+    efficiency.DONATION,
+    efficiency.COMPILATION,
+    updates.UPDATES,
+    direction.PREFERENCE,
+    direction.ENTROPY,
+    values.VALUES,
+    baseline.BASELINE,
+    next_values.NEXT_VALUES,
+    values.SYMMETRY,
+    values.ADVANTAGES,
+    priorities.PRIORITIES,
+    priorities.IMPORTANCE,
+    samples.EPOCHS,
+    scale.PADDING,
+    scale.DISCOUNT,
+    learner_devices.DEVICES,
+    learner_devices.REPLICAS,
 )
-# fmt: on
+"""Asked of the agent, on a probe in place of the environment."""
 BY_NAME = {question.name: question for question in QUESTIONS}
-NAMES = {each.name: each.property for each in (*ENVIRONMENT_QUESTIONS, *QUESTIONS)}
-"""The properties of all questions, in the order in which they are asked."""
+EVERY = {each.name: each for each in (*ENVIRONMENT_QUESTIONS, *QUESTIONS)}
+"""All questions by name, in the order in which they are asked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -277,10 +173,10 @@ def check(
             question of a name.
     """
     for name in only:
-        if name not in NAMES:
+        if name not in EVERY:
             raise ConfigError(
                 f"--only: expected names of `{program('check')} --list`, got"
-                f" {name!r}{did_you_mean(name, NAMES)}"
+                f" {name!r}{did_you_mean(name, EVERY)}"
             )
     results = [*environment_results(config, only, on_progress)]
     on_progress(QUESTIONS[0].property)
@@ -313,7 +209,7 @@ def environment_results(
             continue
         on_progress(question.property)
         play = own.play
-        if question.ask is not own_environment.stream and (play.fault or play.broken):
+        if question is not own_environment.STREAM and (play.fault or play.broken):
             answer = skipped(f"see “{ENVIRONMENT_QUESTIONS[0].property}”")
         else:
             answer = question.ask(own)
@@ -371,7 +267,7 @@ def _ask(question: Question, evidence: Evidence) -> Answer:
     return question.ask(evidence)
 
 
-def _result(question: Question | EnvironmentQuestion, answer: Answer) -> CheckResult:
+def _result(question: Question, answer: Answer) -> CheckResult:
     own = answer.likely_cause
     cause = question.likely_cause if own is None else own
     detail = answer.detail

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.question import Needs, Question
 from sebulba.check.recording import first_learning_cycle
 from sebulba.check.result import (
     Answer,
@@ -322,3 +323,29 @@ def _sizes(tree: PyTree) -> np.ndarray:
 def _are_equal(left: PyTree, right: PyTree) -> np.ndarray:
     pairs = zip(jax.tree.leaves(as_numpy(left)), jax.tree.leaves(as_numpy(right)), strict=True)
     return np.array([np.array_equal(a, b) for a, b in pairs], bool)
+
+
+UPDATES = Question(
+    name="updates",
+    ask=updates,
+    property="updates descend, and reach every leaf in use",
+    needs=Needs.UPDATES,
+    perturbs=(
+        f"takes {_MIN_UPDATES} updates or a cycle of them; gives leaves noise, and gradients of "
+        "single leaves zeros"
+    ),
+    proof=(
+        "a leaf counts as in use if noise on it changes the loss or greedy acting, with some "
+        "networks of several"
+    ),
+    expects=(
+        "a step against the gradients; a change of each leaf in use, with the target period; use "
+        "of each leaf that changes"
+    ),
+    bound=(
+        f"a cosine of {_MIN_ASCENT_COSINE:g} with the gradients, more than weight decay has; "
+        f"{_MIN_RELATIVE_GRADIENT:g} of the greatest gradient, below which a step may be lost in "
+        "rounding; else exact"
+    ),
+    likely_cause="optimize leaves it out",
+)

@@ -9,6 +9,7 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_valid
 from sebulba.check.policy import with_noise
+from sebulba.check.question import Needs, Question
 from sebulba.check.result import Answer, failed, leaf_name, passed, skipped, unclear
 from sebulba.check.training import (
     OF_REWARDS,
@@ -245,3 +246,57 @@ def advantages(evidence: Evidence) -> Answer:
         f" one step (agent.normalize_advantages), got a relative change of {min(changes):.2g} or"
         " more in every leaf"
     )
+
+
+VALUES = Question(
+    name="values",
+    ask=values,
+    property="values approach rewards, and count the next value once",
+    needs=Needs.TRAINING,
+    perturbs=(
+        f"trains with {STEP:g} more and {STEP:g} less reward for every action, in episodes of one "
+        "step; moments of rewards stay as they are"
+    ),
+    proof="the gradients are linear in a reward that all actions share",
+    expects=(
+        "the reward at which gradients vanish to follow; at truncations, to be (1 − γ) times as far"
+    ),
+    bound=(
+        f"{MIN_FRACTION_LEARNED:g} of the way is learned. A quarter of γ: rows that were not "
+        "learned from make it vary, and with a wrong sign it is −γ"
+    ),
+    likely_cause="a sign in the value loss, or in its targets",
+)
+
+SYMMETRY = Question(
+    name="symmetry",
+    ask=symmetry,
+    property="rewards and penalties weigh the same",
+    needs=Needs.TRAINING,
+    perturbs=f"rewards of ±{_GREAT_REWARD:g} for every action",
+    proof="gradients that grow by half with twice the reward",
+    expects="opposite gradients, since the policy is the one that acted",
+    bound=(
+        f"{_MAX_RELATIVE_ASYMMETRY:g} of their size: one that is clipped on one side has 1, and "
+        "an expectile is as asymmetric on purpose"
+    ),
+    likely_cause=(
+        "a bound on one side only, or a sign in the ratio or in the value loss (a loss may also "
+        "be asymmetric on purpose)"
+    ),
+)
+
+ADVANTAGES = Question(
+    name="advantages",
+    ask=advantages,
+    property="standardised advantages ignore a constant reward",
+    needs=Needs.TRAINING,
+    perturbs=f"adds {_CONSTANT_REWARD:g} to rewards of standard deviation 1",
+    proof="a leaf that acting depends on has a gradient",
+    expects="the same gradients of some leaf of the policy",
+    bound=(
+        f"{_MAX_RELATIVE_CHANGE:g} of a gradient: without the mean it changes by about "
+        f"{_CONSTANT_REWARD:g} times"
+    ),
+    likely_cause="the mean is not subtracted from the advantages",
+)

@@ -3,8 +3,8 @@
     python -m tests.check.matrix [--only PART …] [--list] [--results FILE] [--table]
 
 The faults are those of `test_faults.FAULTS`, on the first agent each, and the environments of
-`faulty_environments`. A question that finds no fault alone has to say in `KEPT` why it stays. Runs with
-the same `--results FILE` add up.
+`faulty_environments`. A question that finds no fault alone has to say in `KEPT` why it stays. Runs
+with the same `--results FILE` add up.
 """
 
 import argparse
@@ -92,10 +92,10 @@ def read_table(text: str) -> dict[str, list[str]]:
 
 def make_table_of_questions(rows: dict[str, dict[str, list[str]]]) -> str:
     """Return the table of questions: how many faults each finds, and which it finds alone."""
-    from sebulba.check.suite import NAMES
+    from sebulba.check.suite import EVERY
 
     lines = ["| question | finds | alone | why it stays |", "|---|---|---|---|"]
-    for question in NAMES:
+    for question in EVERY:
         found = [name for name, row in rows.items() if question in row["fail"]]
         alone = [name for name in found if rows[name]["fail"] == [question]]
         listed = ", ".join(alone[:3]) + (f" and {len(alone) - 3} more" if alone[3:] else "")
