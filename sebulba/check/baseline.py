@@ -17,7 +17,6 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_truncated
 from sebulba.check.question import Needs, Question
 from sebulba.check.result import Answer, failed, leaf_name, passed, skipped, unclear
-from sebulba.check.sensitivity import MAX_ROUNDING
 from sebulba.check.training import Items, arrays, factor_between, in_steps, in_truncated_steps
 from sebulba.check.value_function import MakeItems, ValueFunction
 from sebulba.types import Networks
@@ -98,6 +97,7 @@ def baseline(evidence: Evidence) -> Answer:
 def _measure(values: ValueFunction, networks: Networks) -> Iterator[_Weights]:
     """Yield the weights of values in each leaf that acting depends on."""
     policy, recorded = values.trainer.policy, values.trainer.sensitivity.items
+    rounding = values.trainer.sensitivity.rounding
     shifted = _shifted(values, networks)
     if shifted is None:
         return
@@ -143,7 +143,7 @@ def _measure(values: ValueFunction, networks: Networks) -> Iterator[_Weights]:
                 leaf=leaf_name("gradient", path),
                 baseline=at_termination,
                 bootstrap=at_truncation - at_termination,
-                reads_final=bool(change > MAX_ROUNDING or not values_change),
+                reads_final=bool(change > rounding or not values_change),
             )
 
 

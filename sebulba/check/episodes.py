@@ -10,7 +10,7 @@ from sebulba.check.perturbation import Perturbation
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
-from sebulba.check.sensitivity import ATTEMPTS, MAX_ROUNDING
+from sebulba.check.sensitivity import ATTEMPTS
 from sebulba.check.subject import settings_of
 
 # What mixes all episodes of a batch on purpose: their moments, and their chances to be drawn.
@@ -51,9 +51,9 @@ def episodes(evidence: Evidence) -> Answer:
     found = []
     for attempt in range(ATTEMPTS):
         found.append(mixture(attempt, of_environments=False))
-        if found[-1] <= MAX_ROUNDING:
+        if found[-1] <= loss.rounding:
             break
-    if min(found) <= MAX_ROUNDING:
+    if min(found) <= loss.rounding:
         if len(found) > 1:
             return unclear(f"a mixture of {found[0]:.1g} with some networks only")
         return passed("changes of episodes that follow each other add up in the gradients")

@@ -20,7 +20,7 @@ from sebulba.check.result import (
     passed,
     unclear,
 )
-from sebulba.check.sensitivity import ATTEMPTS, MAX_ROUNDING
+from sebulba.check.sensitivity import ATTEMPTS
 from sebulba.check.subject import settings_of
 from sebulba.types import Clock, Experience, Networks, PyTree
 
@@ -171,7 +171,7 @@ class _Usage:
             self.loss.effect(items, networks=networks, attempt=attempt)
             for attempt, networks in enumerate(self._others(index))
         )
-        return any(effect > MAX_ROUNDING for effect in effects)
+        return any(effect > self.loss.rounding for effect in effects)
 
     def has_gradient(self, index: int) -> bool:
         """Whether a leaf has a gradient with other values: units of small networks revive."""

@@ -139,6 +139,28 @@ class WrongAxis(Faulty):
         return dataclasses.replace(placed, memory=memory)
 
 
+class ReversesMemory(Faulty):
+    """Places the memories of its environments in the opposite order; new ones are all zeros."""
+
+    def shard_actor_state(self, actor_state, sharding):
+        core = jax.tree.map(lambda leaf: leaf[::-1], actor_state.memory.core)
+        memory = dataclasses.replace(actor_state.memory, core=core)
+        return self.sound.shard_actor_state(
+            dataclasses.replace(actor_state, memory=memory), sharding
+        )
+
+
+class CountsWeakly(Faulty):
+    """Counts updates in its optimizer state, from a Python number on."""
+
+    def init_opt_state(self, networks):
+        return {"sound": self.sound.init_opt_state(networks), "count": jnp.asarray(0.0)}
+
+    def optimize(self, networks, opt_state, *args):
+        networks, sound = self.sound.optimize(networks, opt_state["sound"], *args)
+        return networks, {"sound": sound, "count": opt_state["count"] + jnp.float32(1.0)}
+
+
 class EpsilonPerActor(Faulty):
     """Gives all environments of an actor the ε of its first one."""
 

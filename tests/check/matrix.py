@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "check_matrix.md"
-_BEGIN, _END = "<!-- faults -->\n", "<!-- end of faults -->\n"
-_BEGIN_ALONE, _END_ALONE = "<!-- questions -->\n", "<!-- end of questions -->\n"
+FAULTS = "<!-- faults -->\n", "<!-- end of faults -->\n"
+RECORDS = "<!-- records -->\n", "<!-- end of records -->\n"
+QUESTIONS = "<!-- questions -->\n", "<!-- end of questions -->\n"
 _SEED = 1
 
 KEPT: dict[str, str] = {}
@@ -31,28 +32,27 @@ KEPT: dict[str, str] = {}
 
 def faults() -> list[str]:
     """Return the names of all faults: `fault on agent`, or `environment: name`."""
-    from tests.check.test_faults import FAULTS
-    from tests.check.test_own_environment import FAULTS as OF_ENVIRONMENTS
+    from tests.check import test_faults, test_own_environment
 
-    pairs = [getattr(each, "values", each) for each in FAULTS]
+    pairs = [getattr(each, "values", each) for each in test_faults.FAULTS]
     first: dict[tuple[str, str], str] = {}  # agent, by fault and by the question that is meant
     for fault, agent, question in pairs:
         first.setdefault((fault, question), agent)
     agents = dict.fromkeys(f"{fault} on {agent}" for (fault, _), agent in first.items())
-    of_environments = (name for name, *_ in OF_ENVIRONMENTS if name != "Bandit")
+    of_environments = (name for name, *_ in test_own_environment.FAULTS if name != "Bandit")
     return [*agents, *(f"environment: {name}" for name in of_environments)]
 
 
 def make_config(name: str) -> "Config":
     """Return the config of a fault."""
-    from tests.check.test_faults import FAULTS, fault_config
+    from tests.check import test_faults
     from tests.check.test_own_environment import config_with
 
     if name.startswith("environment: "):
         return config_with(name.partition(": ")[2])
-    pairs = [getattr(each, "values", each) for each in FAULTS]
+    pairs = [getattr(each, "values", each) for each in test_faults.FAULTS]
     fault, agent, question = next(pair for pair in pairs if f"{pair[0]} on {pair[1]}" == name)
-    return fault_config(fault, agent, question, _SEED)
+    return test_faults.fault_config(fault, agent, question, _SEED)
 
 
 def questions_that_find(name: str) -> dict[str, list[str]]:
@@ -82,25 +82,47 @@ def make_table(rows: dict[str, dict[str, list[str]]]) -> str:
 
 def read_table(text: str) -> dict[str, list[str]]:
     """Return the questions that find each fault, from the documentation."""
-    table = text.partition(_BEGIN)[2].partition(_END)[0]
-    rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]
+    rows = [line.split("|")[1:3] for line in section(text, *FAULTS).splitlines()[2:]]
     return {
         name.strip(): [each.strip(" `") for each in found.split(",") if each.strip()]
         for name, found in rows
     }
 
 
-def make_table_of_questions(rows: dict[str, dict[str, list[str]]]) -> str:
-    """Return the table of questions: how many faults each finds, and which it finds alone."""
+def make_table_of_questions(found_by: dict[str, list[str]]) -> str:
+    """Return the table of questions: how many faults each finds, and which it finds alone.
+
+    Args:
+        found_by: the questions that find each fault.
+    """
     from sebulba.check.suite import EVERY
 
     lines = ["| question | finds | alone | why it stays |", "|---|---|---|---|"]
     for question in EVERY:
-        found = [name for name, row in rows.items() if question in row["fail"]]
-        alone = [name for name in found if rows[name]["fail"] == [question]]
+        found = [name for name, questions in found_by.items() if question in questions]
+        alone = [name for name in found if found_by[name] == [question]]
         listed = ", ".join(alone[:3]) + (f" and {len(alone) - 3} more" if alone[3:] else "")
-        why = KEPT.get(question, "") if not alone else ""
+        why = "" if alone else KEPT.get(question, "")
         lines.append(f"| `{question}` | {len(found)} | {listed or '–'} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def section(text: str, begin: str, end: str) -> str:
+    """Return what is between two marks of a text."""
+    return text.partition(begin)[2].partition(end)[0]
+
+
+def make_table_of_records() -> str:
+    """Return the table of what each question changes, expects and takes for a change."""
+    from sebulba.check.suite import EVERY
+
+    lines = [
+        "| question | changes | proof of the change | must, and must not, change | bound |",
+        "|---|---|---|---|---|",
+    ]
+    for each in EVERY.values():
+        cells = each.perturbs, each.proof, each.expects, each.bound
+        lines.append(f"| `{each.name}` | {' | '.join(cells)} |".replace("<", "&lt;"))
     return "\n".join(lines) + "\n"
 
 
@@ -136,8 +158,10 @@ def main() -> None:
         sys.stdout.flush()
     if options.table:
         rows = {name: rows[name] for name in faults() if name in rows}
-        text = between(TABLE.read_text(), _BEGIN, _END, make_table(rows))
-        TABLE.write_text(between(text, _BEGIN_ALONE, _END_ALONE, make_table_of_questions(rows)))
+        text = between(TABLE.read_text(), *FAULTS, make_table(rows))
+        text = between(text, *RECORDS, make_table_of_records())
+        questions = make_table_of_questions({name: row["fail"] for name, row in rows.items()})
+        TABLE.write_text(between(text, *QUESTIONS, questions))
 
 
 if __name__ == "__main__":

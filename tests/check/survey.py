@@ -162,11 +162,13 @@ def main() -> None:
     if options.list:
         print("\n".join(wanted))
         return
+    describe = ["git", "describe", "--always", "--exclude=*"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     path = options.results
     rows = json.loads(path.read_text()) if path is not None and path.exists() else {}
     for name in wanted:
         if name not in rows or options.again:
-            rows[name] = examine(name, options.limit_s)
+            rows[name] = examine(name, options.limit_s) | {"commit": commit}
             if path is not None:
                 path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
         row = rows[name]

@@ -335,6 +335,8 @@ FAULTS = [
     ("IgnoresGreedy", "sac", "greedy"),
     ("WrongAxis", "impala", "splitting"),
     ("EpsilonPerActor", "r2d2", "exploration"),
+    ("ReversesMemory", "impala", "states"),
+    ("CountsWeakly", "impala", "compilation"),
     ("LocalMean", "impala", "devices"),
     ("OptimizesOnOneDevice", "impala", "replicas"),
     ("FrozenTarget", "ddqn", "updates"),
