@@ -89,6 +89,13 @@ class NeverReset(Faulty):
         return with_trajectory(self, _never_first)(*args)
 
 
+class NeverResetInActing(Faulty):
+    """Resets its recurrent state in the loss, but not while acting."""
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        return self.sound.act(networks, actor_state, _never_first(env_step), greedy=greedy)
+
+
 class NeverResetInLearner(Faulty):
     """Resets its recurrent state while acting, but not in the loss."""
 

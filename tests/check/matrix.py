@@ -26,7 +26,21 @@ RECORDS = "<!-- records -->\n", "<!-- end of records -->\n"
 QUESTIONS = "<!-- questions -->\n", "<!-- end of questions -->\n"
 _SEED = 1
 
-KEPT: dict[str, str] = {}
+KEPT: dict[str, str] = {
+    "lengths": "it answers with a ? on purpose: it finds `ForgetsItsFlag`, and no other does",
+    "protocol": "all others need it: `WithoutClock` of the tests fails it, and ends the check",
+    "pipeline": "all others need it: an agent that ignores masks fails it with a loss of NaN",
+    "rows": "it asks the ring, not the agent, and so whether other questions see true rows",
+    "rewards": "it names the row, where `episodes` sees a mixture of episodes",
+    "termination": "it names the row, where `truncation` sees that two flags are one",
+    "masks": "it changes actions and extras, which `episodes` does not",
+    "episodes": "it asks of every term of a loss, where the others name those they know",
+    "splitting": "it names the leaf in a second, where `devices` compiles two updates",
+    "actor-keys": "it names the actors, where `log-probs` sees frequencies",
+    "donation": "it asks compiled buffers, which no result shows; the tests plant a kept one",
+    "symmetry": "it finds seven mutants alone",
+    "devices": "it asks replays too, which `padding` does not",
+}
 """Why a question stays that finds no planted fault alone."""
 
 

@@ -140,6 +140,13 @@ def make_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def read_table(text: str) -> dict[str, list[str]]:
+    """Return the cells of each agent after its name, from the documentation."""
+    table = text.partition(_BEGIN)[2].partition(_END)[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    return {name: cells for name, *cells in rows}
+
+
 def main() -> None:
     """Check sound agents, print a line for each, and write the table."""
     parser = argparse.ArgumentParser()

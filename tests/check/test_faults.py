@@ -310,6 +310,7 @@ FAULTS = [
     ("RewardsObservationsWithoutEnd", "impala", "termination"),
     ("NeverReset", "impala", "resets"),
     ("NeverReset", "r2d2", "resets"),
+    ("NeverResetInActing", "impala", "resets"),
     ("NeverResetInLearner", "impala", "memory"),
     ("IgnoresStoredState", "r2d2", "memory"),
     ("ForgetsStoredState", "impala", "memory"),
