@@ -59,7 +59,7 @@ agent = make_impala(
 # The learner: maps the agent's update over the learner devices.
 device = jax.local_devices()[0]
 devices = LearnerDevices([device])
-programs = LearnerPrograms(agent=agent, learner_devices=devices, num_envs_per_device=NUM_ENVS)
+programs = LearnerPrograms(agent=agent, learner_devices=devices, num_streams_per_device=NUM_ENVS)
 key = stream(jax.random.key(SEED), "learner")
 learner = Learner(programs, key=key, clock=WallClock())
 

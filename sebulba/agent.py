@@ -103,7 +103,7 @@ class Agent(Protocol):
             key: different for every actor.
             global_actor_id: the actor's number among those of all hosts. Environment `b` of the
                 actor is number `global_actor_id · num_envs + b` of
-                `run_spec.num_envs_of_all_hosts`, for a schedule of ε over environments.
+                `run_spec.num_streams_of_all_hosts`, for a schedule of ε over environments.
         """
         ...
 

@@ -45,7 +45,7 @@ def act_shapes(agent: Agent, run_spec: RunSpec) -> ActShapes:
     """Return the shapes of acting, by tracing each method once."""
 
     def init(networks: PyTree, key: jax.Array) -> PyTree:
-        return agent.init_actor_state(networks, run_spec.num_envs, key, 0)
+        return agent.init_actor_state(networks, run_spec.num_streams, key, 0)
 
     def act(networks: PyTree, actor_state: PyTree, env_step: EnvStep) -> PyTree:
         return agent.act(networks, actor_state, env_step, greedy=False)
@@ -119,7 +119,7 @@ def _without_notes_of_jax() -> Iterator[None]:
 
 
 def _check_act(shapes: ActShapes, run_spec: RunSpec) -> None:
-    num_envs = run_spec.num_envs
+    num_envs = run_spec.num_streams
     _expect_same("act: next actor state", shapes.next_actor_state, shapes.actor_state)
     _expect_same("act: action", shapes.action, action_shapes(run_spec, num_envs))
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes.extras):
@@ -144,7 +144,7 @@ def _check_loss(agent: Agent, run_spec: RunSpec) -> None:
     key = jax.eval_shape(lambda: jax.random.key(0))
     networks = jax.eval_shape(agent.init_networks, key)
     opt_state = jax.eval_shape(agent.init_opt_state, networks)
-    num_envs = run_spec.num_envs_per_learner_device
+    num_envs = run_spec.num_streams_per_learner_device
     experience = jax.eval_shape(lambda x: agent.init_experience(x, num_envs), networks)
     clock = jax.eval_shape(Clock.at)
     returned = jax.eval_shape(agent.loss, networks, experience, key, clock)
@@ -188,7 +188,7 @@ def action_shapes(run_spec: RunSpec, num_envs: int) -> PyTree:
 
 def env_step_shapes(run_spec: RunSpec) -> EnvStep:
     """Return the shapes and dtypes of one row of an actor's environments."""
-    num_envs = run_spec.num_envs
+    num_envs = run_spec.num_streams
     mask = run_spec.environment.action_mask
     if mask is not None:
         mask = jax.ShapeDtypeStruct((num_envs, *mask.shape), mask.dtype)

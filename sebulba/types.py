@@ -148,6 +148,7 @@ class EnvironmentSpec:
     # For each leaf of `observation`, the values of each component of its Discrete or MultiDiscrete
     # space, () for another space; None: no leaf is of such a space. Networks see one-hot vectors.
     choices: tuple[tuple[range, ...], ...] | None = None
+    num_players: int = 1  # that act in it at the same time, each in a stream of its own
 
     @property
     def observation_leaves(self) -> tuple[ObservationLeaf, ...]:
@@ -177,16 +178,21 @@ class RunSpec:
     num_hosts: int = 1  # all with the same numbers of actors and devices
 
     @property
-    def num_envs_of_all_hosts(self) -> int:
-        """Environments of all actors of all hosts."""
-        return self.num_envs * self.num_actors * self.num_hosts
+    def num_streams(self) -> int:
+        """Streams of rows of an actor, the `B` of its trajectories: one for each player."""
+        return self.num_envs * self.environment.num_players
 
     @property
-    def num_envs_per_learner_device(self) -> int:
-        """Environments of one trajectory on one learner device."""
-        return self.num_envs // self.num_learner_devices
+    def num_streams_of_all_hosts(self) -> int:
+        """Streams of all actors of all hosts."""
+        return self.num_streams * self.num_actors * self.num_hosts
+
+    @property
+    def num_streams_per_learner_device(self) -> int:
+        """Streams of one trajectory on one learner device."""
+        return self.num_streams // self.num_learner_devices
 
     @property
     def batch_size_per_learner_device(self) -> int:
-        """Environments of all trajectories of one learner cycle on one learner device."""
-        return self.num_envs_per_learner_device * self.trajectories_per_cycle
+        """Streams of all trajectories of one learner cycle on one learner device."""
+        return self.num_streams_per_learner_device * self.trajectories_per_cycle

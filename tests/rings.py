@@ -510,7 +510,7 @@ def make_learner(agent, learner_devices, *, num_envs, seed, **settings):
     programs = LearnerPrograms(
         agent=agent,
         learner_devices=learner_devices,
-        num_envs_per_device=num_envs // len(learner_devices.devices),
+        num_streams_per_device=num_envs // len(learner_devices.devices),
         config=LearnerConfig(**settings),
     )
     return Learner(programs, key=jax.random.key(seed), clock=WallClock())

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from sebulba.agent import Agent, AgentSettings, declared
-from sebulba.agent_check import AgentError, validate_agent
+from sebulba.agent_check import AgentError, env_step_shapes, validate_agent
 from sebulba.config.objects import NameOnly
 from sebulba_agents.config import A2CConfig, ImpalaConfig
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
@@ -91,3 +91,12 @@ def test_an_agent_that_inherits_the_protocol_and_lacks_a_method_is_refused():
 
     with pytest.raises(AgentError, match="Unfinished has no method act; implement"):
         validate_agent(Unfinished(ToyConfig(), toy_run_spec()), toy_run_spec())
+
+
+def test_each_player_has_a_stream_of_its_own():
+    spec = toy_run_spec()
+    environment = dataclasses.replace(spec.environment, num_players=3)
+    spec = dataclasses.replace(spec, environment=environment, num_learner_devices=2)
+    assert (spec.num_envs, spec.num_streams, spec.num_streams_per_learner_device) == (4, 12, 6)
+    assert spec.num_streams_of_all_hosts == 24
+    assert env_step_shapes(spec).reward.shape == (12,)

@@ -137,7 +137,7 @@ class R2D2(TargetNetworkAgent):
             epsilon=exploration_epsilons(
                 first=global_actor_id * num_envs,
                 count=num_envs,
-                total=self._run_spec.num_envs_of_all_hosts,
+                total=self._run_spec.num_streams_of_all_hosts,
                 base=self._config.epsilon_base,
                 exponent=self._config.epsilon_exponent,
             ),

@@ -158,7 +158,7 @@ def _at_best(
     seconds: dict[str, float] = collections.defaultdict(float)
     for each in programs:
         seconds[each.role] += each.calls * least_seconds(each, chip)
-    per_trajectory = run.run_spec.num_envs * run.run_spec.trajectory_length
+    per_trajectory = run.run_spec.num_streams * run.run_spec.trajectory_length
     per_cycle = run.run_spec.trajectories_per_cycle
     rates = {"learning": per_cycle * per_trajectory / seconds["learner"]}
     act_cycle_s, ratio = None, None

@@ -114,7 +114,7 @@ def trace_programs(
                 whole_episodes=config.actor.rollout == "episodes",
             )
 
-        per_cycle = run_spec.num_envs * run_spec.trajectory_length * run_spec.num_hosts
+        per_cycle = run_spec.num_streams * run_spec.trajectory_length * run_spec.num_hosts
         num_cycles = -(-run_spec.total_env_steps // (per_cycle * run_spec.trajectories_per_cycle))
         learner = _Learner(
             programs=made.learner,
@@ -282,7 +282,9 @@ class _Learner:
         """Return the program of acting and learning, for one learner cycle."""
         agent, devices = self.programs.agent, self.programs.learner_devices
         carries = (carry,) * num_actors
-        shardings = one_program.carry_shardings(carries, devices, num_envs=self.run_spec.num_envs)
+        shardings = one_program.carry_shardings(
+            carries, devices, num_streams=self.run_spec.num_streams
+        )
         networks = jax.eval_shape(agent.actor_networks, self.state.networks)
         older = (placed_shapes(networks, devices.sharding(REPLICATED)),) * policy_lag
         begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _ENV_STEPS)

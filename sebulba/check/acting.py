@@ -79,7 +79,7 @@ def states(evidence: Evidence) -> Answer:
                     tolerance=_MAX_ERROR,
                 )
             state = after
-            count += len(item.trajectory.action) * subject.run_spec.num_envs
+            count += len(item.trajectory.action) * subject.run_spec.num_streams
     detail = f"equal actions, extras, initial and final states over {count:,} rows"
     return passed_unless(failure, detail)
 

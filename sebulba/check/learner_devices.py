@@ -85,7 +85,7 @@ def comparison_devices() -> list[jax.Device]:
 
 def _reason_for_one_device(evidence: Evidence) -> str | None:
     """Return why two learner devices cannot be compared with one; None: they can."""
-    num_envs = evidence.subject.run_spec.num_envs
+    num_envs = evidence.subject.run_spec.num_streams
     if not comparison_devices():
         return f"expected {_NUM_DEVICES} devices, virtual CPU devices included, got one"
     if num_envs % _NUM_DEVICES:

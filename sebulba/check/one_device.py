@@ -32,7 +32,7 @@ class OneDevice:
 
     def experience(self, networks: Networks, items: Sequence[RecordedTrajectory]) -> Experience:
         """Return the agent's experience after these trajectories."""
-        experience = self._init_experience(networks, self.run_spec.num_envs)
+        experience = self._init_experience(networks, self.run_spec.num_streams)
         for item in items:
             experience = self._update_experience(
                 networks,

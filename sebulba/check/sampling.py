@@ -61,7 +61,7 @@ class _Sampler:
     @functools.cached_property
     def _new_states(self) -> ActorState:
         """States of new actors, `[N, ...]`."""
-        agent, num_envs = self._subject.agent, self._subject.run_spec.num_envs
+        agent, num_envs = self._subject.agent, self._subject.run_spec.num_streams
 
         def init(key: jax.Array) -> ActorState:
             return agent.init_actor_state(self._networks, num_envs, key, 0)

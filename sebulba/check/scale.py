@@ -43,7 +43,7 @@ def padding(evidence: Evidence) -> Answer:
     subject, sensitivity = evidence.subject, evidence.loss
     if not sensitivity.is_on_policy:
         return skipped("a replay does not draw masked transitions")
-    num_envs = subject.run_spec.num_envs
+    num_envs = subject.run_spec.num_streams
     items = sensitivity.items[-subject.run_spec.trajectories_per_cycle :]
     axes = env_axes(subject.agent, subject.run_spec)
     padded = [_padded(item, axes) for item in items]
@@ -143,7 +143,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
     def compute(reward: jax.Array) -> PyTree:
         env_steps = dataclasses.replace(trajectory.env_steps, reward=reward)
         changed = dataclasses.replace(trajectory, env_steps=env_steps)
-        experience = agent.init_experience(networks, run_spec.num_envs)
+        experience = agent.init_experience(networks, run_spec.num_streams)
         for actor in range(run_spec.trajectories_per_cycle):
             actor_id = jnp.int32(actor % run_spec.num_actors)
             experience = agent.update_experience(
@@ -236,7 +236,7 @@ def _two_equal_transitions(
     )
     actor_networks = agent.actor_networks(networks)
     state = agent.init_actor_state(
-        actor_networks, spec.num_envs, jax.random.key(subject.config.seed), 0
+        actor_networks, spec.num_streams, jax.random.key(subject.config.seed), 0
     )
     action, extras, _ = jax.jit(lambda *args: agent.act(*args, greedy=False))(
         actor_networks, state, row

@@ -62,7 +62,7 @@ class Subject:
         programs = LearnerPrograms(
             agent=agent,
             learner_devices=LearnerDevices(devices),
-            num_envs_per_device=self.run_spec.num_envs // len(devices),
+            num_streams_per_device=self.run_spec.num_streams // len(devices),
             config=LearnerConfig(mapping=self.config.learner.mapping),
         )
         return Learner(programs, key=jax.random.key(self.config.seed), clock=WallClock())
@@ -199,7 +199,7 @@ def env_axes(agent: Agent, run_spec: RunSpec) -> PyTree:
     """
     few, many = (
         jax.eval_shape(lambda key, n=n: _actor_state(agent, n, key), jax.random.key(0))
-        for n in (run_spec.num_envs, 2 * run_spec.num_envs)
+        for n in (run_spec.num_streams, 2 * run_spec.num_streams)
     )
 
     def axis(few: jax.ShapeDtypeStruct, many: jax.ShapeDtypeStruct) -> int:

@@ -97,7 +97,7 @@ class HostRemapping:
 
     def describe(self, run_spec: RunSpec) -> str:
         """Return what another number of hosts changes, for the log."""
-        rows = run_spec.num_envs * run_spec.trajectory_length * run_spec.trajectories_per_cycle
+        rows = run_spec.num_streams * run_spec.trajectory_length * run_spec.trajectories_per_cycle
         devices = run_spec.num_learner_devices
         now, before = self.num_hosts, self.num_stored
         taken = f"the experience of host {self.source}"

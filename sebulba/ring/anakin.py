@@ -129,7 +129,7 @@ class Anakin:
         self._boundaries = tuple(boundaries) or (self._run_spec.total_env_steps,)
         # The trajectories of an actor that a learner cycle takes.
         self._trajectories_per_actor = ring.schedule.trajectories_per_cycle // len(ring.actors)
-        rows = self._run_spec.num_envs * self._run_spec.trajectory_length
+        rows = self._run_spec.num_streams * self._run_spec.trajectory_length
         # At most: transitions out of final observations do not count.
         self._env_steps_per_cycle = rows * ring.schedule.trajectories_per_cycle
         self._learner_devices = ring.learner.learner_devices
@@ -169,7 +169,7 @@ class Anakin:
         """Begin at the points at which the ring's actors are, with the networks that they have."""
         carries = tuple(actor.point.carry for actor in self.ring.actors)
         self._shardings = carry_shardings(
-            carries, self._learner_devices, num_envs=self._run_spec.num_envs
+            carries, self._learner_devices, num_streams=self._run_spec.num_streams
         )
         self._carries = jax.device_put(carries, self._shardings)
         replicated = self._learner_devices.sharding(REPLICATED)

@@ -38,7 +38,7 @@ class LearnerPrograms:
         *,
         agent: Agent,
         learner_devices: LearnerDevices,
-        num_envs_per_device: int,
+        num_streams_per_device: int,
         config: LearnerConfig = _DEFAULTS,
     ):
         """Trace and compile nothing yet.
@@ -46,7 +46,7 @@ class LearnerPrograms:
         Args:
             agent: the algorithm.
             learner_devices: of all hosts.
-            num_envs_per_device: environments of one trajectory on one device.
+            num_streams_per_device: streams of one trajectory on one device.
             config: the learner's settings.
         """
         self.agent = agent
@@ -58,7 +58,7 @@ class LearnerPrograms:
             max_non_finite_updates=config.non_finite_limit,
             gradients=config.gradients,
         )
-        self.init = state_initializer(agent, learner_devices, num_envs_per_device)
+        self.init = state_initializer(agent, learner_devices, num_streams_per_device)
         # A copy: the first update donates the state, and actors would hold deleted arrays.
         self.actor_networks = jax.jit(
             lambda networks: jax.tree.map(jnp.copy, agent.actor_networks(networks))

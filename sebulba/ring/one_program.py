@@ -34,12 +34,14 @@ class RecordedCycle:
     metrics: dict[str, jax.Array]  # [num_updates]
 
 
-def carry_shardings(carries: PyTree, learner_devices: LearnerDevices, *, num_envs: int) -> PyTree:
-    """Return where each leaf of the actors' carries is: what is per environment is split."""
+def carry_shardings(
+    carries: PyTree, learner_devices: LearnerDevices, *, num_streams: int
+) -> PyTree:
+    """Return where each leaf of the actors' carries is: what is per stream is split."""
 
     def sharding(leaf: Any) -> jax.sharding.NamedSharding:
-        is_per_env = leaf.ndim > 0 and leaf.shape[0] == num_envs
-        return learner_devices.sharding(PER_DEVICE if is_per_env else REPLICATED)
+        is_per_stream = leaf.ndim > 0 and leaf.shape[0] == num_streams
+        return learner_devices.sharding(PER_DEVICE if is_per_stream else REPLICATED)
 
     return jax.tree.map(sharding, carries)
 

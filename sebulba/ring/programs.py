@@ -90,7 +90,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
     learner = LearnerPrograms(
         agent=agent,
         learner_devices=learner_devices,
-        num_envs_per_device=run_spec.num_envs_per_learner_device,
+        num_streams_per_device=run_spec.num_streams_per_learner_device,
         config=config.learner,
     )
     state = learner.state_shapes()

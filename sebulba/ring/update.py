@@ -207,7 +207,7 @@ def _block(experience: Experience) -> Experience:
 
 
 def state_initializer(
-    agent: Agent, learner_devices: LearnerDevices, num_envs_per_device: int
+    agent: Agent, learner_devices: LearnerDevices, num_streams_per_device: int
 ) -> Callable[[jax.Array], LearnerState]:
     """Return the jitted function from a key to the state before the first update.
 
@@ -216,7 +216,7 @@ def state_initializer(
 
     def init(key: jax.Array) -> LearnerState:
         networks = agent.init_networks(stream(key, "networks"))
-        experience = agent.init_experience(networks, num_envs_per_device)
+        experience = agent.init_experience(networks, num_streams_per_device)
         return LearnerState(
             networks=networks,
             opt_state=agent.init_opt_state(networks),

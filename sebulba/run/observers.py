@@ -228,7 +228,7 @@ def _periodic_evaluation(
         ring.programs.agent,
         plan,
         device=ring.actors[0].device,
-        num_training_envs=ring.programs.run_spec.num_envs_of_all_hosts,
+        num_training_envs=ring.programs.run_spec.num_streams_of_all_hosts,
         env_timeout_s=config.actor.env_timeout_s,
         close_timeout_s=config.run.close_timeout_s,
     )

@@ -51,7 +51,7 @@ class ScheduledExploration:
             epsilon_power=exploration_powers(
                 first=global_actor_id * num_envs,
                 count=num_envs,
-                total=self._run_spec.num_envs_of_all_hosts,
+                total=self._run_spec.num_streams_of_all_hosts,
                 exponent=self._exponent,
             ),
             key=key,
@@ -59,7 +59,7 @@ class ScheduledExploration:
 
     def advance(self, state: ExplorationState, env_steps: int) -> ExplorationState:
         """Return a new actor's state for a run that has taken `env_steps` on all hosts."""
-        own = env_steps // self._run_spec.num_envs_of_all_hosts
+        own = env_steps // self._run_spec.num_streams_of_all_hosts
         return dataclasses.replace(state, env_steps=jnp.full_like(state.env_steps, own))
 
     def epsilon(self, state: ExplorationState) -> jax.Array:
@@ -70,7 +70,7 @@ class ScheduledExploration:
         """
         epsilon = value_at(
             self._epsilon,
-            state.env_steps.astype(jnp.float32) * self._run_spec.num_envs_of_all_hosts,
+            state.env_steps.astype(jnp.float32) * self._run_spec.num_streams_of_all_hosts,
             total_env_steps=self._run_spec.total_env_steps,
         )
         return jnp.power(epsilon, state.epsilon_power)

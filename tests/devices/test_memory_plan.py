@@ -19,7 +19,7 @@ RUN_SPEC = toy_run_spec(num_learner_devices=2)
 def make_plan():
     agent = ToyAgent(ToyConfig(), RUN_SPEC)
     networks = jax.eval_shape(agent.init_networks, jax.random.key(0))
-    num_envs = RUN_SPEC.num_envs_per_learner_device
+    num_envs = RUN_SPEC.num_streams_per_learner_device
     experience = jax.eval_shape(lambda x: agent.init_experience(x, num_envs), networks)
     return plan_memory(
         RUN_SPEC,

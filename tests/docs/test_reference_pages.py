@@ -116,7 +116,7 @@ def test_the_page_of_metrics_lists_each_metric_of_an_agent_with_the_agent(name):
     agent = agent_factory(name)(agent_config_class(name)(), run_spec)
     key = jax.eval_shape(lambda: jax.random.key(0))
     networks = jax.eval_shape(agent.init_networks, key)
-    num_envs = run_spec.num_envs_per_learner_device
+    num_envs = run_spec.num_streams_per_learner_device
     experience = jax.eval_shape(lambda x: agent.init_experience(x, num_envs), networks)
     _, (_, metrics) = jax.eval_shape(agent.loss, networks, experience, key, Clock.at())
     text = METRICS.split("The agent adds the metrics")[1].partition("\n## ")[0]

@@ -50,7 +50,7 @@ class ReplayRatio:
             num_sequences: int32 `[]`, sequences that this device can draw.
         """
         # float32, because a long run on many environments overflows int32.
-        num_rows = jnp.sum(experience.num_rows.astype(jnp.float32)) * self._run_spec.num_envs
+        num_rows = jnp.sum(experience.num_rows.astype(jnp.float32)) * self._run_spec.num_streams
         learned = (step + 1).astype(jnp.float32) * float(self._rows_per_update)
         return {
             "replay_ratio": learned / jnp.maximum(num_rows - self._min_replay_rows, 1.0),
@@ -60,7 +60,7 @@ class ReplayRatio:
 
     def _num_updates_before(self, cycle: int) -> int:
         spec = self._run_spec
-        rows = cycle * spec.trajectories_per_cycle * spec.num_envs * spec.trajectory_length
+        rows = cycle * spec.trajectories_per_cycle * spec.num_streams * spec.trajectory_length
         # From the decimal digits: the float 0.1 is slightly more than a tenth.
         ratio = fractions.Fraction(str(self._replay_ratio))
         learned_rows = max(0, rows - self._min_replay_rows) * ratio

@@ -52,7 +52,7 @@ def replay_spec(
             f"agent.batch_size: expected a multiple of the {run_spec.num_learner_devices} learner"
             f" devices, got {config.batch_size}"
         )
-    num_streams = run_spec.num_envs * run_spec.num_actors
+    num_streams = run_spec.num_streams * run_spec.num_actors
     # With this many rows at least one actor has a complete sequence, however uneven the actors.
     least = num_streams * sequence_length
     if config.min_replay_rows < least:
@@ -66,7 +66,7 @@ def replay_spec(
     try:
         return ReplaySpec(
             num_actors=run_spec.num_actors,
-            num_envs=run_spec.num_envs_per_learner_device,
+            num_envs=run_spec.num_streams_per_learner_device,
             trajectory_length=length,
             capacity=capacity,
             sequence_length=sequence_length,
