@@ -89,12 +89,12 @@ def trace_program(
     """Trace a jitted function with shapes.
 
     Args:
-        name: of the program.
+        name: the program's name.
         function: has a method `trace`.
         arguments: shapes with shardings.
-        role: of its devices.
+        role: the role of its devices.
         devices: run it.
-        calls: of an act cycle or of a learner cycle.
+        calls: the number of calls in an act cycle or in a learner cycle.
         in_place: the arguments that a call updates in place, of which it may touch a small part.
         carried: takes the results; returns what a call takes, and gives to the next in its place.
     """
@@ -138,8 +138,8 @@ def compile_program(
     """Compile a program, and read what the compiler says of it.
 
     Args:
-        traced_program: to be compiled for its devices.
-        hosts_per_slice: of a TPU; None: all hosts are of one slice.
+        traced_program: the program to compile for its devices.
+        hosts_per_slice: the hosts of a TPU slice; None: all hosts are of one slice.
     """
     traced = traced_program.traced
     about: Any = {each: getattr(traced_program, each) for each in ("name", "role", "calls")}
@@ -213,9 +213,9 @@ def read_collectives(
     """Return the collectives of a compiled program, from its text.
 
     Args:
-        hlo: as `jax.stages.Compiled.as_text` returns it.
-        hosts: of each device of the program.
-        hosts_per_slice: of a TPU; None: all hosts are of one slice.
+        hlo: the text of `jax.stages.Compiled.as_text`.
+        hosts: the host of each device of the program.
+        hosts_per_slice: the hosts of a TPU slice; None: all hosts are of one slice.
     """
     called: dict[str, set[str]] = collections.defaultdict(set)
     bodies: set[str] = set()
@@ -322,9 +322,9 @@ def product_flops(jaxpr: Any, platform: str, *, num_devices: int = 1) -> dict[st
     plugins count nothing.
 
     Args:
-        jaxpr: of the program.
-        platform: of the devices.
-        num_devices: what is not mapped over them is split evenly.
+        jaxpr: the program's jaxpr.
+        platform: the platform of the devices.
+        num_devices: the number of devices; what is not mapped over them is split evenly.
     """
     flops: dict[str, float] = collections.defaultdict(float)
     for equation, times in equations(jaxpr, platform):

@@ -79,7 +79,7 @@ def compile_for(
     Args:
         config: the run's settings.
         topology: prepared.
-        env_steps_per_second: of all environments of a host at most; None: not known.
+        env_steps_per_second: the most that a host's environments make; None: not known.
 
     Raises:
         ConfigError: the topology does not exist, or the config does not fit its devices.

@@ -98,8 +98,8 @@ def record(
         path: a name that ends in `.gif` or `.mp4`; directories are created, a file is replaced.
         episodes: number of episodes.
         fps: frames per second.
-        seed: as that of `play`.
-        greedy: as that of `play`.
+        seed: see `play`.
+        greedy: see `play`.
 
     Raises:
         ConfigError: the environment cannot be rendered, or the format needs another package.

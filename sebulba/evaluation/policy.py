@@ -50,7 +50,7 @@ def load_policy(
             the checkpoint's env steps.
         seed: seed of the samples.
         agent: the object that `sebulba.train` was given, if it cannot be imported by its name.
-        environment: likewise.
+        environment: the same for the environment.
         imports: False: import no module that the run's config names, for a run of somebody else;
             a config that names one is an error.
         env_options: arguments of the environment that replace those of the run, by name.

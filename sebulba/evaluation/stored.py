@@ -64,9 +64,9 @@ def read_config(
     Args:
         run_dir: the run's directory.
         agent: the object, if the run was given one that cannot be imported.
-        environment: likewise.
+        environment: the same for the environment.
         imports: False: import nothing that the config names.
-        env: what replaces settings of `env`: entries of `env.options` by name, or flags such as
+        env: replacements for settings of `env`: entries of `env.options` by name, or flags such as
             `--env.options.NAME=VALUE`; None: nothing.
 
     Raises:
@@ -158,10 +158,10 @@ def load_stored_policy(
         which: a learner cycle, or the latest or best checkpoint.
         device: the device to act on; None: the first local one.
         agent: the object, if the run was given one that cannot be imported.
-        environment: likewise.
+        environment: the same for the environment.
         imports: False: import nothing that the run's config names, and refuse a config that names
             something.
-        env: what replaces settings of the run's environment, as `read_config` takes it.
+        env: replacements for settings of the run's environment, see `read_config`.
 
     Raises:
         ConfigError: not a run directory, or its environment or agent cannot be created.

@@ -104,7 +104,7 @@ def _leaves_like(spec: Any, value: Any, name: str) -> Iterator[np.ndarray]:
     Args:
         spec: the part of `policy.json` that describes `value`: a leaf has a shape and a dtype.
         value: a pytree with the structure of `spec`, where tuples are lists.
-        name: what messages call `value`.
+        name: the name of `value` in messages.
     """
     is_leaf = isinstance(spec, dict) and isinstance(spec.get("dtype"), str)
     if isinstance(spec, list):

@@ -39,7 +39,7 @@ def export_policy(
         greedy: whether to take the mode of the policy. False: sample, and explore as in training at
             the checkpoint's env steps.
         seed: seed of the samples.
-        platforms: that the function is compiled for: cpu, cuda, rocm, tpu.
+        platforms: the platforms to compile for: cpu, cuda, rocm, tpu.
     """
 
     def to_leaves(tree: PyTree) -> list[jax.Array]:

@@ -49,7 +49,7 @@ class Agreement:
         """Start without any decision.
 
         Args:
-            learner_devices: those of all hosts.
+            learner_devices: the learner devices of all hosts.
             end: gives the signal that this host received, and is given the one agreed on.
             max_episodes: the last episodes of a trajectory that are gathered: the return window
                 holds no more.

@@ -113,8 +113,8 @@ def resume_together(
 
     Args:
         resume: brings this host to a checkpoint with a number of hosts; None: as it says.
-        directory: of the first host's checkpoints.
-        which: as for `_choose_step`.
+        directory: the first host's checkpoints.
+        which: see `_choose_step`.
 
     Raises:
         CheckpointError: there is no such checkpoint, or a host cannot use it; on every host.

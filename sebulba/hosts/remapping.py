@@ -61,11 +61,11 @@ class HostRemapping:
         """Return the state that this host restores.
 
         Args:
-            arrays: of `source`.
-            meta: of `source`.
-            metas: of the hosts whose accounts this one continues.
+            arrays: the arrays of host `source`.
+            meta: the JSON values of host `source`.
+            metas: the JSON values of the hosts whose accounts this one continues.
             agent: the algorithm.
-            carries: those of this host's new actors.
+            carries: the carries of this host's new actors.
         """
         progress = meta["progress"]
         states = [

@@ -95,7 +95,7 @@ class Actor:
 
         Args:
             networks: on this actor's device.
-            policy_version: theirs.
+            policy_version: the version of these networks.
             ledger: accounts of the env steps.
 
         Raises:

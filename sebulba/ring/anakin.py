@@ -85,7 +85,7 @@ def reason_against_one_program(
         has_jax_environments: whether all environments are JAX functions, stepped inside `jit`.
         trajectories_per_cycle: `learner.trajectories_per_cycle`.
         actor_devices: the device of each actor.
-        learner_devices: those of this host.
+        learner_devices: this host's learner devices.
     """
     expectations = (
         ("learner.policy_lag", "a number", "null" if policy_lag is None else "a number"),

@@ -219,7 +219,7 @@ class LocalCollector:
 
         Args:
             start: seeds them; None: those of a new run.
-            actions: of the act cycles to repeat in them, each `[T, B]`.
+            actions: the actions of the act cycles to repeat in them, each `[T, B]`.
 
         Returns:
             Their row `[B]`, and their complete state on the device; None if it cannot be stored.

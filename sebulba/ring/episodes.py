@@ -32,7 +32,7 @@ class EpisodeReducer(Protocol):
         """Add a row.
 
         Args:
-            state: from `init`, or from the episode's previous row.
+            state: the result of `init`, or of the episode's previous row.
             env_step: `[B]`; its reward follows from the previous row's action.
             action: `[B, ...]`, selected from this row; ignored where the row ends an episode.
             extras: `[B, ...]`, of the agent.
@@ -78,7 +78,7 @@ class EpisodeTracker:
 
         Args:
             statistics: `[B]`, up to the row before the trajectory's first.
-            trajectory: of `T` steps.
+            trajectory: `T` steps.
         """
 
         def row(rows: PyTree, t: jax.Array) -> PyTree:

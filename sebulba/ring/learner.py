@@ -45,7 +45,7 @@ class LearnerPrograms:
 
         Args:
             agent: the algorithm.
-            learner_devices: of all hosts.
+            learner_devices: the learner devices of all hosts.
             num_streams_per_device: streams of one trajectory on one device.
             config: the learner's settings.
         """
@@ -126,8 +126,8 @@ class Learner:
         `published` then holds the networks for the actors, which are never donated.
 
         Args:
-            unrolls: those of the cycle.
-            env_steps: of all hosts, learned from before this cycle.
+            unrolls: the cycle's unrolls.
+            env_steps: the env steps of all hosts that were learned from before this cycle.
 
         Returns:
             The metrics of the optimisation steps: for each jitted call, a leading axis of its
@@ -247,7 +247,7 @@ def update_program(
 
     Args:
         device_update: the functions of one learner device.
-        learner_devices: of all hosts.
+        learner_devices: the learner devices of all hosts.
         num_updates: optimisation steps of a call.
         mapping: `learner.mapping`.
     """

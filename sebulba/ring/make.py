@@ -67,8 +67,8 @@ def make_ring(
 
     Args:
         config: the run's settings.
-        devices: who acts and who learns; None: as the config says, on this host alone.
-        programs: of a ring whose config differs in its seed alone; None: new ones.
+        devices: the devices that act and learn; None: those of the config, on this host alone.
+        programs: the programs of a ring whose config differs in its seed alone; None: new ones.
         end: why the run ends; None: a new one.
         gather: takes the infos of this host's unrolls, and returns those of all hosts.
         initial_networks: takes the new networks, on the learner devices, and returns those that the

@@ -70,9 +70,9 @@ def program_of_cycles(
         act_cycles: `LocalCollector.act_within` of each actor.
         placed_states: the actor state of each actor on the learner devices, or its shape.
         num_rounds: trajectories of each actor in a learner cycle.
-        num_updates: of a learner cycle.
+        num_updates: the optimisation steps of a learner cycle.
         max_cycles: the call need not take more.
-        shardings: those of the carries, from `carry_shardings`.
+        shardings: the result of `carry_shardings`.
     """
     agent, learner_devices = programs.agent, programs.learner_devices
     cycle = jax.jit(
@@ -163,7 +163,7 @@ def _cycle_function(
         num_rounds: trajectories of each actor in a learner cycle.
         device_update: the functions of one learner device.
         learner_devices: act and learn.
-        num_updates: of a learner cycle.
+        num_updates: the optimisation steps of a learner cycle.
     """
     split_envs: Any = PartitionSpec(None, *PER_DEVICE)
     replicated: Any = REPLICATED

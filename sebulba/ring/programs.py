@@ -71,7 +71,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
 
     Args:
         config: the run's settings, of which the seed is not used.
-        devices: who acts and who learns; they need not be here.
+        devices: the devices that act and learn; they need not be on this machine.
         environment: the spaces of a single environment.
 
     Raises:

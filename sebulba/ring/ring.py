@@ -91,7 +91,7 @@ class Ring:
             actors: numbered from 0 in this order.
             schedule: the order of their trajectories.
             goal: `run`, of which the goal and the return window are used.
-            programs: from `make_programs`, for rings of other seeds to share; None: none.
+            programs: the result of `make_programs`, which rings of other seeds can share.
             end: why the run ends; None: a new one.
             gather: takes the infos of this host's unrolls, and returns those of all hosts.
         """

@@ -148,7 +148,7 @@ def _find_fault(
     """Return the root cause: bad environment data may raise only in a later call.
 
     Args:
-        error: what was raised.
+        error: the exception that was raised.
         buffer: the rows that were written.
         env_step: the environment's last row.
         num_steps: steps taken in this cycle.

@@ -32,7 +32,7 @@ class NonFiniteError(FloatingPointError):
     Attributes:
         update: number of the last of these updates, from 0 over the whole run.
         cycle: number of its learner cycle.
-        env_steps: of all hosts, learned from before that cycle.
+        env_steps: the env steps of all hosts that were learned from before that cycle.
     """
 
     def __init__(self, *, update: int, cycle: int, env_steps: int, in_a_row: int):
@@ -95,9 +95,9 @@ class Update:
         """Add trajectories to the experience, and take optimisation steps.
 
         Args:
-            state: before.
+            state: the state before the cycle.
             unrolls: this device's shares of them; empty to continue a cycle.
-            env_steps: of all hosts, learned from before this cycle.
+            env_steps: the env steps of all hosts that were learned from before this cycle.
             num_updates: optimisation steps.
 
         Returns:
@@ -187,8 +187,8 @@ def clock_of(state: LearnerState, env_steps: EnvStepCount) -> Clock:
     """Return the clock of the next update of a state.
 
     Args:
-        state: before the update.
-        env_steps: of all hosts, learned from before the learner cycle.
+        state: the state before the update.
+        env_steps: the env steps of all hosts that were learned from before the learner cycle.
     """
     return Clock(
         step=state.step,
@@ -250,7 +250,7 @@ def mean_of_gradients(gradients: Networks, others: _Tree, *, dtype: str) -> tupl
     Args:
         gradients: float arrays.
         others: arrays of any number type, averaged as they are.
-        dtype: in which gradients cross between devices; their means have their own dtypes.
+        dtype: the dtype of gradients between devices; their means have their own dtypes.
     """
     mean, others = mean_over_learner_devices((in_dtype(gradients, dtype), others))
     return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), mean, gradients), others

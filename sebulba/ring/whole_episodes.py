@@ -32,7 +32,7 @@ def fill_after_end(buffer: Buffer, row: EnvStep) -> Buffer:
     """Write the row at which the last episode ends, and repeat it with reward 0 up to row `T - 1`.
 
     Args:
-        buffer: of 1 … `T - 1` rows.
+        buffer: holds 1 … `T - 1` rows.
         row: the next row, `[B]`, all done.
 
     Returns:

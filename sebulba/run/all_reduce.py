@@ -35,7 +35,7 @@ class AllReduceProbe(Observer):
         """Measure nothing yet.
 
         Args:
-            learner: its networks are averaged, and its clock measures.
+            learner: the learner whose networks are averaged and whose clock measures.
             dtype: the dtype in which gradients cross between devices.
             is_lock_step: whether actors do not act during an update.
         """

@@ -251,7 +251,7 @@ def report_before_start(error: BaseException, path: pathlib.Path, *, is_resume: 
     """Print why a run could not begin, and return the exit code.
 
     Args:
-        error: what was raised.
+        error: the exception that was raised.
         path: the run directory.
         is_resume: whether the run was to resume from a checkpoint.
     """
@@ -337,10 +337,10 @@ def describe_failure(
     """Return the last line on stderr of a run that failed: what, where, and what is saved.
 
     Args:
-        error: what was raised.
+        error: the exception that was raised.
         path: the run directory.
         unsaved: why the last state is not saved; None: it is.
-        resumed_at: as `describe_checkpoint` takes it.
+        resumed_at: see `describe_checkpoint`.
     """
     if isinstance(error, GoneError):
         return (

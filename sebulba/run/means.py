@@ -26,7 +26,7 @@ class MetricMeans:
         """Add the metrics of updates, in order; they are on the host or on a device.
 
         Args:
-            metrics: of one or of several updates each, `[]` or `[n]`.
+            metrics: the metrics of one or of several updates each, `[]` or `[n]`.
         """
         self._pending.extend(metrics)
         if len(self._pending) >= _MAX_PENDING:

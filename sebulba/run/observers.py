@@ -88,11 +88,11 @@ def make_observers(
         ring: a new or a restored one.
         config: the run's settings.
         path: the run directory.
-        lock: that of this host's part of it.
+        lock: the lock of this host's part of the run directory.
         agreement: the decisions of all hosts.
         display: takes rows and lines of text.
         callbacks: the user's functions.
-        resumed: where a resumed run continues; its checkpoint's unfinished row is continued.
+        resumed: the checkpoint that the run resumes from; its unfinished row is continued.
     """
     own, is_first = directory_of_host(path), hosts.is_first()
     env_steps = None if resumed is None else resumed.env_steps

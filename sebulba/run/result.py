@@ -157,7 +157,7 @@ class TrainingError(RuntimeError):
 
     Attributes:
         exit_code: with which the command line would have ended, as `sebulba.process` explains.
-        result: what the run had learned until then; None: it could not begin.
+        result: the result until then; None: the run could not begin.
     """
 
     def __init__(self, message: str, *, exit_code: int, result: Result | None):
@@ -171,7 +171,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
     Attributes:
         exit_code: 128 + the number of the signal.
-        result: what the run had learned until then; None: it could not begin.
+        result: the result until then; None: the run could not begin.
     """
 
     def __init__(self, message: str, *, exit_code: int, result: Result | None):

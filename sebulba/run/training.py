@@ -132,7 +132,8 @@ def train(
         display: takes rows and lines of text; None: a console on stderr.
         verbose: whether that console shows details too.
         callbacks: called in this thread with rows of metrics and evaluations.
-        programs: of an earlier run whose config differs in its seed alone; None: new ones.
+        programs: the programs of an earlier run whose config differs in its seed alone; None: new
+            ones.
 
     Raises:
         ConfigError: before the first act cycle: the config does not fit devices, agent or
@@ -279,7 +280,7 @@ def _describe_run(config: Config, devices: Roles, defaults: str | None) -> Itera
     Args:
         config: the run's settings.
         devices: this host's.
-        defaults: what is to be said of the defaults that suit the task.
+        defaults: a line about the defaults that suit the task; None: no default was replaced.
     """
 
     def names(devices: Sequence[jax.Device]) -> str:

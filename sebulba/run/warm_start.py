@@ -130,7 +130,7 @@ def read_warm_start(config: Config, networks: Networks) -> WarmStart:
     """Read the networks of `init_from`.
 
     Args:
-        config: of the new run.
+        config: the new run's settings.
         networks: the new run's, or their shapes.
 
     Raises:
