@@ -1,11 +1,13 @@
-"""Frozen dataclasses that are JAX pytrees and print one line per leaf."""
+"""Frozen dataclasses that are JAX pytrees, their text, and pytrees as plain arrays."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
 T = TypeVar("T")
+_KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -39,6 +41,42 @@ def describe_inline(tree: Any) -> str:
 def leaf_name(path: tuple) -> str:
     """Return the name of a leaf, `observation.image`; empty if the tree is the leaf."""
     return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def is_key(leaf: Any) -> bool:
+    """Return whether a leaf holds typed PRNG keys."""
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def key_implementation(dtype: Any) -> str:
+    """Return the name of the generator that typed PRNG keys of a dtype are for."""
+    for name in _KEY_IMPLEMENTATIONS:
+        if jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype == dtype:
+            return name
+    raise ValueError(f"expected keys of one of {', '.join(_KEY_IMPLEMENTATIONS)}, got {dtype}")
+
+
+def to_arrays(tree: Any) -> list[Any]:
+    """Return the leaves as arrays that any process can take: of typed keys, the key data."""
+    leaves = jax.tree.leaves(tree)
+    return [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves]
+
+
+def from_arrays(arrays: Sequence[Any], *, like: Any) -> Any:
+    """Return the tree of `to_arrays`.
+
+    Args:
+        arrays: the leaves.
+        like: a tree of the same structure, with typed keys, or their shapes, where it has them.
+    """
+    expected, structure = jax.tree.flatten(like)
+    leaves = [
+        jax.random.wrap_key_data(leaf, impl=key_implementation(each.dtype))
+        if is_key(each)
+        else leaf
+        for leaf, each in zip(arrays, expected, strict=True)
+    ]
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _describe_leaf(leaf: Any) -> str:

@@ -187,8 +187,9 @@ def _examine(
 
     from sebulba.devices import mapping
     from sebulba.devices.learner_devices import REPLICATED
+    from sebulba.pytree import is_key
     from sebulba.ring.update import clock_of, experience_of, loss_and_gradients
-    from sebulba.storage.checkpoints.manifest import flatten, is_key
+    from sebulba.storage.checkpoints.manifest import flatten
     from sebulba.types import EnvStepCount
 
     def update(state: "LearnerState", count: EnvStepCount) -> "tuple[PyTree, PyTree]":

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sebulba.pytree import is_key
 from sebulba.types import PyTree
 
 _CONVOLUTION = "conv_general_dilated"
@@ -100,7 +101,7 @@ class OneAtATime:
             return counter + ((bits << 1) & 1)  # Always 0, which XLA does not simplify.
 
         # Neither has an element that converts to float32.
-        if _is_key(array) or array.size == 0:
+        if is_key(array) or array.size == 0:
             return
         self.counter = jax.lax.platform_dependent(
             array, self.counter, cpu=depend, default=lambda array, counter: counter
@@ -119,14 +120,10 @@ class OneAtATime:
 
 
 def _zeros_like(leaf: jax.Array) -> jax.Array:
-    if not _is_key(leaf):
+    if not is_key(leaf):
         return jnp.zeros_like(leaf)
     data = jnp.zeros_like(jax.random.key_data(leaf))
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
-
-
-def _is_key(array: jax.Array) -> bool:
-    return jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
 def is_slow_in_a_loop(jaxpr: Any, platform: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from sebulba.envs.actions import to_native
 from sebulba.evaluation.policy import act_function, first_actor_state
 from sebulba.evaluation.stored import StoredPolicy
-from sebulba.storage.checkpoints.manifest import is_key
+from sebulba.pytree import from_arrays, to_arrays
 from sebulba.storage.metrics.files import to_json
 from sebulba.types import EnvStep, PyTree
 
@@ -42,19 +42,6 @@ def export_policy(
         platforms: the platforms to compile for: cpu, cuda, rocm, tpu.
     """
 
-    def to_leaves(tree: PyTree) -> list[jax.Array]:
-        """Return plain arrays, which any process can load: of keys, the key data."""
-        leaves = jax.tree.leaves(tree)
-        return [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves]
-
-    def from_leaves(leaves: list[jax.Array], *, like: PyTree) -> PyTree:
-        expected, structure = jax.tree.flatten(like)
-        restored = [
-            jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(each)) if is_key(each) else leaf
-            for leaf, each in zip(leaves, expected, strict=True)
-        ]
-        return jax.tree.unflatten(structure, restored)
-
     environment, select = stored.environment, act_function(stored, greedy=greedy)
     first_state = first_actor_state(stored, num_envs=num_envs, greedy=greedy, seed=seed)
     space = environment.native_action_space
@@ -79,12 +66,12 @@ def export_policy(
             is_first=is_first,
             action_mask=action_mask,
         )
-        networks = from_leaves(parameters, like=stored.networks)
-        actor_state = from_leaves(state_leaves, like=first_state)
+        networks = from_arrays(parameters, like=stored.networks)
+        actor_state = from_arrays(state_leaves, like=first_state)
         action, actor_state = select(networks, actor_state, env_step)
-        return convert(action), to_leaves(actor_state)
+        return convert(action), to_arrays(actor_state)
 
-    parameters, states = to_leaves(stored.networks), to_leaves(first_state)
+    parameters, states = to_arrays(stored.networks), to_arrays(first_state)
     observation, action_mask = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
         (environment.observation, environment.action_mask),

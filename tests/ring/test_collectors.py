@@ -14,7 +14,9 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
+from sebulba.config.loading import load_config
 from sebulba.envs.base import EnvironmentFault
+from tests.ring.child_collector import ChildCollector
 from tests.rings import (
     CollectorLost,
     close,
@@ -25,6 +27,7 @@ from tests.rings import (
     new_collector,
     published,
     run_ring,
+    wrap_collect,
 )
 from tests.toys import ToyConfig
 
@@ -242,3 +245,33 @@ def test_half_stepped_environments_are_not_taken_for_those_of_the_point():
     assert_equal_bits(collected.trajectory, fresh.collect(networks, actor.point).trajectory)
     fresh.close()
     close(ring)
+
+
+@pytest.mark.slow
+def test_a_collector_in_another_process_that_is_killed_while_it_acts_changes_no_bit():
+    overrides = {
+        "actor.threads_per_device": 1,
+        "actor.num_envs": 4,
+        "actor.trajectory_length": 5,
+        "run.total_env_steps": 300,
+        "run.stop_at_return": None,
+        "devices.actor": [0],
+        "devices.learner": [0],
+    }
+    config = load_config("impala_catch", overrides)
+    undisturbed, remote = make_ring(config), make_ring(config)
+    child = ChildCollector(remote.actors[0].collector, overrides, 0)
+    kills = {2: 1, 7: 2}
+
+    def collect(actor_id, _, networks, point):
+        kill = kills.get(point.cycle, 0) > 0
+        kills[point.cycle] = kills.get(point.cycle, 0) - 1
+        return child.collect(networks, point, kill=kill)
+
+    wrap_collect(remote, collect)
+    run_ring(undisturbed)
+    run_ring(remote)
+    child.close()
+    assert kills[2] == -1 and kills[7] == -1  # both cycles were acted again
+    assert_equal_bits(published(remote.learner), published(undisturbed.learner))
+    remote.ledger.balance()

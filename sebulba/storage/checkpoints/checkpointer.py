@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sebulba.pytree import is_key
 from sebulba.storage.checkpoints.manifest import (
     ARRAYS,
     MANIFEST,
@@ -30,7 +31,6 @@ from sebulba.storage.checkpoints.manifest import (
     Manifest,
     crc32_of,
     flatten,
-    is_key,
     leaf_of,
 )
 from sebulba.storage.checkpoints.restore import best_step, steps_in

@@ -97,11 +97,6 @@ class Mismatch:
     expected: str
 
 
-def is_key(leaf: Any) -> bool:
-    """Return whether a leaf holds typed PRNG keys."""
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def flatten(tree: PyTree) -> dict[str, Any]:
     """Return the leaves in order, by paths such as `networks.params.Dense_0.kernel`.
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from sebulba.pytree import is_key, key_implementation
 from sebulba.storage.checkpoints.manifest import (
     ARRAYS,
     MANIFEST,
@@ -23,7 +24,6 @@ from sebulba.storage.checkpoints.manifest import (
     compare,
     crc32_of,
     flatten,
-    is_key,
     leaf_of,
     table,
 )
@@ -33,7 +33,6 @@ Which = Literal["latest", "best"] | int
 
 _MAX_HEADER = 1 << 16  # bytes of an array's description
 _EARLIER_MANIFEST = "manifest/metadata"  # of format 1
-_KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 # Experience once held the count of env steps, which `progress` in the dict of a checkpoint has.
 _OBSOLETE = re.compile(
     r"learner\.experience\.(.*\.)?clock"
@@ -307,13 +306,6 @@ def _storage(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _place(array: Any, like: Any) -> Any:
     if is_key(like):
-        array = jax.random.wrap_key_data(array, impl=_key_implementation(like.dtype))
+        array = jax.random.wrap_key_data(array, impl=key_implementation(like.dtype))
     sharding = getattr(like, "sharding", None)
     return array if sharding is None else jax.device_put(array, sharding)
-
-
-def _key_implementation(dtype: Any) -> str:
-    for name in _KEY_IMPLEMENTATIONS:
-        if jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype == dtype:
-            return name
-    raise ValueError(f"expected keys of one of {', '.join(_KEY_IMPLEMENTATIONS)}, got {dtype}")
