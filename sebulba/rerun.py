@@ -265,7 +265,9 @@ def _rerun_to_cycle(
             " is not repeatable"
         )
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="serial"))
-    with made_ring(config, initial_networks=InitialNetworks(config)) as ring:
+    source = config.init_from if config.resume is None else None
+    initial_networks = InitialNetworks(source, mismatch=config.init_mismatch)
+    with made_ring(config, initial_networks=initial_networks) as ring:
         _bring_before(ring, config, run_dir / CHECKPOINTS, cycle)
         items = ring.act_in_turn()
         _show_batch(items, cycle)

@@ -104,7 +104,9 @@ def train(
     except (ConfigError, CheckpointError):
         raise
     except Exception as error:
-        raise error_before_start(error, config) from error
+        path = pathlib.Path(training.with_absolute_run_dir(config).run_dir or "")
+        is_resume = config.resume is not None
+        raise error_before_start(error, path, is_resume=is_resume) from error
     failure = finished.end.failure
     if failure is not None and finished.callers.failure is failure:
         raise failure

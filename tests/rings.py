@@ -66,7 +66,9 @@ def make_ring(config, *, devices=None, programs=None, on_warning=print):
         if devices is None
         else assign_devices(config.devices, devices, num_envs=config.actor.num_envs),
         programs=programs,
-        initial_networks=InitialNetworks(config),
+        initial_networks=InitialNetworks(
+            config.init_from if config.resume is None else None, mismatch=config.init_mismatch
+        ),
         on_warning=on_warning,
     )
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 
-from sebulba.config import Config
 from sebulba.devices.learner_devices import fetch_replicated
 from sebulba.evaluation.playing import record
 from sebulba.evaluation.policy import Policy
@@ -31,7 +30,6 @@ from sebulba.run.ending import (
     describe_unsaved,
     exit_code_of,
 )
-from sebulba.run.training import with_absolute_run_dir
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.run_dir import EVALUATIONS, METRICS, VIDEOS, shown_path
 from sebulba.types import Networks
@@ -211,10 +209,9 @@ def result_of(finished: Finished) -> Result:
     raise TrainingError(message, exit_code=code, result=result) from end.failure
 
 
-def error_before_start(error: Exception, config: Config) -> TrainingError:
-    """Return the error of a run that could not begin."""
-    path = pathlib.Path(with_absolute_run_dir(config).run_dir or "")
-    message = describe_failure(error, path, resumed_at=None if config.resume is None else math.inf)
+def error_before_start(error: Exception, path: pathlib.Path, *, is_resume: bool) -> TrainingError:
+    """Return the error of a run that could not begin in a run directory."""
+    message = describe_failure(error, path, resumed_at=math.inf if is_resume else None)
     message = message.removeprefix("sebulba: ")
     return TrainingError(message, exit_code=EXIT_FAILED, result=None)
 

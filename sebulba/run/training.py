@@ -57,7 +57,7 @@ from sebulba.run.ending import (
 from sebulba.run.observers import make_observers
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
-from sebulba.run.warm_start import InitialNetworks, with_exact_source
+from sebulba.run.warm_start import InitialNetworks, exact_source
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
 from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
@@ -165,7 +165,8 @@ def train(
             max_episodes=config.run.return_window,
             reducers=tuple(config.run.episode_reducers),
         )
-        initial_networks = InitialNetworks(config)
+        source = config.init_from if config.resume is None else None  # else of its checkpoint
+        initial_networks = InitialNetworks(source, mismatch=config.init_mismatch)
         ring = make_ring(
             config,
             devices=devices,
@@ -248,7 +249,9 @@ def _open_run_dir(
         The config as it is written there, the directory, the lock of this host's part of it, and
         the display.
     """
-    config = with_exact_source(with_absolute_run_dir(config))
+    config = with_absolute_run_dir(config)
+    if config.init_from is not None and config.resume is None:
+        config = dataclasses.replace(config, init_from=exact_source(config.init_from))
     assert config.run_dir is not None
     is_new = not pathlib.Path(config.run_dir).exists()
     on_message = print_error if display is None else display.message

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 
 from sebulba.agent import Agent, declared
-from sebulba.config import Config
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.evaluation.stored import parse_which
@@ -83,9 +82,15 @@ class WarmStart:
 class InitialNetworks:
     """The networks that a new run begins with: new ones, or those of `init_from`."""
 
-    def __init__(self, config: Config):
-        """Read nothing yet; `config` is the new run's."""
-        self._config = config
+    def __init__(self, source: str | None, *, mismatch: str):
+        """Read nothing yet.
+
+        Args:
+            source: `init_from`; None: of no other run, as when a run is resumed.
+            mismatch: `init_mismatch`.
+        """
+        self._source = source
+        self._mismatch = mismatch
         self.warm_start: WarmStart | None = None  # what was taken of another run
 
     def __call__(
@@ -96,24 +101,21 @@ class InitialNetworks:
         Raises:
             ConfigError: there is no such checkpoint, it is damaged, or its networks do not fit.
         """
-        # A run that is resumed gets the networks of its own checkpoint.
-        if self._config.init_from is None or self._config.resume is not None:
+        if self._source is None:
             return networks
-        self.warm_start = read_warm_start(self._config, networks)
+        self.warm_start = read_warm_start(self._source, networks, mismatch=self._mismatch)
         return self.warm_start.applied_to(networks, learner_devices, agent)
 
 
-def with_exact_source(config: Config) -> Config:
-    """Return the config with `init_from` as a directory in full and the number of a checkpoint.
+def exact_source(source: str) -> str:
+    """Return `init_from` as a directory in full and the number of a checkpoint.
 
     So `config.yaml` names the same networks after the other run has trained on.
 
     Raises:
         ConfigError: there is no such run or checkpoint.
     """
-    if config.init_from is None or config.resume is not None:
-        return config
-    run_dir, which = _parse(config.init_from)
+    run_dir, which = _parse(source)
     if not (run_dir / CONFIG).is_file():
         raise ConfigError(
             f"init_from: expected a run directory with a {CONFIG}, got {run_dir}"
@@ -123,22 +125,21 @@ def with_exact_source(config: Config) -> Config:
         step = find_step(run_dir / CHECKPOINTS, which)
     except CheckpointError as error:
         raise ConfigError(f"init_from: {error}") from error
-    return dataclasses.replace(config, init_from=f"{run_dir}@{step}")
+    return f"{run_dir}@{step}"
 
 
-def read_warm_start(config: Config, networks: Networks) -> WarmStart:
+def read_warm_start(source: str, networks: Networks, *, mismatch: str) -> WarmStart:
     """Read the networks of `init_from`.
 
     Args:
-        config: the new run's settings.
+        source: `init_from`.
         networks: the new run's, or their shapes.
+        mismatch: `init_mismatch`.
 
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, or its networks do not fit.
     """
-    config = with_exact_source(config)
-    assert config.init_from is not None
-    run_dir, step = _parse(config.init_from)
+    run_dir, step = _parse(exact_source(source))
     directory = run_dir / CHECKPOINTS
     # Without a sharding, leaves stay on the host.
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), networks)
@@ -147,7 +148,7 @@ def read_warm_start(config: Config, networks: Networks) -> WarmStart:
         leaves, mismatches = restore_fitting(directory, step, _at(like), prefix=_PREFIX)
     except CheckpointError as error:
         raise ConfigError(f"init_from: {error}") from error
-    if mismatches and (config.init_mismatch == "fail" or not leaves):
+    if mismatches and (mismatch == "fail" or not leaves):
         advice = "Set init_mismatch: new to leave these arrays newly initialised."
         raise ConfigError(
             f"init_from: {len(leaves)} arrays of checkpoint {step} in {run_dir} fit the networks of"

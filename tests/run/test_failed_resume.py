@@ -34,7 +34,9 @@ def test_a_resume_that_cannot_begin_says_what_to_correct_first(config, capsys):
     assert "EnvironmentFault: its constructor raised FileExistsError" in last
     assert "from which this run resumed: correct the cause before you resume again." in last
     assert ADVICE not in last
-    message = str(error_before_start(RuntimeError("no"), resumed))
+    message = str(
+        error_before_start(RuntimeError("no"), pathlib.Path(resumed.run_dir), is_resume=True)
+    )
     assert "correct the cause" in message
     assert ADVICE not in message
 

@@ -16,7 +16,7 @@ from sebulba.config.loading import load_config
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.run import training
-from sebulba.run.warm_start import WarmStart, read_warm_start, with_exact_source
+from sebulba.run.warm_start import WarmStart, exact_source, read_warm_start
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import restore_fitting, steps_in
 from sebulba_agents.config import ImpalaConfig
@@ -113,7 +113,7 @@ def test_a_warm_start_names_the_arrays_that_differ(run_of, tmp_path):
     stored = stored_networks(run_of("impala"))
     networks = {"params": np.zeros(3)}
     with pytest.raises(ConfigError, match="init_from: 0 arrays") as error:
-        read_warm_start(config, networks)
+        read_warm_start(config.init_from, networks, mismatch=config.init_mismatch)
     assert re.search(r"learner.networks.params +absent +float64\[3\]", str(error.value))
     assert all(path in str(error.value) for path in list(stored)[:10])
 
@@ -149,4 +149,4 @@ def test_a_run_records_its_source_and_resumes_without_it(run_of, tmp_path):
 )
 def test_a_source_that_does_not_exist_is_an_error_of_the_config(run_of, tmp_path, suffix, expected):
     with pytest.raises(ConfigError, match=f"init_from: .*{expected}"):
-        with_exact_source(config_from(f"{run_of('impala')}{suffix}", tmp_path))
+        exact_source(f"{run_of('impala')}{suffix}")
