@@ -51,9 +51,10 @@ def agent_action_space(space: gymnasium.Space, *, combined: bool = False) -> gym
     if discrete and continuous:
         raise ConfigError(
             "env.id: expected actions that are all discrete or all continuous, got discrete"
-            f" {', '.join(discrete)} and continuous {', '.join(continuous)}. To make all of them"
-            " discrete, set env.wrappers [sebulba.envs.gymnasium_wrappers:DiscretizedBoxes], or"
-            " around a JAX task [sebulba.envs.discretized:Discretized]"
+            f" {', '.join(discrete)} and continuous {', '.join(continuous)}. To choose among 11"
+            " values for each number, set env.wrappers:"
+            " [sebulba.envs.gymnasium_wrappers:DiscretizedBoxes], or around a JAX task"
+            " [sebulba.envs.discretized:Discretized]"
         )
     if continuous:
         bounds = [_agent_bounds(leaf) for _, leaf, _ in parts]

@@ -51,6 +51,16 @@ def test_envpool_dict_observations_stay_dicts():
     environment.close()
 
 
+def test_envpool_takes_matrices_of_actions_from_vectors():
+    environment, again = make("SearchAndRescue-v0"), make("SearchAndRescue-v0")
+    assert environment.spec.action_space == Box(-1.0, 1.0, (4,), np.float32)
+    actions = random_actions(environment.spec.action_space, num_envs=2, num_steps=6)
+    stream = play(environment, actions)
+    assert_same(play(again, actions, fused=True), stream)
+    environment.close()
+    again.close()
+
+
 def test_envpool_turns_integer_boxes_into_multi_discrete():
     environment = make("RubiksCube-v0")
     assert environment.spec.action_space.dtype == np.int32

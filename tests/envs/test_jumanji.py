@@ -82,6 +82,7 @@ def test_observations_are_one_hot_vectors_and_masks_are_apart():
 def test_actions_of_several_components_are_numbered_row_by_row():
     environment = make("RubiksCube-partly-scrambled-v0", generator=CUBE, max_episode_steps=4)
     assert environment.spec.action_space.n == 6 * 1 * 3
+    assert environment.spec.native_action_space == MultiDiscrete([6, 1, 3], dtype=np.int32)
     solved = environment.reset().observation
     assert solved.shape == (3, 6, 3, 3, 6)
     turned = environment.step(np.full(3, 5, np.int32)).observation  # face 1, half turn

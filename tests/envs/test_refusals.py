@@ -1,10 +1,12 @@
 """Environments that cannot be trained in are refused in one line that says what to do."""
 
 import importlib.metadata
+import re
 
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
 
 from sebulba.config import EnvConfig
@@ -68,9 +70,12 @@ def test_minigrid_has_a_wrapper_of_its_own(mission):
         check_observation(spec, space)
 
 
-def test_mixed_actions_name_the_wrapper_that_makes_all_parts_discrete():
-    with pytest.raises(ConfigError, match=r"got discrete action\[0\] and .*DiscretizedBoxes"):
+def test_mixed_actions_name_a_wrapper_that_makes_choices_of_numbers():
+    with pytest.raises(ConfigError, match=r"discrete action\[0\] and continuous") as error:
         make("gymnasium", f"{HERE}:Mixed")
+    advice = re.search(r"env\.wrappers: (\[.*?\])", str(error.value))[1]
+    environment = make("gymnasium", f"{HERE}:Mixed", *yaml.safe_load(advice))
+    assert environment.spec.action_space.nvec.tolist() == [2, 11]
 
 
 @pytest.mark.parametrize(

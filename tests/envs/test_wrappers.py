@@ -58,7 +58,7 @@ def test_gymnasium_wrappers_are_applied_from_the_inside(wrappers, expected):
 )
 def test_numbers_become_evenly_spaced_choices_next_to_discrete_parts(suite, name, wrapper):
     name = f"tests.envs.units:{name}"
-    with pytest.raises(ConfigError, match=f"{BINS}.*around a JAX task.*{TASK_BINS}"):
+    with pytest.raises(ConfigError, match=f"{BINS}.*around a JAX.*{TASK_BINS}"):
         make(suite, name, kind="mixed")
     environment = make(suite, name, {wrapper: {"bins": 9}}, num_envs=3, kind="mixed")
     assert environment.spec.action_space == MultiDiscrete([3, 9, 9, 9], dtype=np.int32)
