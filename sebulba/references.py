@@ -1,6 +1,7 @@
 """Parts that a config names: one of ours, or the user's as `module:Name`. Imports no jax."""
 
 import importlib
+import pathlib
 import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NewType
@@ -106,6 +107,12 @@ def import_module(name: str, *, key: str = "") -> types.ModuleType:
         ConfigError: the module does not exist, or raises.
         ImportError: an import of a module of ours fails, such as that of an extra.
     """
+    if "/" in name or name.endswith(".py"):
+        file = pathlib.PurePath(name)
+        raise ConfigError(
+            f"{_prefix(key)}expected the name of a module, got the file {name}. Write"
+            f" {file.stem}:Name, and set PYTHONPATH to the directory of {file.name}"
+        )
     try:
         return importlib.import_module(name)
     except Exception as error:

@@ -83,7 +83,10 @@ def make_environment(
     try:
         make = load_named(config.suite, SUITES, group=SUITES_GROUP, key="env.suite")
         identity = asked_for(make, {"purpose": purpose, "env_index": env_index})
-        return make(config, num_envs=num_envs, seed=seed, **identity, **_wrappers(config, make))
+        _check_factory(config, make)
+        environment = make(
+            config, num_envs=num_envs, seed=seed, **identity, **_wrappers(config, make)
+        )
     except Exception as error:
         from sebulba.envs.base import EnvironmentFault  # imports jax
 
@@ -93,6 +96,25 @@ def make_environment(
         if isinstance(error, ConfigError | EnvironmentFault):
             raise
         raise EnvironmentFault(f"its constructor raised {describe_error(error)}") from error
+    from sebulba.envs.data_checks import check_environment  # imports jax
+
+    check_environment(environment, suite=config.suite, name=config.id)
+    return environment
+
+
+def _check_factory(config: EnvConfig, make: Callable[..., Environment]) -> None:
+    """Check that a factory can be called as `make_environment` does."""
+    try:
+        inspect.signature(make).bind(config, num_envs=1, seed=0)
+    except TypeError as error:
+        signature = inspect.signature(make) if callable(make) else type(make).__name__
+        raise ConfigError(
+            f"env.suite: expected a function (config, *, num_envs, seed), got {config.suite}"
+            f"{signature}. For a Gymnasium environment of your own, set env.suite gymnasium and"
+            f" env.id {config.suite}"
+        ) from error
+    except ValueError:  # Written in C.
+        return
 
 
 def _wrappers(config: EnvConfig, make: Callable[..., Environment]) -> dict[str, typing.Any]:

@@ -8,8 +8,46 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.envs.base import EnvironmentDataError
+from sebulba.errors import ConfigError
 from sebulba.pytree import describe_inline, leaf_name
-from sebulba.types import EnvStep, PyTree
+from sebulba.types import EnvironmentSpec, EnvStep, PyTree
+
+_MEMBERS = ("num_envs", "spec", "reset", "step", "fused", "close")
+
+
+def check_environment(environment: Any, *, suite: str, name: str) -> None:
+    """Check what a suite's factory returned: an environment with numbers to observe and actions.
+
+    Args:
+        environment: the result.
+        suite: `env.suite`, for messages.
+        name: `env.id`, likewise.
+
+    Raises:
+        ConfigError: it is no `Environment`, or an array of its spec has no elements.
+    """
+    if missing := [each for each in _MEMBERS if not hasattr(environment, each)]:
+        raise ConfigError(
+            f"env.suite: expected {suite} to return an Environment, with"
+            f" {', '.join(_MEMBERS)}, got {type(environment).__name__} without"
+            f" {', '.join(missing)}; see docs/add_an_environment.md"
+        )
+    spec = environment.spec
+    if not isinstance(spec, EnvironmentSpec):
+        raise ConfigError(
+            f"env.suite: expected `spec` of the environment of {suite} to be an EnvironmentSpec,"
+            f" got {type(spec).__name__}"
+        )
+    empty = [path for path, leaf in _leaves(spec.observation) if 0 in leaf.shape]
+    if empty or not jax.tree.leaves(spec.observation):
+        raise ConfigError(
+            f"env.id: expected observations with at least one number, got"
+            f" {describe_inline(spec.observation)} of {name}. Leave the empty array out"
+        )
+    if 0 in (spec.action_space.shape or ()):
+        raise ConfigError(
+            f"env.id: expected at least one action, got {spec.action_space} of {name}"
+        )
 
 
 def check_structure(env_step: EnvStep, expected: EnvStep) -> None:

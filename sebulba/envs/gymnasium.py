@@ -28,7 +28,7 @@ from sebulba.envs.base import (
     EnvironmentTimeout,
     reset_row,
 )
-from sebulba.envs.gymnasium_factory import EnvFactory, constructor
+from sebulba.envs.gymnasium_factory import EnvFactory, check_arguments, constructor
 from sebulba.envs.gymnasium_registry import (
     check_observation,
     describe_unregistered,
@@ -44,6 +44,18 @@ from sebulba.errors import ConfigError, describe_error, did_you_mean
 from sebulba.types import EnvStep, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
+# Parts of Gymnasium's messages about classes that are no environments.
+_REFUSALS = (
+    "must inherit from the gymnasium.Env",
+    "environment must specify a",
+    "does not inherit from `gymnasium.spaces.Space`",
+)
+# Parts of those about environments that are not equal, in one process and in several.
+_DIFFERENT = (
+    "sub-environments observation spaces",
+    "Sub-environment action space",
+    "different from",
+)
 _VECTOR_OPTIONS = ("vectorization_mode", "vector_kwargs")
 
 # The shapes of the masks in `info` of Gymnasium's own environments, which no space declares.
@@ -84,7 +96,7 @@ def make(
             vector_env = _make_batch(spec, config.options, num_envs, purpose, env_index)
         else:
             vector_env = _make_vec(
-                spec, config.options, mode, num_envs, tuple(wrappers), purpose, env_index
+                spec, config, mode, num_envs, tuple(wrappers), purpose, env_index
             )
     try:
         _check_autoreset(config, vector_env)
@@ -241,6 +253,13 @@ def _mode_of(options: dict[str, Any]) -> str:
             f"env.options.vectorization_mode: there is no mode {mode!r}"
             f"{did_you_mean(str(mode), _VECTORIZATION_MODES)}"
         )
+    if not isinstance(kwargs := options.get("vector_kwargs", {}), dict):
+        raise ConfigError(f"env.options.vector_kwargs: expected a mapping, got {kwargs!r}")
+    limit = options.get("max_episode_steps")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise ConfigError(
+            f"env.options.max_episode_steps: expected an int of at least 1, got {limit!r}"
+        )
     return mode
 
 
@@ -259,7 +278,7 @@ def _check_wrapper(wrapper: Wrapper, mode: str) -> None:
 
 def _make_vec(
     spec: EnvSpec,
-    options: dict[str, Any],
+    config: EnvConfig,
     mode: str,
     num_envs: int,
     wrappers: tuple[Wrapper, ...],
@@ -267,7 +286,9 @@ def _make_vec(
     env_index: int,
 ) -> VectorEnv:
     """Create a vector environment of single ones, in this process or in one process each."""
+    options = config.options
     own = {name: value for name, value in options.items() if name not in _VECTOR_OPTIONS}
+    check_arguments(spec, own, name=config.id)
     of_vector = {"copy": False, **options.get("vector_kwargs", {})}
     factories = [
         EnvFactory(
@@ -297,6 +318,11 @@ def _make_batch(
     spec: EnvSpec, options: dict[str, Any], num_envs: int, purpose: Purpose, env_index: int
 ) -> VectorEnv:
     """Create the environment's own vector environment."""
+    if spec.vector_entry_point is None:
+        raise ConfigError(
+            "env.options.vectorization_mode: expected sync or async, since the environment has no"
+            " vector environment of its own, got vector_entry_point"
+        )
     identity = {"env_index": env_index, "purpose": purpose}
     options = asked_for(constructor(spec.vector_entry_point), identity) | options
     vector_env = gymnasium.make_vec(spec, num_envs, **options)
@@ -322,12 +348,21 @@ def _refusals(config: EnvConfig) -> Iterator[None]:
         raise ConfigError(f"env.id {config.id!r}: {error}") from error
     except gymnasium_workers.WorkerError as error:
         raise EnvironmentFault(f"its constructor raised {error}") from error
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        raise ConfigError(
-            f"env.options: {config.id!r} refuses {config.options}: {error}"
-        ) from error
+    except (AttributeError, RuntimeError, TypeError) as error:
+        text = str(error)
+        if any(each in text for each in _DIFFERENT):
+            differing = text.partition("single_")[2] or text
+            raise ConfigError(
+                f"env.id: expected equal spaces in every environment of {config.id}, got"
+                f" {differing.partition('. If this')[0]}"
+            ) from error
+        if any(each in text for each in _REFUSALS):
+            raise ConfigError(f"env.id {config.id!r}: {text.splitlines()[0]}") from error
+        if "unexpected keyword argument" in text:
+            raise ConfigError(
+                f"env.options: {config.id!r} refuses {config.options}: {error}"
+            ) from error
+        raise
 
 
 def _check_autoreset(config: EnvConfig, vector_env: VectorEnv) -> None:

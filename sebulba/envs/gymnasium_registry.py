@@ -7,6 +7,7 @@ theirs only when they are asked to.
 import functools
 import importlib
 import importlib.metadata
+import sys
 import types
 from typing import Any
 
@@ -102,7 +103,11 @@ def describe_unregistered(name: str) -> str:
     if hook is not None:
         return f"{problem}; set env.id to {hook}:{bare}, which asks its package to register it"
     if module:
-        registered = _registered_by(module)
+        loaded = sys.modules.get(module.partition(":")[0])
+        if ":" not in module and hasattr(loaded, bare):
+            got = f"{bare} = {getattr(loaded, bare)!r}"
+            return f"expected a class, a function or a registered ID of {module}, got {got}"
+        registered = [*_registered_by(module), *_environments_in(loaded)]
         if not registered:
             return f"{problem}; call gymnasium.register({bare!r}, ...) where {module} is imported"
         return f"{problem}{did_you_mean(bare, registered)}"
@@ -121,6 +126,21 @@ def _registered_by(module: str) -> list[str]:
         for name, spec in gymnasium.registry.items()
         if f"{_module_of(spec.entry_point)}.".startswith(f"{parent}.")
     ]
+
+
+def _environments_in(module: types.ModuleType | None) -> list[str]:
+    """Return the names of the environment classes that a module defines."""
+    return (
+        [
+            name
+            for name, value in vars(module).items()
+            if isinstance(value, type)
+            and issubclass(value, gymnasium.Env)
+            and value.__module__ == module.__name__
+        ]
+        if module is not None
+        else []
+    )
 
 
 def _module_of(entry_point: Any) -> str:

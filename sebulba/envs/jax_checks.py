@@ -28,6 +28,11 @@ def check_task(task: Any, spec: EnvironmentSpec, to_native: Callable[[Any], PyTr
         ConfigError: a method raises, or returns another structure, shape or dtype.
     """
     name = describe_task(task)
+    if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(spec.observation)):
+        raise ConfigError(
+            f"env.id: {name}: expected observation to be a jax.ShapeDtypeStruct, or a tree of them,"
+            f" got {spec.observation!r}; correct the task"
+        )
     key = jax.eval_shape(lambda: jax.random.key(0))
     batch = jax.ShapeDtypeStruct((1, *spec.action_space.shape), spec.action_space.dtype)
     action = jax.eval_shape(lambda batch: jax.tree.map(lambda x: x[0], to_native(batch)), batch)
