@@ -125,6 +125,9 @@ class RunConfig:
 
     total_env_steps: Count = 500_000
     """Number of env steps to learn from. The run ends after the learner cycle that reaches it."""
+    total_episodes: Count | None = None
+    """End the run after the learner cycle by which this many episodes have finished, on all hosts.
+    null: no limit."""
     mode: Literal["threads", "serial", "anakin", "auto"] = "threads"
     """threads: actors and learner run concurrently. serial: they take turns in one thread without
     timeouts, for a debugger. anakin: they are one jitted program, for JAX environments and

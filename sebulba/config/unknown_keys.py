@@ -12,6 +12,7 @@ OTHER_NAMES = {
     "run_dir": "log_dir logdir output_dir save_dir save_path",
     "wandb_project": "wandb wandb_project_name use_wandb",
     "total_env_steps": "total_timesteps steps timesteps total_steps total_frames num_timesteps",
+    "total_episodes": "num_episodes n_episodes max_episodes",
     "learning_rate": "lr alpha step_size",
     "discount": "gamma discount_factor",
     "lambda_": "lam gae_lambda gae_lam td_lambda vtrace_lambda trace_decay",

@@ -201,5 +201,7 @@ class Progress:
         goal = self._config.stop_at_return
         mean = self.window.return_mean
         solved = goal is not None and mean is not None and mean >= goal
-        if solved or self.env_steps >= self._config.total_env_steps:
+        most = self._config.total_episodes
+        played = most is not None and self.window.num_episodes >= most
+        if solved or played or self.env_steps >= self._config.total_env_steps:
             self._end.goal = True

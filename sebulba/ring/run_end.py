@@ -28,7 +28,7 @@ class RunEnd:
                 agreed on it, after the same learner cycle: the others would wait for this one's
                 collectives forever.
         """
-        self.goal = False  # enough env steps or the return to stop at
+        self.goal = False  # enough env steps or episodes, or the return to stop at
         self.signal: int | None = None  # that ends the run
         self.received: int | None = None  # the first signal that this process received
         self.failure: BaseException | None = None  # the first

@@ -157,9 +157,14 @@ def _show_result(
             display.message("plot:", command=plot)
         if status == "done" and not hosts.are_several():  # They need a command each.
             longer = f"{program('train')} --run-dir {directory} --resume latest"
-            if summary["env_steps"] >= config.run.total_env_steps:
-                longer += f" --run.total-env-steps {2 * config.run.total_env_steps}"
-            elif config.run.stop_at_return is not None:
+            total_env_steps, most = config.run.total_env_steps, config.run.total_episodes
+            is_long = summary["env_steps"] >= total_env_steps
+            is_played = most is not None and summary["episodes"] >= most
+            if is_long:
+                longer += f" --run.total-env-steps {2 * total_env_steps}"
+            if most is not None and is_played:
+                longer += f" --run.total-episodes {2 * most}"
+            if config.run.stop_at_return is not None and not (is_long or is_played):
                 longer += " --run.stop-at-return null"
             display.message("continue:", command=longer)
     if status != "done":

@@ -84,6 +84,8 @@ def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
     mean = progress.window.return_mean
     if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
         return f"the mean return reached {run.stop_at_return:,g}"
+    if run.total_episodes is not None and progress.window.num_episodes >= run.total_episodes:
+        return f"the episodes reached {run.total_episodes:,}"
     if progress.env_steps >= run.total_env_steps:
         return f"the env steps reached {run.total_env_steps:,}"
     return "a callback ended the run"

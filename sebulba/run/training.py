@@ -261,6 +261,7 @@ def _open_run_dir(
     if display is None:
         goal = Goal(
             total_env_steps=config.run.total_env_steps,
+            total_episodes=config.run.total_episodes,
             stop_at_return=config.run.stop_at_return,
             return_window=config.run.return_window,
         )
@@ -312,11 +313,13 @@ def _describe_run(config: Config, devices: Roles, defaults: str | None) -> Itera
             f"warning: without a role: {names(unused)}. actor.num_envs is no multiple of more than"
             f" {len(devices.learner)} learner devices; change it, or set devices.actor"
         )
-    goal = f"{config.run.total_env_steps:,} env steps"
+    goals = [f"{config.run.total_env_steps:,} env steps"]
+    if config.run.total_episodes is not None:
+        goals.insert(0, f"{config.run.total_episodes:,} episodes")
     if config.run.stop_at_return is not None:
         window = config.run.return_window
-        goal = f"mean return {config.run.stop_at_return:,g} over {window} episodes, or {goal}"
-    yield f"goal: {goal}"
+        goals.insert(0, f"mean return {config.run.stop_at_return:,g} over {window} episodes")
+    yield f"goal: {', or '.join(goals)}"
 
 
 def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) -> Resumed | None:

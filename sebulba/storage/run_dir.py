@@ -62,6 +62,7 @@ _WRITTEN = (
 
 _MAY_CHANGE = (
     "run.total_env_steps",
+    "run.total_episodes",
     "run.stop_at_return",
     "run.log_interval_env_steps",
     "run.profile",

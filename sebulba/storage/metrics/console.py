@@ -32,6 +32,7 @@ class Goal:
     """Where a run ends."""
 
     total_env_steps: int
+    total_episodes: int | None = None  # a number of episodes that ends the run earlier
     stop_at_return: float | None = None  # a mean return that ends the run earlier
     return_window: int = 100  # number of episodes that the mean return is over
 
@@ -247,22 +248,25 @@ class _Progress:
         self._last_return: float | None = None
 
     def fraction(self, row: Row) -> float:
-        """Return the progress to the env steps or the return of the goal, whichever is greater."""
-        by_steps: float = min(row["env_steps"] / self._goal.total_env_steps, 1.0)
+        """Return the progress to the env steps, episodes or return of the goal: the greatest."""
+        by_count: float = min(row["env_steps"] / self._goal.total_env_steps, 1.0)
+        if self._goal.total_episodes is not None:
+            by_count = max(by_count, min(row["episodes"] / self._goal.total_episodes, 1.0))
         goal, mean = self._goal.stop_at_return, row["episode_return_mean"]
         if goal is None or mean is None:
-            return by_steps
+            return by_count
         if mean >= goal:
             return 1.0
         first = mean if self._first_return is None else self._first_return
         by_return: float = (mean - first) / (goal - first) if first < goal else 0.0
-        return by_return if by_return > by_steps else by_steps  # A return may be NaN.
+        return by_return if by_return > by_count else by_count  # A return may be NaN.
 
     def line(self, row: Row) -> str:
         """Return a row as one line of text, in columns of fixed width."""
         width, rate = len(f"{self._goal.total_env_steps:,}"), row["steps_per_second"]
         fields = [
             f"{row['env_steps']:>{width},} env steps",
+            *self._episodes(row),
             f"{self._return(row):<22}",
             f"{'-' if rate is None else f'{rate:,.0f}':>9} steps/s",
             f"{_limit(row):<13}",
@@ -274,12 +278,18 @@ class _Progress:
         """Return what a row says in few columns, the most important first."""
         fields = [
             self._return(row),
+            *self._episodes(row),
             f"{_short(row['env_steps'])} steps",
             f"{_short(row['steps_per_second'])}/s",
             _limit(row),
             self._time_left(row),
         ]
         return [field for field in fields if field]
+
+    def _episodes(self, row: Row) -> list[str]:
+        """Return the number of episodes if it may end the run, else nothing."""
+        total = self._goal.total_episodes
+        return [] if total is None else [f"{row['episodes']:>{len(f'{total:,}')},} episodes"]
 
     def _return(self, row: Row) -> str:
         """Return the mean return and its change since the row that was shown before."""
@@ -296,14 +306,15 @@ class _Progress:
         return f"{text} over {num_episodes} episodes" if is_partial else text
 
     def _time_left(self, row: Row) -> str:
-        """Return the time until the last env step; a return may end the run earlier."""
+        """Return the time until the last env step; episodes or a return may end it earlier."""
         rate = row["steps_per_second"]
         if rate is None or not 0 < rate < math.inf or self.fraction(row) >= 1:
             return ""
         seconds = round(max(self._goal.total_env_steps - row["env_steps"], 0) / rate)
         hours, minutes, seconds = seconds // 3600, seconds // 60 % 60, seconds % 60
         left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-        return f"{left} left" if self._goal.stop_at_return is None else f"≤ {left} left"
+        is_latest = self._goal.stop_at_return is not None or self._goal.total_episodes is not None
+        return f"≤ {left} left" if is_latest else f"{left} left"
 
 
 def _limit(row: Row) -> str:

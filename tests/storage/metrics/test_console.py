@@ -89,6 +89,14 @@ def test_a_line_shows_a_row(changes, expected):
     assert lines_of(row(120_000, **changes)) == [f"   24%  120,000 env steps  {expected}"]
 
 
+def test_a_line_counts_episodes_if_they_are_the_goal():
+    goal = Goal(total_env_steps=500_000, total_episodes=1_000)
+    lines = lines_of(row(120_000, episodes=900), row(120_000, episodes=240), goal=goal)
+    assert lines[0].startswith("   90%  120,000 env steps    900 episodes  return 187.3")
+    assert lines[0].endswith("≤ 0:04 left")
+    assert lines[1].startswith("   24%  120,000 env steps    240 episodes")
+
+
 def test_a_line_shows_the_change_of_the_return_since_the_line_before():
     first, second, third = lines_of(
         row(10_000),
