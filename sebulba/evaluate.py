@@ -22,7 +22,7 @@ from sebulba.process import (
     program,
     run_command,
 )
-from sebulba.processes.command_line import take_section
+from sebulba.processes.command_line import ENV_FLAG, take_section
 
 if TYPE_CHECKING:
     from sebulba.evaluation.episodes import PlayedEpisodes
@@ -148,6 +148,7 @@ def evaluate_to_exit_code(options: argparse.Namespace) -> int:
 
 
 def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
+    from sebulba.envs.base import EnvironmentFault
     from sebulba.storage.checkpoints.restore import CheckpointError
 
     try:
@@ -161,7 +162,8 @@ def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
         return EXIT_CHECKPOINT
     except Exception as error:
         traceback.print_exc()
-        print(escaped(f"sebulba: {describe_error(error)}{_advice(error)}"), file=sys.stderr)
+        advice = f". {ENV_FLAG}" if isinstance(error, EnvironmentFault) else ""
+        print(escaped(f"sebulba: {describe_error(error)}{advice}"), file=sys.stderr)
         return EXIT_FAILED
     if run_end.signal is not None:
         print("sebulba: stopped by a signal; no results were written", file=sys.stderr)
@@ -173,15 +175,6 @@ def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
         )
         return EXIT_FAILED
     return EXIT_DONE
-
-
-def _advice(error: Exception) -> str:
-    """Return what may help against an error of an environment."""
-    from sebulba.envs.base import EnvironmentFault
-
-    if not isinstance(error, EnvironmentFault):
-        return ""
-    return ". To evaluate with other arguments of the environment: --env.options.NAME VALUE"
 
 
 def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:

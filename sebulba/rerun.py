@@ -8,17 +8,20 @@ import dataclasses
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sebulba.errors import ConfigError, escaped
+from sebulba.errors import ConfigError, describe_error, escaped
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_NON_FINITE,
     program,
     run_command,
 )
+from sebulba.processes.command_line import ENV_FLAG, take_section
 
 if TYPE_CHECKING:
     from sebulba.agent import Agent
@@ -35,7 +38,9 @@ Without --to-cycle: reruns the non-finite update that ended a run with exit code
 checkpoint before it, and lists the inputs, metrics and gradients with NaN or infinite elements.
 
 With --to-cycle N: repeats a run that has a learner.policy_lag up to learner cycle N, in one thread,
-from the nearest checkpoint or from the start, and shows the batch that the cycle takes."""
+from the nearest checkpoint or from the start, and shows the batch that the cycle takes.
+
+--env.options.NAME VALUE replaces an argument of the run's environment."""
 
 
 def main() -> None:
@@ -53,11 +58,21 @@ def main() -> None:
     parser.add_argument(
         "--debug", action="store_true", help="with --to-cycle: stop in Python's debugger there"
     )
-    options = parser.parse_args()
+    try:
+        env, rest = take_section(sys.argv[1:], "env")
+    except ConfigError as error:
+        parser.error(str(error))
+    options = parser.parse_args(rest)
     if options.to_cycle is None and (options.dump is not None or options.debug):
         parser.error("--dump and --debug: expected --to-cycle N")
     sys.exit(
-        rerun(options.run_dir, to_cycle=options.to_cycle, dump=options.dump, debug=options.debug)
+        rerun(
+            options.run_dir,
+            to_cycle=options.to_cycle,
+            dump=options.dump,
+            debug=options.debug,
+            env=env,
+        )
     )
 
 
@@ -73,6 +88,7 @@ def rerun(
     to_cycle: int | None = None,
     dump: pathlib.Path | None = None,
     debug: bool = False,
+    env: Sequence[str] = (),
 ) -> int:
     """Rerun a part of a run, print what is in it, and return the exit code.
 
@@ -82,22 +98,27 @@ def rerun(
             rerun the non-finite update that ended the run, and show what is not finite in it.
         dump: file for the batch as arrays, `.npz`; None: none.
         debug: whether to stop in the debugger before the cycle is learned from.
+        env: flags that replace settings of the run's environment, `--env.options.NAME=VALUE`.
     """
     # Importing jax takes a second, so command line errors and --help come first.
     from sebulba.devices.compilation_cache import use_compilation_cache
+    from sebulba.envs.base import EnvironmentFault
     from sebulba.storage.checkpoints.restore import CheckpointError
 
     use_compilation_cache()
     try:
         if to_cycle is None:
-            return _rerun_update(run_dir)
-        _rerun_to_cycle(run_dir, to_cycle, dump=dump, debug=debug)
+            return _rerun_update(run_dir, env)
+        _rerun_to_cycle(run_dir, to_cycle, dump=dump, debug=debug, env=env)
     except ConfigError as error:
         print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
     except CheckpointError as error:
         print(escaped(f"sebulba: CheckpointError: {error}"), file=sys.stderr)
         return EXIT_CHECKPOINT
+    except EnvironmentFault as error:
+        print(escaped(f"sebulba: {describe_error(error)}. {ENV_FLAG}"), file=sys.stderr)
+        return EXIT_FAILED
     return EXIT_DONE
 
 
@@ -117,7 +138,7 @@ class _Finding:
         return self.num_nan == self.num_infinite == 0
 
 
-def _rerun_update(run_dir: pathlib.Path) -> int:
+def _rerun_update(run_dir: pathlib.Path, env: Sequence[str]) -> int:
     """Rerun the update that stopped a run, show what is not finite, and return the exit code.
 
     Makes the agent and the learner, and an environment only to read its spaces.
@@ -138,7 +159,7 @@ def _rerun_update(run_dir: pathlib.Path) -> int:
             f"expected the directory of a run that ended with exit code {EXIT_NON_FINITE}"
             f" (non-finite), got {run_dir}: {error}"
         ) from error
-    config = load_config(str(run_dir / CONFIG))
+    config = load_config(str(run_dir / CONFIG), env)
     devices = assign_devices(config.devices, jax.local_devices(), num_envs=config.actor.num_envs)
     programs = make_programs(config, devices, read_environment_spec(config.env))
     like = programs.learner.state_shapes()
@@ -247,7 +268,12 @@ def _show_findings(findings: list[_Finding], failure: dict[str, Any]) -> None:
 
 
 def _rerun_to_cycle(
-    run_dir: pathlib.Path, cycle: int, *, dump: pathlib.Path | None, debug: bool
+    run_dir: pathlib.Path,
+    cycle: int,
+    *,
+    dump: pathlib.Path | None,
+    debug: bool,
+    env: Sequence[str],
 ) -> None:
     """Rerun a repeatable run up to the update of a learner cycle, and show its batch."""
     import numpy as np
@@ -258,7 +284,7 @@ def _rerun_to_cycle(
     from sebulba.storage.checkpoints.manifest import flatten
     from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
 
-    config = load_config(str(run_dir / CONFIG))
+    config = load_config(str(run_dir / CONFIG), env)
     if config.policy_lag is None and config.run.mode != "serial":
         raise ConfigError(
             "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"

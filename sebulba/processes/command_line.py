@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from sebulba.errors import ConfigError
 
+ENV_FLAG = "To use other arguments of the environment: --env.options.NAME VALUE"
+"""Advice of commands that make the environment of a run again, which may fail."""
 _MAX_SEEDS = 1000
 
 
