@@ -83,7 +83,7 @@ def make_environment(
     try:
         make = load_named(config.suite, SUITES, group=SUITES_GROUP, key="env.suite")
         identity = asked_for(make, {"purpose": purpose, "env_index": env_index})
-        _check_factory(config, make)
+        _check_factory(config, make, identity)
         environment = make(
             config, num_envs=num_envs, seed=seed, **identity, **_wrappers(config, make)
         )
@@ -102,10 +102,12 @@ def make_environment(
     return environment
 
 
-def _check_factory(config: EnvConfig, make: Callable[..., Environment]) -> None:
+def _check_factory(
+    config: EnvConfig, make: Callable[..., Environment], identity: dict[str, typing.Any]
+) -> None:
     """Check that a factory can be called as `make_environment` does."""
     try:
-        inspect.signature(make).bind(config, num_envs=1, seed=0)
+        inspect.signature(make).bind(config, num_envs=1, seed=0, **identity)
     except TypeError as error:
         signature = inspect.signature(make) if callable(make) else type(make).__name__
         raise ConfigError(

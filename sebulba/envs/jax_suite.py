@@ -98,9 +98,7 @@ def take_step_limit(options: dict[str, Any]) -> int | None:
     """
     limit = options.pop("max_episode_steps", None)
     if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise ConfigError(
-            f"env.options.max_episode_steps: expected an int of at least 1, got {limit!r}"
-        )
+        raise ConfigError(f"env.options.max_episode_steps: expected at least 1, got {limit!r}")
     return limit
 
 

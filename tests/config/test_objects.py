@@ -14,13 +14,14 @@ from sebulba.config.objects import source_files, with_agent, with_environment
 from sebulba.envs import make_environment
 from sebulba.envs.jax_tasks import Catch
 from sebulba.errors import ConfigError
+from tests.envs.stub import Stub
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
 CARTPOLE = load_config("impala_cartpole", {"agent.network": "auto"})
 
 
 def make(config, *, num_envs, seed):
-    return config, num_envs, seed
+    return Stub(config, num_envs, seed)
 
 
 def test_settings_are_those_of_the_config_or_the_defaults_of_the_agent():
@@ -61,7 +62,7 @@ def test_an_environment_is_made_from_what_it_is(environment, suite):
 
 def test_a_function_of_num_envs_and_seed_is_an_adapter():
     config = with_environment(CARTPOLE, make)
-    assert make_environment(config.env, num_envs=3, seed=7) == (config.env, 3, 7)
+    assert make_environment(config.env, num_envs=3, seed=7).made_from == (config.env, 3, 7)
     assert config.env.suite == f"{__name__}:make"
 
 

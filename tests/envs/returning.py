@@ -83,6 +83,9 @@ class NoSeed(gymnasium.Env):
     def reset(self):
         return np.ones(2, np.float32), {}
 
+    def step(self, action):
+        return np.ones(2, np.float32), 1.0, False, False, {}
+
 
 class Unsent(Exception):
     """Can be made neither from its message nor by unpickling."""

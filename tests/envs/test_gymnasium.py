@@ -199,6 +199,9 @@ class Parts(gymnasium.Env):
         super().reset(seed=seed)
         return {"x": np.zeros(2, np.float32), "action_mask": [0, 1, 0, 0, 0]}, {}
 
+    def step(self, action):
+        raise NotImplementedError
+
 
 class NoMask(gymnasium.Env):
     """Reports no mask."""
@@ -208,6 +211,9 @@ class NoMask(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         return np.zeros(2, np.float32), {"other": 1}
+
+    def step(self, action):
+        raise NotImplementedError
 
 
 class WithMethod(NoMask):

@@ -18,8 +18,10 @@ from sebulba.errors import ConfigError
 
 PYPROJECT = pathlib.Path(__file__).parents[2] / "pyproject.toml"
 MODULE = """
+from tests.envs.stub import Stub
+
 def make(config, *, num_envs, seed):
-    return (config.id, num_envs, seed)
+    return Stub(config.id, num_envs, seed)
 
 def ids():
     return ["Plugged-v0", "Another-v3"]
@@ -75,7 +77,7 @@ def test_installed_suites_have_a_version_and_their_ids():
 
 
 def test_a_suite_of_another_package_is_created_and_listed(plugged):
-    assert make("plugged", "Mine") == ("Mine", 2, 3)
+    assert make("plugged", "Mine").made_from == ("Mine", 2, 3)
     *_, suite = list_suites()
     assert (suite.name, suite.package, suite.version) == ("plugged", "plugged-envs", "1.5")
     assert suite.ids == ("Another-v3", "Plugged-v0")

@@ -5,11 +5,12 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.envs import SUITES, make_environment
 from sebulba.errors import ConfigError
+from tests.envs.stub import Stub
 from tests.subprocesses import run_python
 
 
 def make_custom_suite(config, *, num_envs, seed):
-    return (config.id, num_envs, seed)
+    return Stub(config.id, num_envs, seed)
 
 
 def make(*, num_envs=2, **config):
@@ -17,7 +18,7 @@ def make(*, num_envs=2, **config):
 
 
 def test_make_environment_accepts_a_custom_suite():
-    assert make(suite=f"{__name__}:make_custom_suite", id="Mine") == ("Mine", 2, 3)
+    assert make(suite=f"{__name__}:make_custom_suite", id="Mine").made_from == ("Mine", 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,10 @@ def test_make_environment_accepts_a_custom_suite():
         ({"suite": "gymnasium", "id": "no_such:Env-v0"}, r"env\.id: there is no module 'no_such'"),
         ({"suite": "gymnasium", "id": "CartPole-v7"}, r"env\.id: .*did you mean CartPole-v1"),
         ({"suite": "gymnasium", "id": "a b"}, r"env\.id 'a b': "),
-        ({"suite": "gymnasium", "options": {"sutton": True}}, r"env\.options: .*'sutton'"),
+        (
+            {"suite": "gymnasium", "options": {"sutton": True}},
+            r"env\.options\.sutton: .*did you mean sutton_barto",
+        ),
         ({"suite": "gymnasium", "options": {"num_envs": 3}}, r"env\.options\.num_envs: "),
         (
             {"suite": "gymnasium", "options": {"vectorization_mode": "asink"}},
