@@ -174,8 +174,8 @@ def main():
 
 def print_last():
     """Print when each slow test was due the last time, and when it will be due again."""
-    command = [sys.executable, "-m", "pytest", "-m", "slow", "--collect-only", "-qq", "-n", "0"]
-    done = subprocess.run([*command, "-o", "addopts="], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "-m", "slow", "--collect-only", "-n", "0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     names = [line for line in done.stdout.splitlines() if "::" in line]
     groups, parts = sittings(commits()), part_of_each(names)
     number = len(groups)

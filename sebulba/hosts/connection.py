@@ -4,6 +4,7 @@
 `sebulba.hosts.agreement` cross between hosts.
 """
 
+import contextlib
 import ctypes
 import itertools
 import math
@@ -57,11 +58,12 @@ def connect(config: DistributedConfig) -> None:
             bind=bind,
         )
         if not token and process_id == 0:
-            print(
-                f"sebulba: {TOKEN_VARIABLE} is not set, so whoever reaches {bind} could have taken"
-                " the place of a process (docs/security.md)",
-                file=sys.stderr,
-            )
+            with contextlib.suppress(OSError, ValueError):  # nobody may be reading
+                print(
+                    f"sebulba: {TOKEN_VARIABLE} is not set, so whoever reaches {bind} could have"
+                    " taken the place of a process (docs/security.md)",
+                    file=sys.stderr,
+                )
     # A process may still end between this and the end of `initialize`.
     _exit_on_abort(EXIT_NOT_JOINED, lambda: "sebulba: lost contact with a process that had joined")
     # With its preemption service JAX swallows SIGTERM. `Agreement` stops the hosts together.
