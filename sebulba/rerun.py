@@ -154,7 +154,7 @@ def _rerun_update(run_dir: pathlib.Path, env: Sequence[str]) -> int:
 
     try:
         failure = json.loads((run_dir / NON_FINITE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"expected the directory of a run that ended with exit code {EXIT_NON_FINITE}"
             f" (non-finite), got {run_dir}: {error}"

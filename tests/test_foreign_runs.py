@@ -13,6 +13,7 @@ import sebulba
 from sebulba.errors import ConfigError
 from sebulba.export import __main__ as export
 from sebulba.export.policy import FILES
+from sebulba.figures import curves
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
 from sebulba.storage.checkpoints.manifest import ARRAYS, MANIFEST, crc32_of_json
 from sebulba.storage.checkpoints.restore import CheckpointError
@@ -145,6 +146,22 @@ def test_a_module_in_the_run_directory_is_not_imported(foreign, monkeypatch):
     with pytest.raises(ConfigError, match="there is no module 'near'"):
         sebulba.load_policy(foreign)
     assert not (foreign / "imported").exists()
+
+
+def test_the_curves_of_a_foreign_run_are_read_without_imports(foreign, evil):
+    change(foreign, agent__name="evil:make", env__id="evil:make")
+    assert curves.read_run(foreign).rows
+    assert not evil.exists()
+
+
+def test_a_json_file_that_is_too_deep_is_an_error(foreign):
+    for name in ("summary.json", "run.json"):
+        (foreign / name).write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match=r"summary\.json: expected a JSON object"):
+        curves.read_run(foreign)
+    change(foreign, agent__name="missing:make")
+    with pytest.raises(ConfigError, match="there is no module 'missing'"):
+        sebulba.load_policy(foreign)
 
 
 def test_a_tag_in_a_foreign_config_is_an_error(foreign, tmp_path):

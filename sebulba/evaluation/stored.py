@@ -120,7 +120,7 @@ def _sources(run_dir: str | os.PathLike[str]) -> dict[str, pathlib.Path]:
     try:
         files = json.loads((pathlib.Path(run_dir) / RUN).read_text(encoding="utf-8"))[SOURCES]
         return {name.partition(":")[0]: pathlib.Path(file) for name, file in files.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}  # The run is of an earlier version, or its file is damaged.
 
 

@@ -161,7 +161,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
 def _parse_object(where: str, data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: too deep
         raise ConfigError(f"{where}: expected a JSON object, got {error}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: expected a JSON object, got {str(value)[:40]}")

@@ -78,7 +78,7 @@ class _Seen:
         """Its owner; None: the file is damaged or is being written."""
         try:
             owner = _Owner(**json.loads(self.content))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None
         return owner if isinstance(owner.pid, int) else None
 

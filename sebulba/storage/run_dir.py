@@ -190,7 +190,7 @@ def record_in_run_json(path: pathlib.Path, key: str, value: Any) -> None:
 def _read_run_json(path: pathlib.Path) -> dict[str, Any]:
     try:
         stored = json.loads((path / RUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return stored if isinstance(stored, dict) else {}
 
