@@ -15,7 +15,7 @@ from sebulba.agent_check import AgentError, validate_methods
 from sebulba.config import EnvConfig, RunConfig
 from sebulba.evaluation.playing import play
 from sebulba.evaluation.stored import load_stored_policy
-from sebulba.export import _parser, export
+from sebulba.export.__main__ import _parser, export
 from sebulba.export_loader import Policy
 from sebulba.precision import in_32_bits
 from sebulba.process import EXIT_DONE

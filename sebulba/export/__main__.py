@@ -9,13 +9,20 @@ import importlib.util
 import pathlib
 import sys
 
-from sebulba.errors import ConfigError, escaped
-from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE, program, run_command
-from sebulba.processes.command_line import take_section
+from sebulba.errors import ConfigError, describe_error, escaped
+from sebulba.process import (
+    EXIT_CHECKPOINT,
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_FAILED,
+    program,
+    run_command,
+)
+from sebulba.processes.command_line import ENV_FLAG, take_section
 
 
 def main() -> None:
-    """Parse the command line, export, and exit with 0, 2 or 4."""
+    """Parse the command line, export, and exit with 0, 2, 3 or 4."""
     parser = _parser()
     try:
         env, rest = take_section(sys.argv[1:], "env")
@@ -32,6 +39,7 @@ def export(options: argparse.Namespace) -> int:
         )
         return EXIT_CONFIG
     # Imported late: jax takes over a second, which --help and usage errors should not cost.
+    from sebulba.envs.base import EnvironmentFault
     from sebulba.evaluation.stored import load_stored_policy, parse_which
     from sebulba.export.policy import FILES, export_policy
     from sebulba.storage.checkpoints.restore import CheckpointError
@@ -61,6 +69,9 @@ def export(options: argparse.Namespace) -> int:
     except CheckpointError as error:
         print(escaped(f"sebulba: CheckpointError: {error}"), file=sys.stderr)
         return EXIT_CHECKPOINT
+    except EnvironmentFault as error:
+        print(escaped(f"sebulba: {describe_error(error)}. {ENV_FLAG}"), file=sys.stderr)
+        return EXIT_FAILED
     *files, loader = FILES
     print(f"wrote {directory}: {', '.join(files)}, and {loader}, which loads them")
     return EXIT_DONE

@@ -11,9 +11,9 @@ import pytest
 from jax.test_util import check_grads
 
 from sebulba.toolkit.convolutions import convolve, max_pool
-from sebulba.toolkit.cores import LSTMCore
 from sebulba.toolkit.dense import add_bias, layer_norm
 from sebulba.toolkit.linear import linear_call
+from sebulba.toolkit.lstm import LSTMCore
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso
 
