@@ -96,8 +96,8 @@ class PPOConfig(ActorCriticConfig):
     clip_c: NonNegative = 1.0
     """c̄, maximum importance weight in the trace coefficients, with targets: vtrace."""
     clip_pg_rho: Positive | None = None
-    """Maximum weight of a transition, with objective: decoupled; null: no limit, as in the
-    paper."""
+    """Maximum weight of a transition, with objective: decoupled; null: e^20, so that weights stay
+    finite; the paper has no limit."""
     value_clip: Positive | None = None
     """Value-clipping range around the values before the cycle; null: no clipping."""
     normalize_advantages: bool = True

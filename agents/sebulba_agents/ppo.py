@@ -29,7 +29,7 @@ from sebulba.toolkit.minibatches import (
     with_order,
 )
 from sebulba.toolkit.reductions import masked_moments, mean_share
-from sebulba.toolkit.returns import VTraceClips, gae, vtrace
+from sebulba.toolkit.returns import VTraceClips, gae, ratio_of, vtrace
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.window import Window
 from sebulba.types import Clock, RunSpec, Trajectory
@@ -75,7 +75,7 @@ def compute_targets(outputs: PolicyValue, trajectory: Trajectory, config: PPOCon
     weights = returns = None
     if config.objective == "decoupled":
         log_probs = log_probs + log_rhos
-        weights = jnp.exp(jnp.minimum(log_rhos, jnp.log(config.clip_pg_rho or jnp.inf)))
+        weights = ratio_of(log_rhos, config.clip_pg_rho)
     streams = {"rewards": rewards, "discounts": discounts, "valid": valid, "values": values}
     if config.targets == "gae":
         advantages = gae(**streams, lambda_=config.lambda_)
@@ -131,7 +131,7 @@ def ppo_loss(
     log_probs = outputs.policy.log_prob(minibatch.action)
     # Masked before `exp`: the gradient of an infinite ratio is NaN even if masked afterwards.
     log_ratios = jnp.where(valid, log_probs - targets.log_probs, 0.0)
-    ratios = jnp.exp(log_ratios)
+    ratios = ratio_of(log_ratios)
     is_clipped = jnp.abs(ratios - 1.0) > config.clip
     weights = jnp.ones_like(ratios) if targets.weights is None else targets.weights
     surrogates = weights * clipped_surrogate(ratios, advantages, config.clip)

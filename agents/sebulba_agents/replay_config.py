@@ -137,7 +137,8 @@ class SACConfig(ReplayConfig):
     hidden_sizes: tuple[Count, ...] = (64, 64)
     """Widths of the ReLU layers of the policy and of each critic. The paper: 256, 256."""
     target_entropy: Real | None = None
-    """Target entropy in nats, of actions in [-1, 1]; null: −1 per action component."""
+    """Target entropy in nats of actions in [-1, 1], at most 0.69 per component; null: −1 per
+    component."""
     initial_temperature: Positive = 1.0
     """Initial temperature α."""
     polyak: Annotated[float, Range(above=0, most=1)] = 0.005

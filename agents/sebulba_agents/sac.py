@@ -28,6 +28,9 @@ from sebulba_agents.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sampl
 
 # As in the authors' code; learned values stay far from both bounds.
 _LOG_STD_BOUNDS = (-20.0, 2.0)
+# Without a bound, the temperature grows until it is infinite where the target entropy is more than
+# actions can have.
+_MAX_LOG_TEMPERATURE = 20.0
 
 
 @pytree_dataclass
@@ -242,7 +245,7 @@ class SAC(Agent):
             next_sample: samples of the policy at `batch.next_observation`.
         """
         online = networks.online
-        temperature = jnp.exp(online.log_temperature)
+        temperature = _temperature(online)
         target = self.targets(networks, batch, next_sample)
         q = self._critics.apply(online.critics, batch.observation, batch.action)
         critic_loss = jnp.sum(0.5 * jnp.square(q - target[None]), axis=0)
@@ -270,7 +273,7 @@ class SAC(Agent):
     ) -> jax.Array:
         """Return `[n]`: `R + Γ·(min_i Q⁻_i(s′, a′) − α·log π(a′|s′))`, gradient stopped."""
         q = self._critics.apply(networks.target_critics, batch.next_observation, next_sample.action)
-        temperature = jnp.exp(networks.online.log_temperature)
+        temperature = _temperature(networks.online)
         value = jnp.min(q, axis=0) - temperature * next_sample.log_prob
         return jax.lax.stop_gradient(batch.reward + batch.discount * value)
 
@@ -309,6 +312,11 @@ class SAC(Agent):
     def _draw(self, key: jax.Array, policy: PyTree, observation: PyTree) -> TanhGaussianSample:
         gaussian = self._policy.apply(policy, observation)
         return tanh_gaussian_sample(key, gaussian.mean, gaussian.log_std)
+
+
+def _temperature(params: SACParams) -> jax.Array:
+    """Return α `[]`."""
+    return jnp.exp(jnp.minimum(params.log_temperature, _MAX_LOG_TEMPERATURE))
 
 
 def _action_size(run_spec: RunSpec) -> int:

@@ -20,10 +20,32 @@ import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
 
+MAX_LOG_RATIO = 20.0
+"""Upper bound of the log of a ratio of probabilities: no ratio is above e^20, about 485 million.
+
+Infinite from a log of 88.7 on, a ratio would make a loss infinite, or NaN where it is multiplied by
+0. The bound leaves room for the product of two ratios, and for the squares of its gradients in
+their norm.
+"""
+
+
+def ratio_of(log_ratio: jax.Array, clip: float | None = None) -> jax.Array:
+    """Return exp(log_ratio), `[...]`, at most `clip` and never above e^20.
+
+    Where a bound applies, the ratio has no gradient.
+
+    Args:
+        log_ratio: `[...]`, log π(a) − log μ(a).
+        clip: upper bound of the ratio; None: e^20.
+    """
+    # Clipped before `exp`: the gradient of an infinite ratio is NaN, also behind a `where`.
+    most = MAX_LOG_RATIO if clip is None else jnp.minimum(jnp.log(clip), MAX_LOG_RATIO)
+    return jnp.exp(jnp.minimum(log_ratio, most))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VTraceClips:
-    """Upper bounds of the importance weights π(a)/μ(a)."""
+    """Upper bounds of the importance weights π(a)/μ(a); see `ratio_of`."""
 
     rho: float = 1.0  # ρ̄, in the value targets
     c: float = 1.0  # c̄, in the trace coefficients
@@ -67,9 +89,8 @@ def vtrace(
     log_rhos, rewards, discounts, values = _constants(log_rhos, rewards, discounts, values)
 
     def clipped_rhos(clip: float) -> jax.Array:
-        # Clipped before `exp`, which would overflow; `where`, since a product would keep a NaN.
-        rhos = jnp.exp(jnp.minimum(log_rhos, jnp.log(clip)))
-        return jnp.where(valid, rhos, 0.0)
+        # `where`, since a product would keep a NaN.
+        return jnp.where(valid, ratio_of(log_rhos, clip), 0.0)
 
     rhos = clipped_rhos(clips.rho)
     td_errors = rhos * (rewards + discounts * values[1:] - values[:-1])

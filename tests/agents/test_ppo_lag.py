@@ -259,6 +259,41 @@ def test_with_a_lag_the_loss_is_another_and_ignores_invalid_rows(changes):
     assert abs(losses[0] - losses[2]) > 1e-3
 
 
+@pytest.mark.parametrize("clip", [None, 2.0])
+@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("log_ratio", [-1e4, 30.0, 89.0, 1e4])
+def test_policies_that_are_far_apart_have_a_finite_loss_and_gradient(log_ratio, advantage, clip):
+    config = PPOConfig(objective="decoupled", clip_pg_rho=clip, normalize_advantages=False)
+
+    def likelier(by):
+        """Return policies in which action 0 is likelier than the other by a factor of e^by."""
+        return Categorical(logits=jnp.asarray([[[by, 0.0]]] * 2, jnp.float32))
+
+    trajectory = make_trajectory(
+        rewards=np.array([[0.0], [advantage]], np.float32),
+        terminated=np.array([[False], [True]]),
+        truncated=np.zeros((2, 1), bool),
+        behaviour=Categorical(logits=likelier(-log_ratio).logits[:1]),
+        action=np.zeros((1, 1), np.int32),
+    )
+    values = jnp.zeros((2, 1))
+    targets = jitted_targets(PolicyValue(policy=likelier(0.0), values=values), trajectory, config)
+    log_weight = min(np.log(0.5) + np.logaddexp(0.0, log_ratio), np.log(clip) if clip else 20.0)
+    np.testing.assert_allclose(targets.weights, np.exp(log_weight), rtol=1e-4)
+    # π is as far from the policy that it should stay near.
+    extras = dataclasses.replace(targets, log_probs=targets.log_probs - jnp.float32(log_ratio))
+    batch = dataclasses.replace(trajectory, extras=extras)
+
+    def loss(logits):
+        return ppo_loss(
+            PolicyValue(policy=Categorical(logits=logits), values=values), batch, config
+        )
+
+    (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(likelier(0.0).logits)
+    leaves = [value, gradient, jnp.sum(jnp.square(gradient)), *metrics.values()]
+    assert all(np.isfinite(leaf).all() for leaf in leaves)
+
+
 @pytest.mark.parametrize("name", ["ExchangesPolicies", "ClipsWeightsFromBelow", "TakesNewValues"])
 def test_the_loops_find_a_planted_fault(name):
     stream, logits, values, learned_values, action, _ = make_case(0)

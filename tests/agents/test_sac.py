@@ -281,3 +281,15 @@ def test_other_actions_are_refused(space):
     environment = dataclasses.replace(RUN_SPEC.environment, action_space=space)
     with pytest.raises(ConfigError, match="continuous, bounded actions"):
         SAC(CONFIG, dataclasses.replace(RUN_SPEC, environment=environment))
+
+
+def test_a_temperature_that_grew_without_end_leaves_loss_and_gradient_finite():
+    agent, networks = agent_and_networks()
+    online = dataclasses.replace(networks.online, log_temperature=jnp.float32(200.0))
+    hot = dataclasses.replace(networks, online=online)
+    (loss, metrics), gradient = jax.value_and_grad(agent.loss_of_batch, has_aux=True)(
+        hot, random_batch(), sample=random_draws(), next_sample=random_draws(seed=2)
+    )
+    np.testing.assert_allclose(metrics["temperature"], np.exp(20.0), rtol=1e-5)
+    assert np.isfinite(loss)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sebulba.toolkit.distributions import Categorical
-from sebulba.toolkit.returns import VTraceClips
+from sebulba.toolkit.returns import VTraceClips, ratio_of
 from tests.streams import runs_of_valid
 from tests.toolkit.return_streams import (
     DISCOUNT,
@@ -219,3 +219,13 @@ def test_vtrace_ignores_a_nan_ratio_of_the_reset_transition():
     expected = vtrace(log_rhos=STREAM_LOG_RHOS, **STREAM)
     np.testing.assert_array_equal(result.values, expected.values)
     np.testing.assert_array_equal(result.advantages, expected.advantages)
+
+
+def test_ratios_without_a_bound_of_their_own_are_bounded_where_float32_carries_them():
+    log_ratios = np.array([-np.inf, -200.0, 0.0, 19.0, 21.0, 88.0, 1e30, np.inf], np.float32)
+    expected = np.exp(np.minimum(log_ratios.astype(np.float64), 20.0))
+    np.testing.assert_allclose(ratio_of(log_ratios), expected, rtol=1e-5)
+    np.testing.assert_allclose(ratio_of(log_ratios, 1e30), expected, rtol=1e-5)
+    np.testing.assert_allclose(ratio_of(log_ratios, 1.5), np.minimum(expected, 1.5), rtol=1e-5)
+    gradient = jax.vmap(jax.grad(ratio_of))(log_ratios)
+    np.testing.assert_allclose(gradient, np.where(log_ratios < 20.0, expected, 0.0), rtol=1e-5)
