@@ -111,8 +111,9 @@ class Agent(Protocol):
         """Return the actor state with its counts of env steps set to those of a run.
 
         For an agent whose actors count what they have done, such as for a schedule of ε. It is
-        called for new actors of a run that is resumed on other hosts, and before the rows of an
-        evaluation that samples actions. The default returns the actor state as it is.
+        called for new actors of a run that is resumed on other hosts, and before the first row of
+        an evaluation that samples actions, which keeps what it sets. The default returns the actor
+        state as it is.
 
         Args:
             actor_state: a new one, or one that has acted.

@@ -16,7 +16,7 @@ from sebulba.config import EnvConfig, RunConfig
 from sebulba.evaluation.playing import play
 from sebulba.evaluation.stored import load_stored_policy
 from sebulba.export.__main__ import _parser, export
-from sebulba.export_loader import Policy
+from sebulba.export.loader import Policy
 from sebulba.precision import in_32_bits
 from sebulba.process import EXIT_DONE
 from sebulba.run import training

@@ -7,23 +7,24 @@ end over all environments instead would be biased towards short ones.
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import numpy as np
 
-from sebulba.agent import Agent, declared
+from sebulba.agent import Agent
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
 from sebulba.envs.closing import CloseProblem, close_environments, closed_on_error
-from sebulba.evaluation.sampling import init_actor_state
+from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.ring.act_cycle import call_environment, init_carry
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, EpisodeRecord, EpisodeStatistics
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.toolkit.prng import environment_seed, stream
-from sebulba.types import ActorState, Networks
+from sebulba.types import Networks
 
 _SLICE_LENGTH = 16  # env steps per environment and call of `advance`; callers check time between
 _STREAM = "evaluation"
@@ -92,9 +93,7 @@ class Evaluator:
         self._agent = agent
         self._device = device
         self._num_training_envs = num_training_envs
-        self._functions = StepFunctions(
-            agent, trajectory_length=_SLICE_LENGTH, device=device, greedy=plan.greedy
-        )
+        self._functions: StepFunctions | None = None
 
     def start(
         self,
@@ -145,18 +144,22 @@ class Evaluator:
                 key,
                 num_envs=len(self.plan.quota),
                 num_training_envs=self._num_training_envs,
+                env_steps=env_steps,
                 greedy=False,
             )
+            # Committed to the device, like the results of a slice: the next would compile again.
+            actor_state = jax.device_put(actor_state, self._device)
             carry = dataclasses.replace(carry, actor_state=actor_state)
+        if self._functions is None:
+            self._functions = StepFunctions(
+                cast(Agent, ActingAgent(self._agent, carry.actor_state)),
+                trajectory_length=_SLICE_LENGTH,
+                device=self._device,
+                greedy=self.plan.greedy,
+            )
         # Always stepped: every evaluation needs a new EnvPool pool, and since each pool is its own
         # custom call, a fused cycle would compile again for each.
         cycle = SteppedCycle(self._functions, environment, clock=WallClock())
-        advance = declared(self._agent, Agent, "advance_actor_state")
-
-        def at_env_steps(actor_state: ActorState) -> ActorState:
-            # Committed to the device, like the results of a cycle: a slice would compile again.
-            return jax.device_put(advance(actor_state, env_steps), self._device)
-
         return Evaluation(
             plan=self.plan,
             networks=networks,
@@ -164,7 +167,6 @@ class Evaluator:
             close_timeout_s=self._close_timeout_s,
             cycle=cycle,
             carry=carry,
-            before_slice=(lambda actor_state: actor_state) if self.plan.greedy else at_env_steps,
         )
 
 
@@ -180,7 +182,6 @@ class Evaluation:
         close_timeout_s: float,
         cycle: SteppedCycle,
         carry: ActCarry,
-        before_slice: Callable[[ActorState], ActorState],
     ):
         self._plan = plan
         self._networks = networks
@@ -188,7 +189,6 @@ class Evaluation:
         self._close_timeout_s = close_timeout_s
         self._cycle = cycle
         self._carry = carry
-        self._before_slice = before_slice
         self._quota = plan.quota
         self._episodes: list[list[EpisodeRecord]] = [[] for _ in self._quota]
         # The effective settings if the environment reports them, else the configured options.
@@ -210,10 +210,7 @@ class Evaluation:
 
     def advance(self) -> None:
         """Play one slice: `_SLICE_LENGTH` rows of every environment."""
-        # Schedules of exploration would continue with the rows that an evaluation plays.
-        actor_state = self._before_slice(self._carry.actor_state)
-        carry = dataclasses.replace(self._carry, actor_state=actor_state)
-        collected = self._cycle(self._networks, carry)
+        collected = self._cycle(self._networks, self._carry)
         self._carry = collected.carry
         self._record(jax.tree.map(np.asarray, collected.tally.episodes))
         self._rows_left -= _SLICE_LENGTH

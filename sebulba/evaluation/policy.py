@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
 
-from sebulba.agent import Agent, declared
 from sebulba.envs.actions import flat_mask, to_native
-from sebulba.evaluation.sampling import init_actor_state
+from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
 from sebulba.pytree import describe_inline, pytree_dataclass
 from sebulba.toolkit.prng import stream
@@ -81,6 +80,7 @@ def first_actor_state(
         stream(jax.random.key(seed), "policy"),
         num_envs=num_envs,
         num_training_envs=stored.num_training_envs,
+        env_steps=stored.env_steps,
         greedy=greedy,
     )
 
@@ -92,13 +92,11 @@ def act_function(
 
     Sampled actions explore as at the end of training, however long the policy acts.
     """
-    agent, advance = stored.agent, declared(stored.agent, Agent, "advance_actor_state")
+    agent = ActingAgent(stored.agent, first_actor_state(stored, num_envs=1, greedy=greedy, seed=0))
 
     def act(
         networks: Networks, actor_state: ActorState, env_step: EnvStep
     ) -> tuple[PyTree, ActorState]:
-        if not greedy:
-            actor_state = advance(actor_state, stored.env_steps)
         action, _, actor_state = agent.act(networks, actor_state, env_step, greedy=greedy)
         return action, actor_state
 

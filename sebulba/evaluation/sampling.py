@@ -1,4 +1,7 @@
-"""The actor state of a policy that samples its actions as its actors did in training."""
+"""How a policy that samples its actions explores: as its actors did, at a number of env steps.
+
+Evaluations, loaded policies and exports all use `init_actor_state` and `ActingAgent`.
+"""
 
 import dataclasses
 
@@ -6,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.agent import Agent
-from sebulba.types import ActorState, Networks, PyTree
+from sebulba.agent import Agent, declared
+from sebulba.types import ActorState, EnvStep, Networks, PyTree
+
+_MANY_ENV_STEPS = 2**31 - 1  # that an int32 holds
 
 
 def init_actor_state(
@@ -17,13 +22,14 @@ def init_actor_state(
     *,
     num_envs: int,
     num_training_envs: int,
+    env_steps: int,
     greedy: bool,
 ) -> ActorState:
     """Return the actor state of `num_envs` environments before their first row.
 
     A policy that samples explores as in training, where rates may differ between environments: each
-    environment gets the actor state of one of training, and these are evenly spread. Counts of env
-    steps begin at 0: see `Agent.advance_actor_state`.
+    environment gets the actor state of one of training, and these are evenly spread. Schedules are
+    at `env_steps`, where `ActingAgent` keeps them.
 
     Args:
         agent: acts.
@@ -31,6 +37,7 @@ def init_actor_state(
         key: consumed.
         num_envs: environments to act in.
         num_training_envs: environments of all actors of all hosts, as in the agent's `run_spec`.
+        env_steps: that the networks were trained for, on all hosts.
         greedy: whether the policy takes its mode instead of samples.
     """
     count = num_envs if greedy else num_training_envs
@@ -39,7 +46,44 @@ def init_actor_state(
     if greedy:
         return state
     # Which leaves are per environment, only the agent knows.
-    return agent.shard_actor_state(state, _Chosen(spread(num_envs, num_training_envs)))
+    state = agent.shard_actor_state(state, _Chosen(spread(num_envs, num_training_envs)))
+    return declared(agent, Agent, "advance_actor_state")(state, env_steps)
+
+
+class ActingAgent:
+    """`act` of an agent whose schedules of exploration stay where they are, however long it acts.
+
+    What `Agent.advance_actor_state` sets, such as a count of env steps, keeps its value in the
+    actor state.
+    """
+
+    def __init__(self, agent: Agent, actor_state: ActorState):
+        """Find out what the agent's schedules follow.
+
+        Args:
+            agent: acts.
+            actor_state: of any number of environments.
+        """
+        advance = declared(agent, Agent, "advance_actor_state")
+        self._agent = agent
+        states = [jax.tree.leaves(advance(actor_state, count)) for count in (0, _MANY_ENV_STEPS)]
+        self._is_held = [not _are_equal(*leaves) for leaves in zip(*states, strict=True)]
+
+    def act(
+        self, networks: Networks, actor_state: ActorState, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[PyTree, PyTree, ActorState]:
+        """Select actions; see `Agent.act`."""
+        action, extras, after = self._agent.act(networks, actor_state, env_step, greedy=greedy)
+        leaves, structure = jax.tree.flatten(after)
+        triples = zip(self._is_held, jax.tree.leaves(actor_state), leaves, strict=True)
+        kept = [before if is_held else leaf for is_held, before, leaf in triples]
+        return action, extras, jax.tree.unflatten(structure, kept)
+
+
+def _are_equal(leaf: jax.Array, other: jax.Array) -> bool:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf, other = map(jax.random.key_data, (leaf, other))
+    return np.array_equal(leaf, other, equal_nan=True)
 
 
 def spread(num_envs: int, num_training_envs: int) -> np.ndarray:

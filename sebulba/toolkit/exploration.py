@@ -10,6 +10,8 @@ from sebulba.toolkit.distributions import Categorical, legal_logits
 from sebulba.toolkit.schedules import Scheduled, value_at
 from sebulba.types import EnvStep, RunSpec
 
+_MAX_INT32 = 2**31 - 1
+
 
 @pytree_dataclass
 class ExplorationState:
@@ -59,7 +61,7 @@ class ScheduledExploration:
 
     def advance(self, state: ExplorationState, env_steps: int) -> ExplorationState:
         """Return a new actor's state for a run that has taken `env_steps` on all hosts."""
-        own = env_steps // self._run_spec.num_streams_of_all_hosts
+        own = min(env_steps // self._run_spec.num_streams_of_all_hosts, _MAX_INT32)
         return dataclasses.replace(state, env_steps=jnp.full_like(state.env_steps, own))
 
     def epsilon(self, state: ExplorationState) -> jax.Array:
@@ -94,9 +96,9 @@ class ScheduledExploration:
         action = epsilon_greedy(action_key, q, epsilon, env_step.action_mask)
         # The action of a final row is ignored: the next row is a reset, not an env step.
         counted = (~jnp.asarray(env_step.done)).astype(jnp.int32)
-        state = ExplorationState(
-            env_steps=state.env_steps + counted, epsilon_power=state.epsilon_power, key=key
-        )
+        # A greater count would be negative, the start of the schedule.
+        env_steps = jnp.minimum(state.env_steps, _MAX_INT32 - 1) + counted
+        state = ExplorationState(env_steps=env_steps, epsilon_power=state.epsilon_power, key=key)
         return action, state
 
 
