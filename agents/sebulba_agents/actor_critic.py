@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from sebulba.agent import ActorStateSharding, Agent, Metrics
+from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import check_core
 from sebulba.toolkit.distributions import Distribution, legal_only
@@ -334,6 +335,26 @@ def rewards_and_discounts(
     env_steps = trajectory.env_steps
     discounts = jnp.where(env_steps.terminated[1:], 0.0, config.discount)
     return clip_rewards(env_steps.reward[1:], config.reward_clip), discounts
+
+
+def check_standardisation(what: str, run_spec: RunSpec, *, num_minibatches: int = 1) -> None:
+    """Check that a batch has more than one transition, since a single one minus the mean is 0.
+
+    Args:
+        what: is standardised, and how the user can change that.
+        run_spec: the run's.
+        num_minibatches: in which a learner cycle's transitions are standardised.
+
+    Raises:
+        ConfigError: each batch of all learner devices has one transition.
+    """
+    devices = run_spec.num_learner_devices * run_spec.num_hosts
+    num_transitions = run_spec.batch_size_per_learner_device * run_spec.trajectory_length * devices
+    if num_transitions == num_minibatches:
+        raise ConfigError(
+            f"agent: {what} of 1 transition, which are always 0, so that the policy never learns."
+            " Increase actor.trajectory_length or actor.num_envs"
+        )
 
 
 def _make_optimizer(config: ActorCriticConfig) -> optax.GradientTransformation:

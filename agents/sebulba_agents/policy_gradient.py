@@ -13,7 +13,11 @@ from sebulba.agent import Metrics
 from sebulba.toolkit.reductions import masked_moments, mean_share
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
-from sebulba_agents.actor_critic import ActorCriticAgent, rewards_and_discounts
+from sebulba_agents.actor_critic import (
+    ActorCriticAgent,
+    check_standardisation,
+    rewards_and_discounts,
+)
 from sebulba_agents.config import PolicyGradientConfig
 from sebulba_agents.networks import PolicyValue
 
@@ -26,6 +30,7 @@ def make_policy_gradient(config: PolicyGradientConfig, run_spec: RunSpec) -> Act
     Raises:
         ConfigError: the environment does not suit the agent.
     """
+    check_standardisation("policy_gradient standardises the returns of batches", run_spec)
     return ActorCriticAgent(config, run_spec, loss=policy_gradient_loss)
 
 

@@ -39,6 +39,7 @@ from sebulba_agents.actor_critic import (
     ActorCriticState,
     Loss,
     Memory,
+    check_standardisation,
     rewards_and_discounts,
     with_scaled_rewards,
 )
@@ -185,6 +186,12 @@ class PPO(ActorCriticAgent):
         check_num_minibatches(
             config.num_minibatches, run_spec, of_unrolls=config.lstm_size is not None
         )
+        if config.normalize_advantages:
+            check_standardisation(
+                "normalize_advantages standardises the advantages of minibatches",
+                run_spec,
+                num_minibatches=config.num_minibatches,
+            )
         num_updates = config.num_epochs * config.num_minibatches
         super().__init__(config, run_spec, loss=loss, num_updates_per_cycle=num_updates)
 

@@ -151,8 +151,11 @@ class Evaluator:
             actor_state = jax.device_put(actor_state, self._device)
             carry = dataclasses.replace(carry, actor_state=actor_state)
         if self._functions is None:
+            acting = self._agent
+            if not self.plan.greedy:
+                acting = cast(Agent, ActingAgent(self._agent, carry.actor_state))
             self._functions = StepFunctions(
-                cast(Agent, ActingAgent(self._agent, carry.actor_state)),
+                acting,
                 trajectory_length=_SLICE_LENGTH,
                 device=self._device,
                 greedy=self.plan.greedy,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
 
+from sebulba.agent import Agent
 from sebulba.envs.actions import flat_mask, to_native
 from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
@@ -92,7 +93,11 @@ def act_function(
 
     Sampled actions explore as at the end of training, however long the policy acts.
     """
-    agent = ActingAgent(stored.agent, first_actor_state(stored, num_envs=1, greedy=greedy, seed=0))
+    agent: Agent | ActingAgent = stored.agent
+    if not greedy:
+        agent = ActingAgent(
+            stored.agent, first_actor_state(stored, num_envs=1, greedy=False, seed=0)
+        )
 
     def act(
         networks: Networks, actor_state: ActorState, env_step: EnvStep

@@ -14,8 +14,9 @@ from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.minibatches import TransitionBatch
 from sebulba.toolkit.returns import gae
 from sebulba.types import Clock
-from sebulba_agents.config import PPOConfig
+from sebulba_agents.config import PolicyGradientConfig, PPOConfig
 from sebulba_agents.networks import PolicyValue
+from sebulba_agents.policy_gradient import make_policy_gradient
 from sebulba_agents.ppo import PPO, Targets, clipped_surrogate, ppo_loss
 from tests.compiled import jitted, jitted_gradient
 from tests.on_policy import (
@@ -221,6 +222,16 @@ def test_the_minibatches_of_an_epoch_have_the_gradient_of_the_whole(lstm_size):
 def test_minibatches_that_do_not_divide_the_batch_name_the_key(changes, message):
     with pytest.raises(ConfigError, match=rf"agent\.num_minibatches: expected .*{message}"):
         make_agent(**changes)
+
+
+def test_minibatches_of_one_transition_are_not_standardised():
+    one = make_run_spec(num_envs=1, trajectory_length=1)
+    with pytest.raises(ConfigError, match="minibatches of 1 transition, which are always 0"):
+        PPO(PPOConfig(num_minibatches=1), one)
+    PPO(PPOConfig(num_minibatches=1, normalize_advantages=False), one)
+    PPO(PPOConfig(num_minibatches=1), dataclasses.replace(one, num_hosts=2))
+    with pytest.raises(ConfigError, match="returns of batches of 1 transition"):
+        make_policy_gradient(PolicyGradientConfig(), one)
 
 
 def test_rewards_are_clipped_where_they_are_learned_from():
