@@ -91,11 +91,13 @@ def value_at(setting: Scheduled, env_steps: Any, *, total_env_steps: int) -> Any
     import jax.numpy as jnp
 
     env_steps = jnp.asarray(env_steps, jnp.float32)
-    last = total_env_steps if setting.env_steps is None else setting.env_steps
-    share = (env_steps - setting.warm_up) / max(last - setting.warm_up, 1)
+    # Floats: JAX refuses a Python int that is no int32, and runs may be longer than 2^31 env steps.
+    last = float(total_env_steps if setting.env_steps is None else setting.env_steps)
+    warm_up = float(setting.warm_up)
+    share = (env_steps - warm_up) / max(last - warm_up, 1.0)
     share = jnp.clip(share, 0.0, 1.0)
     if setting.schedule == "piecewise":
-        boundaries = jnp.asarray(setting.boundaries, jnp.float32)
+        boundaries = jnp.asarray([float(each) for each in setting.boundaries], jnp.float32)
         piece = jnp.searchsorted(boundaries, env_steps, side="right")
         value = jnp.asarray(setting.values, jnp.float32)[piece]
     else:
@@ -105,5 +107,5 @@ def value_at(setting: Scheduled, env_steps: Any, *, total_env_steps: int) -> Any
         end = start if setting.end is None else setting.end
         value = start + share * (end - start)
     if setting.warm_up:
-        value = value * jnp.clip(env_steps / setting.warm_up, 0.0, 1.0)
+        value = value * jnp.clip(env_steps / warm_up, 0.0, 1.0)
     return value

@@ -65,3 +65,16 @@ def test_schedules_of_settings_are_replaced_and_numbers_stay_python_numbers():
 def test_schedule_names_what_does_not_fit(settings, message):
     with pytest.raises(ValueError, match=message):
         Schedule(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"schedule": "linear", "start": 1.0, "end": 0.0},
+        {"schedule": "cosine", "start": 1.0, "end": 0.0, "env_steps": 2**40, "warm_up": 2**33},
+        {"schedule": "piecewise", "values": (1.0, 0.5, 0.0), "boundaries": (2**35, 3 * 2**38)},
+    ],
+)
+def test_a_schedule_may_be_longer_than_an_int32_counts(settings):
+    value = value_at(Schedule(**settings), jnp.float32(2**39), total_env_steps=2**40)
+    np.testing.assert_allclose(value, 0.5, atol=0.01)
