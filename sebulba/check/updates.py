@@ -26,7 +26,7 @@ from sebulba.types import Clock, Experience, Networks, PyTree
 
 _TARGET_PERIOD_UPDATES = 3
 _MIN_UPDATES = 8
-_MAX_UPDATES = 64
+_MAX_UPDATES = 256  # of a cycle; the defaults of continuous tasks have 160
 _LEARNING_RATE = 0.01  # a schedule may be at 0
 _DISCOUNT = 0.9  # instead of 0, with which no target network is in use
 _SHIFT_OF_PARAMETERS = 0.37
@@ -193,6 +193,10 @@ class _Usage:
 def _unchanged(run: UpdateRun, evidence: Evidence) -> Answer | None:
     """Look for leaves that are in use, and that no update changed."""
     usage = evidence.shared(_Usage)
+    agent = evidence.subject.agent
+    per_cycle = agent.num_updates_per_cycle(first_learning_cycle(evidence.subject) or 0)
+    # Statistics change in the last update of a cycle.
+    is_complete = len(run.changes) >= per_cycle
     is_great = run.gradient_sizes > _MIN_RELATIVE_GRADIENT * run.gradient_sizes.max()
     for index in map(int, np.flatnonzero(~run.is_changed)):
         if is_great[index]:
@@ -200,7 +204,7 @@ def _unchanged(run: UpdateRun, evidence: Evidence) -> Answer | None:
                 f"{run.name(index)}: expected optimize to change a leaf with a gradient, got the"
                 " same values"
             )
-        if usage.is_used(index) and not usage.has_gradient(index):
+        if is_complete and usage.is_used(index) and not usage.has_gradient(index):
             return failed(
                 f"{run.name(index)}: expected a leaf that the loss or acting uses to change, got"
                 " the same values, and no gradient",

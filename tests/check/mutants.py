@@ -68,6 +68,7 @@ EQUIVALENT = {
 # Why no question finds it.
 REASONS = {
     ("sac", "-float(action_size)"): "a setting, not an error: the default target entropy",
+    ("r2d2", "length + 1"): "a setting, not an error: the default stride",
     ("sac", "networks.target_critics"): "target critics that follow at once, within `polyak`",
     ("q_learning", "value + advantage"): "another parametrisation of the same action values",
     (

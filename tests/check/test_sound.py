@@ -69,6 +69,12 @@ def test_a_model_that_a_short_search_uses_in_part_is_no_fault():
     assert found["updates"] == "pass"
 
 
+@pytest.mark.slow
+def test_statistics_may_change_after_many_updates_of_a_cycle():
+    agent = other("ppo", normalize_observations=True, num_epochs=10, num_minibatches=8)
+    assert statuses(agent, "updates")["updates"] == "pass"
+
+
 SOUND = {
     "c51": (DistributionConfig(**REPLAY), {}),
     "prioritised c51": (DistributionConfig(priority_exponent=0.6, n_step=3, **REPLAY), {}),
@@ -92,6 +98,10 @@ SOUND = {
     ),
     "normalised ppo": (
         other("ppo", normalize_observations=True, normalize_rewards=True, reward_clip=10.0),
+        {},
+    ),
+    "normalised ppo of many updates": (
+        other("ppo", normalize_observations=True, num_epochs=10, num_minibatches=8),
         {},
     ),
     "ppo with dropout": (DropoutPPOConfig(), {}),
