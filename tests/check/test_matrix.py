@@ -30,7 +30,7 @@ def test_every_fault_of_the_page_is_planted_in_the_tests():
 
 def test_a_question_that_finds_nothing_alone_says_why_it_stays():
     alone = {names[0] for names in FOUND_BY.values() if len(names) == 1}
-    assert set(EVERY) - alone == set(matrix.KEPT)
+    assert set(EVERY) - alone <= set(matrix.KEPT)
 
 
 @pytest.mark.slow
