@@ -14,6 +14,7 @@ Network = Literal["auto", "mlp", "relu_mlp", "flat", "small", "shallow", "dqn", 
 """The type of `agent.network`; `sebulba.toolkit.torsos` explains the values."""
 CORES = {
     "lstm": "sebulba.toolkit.lstm:LSTMCore",
+    "gru": "sebulba.toolkit.gru:GRUCore",
 }
 """Recurrent cores by the value of `agent.core`, as `module:Name`; see `sebulba.toolkit.cores`."""
 if TYPE_CHECKING:

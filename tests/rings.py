@@ -58,7 +58,7 @@ from sebulba.types import ActorState, EnvStepCount, Trajectory
 # Rings
 
 
-def make_ring(config, *, devices=None, programs=None, on_warning=print):
+def make_ring(config, *, devices=None, programs=None, make_collector=None, on_warning=print):
     """Return the ring of a config, which has not run; `close` it in the end."""
     return making.make_ring(
         config,
@@ -69,6 +69,7 @@ def make_ring(config, *, devices=None, programs=None, on_warning=print):
         initial_networks=InitialNetworks(
             config.init_from if config.resume is None else None, mismatch=config.init_mismatch
         ),
+        make_collector=make_collector,
         on_warning=on_warning,
     )
 
@@ -710,13 +711,13 @@ def set_watchdog_time(monkeypatch, now):
 def keep_actions(ring, num_cycles=1000):
     """Have a ring's actors keep the actions of their streams, for collectors that come later."""
     for actor in ring.actors:
-        actor._max_kept_cycles = num_cycles
+        actor.collector.max_kept_cycles = num_cycles
 
 
 def new_collector(ring, actor_id):
     """Return a collector for an actor that has acted nothing, as in another process."""
     actor, programs = ring.actors[actor_id], ring.programs
-    return making.make_collector(
+    return making.make_local_collector(
         programs.config,
         programs.act[actor.device],
         global_actor_id=actor_id,
@@ -730,6 +731,7 @@ class _Calls:
 
     def __init__(self, collector, call):
         self._collector, self._call = collector, call
+        self.max_kept_cycles = collector.max_kept_cycles
 
     def collect(self, networks, point):
         return self._call(self._collector.collect, networks, point)

@@ -25,7 +25,7 @@ class ActorCriticConfig(NetworkConfig):
     lstm_size: Count | None = None
     """Units of the recurrent core, which also sees last action and reward; null: no core."""
     core: Core = "lstm"
-    """Recurrent core: an LSTM or your own flax module."""
+    """Recurrent core: an LSTM, a GRU or your own flax module."""
     normalize_observations: bool = False
     """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False

@@ -54,7 +54,7 @@ class R2D2Config(QLearningConfig):
     lstm_size: Count = 64
     """Units of the recurrent core, which also sees last action and reward."""
     core: Core = "lstm"
-    """Recurrent core: an LSTM or your own flax module."""
+    """Recurrent core: an LSTM, a GRU or your own flax module."""
     dueling_size: Count = 64
     """Hidden units of each dueling head, value and advantage."""
     discount: Fraction = 0.997

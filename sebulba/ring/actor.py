@@ -42,7 +42,6 @@ class Actor:
         clock: WallClock,
         max_restarts: int = 0,
         recreate_every: int | None = None,
-        max_kept_cycles: int = 0,
         on_warning: Callable[[str], None] = print,
     ):
         """Start at a point.
@@ -58,8 +57,6 @@ class Actor:
             max_restarts: environment faults of this process after which the environments are
                 recreated; the next one is raised.
             recreate_every: act cycles after which environments are recreated; None: never.
-            max_kept_cycles: act cycles of a stream whose actions are kept, so that a new collector
-                can return to its point in environments that cannot be stored.
             on_warning: takes a line of text, in the same thread.
         """
         self.actor_id = actor_id
@@ -71,7 +68,6 @@ class Actor:
         self._agent = agent
         self._learner_devices = learner_devices
         self._recreate_every = recreate_every
-        self._max_kept_cycles = max_kept_cycles
         self._on_warning = on_warning
         self._placed_id = learner_devices.replicate(np.int32(actor_id))
         self._has_transferred = False  # a trajectory, and so compiled what that needs
@@ -184,7 +180,7 @@ class Actor:
         """Return where the actor continues after a point's cycle."""
         begins = point.boundary is not None or point.cycle == 0
         actions = () if begins else point.actions
-        if actions is not None and len(actions) < self._max_kept_cycles:
+        if actions is not None and len(actions) < self.collector.max_kept_cycles:
             of_cycle = jax.tree.map(np.array, collected.trajectory.action)
             actions = (*actions, of_cycle)
         else:

@@ -44,6 +44,11 @@ class StreamLost(RuntimeError):
 class Collector(Protocol):
     """Acts one trajectory at a time, and holds nothing that the run needs."""
 
+    # Act cycles of a stream whose actions it needs to return to a point in environments that cannot
+    # be stored. An actor keeps them up to this number, and none of a longer stream. 0: it is never
+    # lost. A collector that can be lost and says 0 begins new episodes at each loss.
+    max_kept_cycles: int
+
     @property
     def spec(self) -> EnvironmentSpec:
         """The spaces of a single environment."""
@@ -59,12 +64,16 @@ class Collector(Protocol):
         ...
 
     def collect(self, networks: Networks, point: Point) -> Collected:
-        """Act the cycle of a point.
+        """Act the cycle of a point, in the thread of the actor's clock.
+
+        Begin and lap the activities of `sebulba.ring.clocks` on that clock: `begin` before what may
+        hang, so that the watchdog sees it, and `lap` after it.
 
         Raises:
             EnvironmentFault: the environments failed; the same point would fail again.
             StreamLost: the environments of the point are gone.
-            CollectorLost: whoever acted is gone.
+            CollectorLost: whoever acted is gone. The next call asks this object again, so it has
+                to find somebody else itself; the third loss at one point ends the run.
         """
         ...
 
@@ -80,6 +89,8 @@ class LocalCollector:
     call as a cache. For a point elsewhere it makes new ones from the seed that the stream began
     with, and repeats the stream's actions.
     """
+
+    max_kept_cycles = 0
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from sebulba.errors import ConfigError
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.collectors import LocalCollector, make_first
+from sebulba.ring.collectors import Collector, LocalCollector, make_first
 from sebulba.ring.learner import Learner
 from sebulba.ring.programs import RingPrograms, actor_devices_of, check_devices, make_programs
 from sebulba.ring.ring import Gather, Ring, alone
@@ -61,6 +61,7 @@ def make_ring(
     end: RunEnd | None = None,
     gather: Gather = alone,
     initial_networks: Callable[[Networks, LearnerDevices, Agent], Networks] | None = None,
+    make_collector: Callable[..., Collector] | None = None,
     on_warning: Callable[[str], None] = _print_warning,
 ) -> Ring:
     """Make environments, programs, learner, actors and their ring.
@@ -73,6 +74,7 @@ def make_ring(
         gather: takes the infos of this host's unrolls, and returns those of all hosts.
         initial_networks: takes the new networks, on the learner devices, and returns those that the
             run begins with; None: the new ones.
+        make_collector: makes each actor's collector, as `make_local_collector` does; None: that.
         on_warning: takes one line of text, also in the actors' threads; default: stderr.
 
     Raises:
@@ -83,6 +85,7 @@ def make_ring(
     devices = devices or assign_devices(
         config.devices, jax.local_devices(), num_envs=config.actor.num_envs
     )
+    make = make_collector or make_local_collector
     check_devices(config, devices)
     if programs is not None:
         programs.check(config, devices)
@@ -94,14 +97,14 @@ def make_ring(
             one = make_environment(config.env, num_envs=1, seed=config.seed)
             with contextlib.closing(one):
                 programs = _make_programs_that_fit(config, devices, one.spec)
-        make = environment_maker(config, first_actor_id)
-        first = to_close["actor 0"] = make_first(make, config.seed, first_actor_id)
+        first = make_first(environment_maker(config, first_actor_id), config.seed, first_actor_id)
+        to_close["actor 0"] = first
         programs = programs or _make_programs_that_fit(config, devices, first.spec)
         warn_once = functools.cache(on_warning)  # not once for each actor
         clocks = [WallClock() for _ in actor_devices]
         collectors = []
         for actor_id, device in enumerate(actor_devices):
-            collector = make_collector(
+            collector = make(
                 config,
                 programs.act[device],
                 global_actor_id=first_actor_id + actor_id,
@@ -162,7 +165,7 @@ def _make_programs_that_fit(
     return programs
 
 
-def make_collector(
+def make_local_collector(
     config: Config,
     functions: ActFunctions,
     *,

@@ -12,7 +12,7 @@ from sebulba.devices.roles import assign_devices
 from sebulba.pytree import from_arrays, to_arrays
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.collectors import CollectorLost
-from sebulba.ring.make import environment_maker, make_collector
+from sebulba.ring.make import environment_maker, make_local_collector
 from sebulba.ring.programs import make_programs
 from sebulba.ring.records import Collected, Point, StreamBoundary, StreamStart
 
@@ -25,7 +25,7 @@ def _parts(overrides, global_actor_id):
     environment = environment_maker(config, global_actor_id)(0)
     programs = make_programs(config, roles, environment.spec)
     environment.close()
-    collector = make_collector(
+    collector = make_local_collector(
         config,
         programs.act[device],
         global_actor_id=global_actor_id,

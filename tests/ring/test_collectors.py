@@ -223,7 +223,7 @@ def test_actions_beyond_the_number_that_is_kept_end_the_stream_of_a_lost_collect
     warnings = []
     ring = make_ring(make_config(CARTPOLE, env_steps=200), on_warning=warnings.append)
     drop_collectors(ring, before_cycle=lambda cycle: cycle == 4)
-    ring.actors[0]._max_kept_cycles = 3
+    ring.actors[0].collector.max_kept_cycles = 3
     run_ring(ring)
     (warning,) = warnings
     assert warning.endswith("its earlier actions were not kept")
