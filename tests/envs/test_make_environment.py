@@ -47,7 +47,7 @@ def test_make_environment_accepts_a_custom_suite():
         ({"suite": "gymnasium", "id": "a b"}, r"env\.id 'a b': "),
         (
             {"suite": "gymnasium", "options": {"sutton": True}},
-            r"env\.options\.sutton: .*did you mean sutton_barto",
+            r"env\.options\.sutton: .*known: sutton_barto_reward",
         ),
         ({"suite": "gymnasium", "options": {"num_envs": 3}}, r"env\.options\.num_envs: "),
         (
