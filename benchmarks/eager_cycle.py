@@ -11,7 +11,7 @@ import numpy as np
 from sebulba.agent import Agent
 from sebulba.envs.base import Environment
 from sebulba.envs.data_checks import is_finite
-from sebulba.ring.episodes import update_statistics
+from sebulba.ring.episodes import EpisodeTracker, update_statistics
 from sebulba.ring.records import ActCarry, Collected, Tally
 from sebulba.types import ActorState, EnvStep, Networks, Trajectory
 
@@ -47,7 +47,7 @@ class EagerCycle:
 
 
 def _stack(rows: list, last: EnvStep) -> tuple[Trajectory, Tally]:
-    env_steps, action, extras, episodes = zip(*rows, strict=True)
+    env_steps, action, extras, statistics = zip(*rows, strict=True)
 
     def stack(*leaves: jax.Array) -> jax.Array:
         return jnp.stack(leaves)
@@ -57,8 +57,13 @@ def _stack(rows: list, last: EnvStep) -> tuple[Trajectory, Tally]:
         action=jax.tree.map(stack, *action),
         extras=jax.tree.map(stack, *extras),
     )
+    num_episodes, episodes, episode_envs = EpisodeTracker().finished(
+        jax.tree.map(stack, *statistics)
+    )
     return trajectory, Tally(
-        episodes=jax.tree.map(stack, *episodes),
+        num_episodes=num_episodes,
+        episodes=episodes,
+        episode_envs=episode_envs,
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
         is_finite=is_finite(trajectory.env_steps),
     )

@@ -10,6 +10,7 @@ import signal
 import time
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,15 +31,14 @@ from sebulba.ring.clocks import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
 from sebulba.ring.collectors import CollectorLost
 from sebulba.ring.deques import Closed, NetworksDeque, TrajectoryDeque
 from sebulba.ring.deques import SequenceError as SequenceError
-from sebulba.ring.episodes import EpisodeTracker
-from sebulba.ring.episodes import finished_episodes as finished_episodes
+from sebulba.ring.episodes import EpisodeTracker, finished_episodes
 from sebulba.ring.episodes import load_reducers as load_reducers
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
 from sebulba.ring.learner import Learner, LearnerPrograms, update_program
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
 from sebulba.ring.progress import Progress
-from sebulba.ring.records import ActCarry, Delivery, EpisodeStatistics, Unroll, UnrollInfo
+from sebulba.ring.records import ActCarry, Delivery, FinishedEpisodes, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer as Observer
 from sebulba.ring.running import run as run
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
@@ -223,9 +223,19 @@ def has_reached_goal(ring):
     return ring.end.goal
 
 
-def finish_episodes(ring, records):
+def make_episodes(returns, lengths=None, *, has_results=None, **reduced):
+    """Return finished episodes of these returns, with the results of reducers by their names."""
+    return FinishedEpisodes(
+        episode_return=np.array(returns, np.float32),
+        episode_length=np.array(np.ones(len(returns)) if lengths is None else lengths, np.int32),
+        has_results=np.array(np.ones(len(returns)) if has_results is None else has_results, bool),
+        reduced={name: np.array(results, np.float32) for name, results in reduced.items()},
+    )
+
+
+def finish_episodes(ring, episodes):
     """Have a ring look for its goal as if these episodes were the last to finish."""
-    ring.progress.window.add(records, num_finished=len(records))
+    ring.progress.window.add(episodes)
     ring.progress.restore(ring.progress.state())
 
 
@@ -280,7 +290,7 @@ def act_cycle(agent, environment, networks, carry, *, fused, length, device, who
 
     Returns:
         The function `(networks, carry) -> (carry, result)`. The result has `trajectory`,
-        `final_state`, `env_steps`, and `episodes`, which `finished_episodes` reads.
+        `final_state`, `env_steps`, and `episodes`, the last that finished.
     """
     common = {"clock": WallClock(), "whole_episodes": whole_episodes}
     if fused:
@@ -298,7 +308,7 @@ class Acted:
     trajectory: Trajectory
     final_state: ActorState
     env_steps: jax.Array
-    episodes: EpisodeStatistics
+    episodes: FinishedEpisodes
     carry: ActCarry
 
 
@@ -312,7 +322,7 @@ class _Cycle:
             trajectory=collected.trajectory,
             final_state=collected.carry.actor_state,
             env_steps=collected.tally.env_steps,
-            episodes=collected.tally.episodes,
+            episodes=finished_episodes(collected.tally)[1],
             carry=None,
         )
         return collected.carry, acted
@@ -361,16 +371,24 @@ def append_to_rows(trajectory, num_rows, action, extras):
     return buffer.trajectory, buffer.num_rows
 
 
-def follow_episodes(reducers, trajectory):
-    """Return the episode statistics `[T, B]` up to each row but the last, as an act cycle does.
+def follow_episodes(reducers, trajectory, *, max_finished=10_000):
+    """Return what an act cycle counts of a trajectory's episodes: a `Tally`'s three fields.
 
     Args:
         reducers: `{name: EpisodeReducer}`.
         trajectory: of `T` steps; all episodes are new at its first row.
+        max_finished: the last episodes that are kept.
     """
-    tracker = EpisodeTracker(reducers)
+    tracker = EpisodeTracker(reducers, max_finished=max_finished)
     num_envs = trajectory.env_steps.reward.shape[1]
-    return jax.jit(tracker.follow)(tracker.init(num_envs), trajectory)[1]
+
+    def follow(trajectory):
+        _, rows = tracker.follow(tracker.init(num_envs), trajectory)
+        assert not rows.reducer_states
+        return tracker.finished(rows)
+
+    num_episodes, episodes, envs = jax.jit(follow)(trajectory)
+    return int(num_episodes), jax.tree.map(np.asarray, episodes), np.asarray(envs)
 
 
 def act(ring, actor_id=0):
@@ -452,7 +470,7 @@ def _item(
         policy_version=policy_version,
         env_steps=env_steps,
         num_episodes=0,
-        episodes=(),
+        episodes=make_episodes([]),
     )
     unroll = Unroll(
         initial_state=initial_state,
@@ -486,15 +504,23 @@ def networks_deque(num_staged=1):
 
 
 def make_info(episodes, *, env_steps, policy_version=0):
-    """Return what hosts tell each other of a trajectory in which these episodes finished."""
+    """Return what hosts send each other of a trajectory in which these episodes finished."""
     return UnrollInfo(
         actor_id=1,
         sequence_number=4,
         policy_version=policy_version,
         env_steps=env_steps,
         num_episodes=len(episodes),
-        episodes=tuple(episodes),
+        episodes=episodes,
     )
+
+
+def assert_same_infos(infos, expected):
+    """Check that infos of trajectories are equal, their episodes too."""
+    for each, other in zip(infos, expected, strict=True):
+        fields, other_fields = vars(each).copy(), vars(other).copy()
+        chex.assert_trees_all_equal(fields.pop("episodes"), other_fields.pop("episodes"))
+        assert fields == other_fields
 
 
 # Learning

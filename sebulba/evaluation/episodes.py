@@ -18,10 +18,11 @@ from sebulba.envs import make_environment
 from sebulba.envs.base import DescribedEnvironment, Environment, Interruptible
 from sebulba.envs.closing import CloseProblem, close_environments, closed_on_error
 from sebulba.evaluation.sampling import ActingAgent, init_actor_state
+from sebulba.evaluation.statistics import EpisodeRecord
 from sebulba.ring.act_cycle import call_environment, init_carry
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.episodes import EpisodeTracker
-from sebulba.ring.records import ActCarry, EpisodeRecord, EpisodeStatistics
+from sebulba.ring.episodes import EpisodeTracker, finished_episodes
+from sebulba.ring.records import ActCarry, Tally
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.toolkit.prng import environment_seed, stream
 from sebulba.types import Networks
@@ -158,6 +159,7 @@ class Evaluator:
                 acting,
                 trajectory_length=_SLICE_LENGTH,
                 device=self._device,
+                tracker=EpisodeTracker(max_finished=_SLICE_LENGTH * len(self.plan.quota)),
                 greedy=self.plan.greedy,
             )
         # Always stepped: every evaluation needs a new EnvPool pool, and since each pool is its own
@@ -215,7 +217,7 @@ class Evaluation:
         """Play one slice: `_SLICE_LENGTH` rows of every environment."""
         collected = self._cycle(self._networks, self._carry)
         self._carry = collected.carry
-        self._record(jax.tree.map(np.asarray, collected.tally.episodes))
+        self._record(collected.tally)
         self._rows_left -= _SLICE_LENGTH
 
     def result(self) -> PlayedEpisodes:
@@ -232,12 +234,17 @@ class Evaluation:
         """
         return close_environments({_WHOSE: self.environment}, self._close_timeout_s)
 
-    def _record(self, rows: EpisodeStatistics) -> None:
-        """Record the episodes that end in the rows `[T, B]`, up to each environment's quota."""
-        for t, b in np.argwhere(rows.is_over):
-            if len(self._episodes[b]) < self._quota[b]:
-                record = EpisodeRecord(
-                    episode_return=float(rows.episode_return[t, b]),
-                    episode_length=int(rows.episode_length[t, b]),
-                )
-                self._episodes[b].append(record)
+    def _record(self, tally: Tally) -> None:
+        """Record the episodes that ended in a slice, up to each environment's quota."""
+        _, finished = finished_episodes(tally)
+        envs = np.asarray(tally.episode_envs)
+        episodes = zip(
+            envs[len(envs) - len(finished) :].tolist(),
+            finished.episode_return.tolist(),
+            finished.episode_length.tolist(),
+            strict=True,
+        )
+        for env, episode_return, episode_length in episodes:
+            if len(self._episodes[env]) < self._quota[env]:
+                record = EpisodeRecord(episode_return=episode_return, episode_length=episode_length)
+                self._episodes[env].append(record)

@@ -1,12 +1,10 @@
 """Statistics of evaluation episodes, and of seeds. Imports no jax."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from sebulba.ring.records import EpisodeRecord
 
 MIN_VALUES = 3
 """Seeds that an interval needs: the interval of two values would be the values themselves."""
@@ -16,7 +14,15 @@ _CONFIDENCE = 0.95
 Statistics = dict[str, float | int | None]
 
 
-def summarize(records: "Sequence[EpisodeRecord]", *, seed: int) -> Statistics:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpisodeRecord:
+    """A finished episode."""
+
+    episode_return: float  # of raw rewards
+    episode_length: int  # env steps, without reset steps
+
+
+def summarize(records: Sequence[EpisodeRecord], *, seed: int) -> Statistics:
     """Return the statistics of finished episodes; None where there are too few.
 
     The interval covers the randomness of episodes only: it tells how precisely this policy's return

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sebulba.devices.learner_devices import LearnerDevices
-from sebulba.ring.records import EpisodeRecord, UnrollInfo
+from sebulba.ring.records import FinishedEpisodes, UnrollInfo
 from sebulba.ring.run_end import RunEnd
 
 _HOST_AXIS = "host"
@@ -20,6 +20,7 @@ _COUNTS = (
     "episodes_cut",
     "env_restarts",
 )
+_COLUMNS = ("episode_return", "episode_length", "has_results")
 
 
 class Agreement:
@@ -93,7 +94,8 @@ def message_type(num_unrolls: int, max_episodes: int, reducers: Sequence[str]) -
     episode = [
         ("episode_return", np.float32),
         ("episode_length", np.int32),
-        ("reduced", np.float32, (len(reducers),)),  # NaN: the episode does not have this one
+        ("has_results", np.int32),
+        ("reduced", np.float32, (len(reducers),)),
     ]
     unroll = [
         *((name, np.int32) for name in _COUNTS),
@@ -116,28 +118,30 @@ def write_infos(unrolls: np.ndarray, infos: Sequence[UnrollInfo], reducers: Sequ
     for into, info in zip(unrolls, infos, strict=True):
         for name in _COUNTS:
             into[name] = getattr(info, name)
-        kept = info.episodes[-max_episodes:]
+        kept = info.episodes.last(max_episodes)
         into["num_kept"] = len(kept)
-        for number, record in enumerate(kept):
-            reduced = tuple(record.reduced.get(name, np.nan) for name in reducers)
-            into["episodes"][number] = (record.episode_return, record.episode_length, reduced)
+        episodes = into["episodes"][: len(kept)]
+        for name in _COLUMNS:
+            episodes[name] = getattr(kept, name)
+        for number, name in enumerate(reducers):
+            episodes["reduced"][:, number] = kept.reduced[name]
 
 
 def read_infos(unrolls: np.ndarray, reducers: Sequence[str]) -> list[UnrollInfo]:
     """Return the infos in a message."""
 
-    def record(stored: np.void) -> EpisodeRecord:
-        numbers = zip(reducers, stored["reduced"].tolist(), strict=True)
-        return EpisodeRecord(
-            episode_return=float(stored["episode_return"]),
-            episode_length=int(stored["episode_length"]),
-            reduced={name: number for name, number in numbers if not np.isnan(number)},
+    def kept(episodes: np.ndarray) -> FinishedEpisodes:
+        return FinishedEpisodes(
+            episode_return=episodes["episode_return"],
+            episode_length=episodes["episode_length"],
+            has_results=episodes["has_results"].astype(bool),
+            reduced={name: episodes["reduced"][:, i] for i, name in enumerate(reducers)},
         )
 
     return [
         UnrollInfo(
             **{name: int(each[name]) for name in _COUNTS},
-            episodes=tuple(map(record, each["episodes"][: int(each["num_kept"])])),
+            episodes=kept(each["episodes"][: int(each["num_kept"])]),
         )
         for each in unrolls
     ]

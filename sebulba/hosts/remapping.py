@@ -23,6 +23,7 @@ import jax
 
 from sebulba.agent import Agent, declared
 from sebulba.ring.records import ActCarry
+from sebulba.ring.state import joined_boundaries
 from sebulba.types import ActorState, PyTree, RunSpec
 
 
@@ -88,7 +89,7 @@ class HostRemapping:
         meta = meta | {
             "actors": {
                 "num_cycles": meta["actors"]["num_cycles"],
-                "boundaries": [_joined(of_actor) for of_actor in boundaries],
+                "boundaries": [joined_boundaries(of_actor) for of_actor in boundaries],
             },
             "ledger": {"learned": [sum(each[a] for each in ledgers) for a in range(len(carries))]},
             "progress": progress | counts,
@@ -109,14 +110,6 @@ class HostRemapping:
             f" devices instead of {before * devices}; batch sizes per host and learning rates do"
             f" not change. This host takes {taken}, and its actors start again"
         )
-
-
-def _joined(boundaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the stored boundary of several streams that one actor continues."""
-    return {
-        "finished": [record for each in boundaries for record in each["finished"]],
-        "num_interrupted": sum(each["num_interrupted"] for each in boundaries),
-    }
 
 
 def restarted(

@@ -156,9 +156,12 @@ def finish_rows(
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
     # One scan per trajectory instead of an update in every step, which would add operations to the
     # loop that is the hot path.
-    statistics, episodes = tracker.follow(statistics, trajectory)
+    statistics, rows = tracker.follow(statistics, trajectory)
+    num_episodes, episodes, episode_envs = tracker.finished(rows)
     tally = Tally(
+        num_episodes=num_episodes,
         episodes=episodes,
+        episode_envs=episode_envs,
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
         is_finite=is_finite(env_steps),
     )

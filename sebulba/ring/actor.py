@@ -15,7 +15,7 @@ from sebulba.ring.clocks import COMPILE, TRANSFER, WallClock
 from sebulba.ring.collectors import Collector, CollectorLost, StreamLost
 from sebulba.ring.episodes import end_episodes, finished_episodes
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.records import Collected, Delivery, Point, StreamBoundary, Unroll, UnrollInfo
+from sebulba.ring.records import Collected, Delivery, Point, Unroll, UnrollInfo
 from sebulba.types import Networks
 
 # A point at which so many collectors in turn are lost is taken for what ends them.
@@ -124,16 +124,20 @@ class Actor:
                     lost.add_note(f"{num_losses} collectors in turn were lost at this point.")
                     raise
         unroll = self._place(collected)
-        episodes = finished_episodes(collected.tally.episodes)
-        boundary = point.boundary or StreamBoundary()
+        num_episodes, episodes = finished_episodes(collected.tally)
+        num_interrupted = 0
+        if point.boundary is not None:
+            num_episodes += len(point.boundary.finished)
+            episodes = point.boundary.finished.then(episodes)
+            num_interrupted = point.boundary.num_interrupted
         info = UnrollInfo(
             actor_id=self.actor_id,
             sequence_number=point.cycle,
             policy_version=policy_version,
             env_steps=int(collected.tally.env_steps),
-            num_episodes=len(boundary.finished) + len(episodes),
-            episodes=(*boundary.finished, *episodes),
-            episodes_cut=boundary.num_interrupted,
+            num_episodes=num_episodes,
+            episodes=episodes,
+            episodes_cut=num_interrupted,
             env_restarts=point.attempt,
         )
         ledger.collect(self.actor_id, info.env_steps)

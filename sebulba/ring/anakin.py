@@ -237,11 +237,9 @@ class Anakin:
         ring, learner = self.ring, self.ring.learner
         cycle, num_actors = learner.num_cycles + offset, len(ring.actors)
         infos = []
-        for number, (env_steps, rows) in enumerate(
-            zip(recorded.env_steps, recorded.episodes, strict=True)
-        ):
+        for number, tally in enumerate(recorded.tallies):
             round_, actor_id = divmod(number, num_actors)
-            episodes = finished_episodes(rows)
+            num_episodes, episodes = finished_episodes(tally)
             sequence_number = cycle * self._trajectories_per_actor + round_
             version = ring.schedule.policy_version(actor_id, sequence_number)
             assert version is not None  # `reason_against` a free-running ring
@@ -249,8 +247,8 @@ class Anakin:
                 actor_id=actor_id,
                 sequence_number=sequence_number,
                 policy_version=version,
-                env_steps=int(env_steps),
-                num_episodes=len(episodes),
+                env_steps=int(tally.env_steps),
+                num_episodes=num_episodes,
                 episodes=episodes,
             )
             ring.ledger.collect(actor_id, info.env_steps)

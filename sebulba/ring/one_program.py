@@ -14,7 +14,7 @@ from sebulba.devices.mapping import shard, specs_of
 from sebulba.devices.memory import num_bytes
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.learner import LearnerPrograms
-from sebulba.ring.records import ActCarry, EpisodeStatistics, Unroll
+from sebulba.ring.records import ActCarry, Tally, Unroll
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
 from sebulba.types import EnvStepCount, Networks, PyTree
 
@@ -25,8 +25,7 @@ _MAX_BYTES = 64 << 20  # of the results that a call hands to Python
 class RecordedCycle:
     """What Python records of a learner cycle."""
 
-    env_steps: tuple[jax.Array, ...]  # [] int32 of each trajectory
-    episodes: tuple[EpisodeStatistics, ...]  # [T, B] of each trajectory
+    tallies: tuple[Tally, ...]  # of each trajectory
     is_finite_and_learning: (
         jax.Array
     )  # [] bool: finite data of the environments, and no frozen state
@@ -207,8 +206,7 @@ def _cycle_function(
         state, _, metrics = learn(state, tuple(unrolls), env_steps)
         is_learning = state.non_finite.in_a_row < device_update.max_non_finite_updates
         recorded = RecordedCycle(
-            env_steps=tuple(tally.env_steps for tally in tallies),
-            episodes=tuple(tally.episodes for tally in tallies),
+            tallies=tuple(tallies),
             is_finite_and_learning=functools.reduce(
                 operator.and_, [tally.is_finite for tally in tallies], is_learning
             ),

@@ -103,7 +103,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
         queue_slots_per_actor=queue_slots_per_actor(config, len(actor_devices)),
         policy_lag=config.policy_lag,
     )
-    tracker = load_reducers(config.run.episode_reducers)
+    tracker = load_reducers(config.run.episode_reducers, max_finished=config.run.return_window)
     return RingPrograms(
         config=config,
         devices=devices,

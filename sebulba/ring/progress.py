@@ -1,13 +1,14 @@
 """What was learned, how fast, and whether the goal is reached."""
 
-import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from sebulba.config import RunConfig
 from sebulba.ring.clocks import TimeShares, WallClock
-from sebulba.ring.records import EpisodeRecord, UnrollInfo
+from sebulba.ring.records import FinishedEpisodes, UnrollInfo
 from sebulba.ring.run_end import RunEnd
 
 
@@ -23,74 +24,112 @@ class EpisodeWindow:
         """
         if size < 1:
             raise ValueError(f"expected run.return_window of at least 1 episode, got {size}")
+        self._size = size
         self._minimum = min(minimum, size)
-        self._records: collections.deque[EpisodeRecord] = collections.deque(maxlen=size)
+        self._returns = np.zeros(0)  # [n] float64, n ≤ size, like all that follow
+        self._lengths = np.zeros(0, np.int64)
+        self._reduced: dict[str, np.ndarray] = {}  # by reducer
+        self._has_result: dict[str, np.ndarray] = {}  # bool
+        self.return_mean: float | None = None  # over the window; None before `minimum` episodes
         self.num_episodes = 0  # finished, including those that have left the window
         self.best_return_mean: float | None = None  # highest `return_mean` after any `add`
 
-    def add(self, records: Sequence[EpisodeRecord], *, num_finished: int | None = None) -> None:
+    def add(self, episodes: FinishedEpisodes, *, num_finished: int | None = None) -> None:
         """Add finished episodes, in the order in which they ended.
 
         Args:
-            records: the episodes; older ones that do not fit into the window may be missing.
+            episodes: in host memory; older ones that do not fit into the window may be missing.
             num_finished: number of episodes, including missing ones; None: none is missing.
+
+        Raises:
+            ValueError: episodes are missing that fit into the window.
         """
-        self._records.extend(records)
-        self.num_episodes += len(records) if num_finished is None else num_finished
-        mean = self.return_mean
+        num_finished = len(episodes) if num_finished is None else num_finished
+        if len(episodes) < min(num_finished, self._size):
+            raise ValueError(
+                f"expected the last {min(num_finished, self._size)} of {num_finished} episodes for"
+                f" a return window of {self._size}, got {len(episodes)}: `max_finished` of the"
+                " EpisodeTracker must be at least run.return_window"
+            )
+        if num_finished == 0:
+            return
+        self.num_episodes += num_finished
+        for name in self._reduced.keys() | episodes.reduced.keys():
+            has_none = np.zeros(len(episodes), bool)
+            self._reduced[name] = self._last(
+                self._reduced.get(name, np.zeros(len(self._returns))),
+                episodes.reduced.get(name, has_none),
+            )
+            self._has_result[name] = self._last(
+                self._has_result.get(name, np.zeros(len(self._returns), bool)),
+                episodes.has_results if name in episodes.reduced else has_none,
+            )
+        self._returns = self._last(self._returns, episodes.episode_return)
+        self._lengths = self._last(self._lengths, episodes.episode_length)
+        self.return_mean = mean = self._mean(self._returns)
         if mean is not None and (self.best_return_mean is None or mean > self.best_return_mean):
             self.best_return_mean = mean
 
     @property
-    def return_mean(self) -> float | None:
-        """The mean return over the window; None until `minimum` episodes have finished."""
-        return self._mean([record.episode_return for record in self._records])
-
-    @property
     def length_mean(self) -> float | None:
         """The mean length in env steps; None until `minimum` episodes have finished."""
-        return self._mean([record.episode_length for record in self._records])
+        return self._mean(self._lengths)
 
     def reduced_mean(self, name: str) -> float | None:
         """Return the mean of a custom per-episode metric over the window.
 
         None until `minimum` episodes have it; an interrupted episode does not.
         """
-        return self._mean(
-            [record.reduced[name] for record in self._records if name in record.reduced]
-        )
+        if name not in self._reduced:
+            return None
+        return self._mean(self._reduced[name][self._has_result[name]])
 
     @property
     def last_return(self) -> float | None:
         """The return of the episode that finished last; None without one."""
-        return self._records[-1].episode_return if self._records else None
+        return float(self._returns[-1]) if len(self._returns) else None
 
     def state(self) -> dict[str, Any]:
         """Return the JSON values that a checkpoint stores."""
+        reduced: list[dict[str, float]] = [{} for _ in self._returns]
+        for name, results in self._reduced.items():
+            for i in np.flatnonzero(self._has_result[name]):
+                reduced[i][name] = float(results[i])
         return {
-            "returns": [record.episode_return for record in self._records],
-            "lengths": [record.episode_length for record in self._records],
-            "reduced": [record.reduced for record in self._records],
+            "returns": self._returns.tolist(),
+            "lengths": self._lengths.tolist(),
+            "reduced": reduced,
             "num_episodes": self.num_episodes,
             "best_return_mean": self.best_return_mean,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; a smaller window keeps the newest episodes."""
-        self._records.clear()
-        stored = (state["returns"], state["lengths"], state["reduced"])
-        for episode_return, length, reduced in zip(*stored, strict=True):
-            self._records.append(
-                EpisodeRecord(episode_return=episode_return, episode_length=length, reduced=reduced)
-            )
+        self._returns = np.array(state["returns"][-self._size :], float)
+        self._lengths = np.array(state["lengths"][-self._size :], np.int64)
+        reduced = state["reduced"][-self._size :]
+        names = {name for results in reduced for name in results}
+        self._reduced = {
+            name: np.array([results.get(name, 0.0) for results in reduced], float) for name in names
+        }
+        self._has_result = {
+            name: np.array([name in results for results in reduced], bool) for name in names
+        }
+        self.return_mean = self._mean(self._returns)
         self.num_episodes = state["num_episodes"]
         self.best_return_mean = state["best_return_mean"]
 
-    def _mean(self, values: list[float]) -> float | None:
+    def _last(self, before: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """Return the last `size` entries of two arrays, with the dtype of the first."""
+        kept = before[max(0, len(before) + len(new) - self._size) :]
+        return np.concatenate([kept, new[-self._size :]], dtype=before.dtype)
+
+    def _mean(self, values: np.ndarray) -> float | None:
         if len(values) < self._minimum:
             return None
-        # Not a running sum, which drifts and never loses a NaN.
-        return sum(values) / len(values)
+        # Not a running sum, which drifts and never loses a NaN. Nor NumPy's, whose order of
+        # additions depends on its version and on the number of values.
+        return sum(values.tolist()) / len(values)
 
 
 class Progress:

@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from sebulba.agent import Metrics
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import ActorState, EnvStep, PyTree, Trajectory
+from sebulba.types import ActorState, Array, EnvStep, PyTree, Trajectory
 
 
 @pytree_dataclass
@@ -33,13 +34,45 @@ class EpisodeStatistics:
         return dataclasses.replace(self, reducer_states={})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EpisodeRecord:
-    """A finished episode's raw statistics; it may span several trajectories."""
+@pytree_dataclass
+class FinishedEpisodes:
+    """Raw statistics of finished episodes, in the order of their ends.
 
-    episode_return: float
-    episode_length: int  # env steps, without reset steps
-    reduced: dict[str, float] = dataclasses.field(default_factory=dict)  # by reducer
+    There may be tens of thousands in a trajectory: no Python object stands for one of them.
+    """
+
+    episode_return: Array  # [N] float32
+    episode_length: Array  # [N] int32, env steps, without reset steps
+    has_results: Array  # [N] bool: the reducers have seen the whole episode
+    reduced: dict[str, Array] = dataclasses.field(default_factory=dict)  # [N] float32 by reducer
+
+    def __len__(self) -> int:
+        return len(self.episode_return)
+
+    def last(self, num: int) -> "FinishedEpisodes":
+        """Return the last `num` episodes, or all if there are fewer."""
+        first = max(0, len(self) - num)
+        return FinishedEpisodes(
+            episode_return=self.episode_return[first:],
+            episode_length=self.episode_length[first:],
+            has_results=self.has_results[first:],
+            reduced={name: results[first:] for name, results in self.reduced.items()},
+        )
+
+    def then(self, later: "FinishedEpisodes") -> "FinishedEpisodes":
+        """Return these episodes, which have no results of reducers, and later ones.
+
+        All are in host memory.
+        """
+        missing = np.zeros(len(self), np.float32)
+        return FinishedEpisodes(
+            episode_return=np.concatenate([self.episode_return, later.episode_return]),
+            episode_length=np.concatenate([self.episode_length, later.episode_length]),
+            has_results=np.concatenate([np.zeros(len(self), bool), later.has_results]),
+            reduced={
+                name: np.concatenate([missing, results]) for name, results in later.reduced.items()
+            },
+        )
 
 
 @pytree_dataclass
@@ -60,7 +93,10 @@ class ActCarry:
 class Tally:
     """What happened in an act cycle, counted inside jit."""
 
-    episodes: EpisodeStatistics  # [T, B], up to each of rows 0 … T - 1
+    num_episodes: jax.Array  # [] int32, that ended with one of rows 0 … T - 1
+    # [K] the last of these, or all; if they are fewer than K, the first entries are none
+    episodes: FinishedEpisodes
+    episode_envs: jax.Array  # [K] int32, the environment of each
     env_steps: jax.Array  # [] int32, valid transitions
     is_finite: jax.Array  # [] bool, of all observations and rewards
 
@@ -74,12 +110,12 @@ class Collected:
     tally: Tally
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class StreamBoundary:
     """The last episodes of a stream, which ended because its environments are recreated."""
 
-    finished: tuple[EpisodeRecord, ...] = ()  # with the stream's last row
-    num_interrupted: int = 0  # in no statistics
+    finished: FinishedEpisodes  # with the stream's last row, without results of reducers
+    num_interrupted: int  # in no statistics
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,7 +166,7 @@ class Unroll:
     actor_id: jax.Array  # [] int32, on this host
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class UnrollInfo:
     """The numbers about an unroll; hosts and observers exchange nothing else about it."""
 
@@ -139,7 +175,7 @@ class UnrollInfo:
     policy_version: int  # learner cycles completed when the networks were published
     env_steps: int  # valid transitions
     num_episodes: int  # that finished in it
-    episodes: tuple[EpisodeRecord, ...]  # the last of these
+    episodes: FinishedEpisodes  # the last of these, in host memory
     episodes_cut: int = 0  # episodes interrupted by recreating their environments
     env_restarts: int = 0  # environment faults during its act cycle
 

@@ -8,12 +8,14 @@ not be stored.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from sebulba.ring.episodes import end_episodes
-from sebulba.ring.records import ActCarry, EpisodeRecord, Point, StreamBoundary
+from sebulba.ring.records import ActCarry, FinishedEpisodes, Point, StreamBoundary
 from sebulba.ring.ring import Ring
 from sebulba.types import PyTree
 
@@ -38,7 +40,7 @@ def state_of(ring: Ring) -> tuple[dict[str, PyTree], dict[str, Any]]:
         "actors": {
             "num_cycles": [point.cycle for point in ring.points],
             # Reported by the next trajectories if environments are recreated here.
-            "boundaries": [dataclasses.asdict(boundary) for boundary in boundaries],
+            "boundaries": [_stored_boundary(boundary) for boundary in boundaries],
         },
         "ledger": {"learned": [account["learned"] for account in ring.ledger.balance()]},
         "progress": ring.progress.state(),
@@ -104,11 +106,46 @@ def are_between_streams(ring: Ring) -> bool:
     )
 
 
+def _stored_boundary(boundary: StreamBoundary) -> dict[str, Any]:
+    """Return the JSON values of a boundary, as `joined_boundaries` takes them."""
+    return {
+        "returns": boundary.finished.episode_return.tolist(),
+        "lengths": boundary.finished.episode_length.tolist(),
+        "num_interrupted": boundary.num_interrupted,
+    }
+
+
+def joined_boundaries(stored: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the stored boundary of several streams that one actor continues."""
+    columns = [_columns_of(each) for each in stored]
+    return {
+        "returns": [number for returns, _ in columns for number in returns],
+        "lengths": [number for _, lengths in columns for number in lengths],
+        "num_interrupted": sum(each["num_interrupted"] for each in stored),
+    }
+
+
 def _boundary(stored: dict[str, Any]) -> StreamBoundary:
+    returns, lengths = _columns_of(stored)
     return StreamBoundary(
-        finished=tuple(EpisodeRecord(**record) for record in stored["finished"]),
+        finished=FinishedEpisodes(
+            episode_return=np.array(returns, np.float32),
+            episode_length=np.array(lengths, np.int32),
+            has_results=np.zeros(len(returns), bool),
+        ),
         num_interrupted=stored["num_interrupted"],
     )
+
+
+def _columns_of(stored: dict[str, Any]) -> tuple[list[float], list[int]]:
+    """Return the returns and the lengths of a stored boundary's finished episodes."""
+    if "finished" in stored:  # Earlier versions stored a dict for each episode.
+        records = stored["finished"]
+        return (
+            [record["episode_return"] for record in records],
+            [record["episode_length"] for record in records],
+        )
+    return stored["returns"], stored["lengths"]
 
 
 def _stored_of_actor(carry: ActCarry) -> dict[str, PyTree]:

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from sebulba.evaluation.statistics import bootstrap_interval, interquartile_mean, mean, summarize
-from sebulba.ring.records import EpisodeRecord
+from sebulba.evaluation.statistics import (
+    EpisodeRecord,
+    bootstrap_interval,
+    interquartile_mean,
+    mean,
+    summarize,
+)
 
 
 def records(*returns):

@@ -9,9 +9,16 @@ import pytest
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.hosts.agreement import Agreement, message_type, read_infos, write_infos
 from sebulba.ring.clocks import AGREEMENT, COMPILE
-from sebulba.ring.records import EpisodeRecord
 from sebulba.ring.run_end import RunEnd
-from tests.rings import before, make_info, make_ring, run_ring, stop
+from tests.rings import (
+    assert_same_infos,
+    before,
+    make_episodes,
+    make_info,
+    make_ring,
+    run_ring,
+    stop,
+)
 from tests.run.runs import make_config
 
 
@@ -19,10 +26,7 @@ def infos_of(*counts):
     """Return infos of trajectories in which so many episodes finished."""
     return [
         make_info(
-            [
-                EpisodeRecord(episode_return=0.5 + number, episode_length=10 + number)
-                for number in range(count)
-            ],
+            make_episodes(0.5 + np.arange(count), 10 + np.arange(count)),
             env_steps=17,
         )
         for count in counts
@@ -38,14 +42,14 @@ def message_of(infos, *, max_episodes):
 @pytest.mark.parametrize("num_episodes", [0, 3, 5])
 def test_a_message_gives_the_infos_that_it_was_made_of(num_episodes):
     infos = infos_of(num_episodes, 2)
-    assert read_infos(message_of(infos, max_episodes=5)["unrolls"], ()) == infos
+    assert_same_infos(read_infos(message_of(infos, max_episodes=5)["unrolls"], ()), infos)
 
 
 def test_a_message_keeps_the_last_episodes_and_the_number_of_all_episodes():
     (info,) = infos_of(4)
-    expected = dataclasses.replace(info, episodes=info.episodes[-2:])
-    assert expected.num_episodes == 4
-    assert read_infos(message_of([info], max_episodes=2)["unrolls"], ()) == [expected]
+    expected = dataclasses.replace(info, episodes=info.episodes.last(2))
+    assert (expected.num_episodes, len(expected.episodes)) == (4, 2)
+    assert_same_infos(read_infos(message_of([info], max_episodes=2)["unrolls"], ()), [expected])
 
 
 def test_messages_have_constant_length_in_words():

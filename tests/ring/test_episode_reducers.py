@@ -9,11 +9,16 @@ import pytest
 
 from sebulba.errors import ConfigError
 from sebulba.hosts.agreement import message_type, read_infos, write_infos
-from sebulba.ring.records import EpisodeRecord
 from sebulba.run import training
 from sebulba.types import Trajectory
 from tests.faults.runs import make_config
-from tests.rings import finished_episodes, follow_episodes, load_reducers, make_info
+from tests.rings import (
+    assert_same_infos,
+    follow_episodes,
+    load_reducers,
+    make_episodes,
+    make_info,
+)
 from tests.streams import random_env_steps
 
 
@@ -44,9 +49,8 @@ def track(reducers, env_steps, actions, values):
     """Returns the episodes that finish within the rows."""
     after_the_last = jax.tree.map(lambda x: np.concatenate([x, x[-1:]]), env_steps)
     trajectory = Trajectory(env_steps=after_the_last, action=actions, extras={"value": values})
-    statistics = follow_episodes(reducers, trajectory)
-    assert not statistics.reducer_states
-    return finished_episodes(statistics)
+    num_episodes, episodes, _ = follow_episodes(reducers, trajectory)
+    return episodes.last(num_episodes)
 
 
 def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():
@@ -57,7 +61,7 @@ def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():
     actions = rng.integers(0, 2, (num_rows, num_envs))
     values = rng.normal(size=(num_rows, num_envs)).astype(np.float32)
     reducers = {"first": FirstValueError(), "left": NumLeft()}
-    records = track(reducers, env_steps, actions, values)
+    episodes = track(reducers, env_steps, actions, values)
     expected = []
     starts = np.zeros(num_envs, int)
     for t in range(num_rows):
@@ -69,7 +73,7 @@ def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():
                 value = values[starts[b], b]
                 left = np.sum(actions[starts[b] : t, b] == 0)
                 expected.append((value - env_steps.reward[span, b].sum(), left))
-    got = [(record.reduced["first"], record.reduced["left"]) for record in records]
+    got = np.stack([episodes.reduced["first"], episodes.reduced["left"]], axis=1)
     assert len(expected) > 5
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
@@ -97,14 +101,11 @@ class NumChosen:
 
 
 def test_hosts_report_reduced_episodes_to_each_other():
-    episodes = (
-        EpisodeRecord(episode_return=1.0, episode_length=3, reduced={"a": 0.5, "b": 2.0}),
-        EpisodeRecord(episode_return=2.0, episode_length=4, reduced={}),
-    )
+    episodes = make_episodes([1, 2], [3, 4], has_results=[True, False], a=[0.5, 0], b=[2, 0])
     info = make_info(episodes, env_steps=7)
     message = np.zeros((), message_type(1, 4, ("a", "b")))
     write_infos(message["unrolls"], [info], ("a", "b"))
-    assert read_infos(message["unrolls"], ("a", "b")) == [info]
+    assert_same_infos(read_infos(message["unrolls"], ("a", "b")), [info])
 
 
 def test_an_unknown_reducer_names_its_key():

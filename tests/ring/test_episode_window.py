@@ -1,16 +1,15 @@
 import json
+import math
 
 import pytest
 
 from sebulba.ring.progress import EpisodeWindow
-from sebulba.ring.records import EpisodeRecord
+from sebulba.ring.records import FinishedEpisodes
+from tests.rings import make_episodes
 
 
-def records(*returns: float) -> list[EpisodeRecord]:
-    return [
-        EpisodeRecord(episode_return=float(value), episode_length=10 + index)
-        for index, value in enumerate(returns)
-    ]
+def records(*returns: float) -> FinishedEpisodes:
+    return make_episodes(returns, range(10, 10 + len(returns)))
 
 
 def test_window_has_no_mean_until_twenty_episodes_have_finished():
@@ -70,6 +69,37 @@ def test_window_restored_from_json_continues_as_if_uninterrupted():
     assert resumed.state() == window.state()
     assert resumed.return_mean == window.return_mean
     assert resumed.num_episodes == 5
+
+
+def test_window_takes_the_last_episodes_and_the_number_of_all():
+    window, expected = EpisodeWindow(3, minimum=2), EpisodeWindow(3, minimum=2)
+    expected.add(records(1, 2, 3, 4, 5))
+    window.add(make_episodes([3, 4, 5], [12, 13, 14]), num_finished=5)
+    assert window.state() == expected.state()
+    assert window.num_episodes == 5
+
+
+def test_window_refuses_fewer_episodes_than_it_holds():
+    with pytest.raises(ValueError, match=r"the last 3 of 5 episodes .* got 2: `max_finished`"):
+        EpisodeWindow(3).add(records(1, 2), num_finished=5)
+
+
+def test_results_of_reducers_leave_the_window_with_their_episodes():
+    window = EpisodeWindow(4, minimum=2)
+    window.add(make_episodes([0, 0, 0], a=[100, 1, 2]))
+    assert window.reduced_mean("a") == pytest.approx(103 / 3)
+    window.add(make_episodes([0, 0], has_results=[False, True], a=[7, 3]))
+    assert window.reduced_mean("a") == 2.0  # of 1, 2 and 3; the interrupted one has none
+    assert window.reduced_mean("b") is None
+    resumed = EpisodeWindow(4, minimum=2)
+    resumed.restore(json.loads(json.dumps(window.state())))
+    assert resumed.state() == window.state()
+    assert window.state()["reduced"] == [{"a": 1.0}, {"a": 2.0}, {}, {"a": 3.0}]
+    for each in (window, resumed):
+        each.add(make_episodes([0], a=[float("nan")]))
+        assert math.isnan(each.reduced_mean("a"))  # A result that is no number is one.
+        each.add(make_episodes([0, 0, 0], b=[1, 2, 3]))
+        assert (each.reduced_mean("a"), each.reduced_mean("b")) == (None, 2.0)
 
 
 def test_window_without_episodes_is_refused():

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
-from sebulba.ring.records import EpisodeRecord
 from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import A2CConfig
 from tests.rings import (
     close,
     finish_episodes,
     has_reached_goal,
+    make_episodes,
     make_ring,
     run_config,
     run_ring,
@@ -39,7 +39,7 @@ def make_config(*, learner_devices=(0,), **run):
 @pytest.mark.parametrize("returned, is_reached", [(0.0, True), (-0.1, False)])
 def test_a_mean_return_of_exactly_zero_reaches_a_goal_of_zero(returned, is_reached):
     ring = make_ring(make_config(stop_at_return=0.0))
-    finish_episodes(ring, [EpisodeRecord(episode_return=returned, episode_length=1)] * 100)
+    finish_episodes(ring, make_episodes([returned] * 100))
     close(ring)
     assert has_reached_goal(ring) == is_reached
 

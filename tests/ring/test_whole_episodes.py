@@ -12,7 +12,7 @@ from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from tests.ring.test_act_cycle import NUM_ENVS, Cycles
-from tests.rings import compilations, finished_episodes, make_ring
+from tests.rings import compilations, make_ring
 
 LENGTH = 40
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
@@ -43,10 +43,9 @@ def test_a_trajectory_is_one_episode_of_each_environment(cycles_and_results):
         lengths = valid.sum(axis=0)
         assert (valid == (np.arange(LENGTH)[:, None] < lengths)).all()
         assert result.env_steps == lengths.sum()
-        records = finished_episodes(result.episodes)
-        assert sorted(record.episode_length for record in records) == sorted(lengths)
+        assert sorted(result.episodes.episode_length) == sorted(lengths)
         np.testing.assert_allclose(
-            sorted(record.episode_return for record in records), sorted(rows.reward.sum(axis=0))
+            sorted(result.episodes.episode_return), sorted(rows.reward.sum(axis=0))
         )
     assert set(compilations(cycles.act_cycle)) == {1}
 
@@ -92,7 +91,7 @@ def test_an_episode_longer_than_the_trajectory_is_truncated(kind):
         rows = result.trajectory.env_steps
         assert result.trajectory.valid.all(axis=1).tolist() == [True] * 5 + [False]
         assert rows.truncated[5].all() and not rows.terminated.any()
-        assert len(finished_episodes(result.episodes)) == NUM_ENVS
+        assert len(result.episodes) == NUM_ENVS
 
 
 def test_acting_stops_with_the_longest_episode():
