@@ -288,7 +288,7 @@ class _Learner:
         networks = jax.eval_shape(agent.actor_networks, self.state.networks)
         older = (placed_shapes(networks, devices.sharding(REPLICATED)),) * policy_lag
         begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _ENV_STEPS)
-        program, _ = one_program.program_of_cycles(
+        program = one_program.program_of_cycles(
             begin,
             self.programs,
             act_cycles=[functions.act_within] * num_actors,
@@ -300,7 +300,7 @@ class _Learner:
         )
         return self._trace(
             "one program, a learner cycle",
-            program,
+            program.call,
             (*begin, jax.ShapeDtypeStruct((), np.int32)),
             carried=lambda results: (begin[:3], results[:3]),
         )

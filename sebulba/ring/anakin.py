@@ -9,11 +9,16 @@ A call is speculative: it does not donate its arguments. If one of its cycles re
 call is repeated up to that cycle; if one has data or updates that are not finite, it is repeated up
 to the cycle before, and the actors and the learner run that cycle themselves, with all their ways
 to report it.
+
+The devices do not wait for Python: the next call is dispatched before a call is waited for, counted
+and reported. If that ends the run, or one of its cycles is not to be counted, the next call is
+thrown away. So a third state is in memory, of a run whose state is small enough.
 """
 
+import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,21 +27,27 @@ import numpy as np
 from sebulba.agent_check import num_updates_of, validate_sharded_state
 from sebulba.devices.learner_devices import REPLICATED
 from sebulba.devices.mapping import is_jit_disabled
+from sebulba.devices.memory import num_bytes
 from sebulba.devices.xla_workarounds import is_slow_in_a_loop
 from sebulba.ring.clocks import COMPILE, METRICS, UPDATE
 from sebulba.ring.collectors import LocalCollector
-from sebulba.ring.episodes import finished_episodes
 from sebulba.ring.one_program import (
+    ProgramOfCycles,
     RecordedCycle,
     carry_shardings,
     program_of_cycles,
 )
-from sebulba.ring.records import Point, UnrollInfo
+from sebulba.ring.records import FinishedEpisodes, Point, UnrollInfo
 from sebulba.ring.ring import CountedCycle, Observer, Ring, annotate_errors, where_learner
-from sebulba.types import EnvStepCount, PyTree
+from sebulba.types import EnvStepCount, Networks, PyTree
 
 # A call is as short as that, so that signals, checkpoints and evaluations need not wait.
 _CALL_S = 0.25
+# A call is dispatched ahead if what it starts from is at most so large, since it is held a third
+# time, and if the last call was at most so long, since a call ahead may be in vain. Between larger
+# and longer calls, the time in which Python counts is not noticed.
+_MAX_BYTES_AHEAD = 1 << 30
+_MAX_S_AHEAD = 0.5
 
 
 def reason_against(ring: Ring) -> str | None:
@@ -112,6 +123,20 @@ def reason_against_one_program(
     return None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Call:
+    """Learner cycles that were dispatched as one call; its results may still be computed."""
+
+    program: ProgramOfCycles
+    num_cycles: int
+    num_updates: int  # of each of them
+    begin: tuple[PyTree, PyTree, PyTree, EnvStepCount]  # the first arguments of the program
+    end: tuple[PyTree, PyTree, PyTree, EnvStepCount]  # those of the next call
+    networks: Networks  # for the actors
+    records: jax.Array
+    begun_at: float  # in seconds
+
+
 class Anakin:
     """Runs learner cycles of a ring, including their act cycles, in calls of several cycles."""
 
@@ -135,18 +160,22 @@ class Anakin:
         self._learner_devices = ring.learner.learner_devices
         self._compiled: set[int] = set()  # updates of the learner cycles of programs that have run
         self._max_cycles = 1  # of the next call; adapted to the time that calls take
+        self._ahead: _Call | None = None  # the next call, if it has been dispatched
+        self._ready_at = 0.0  # when the results of the last call were there, in seconds
+        self._last_call_s = float("inf")
         for actor in ring.actors:
             validate_sharded_state(
                 actor.placed_state, actor.point.carry.actor_state, self._learner_devices.devices
             )
         self._take_from_actors()
+        self._is_small = num_bytes(self._begin()) <= _MAX_BYTES_AHEAD
 
     def is_slow(self) -> bool:
         """Whether separate programs would be faster; traces the program."""
         num_cycles, num_updates = self._next_cycles()
         arguments = (*self._begin(), np.int32(num_cycles))
         # A replay agent takes no updates at first.
-        jaxpr = jax.make_jaxpr(self._program(max(1, num_updates)))(*arguments)
+        jaxpr = jax.make_jaxpr(self._program(max(1, num_updates)).call)(*arguments)
         return is_slow_in_a_loop(jaxpr, self._learner_devices.devices[0].platform)
 
     def run(self, observers: Sequence[Observer] = ()) -> None:
@@ -164,6 +193,7 @@ class Anakin:
                 self._give_to_actors()
                 ring.learn(ring.act_in_turn(), observers)
                 self._take_from_actors()
+        self._ahead = None
 
     def _take_from_actors(self) -> None:
         """Begin at the points at which the ring's actors are, with the networks that they have."""
@@ -187,59 +217,103 @@ class Anakin:
     def _begin(self) -> tuple[PyTree, PyTree, PyTree, EnvStepCount]:
         """Return what the next call starts from: the first arguments of `program_of_cycles`."""
         ring = self.ring
-        env_steps = EnvStepCount.of(ring.progress.env_steps)
+        # Placed as the results of a call are: otherwise the next call would compile again.
+        env_steps = self._learner_devices.replicate(EnvStepCount.of(ring.progress.env_steps))
         return ring.learner.state, self._older, self._carries, env_steps
 
+    def _dispatch(
+        self, begin: tuple[PyTree, PyTree, PyTree, EnvStepCount], num_cycles: int, num_updates: int
+    ) -> _Call:
+        """Start a call, and return without waiting for it."""
+        clock, program = self.ring.learner.clock, self._program(num_updates)
+        clock.begin(UPDATE if num_updates in self._compiled else COMPILE)
+        begun_at = time.perf_counter()
+        *end, networks, records = program.call(*begin, np.int32(num_cycles))
+        # Before the next call is dispatched, or this would wait for it.
+        records = program.of_cycles(records, num_cycles)
+        records.copy_to_host_async()
+        self._compiled.add(num_updates)
+        clock.lap(UPDATE)
+        return _Call(
+            program=program,
+            num_cycles=num_cycles,
+            num_updates=num_updates,
+            begin=begin,
+            end=tuple(end),
+            networks=networks,
+            records=records,
+            begun_at=begun_at,
+        )
+
+    def _dispatch_after(self, call: _Call) -> _Call | None:
+        """Start the call after one that is not counted yet; None: that has to wait."""
+        if not self._is_small or self._last_call_s > _MAX_S_AHEAD:
+            return None
+        num_cycles, num_updates = self._next_cycles(after=call)
+        # A compilation would keep the call from being counted.
+        if num_cycles == 0 or num_updates not in self._compiled:
+            return None
+        return self._dispatch(call.end, num_cycles, num_updates)
+
     def _run_call(self, observers: Sequence[Observer]) -> bool:
-        """Run one call of learner cycles.
+        """Wait for a call of learner cycles, and count and report them; start the next call before.
 
         Returns:
             Whether the next cycle can be part of a call; False: data or updates of it are not
             finite, and the actors and the learner are to run it, and to report it.
         """
         ring, learner = self.ring, self.ring.learner
-        num_cycles, num_updates = self._next_cycles()
-        learner.clock.begin(UPDATE if num_updates in self._compiled else COMPILE)
-        begin, program = self._begin(), self._program(num_updates)
-        started = time.perf_counter()
-        results = jax.block_until_ready(program(*begin, np.int32(num_cycles)))
-        state, older, carries, recorded = results
-        self._compiled.add(num_updates)
-        self._adapt(time.perf_counter() - started)
+        call = self._ahead or self._dispatch(self._begin(), *self._next_cycles())
+        self._ahead = self._dispatch_after(call)
+        learner.clock.begin(UPDATE)
+        recorded = call.program.read(call.records, call.num_cycles)
+        ready_at = time.perf_counter()
+        # A call that was dispatched ahead runs from the end of the one before.
+        self._last_call_s = ready_at - max(call.begun_at, self._ready_at)
+        self._ready_at = ready_at
+        self._adapt(self._last_call_s)
         learner.clock.lap(UPDATE)
-        recorded = jax.device_get(recorded)
-        unusable = np.flatnonzero(~recorded.is_finite_and_learning[:num_cycles])
-        num_usable = int(unusable[0]) if unusable.size else num_cycles
+        unusable = np.flatnonzero(~recorded.is_finite_and_learning)
+        num_usable = int(unusable[0]) if unusable.size else call.num_cycles
         ring.is_between_cycles = False
         counted: list[CountedCycle] = []
         while len(counted) < num_usable and not ring.end.goal:
-            number = len(counted)
-            counted.append(self._count(jax.tree.map(lambda x, i=number: x[i], recorded), number))
-        num_done = len(counted)
+            counted.append(self._count(recorded, len(counted)))
+        num_done, is_complete = len(counted), len(counted) == call.num_cycles
         learner.clock.lap(METRICS)
+        if not is_complete:
+            self._ahead = None
         if num_done == 0:
             ring.is_between_cycles = True
             return False
-        if num_done < num_cycles:
-            state, older, carries, _ = program(*begin, np.int32(num_done))
-        self._older, self._carries = older, carries
-        learner.advance(state, num_cycles=num_done, num_updates=num_done * num_updates)
-        ring.stage_older(older)
+        if not is_complete:
+            call = self._dispatch(call.begin, num_done, call.num_updates)
+        state, self._older, self._carries, _ = call.end
+        learner.advance(
+            state, call.networks, num_cycles=num_done, num_updates=num_done * call.num_updates
+        )
+        ring.stage_older(self._older)
         ring.publish()
         cycles_of_actor = self._trajectories_per_actor * learner.num_cycles
-        ring.points = [Point(cycle=cycles_of_actor, carry=carry) for carry in carries]
+        ring.points = [Point(cycle=cycles_of_actor, carry=carry) for carry in self._carries]
         ring.is_between_cycles = True
         ring.report(counted, observers)
-        return num_done == num_cycles or ring.end.goal
+        return is_complete or ring.end.goal
 
     def _count(self, recorded: RecordedCycle, offset: int) -> CountedCycle:
-        """Count a learner cycle, which is `offset` cycles after the learner's."""
+        """Count the learner cycle of a call that is `offset` cycles after the learner's."""
         ring, learner = self.ring, self.ring.learner
         cycle, num_actors = learner.num_cycles + offset, len(ring.actors)
         infos = []
-        for number, tally in enumerate(recorded.tallies):
+        for number, of_cycles in enumerate(recorded.episodes):
             round_, actor_id = divmod(number, num_actors)
-            num_episodes, episodes = finished_episodes(tally)
+            num_episodes = int(recorded.num_episodes[number][offset])
+            episodes = FinishedEpisodes(
+                episode_return=of_cycles.episode_return[offset],
+                episode_length=of_cycles.episode_length[offset],
+                has_results=of_cycles.has_results[offset],
+                reduced={name: each[offset] for name, each in of_cycles.reduced.items()},
+            )
             sequence_number = cycle * self._trajectories_per_actor + round_
             version = ring.schedule.policy_version(actor_id, sequence_number)
             assert version is not None  # `reason_against` a free-running ring
@@ -247,28 +321,38 @@ class Anakin:
                 actor_id=actor_id,
                 sequence_number=sequence_number,
                 policy_version=version,
-                env_steps=int(tally.env_steps),
+                env_steps=int(recorded.env_steps[number][offset]),
                 num_episodes=num_episodes,
-                episodes=episodes,
+                episodes=episodes.last(num_episodes),
             )
             ring.ledger.collect(actor_id, info.env_steps)
             infos.append(info)
-        learner.num_non_finite_updates = int(recorded.num_discarded)
-        return ring.count(infos, [recorded.metrics] if recorded.metrics else [])
+        learner.num_non_finite_updates = int(recorded.num_discarded[offset])
+        metrics = {name: values[offset] for name, values in recorded.metrics.items()}
+        return ring.count(infos, [metrics] if metrics else [])
 
-    def _next_cycles(self) -> tuple[int, int]:
+    def _next_cycles(self, after: _Call | None = None) -> tuple[int, int]:
         """Return the learner cycles of the next call, and the updates of each of them.
 
-        The call ends where something is due at a number of env steps.
+        The call ends with the first cycle at which something is due at a number of env steps.
+
+        Args:
+            after: the call before it, if that is not counted yet. 0 cycles if it may end the run.
         """
         learner, env_steps = self.ring.learner, self.ring.progress.env_steps
-        left = min(boundary - env_steps % boundary for boundary in self._boundaries)
-        left = min(left, self._run_spec.total_env_steps - env_steps)
-        num_cycles = min(self._max_cycles, -(-left // self._env_steps_per_cycle))
-        updates = [
-            num_updates_of(learner.programs.agent, learner.num_cycles + i)
-            for i in range(num_cycles)
+        before = 0 if after is None else after.num_cycles
+        uncounted = before * self._env_steps_per_cycle
+        left = self._run_spec.total_env_steps - env_steps - uncounted
+        if left <= 0:
+            return 0, 0
+        # If something may be due after the uncounted cycles, how far the next is is not known.
+        of_boundaries = [
+            boundary - env_steps % boundary - uncounted for boundary in self._boundaries
         ]
+        left = max(1, min(left, *of_boundaries))
+        num_cycles = min(self._max_cycles, -(-left // self._env_steps_per_cycle))
+        first = learner.num_cycles + before
+        updates = [num_updates_of(learner.programs.agent, first + i) for i in range(num_cycles)]
         same = itertools.takewhile(lambda each: each == updates[0], updates)
         return len(list(same)), updates[0]
 
@@ -278,7 +362,7 @@ class Anakin:
         elif seconds > _CALL_S:
             self._max_cycles = max(1, self._max_cycles // 2)
 
-    def _program(self, num_updates: int) -> Callable[..., Any]:
+    def _program(self, num_updates: int) -> ProgramOfCycles:
         """Return the `program_of_cycles` of so many updates, maybe of an earlier ring."""
         ring, made = self.ring, self.ring.learner.programs.of_cycles
         # `reason_against` a collector that has none.
@@ -288,9 +372,10 @@ class Anakin:
             if isinstance(actor.collector, LocalCollector)
         )
         if num_updates in made and made[num_updates][0] == act_cycles:
-            _, program, self._capacity = made[num_updates]
+            _, program = made[num_updates]
+            self._capacity = program.capacity
             return program
-        program, self._capacity = program_of_cycles(
+        program = program_of_cycles(
             self._begin(),
             ring.learner.programs,
             act_cycles=act_cycles,
@@ -300,5 +385,6 @@ class Anakin:
             max_cycles=-(-min(self._boundaries) // self._env_steps_per_cycle),
             shardings=self._shardings,
         )
-        made[num_updates] = act_cycles, program, self._capacity
+        made[num_updates] = act_cycles, program
+        self._capacity = program.capacity
         return program

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -73,8 +73,8 @@ class LearnerPrograms:
         # By the number of updates, and whether trajectories are added.
         self._updates: dict[tuple[int, bool], Mapped] = {}
         # Programs of `Anakin` by the updates of a learner cycle: the act cycles that are part of
-        # the program, the program, and the most learner cycles that it takes.
-        self.of_cycles: dict[int, tuple[tuple[Any, ...], Callable[..., Any], int]] = {}
+        # the program, and the `ProgramOfCycles`.
+        self.of_cycles: dict[int, tuple[tuple[Any, ...], Any]] = {}
 
     def state_shapes(self) -> LearnerState:
         """Return the shapes of a new learner's state; a later `init` does not trace it again."""
@@ -219,10 +219,12 @@ class Learner:
         self.state = dataclasses.replace(self.state, networks=networks, opt_state=opt_state)
         self.published = self.programs.actor_networks(networks)
 
-    def advance(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
-        """Take the state after learner cycles that were run elsewhere."""
+    def advance(
+        self, state: LearnerState, published: Networks, *, num_cycles: int, num_updates: int
+    ) -> None:
+        """Take the state and the actors' networks after learner cycles that were run elsewhere."""
         self.state = state
-        self.published = self.programs.actor_networks(state.networks)
+        self.published = published
         self.num_cycles += num_cycles
         self.num_updates += num_updates
 

@@ -1,5 +1,6 @@
 """Learner cycles with their act cycles as one jitted function."""
 
+import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
@@ -14,23 +16,73 @@ from sebulba.devices.mapping import shard, specs_of
 from sebulba.devices.memory import num_bytes
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.learner import LearnerPrograms
-from sebulba.ring.records import ActCarry, Tally, Unroll
+from sebulba.ring.records import ActCarry, FinishedEpisodes, Unroll
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
-from sebulba.types import EnvStepCount, Networks, PyTree
+from sebulba.types import Array, EnvStepCount, Networks, PyTree
 
-_MAX_BYTES = 64 << 20  # of the results that a call hands to Python
+_MAX_BYTES = 1 << 20  # of what a call hands to Python; a cycle is about one kilobyte
+_WORTH_A_SLICE = 256 << 10  # bytes: copying fewer from a device takes as long as copying none
 
 
 @pytree_dataclass
 class RecordedCycle:
-    """What Python records of a learner cycle."""
+    """What Python records of a learner cycle, or of `[n]` cycles."""
 
-    tallies: tuple[Tally, ...]  # of each trajectory
-    is_finite_and_learning: (
-        jax.Array
-    )  # [] bool: finite data of the environments, and no frozen state
-    num_discarded: jax.Array  # [] int32, updates of the run that were not finite
-    metrics: dict[str, jax.Array]  # [num_updates]
+    env_steps: tuple[Array, ...]  # [] int32 of each trajectory
+    num_episodes: tuple[Array, ...]  # [] int32 of each trajectory, that finished in it
+    episodes: tuple[FinishedEpisodes, ...]  # [K] of each trajectory, as in a `Tally`
+    is_finite_and_learning: Array  # [] bool: finite data of the environments, and no frozen state
+    num_discarded: Array  # [] int32, updates of the run that were not finite
+    metrics: dict[str, Array]  # [num_updates]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ProgramOfCycles:
+    """Several learner cycles as one jitted call, and what reads its records."""
+
+    # Takes the learner's state, the networks of the last `policy_lag` versions before it, the
+    # oldest first, the actors' carries, the env steps learned from, and the number of cycles.
+    # Returns the first four as of its end, the actors' networks, and the records: the bytes of a
+    # `RecordedCycle` of each cycle, `[capacity, bytes]` uint8.
+    call: Callable[..., Any]
+    capacity: int  # most cycles of a call
+    shapes: RecordedCycle  # of a learner cycle
+
+    def of_cycles(self, records: jax.Array, num_cycles: int) -> jax.Array:
+        """Return the records of the cycles that ran; of up to twice as many.
+
+        A slice is compiled for each of its lengths, so these are powers of two.
+        """
+        length = min(self.capacity, 1 << (num_cycles - 1).bit_length())
+        if records.nbytes <= _WORTH_A_SLICE or length == self.capacity:
+            return records
+        return _first_rows(records, length)
+
+    def read(self, records: jax.Array, num_cycles: int) -> RecordedCycle:
+        """Wait for the records of so many cycles, and return them as NumPy arrays `[n, ...]`."""
+        rows = np.asarray(records)[:num_cycles]
+        leaves, structure = jax.tree.flatten(self.shapes)
+        read, begin = [], 0
+        for leaf in leaves:
+            end = begin + num_bytes(leaf)
+            values = np.ascontiguousarray(rows[:, begin:end]).view(leaf.dtype)
+            read.append(values.reshape(num_cycles, *leaf.shape))
+            begin = end
+        return jax.tree.unflatten(structure, read)
+
+
+_first_rows = jax.jit(lambda rows, length: rows[:length], static_argnums=1)
+
+
+def _bytes_of(recorded: RecordedCycle) -> jax.Array:
+    """Return all leaves as one array of uint8, so that a cycle writes and a call copies one."""
+
+    def bytes_of(leaf: jax.Array) -> jax.Array:
+        if leaf.dtype == bool:
+            return leaf.astype(jnp.uint8).reshape(-1)
+        return jax.lax.bitcast_convert_type(leaf, jnp.uint8).reshape(-1)
+
+    return jnp.concatenate([bytes_of(leaf) for leaf in jax.tree.leaves(recorded)])
 
 
 def carry_shardings(
@@ -55,13 +107,8 @@ def program_of_cycles(
     num_updates: int,
     max_cycles: int,
     shardings: PyTree,
-) -> tuple[Callable[..., Any], int]:
-    """Return the jitted call for several learner cycles, and the most that a call takes.
-
-    It takes the learner's state, the networks of the last `policy_lag` versions before it, the
-    oldest first, the actors' carries, the env steps learned from, and the number of cycles. It
-    returns the state, the older networks, the carries, and what is to be recorded of each cycle,
-    `[capacity, ...]`.
+) -> ProgramOfCycles:
+    """Return the jitted call for several learner cycles.
 
     Args:
         begin: the first four arguments of the call, or their shapes.
@@ -87,7 +134,8 @@ def program_of_cycles(
     state, _, carries, env_steps = begin
     networks = jax.eval_shape(agent.actor_networks, state.networks)
     shapes = jax.eval_shape(cycle, state, networks, carries, env_steps)[-1]
-    capacity = max(1, min(max_cycles, _MAX_BYTES // num_bytes(shapes)))
+    bytes_of_cycle = num_bytes(shapes)
+    capacity = max(1, min(max_cycles, _MAX_BYTES // bytes_of_cycle))
 
     def program(
         state: PyTree,
@@ -97,24 +145,25 @@ def program_of_cycles(
         num_cycles: jax.Array,
     ) -> PyTree:
         def body(i: jax.Array, looped: PyTree) -> PyTree:
-            state, older, carries, env_steps, recorded = looped
+            state, older, carries, env_steps, records = looped
             networks, older = _take_oldest(older, i, agent.actor_networks(state.networks))
             state, carries, env_steps, new = cycle(state, networks, carries, env_steps)
-            return state, older, carries, env_steps, _write(recorded, i, new)
+            return state, older, carries, env_steps, _write(records, i, _bytes_of(new))
 
         policy_lag = len(older)
-        recorded = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+        records = jnp.zeros((capacity, bytes_of_cycle), jnp.uint8)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *older) if older else ()
-        start = (state, stacked, carries, env_steps, recorded)
-        state, stacked, carries, _, recorded = jax.lax.fori_loop(0, num_cycles, body, start)
+        start = (state, stacked, carries, env_steps, records)
+        state, stacked, carries, env_steps, records = jax.lax.fori_loop(0, num_cycles, body, start)
         slots = [(num_cycles + i) % policy_lag for i in range(policy_lag)]
         older = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in slots)
-        return state, older, carries, recorded
+        return state, older, carries, env_steps, agent.actor_networks(state.networks), records
 
     replicated = learner_devices.sharding(REPLICATED)
     states = jax.tree.map(learner_devices.sharding, STATE_SPECS)
-    out_shardings = (states, replicated, shardings, replicated)
-    return jax.jit(program, out_shardings=out_shardings), capacity
+    out_shardings = (states, replicated, shardings, replicated, replicated, replicated)
+    call = jax.jit(program, out_shardings=out_shardings)
+    return ProgramOfCycles(call=call, capacity=capacity, shapes=shapes)
 
 
 def _take_oldest(older: PyTree, cycle: jax.Array, newest: Networks) -> tuple[Networks, PyTree]:
@@ -206,7 +255,9 @@ def _cycle_function(
         state, _, metrics = learn(state, tuple(unrolls), env_steps)
         is_learning = state.non_finite.in_a_row < device_update.max_non_finite_updates
         recorded = RecordedCycle(
-            tallies=tuple(tallies),
+            env_steps=tuple(tally.env_steps for tally in tallies),
+            num_episodes=tuple(tally.num_episodes for tally in tallies),
+            episodes=tuple(tally.episodes for tally in tallies),
             is_finite_and_learning=functools.reduce(
                 operator.and_, [tally.is_finite for tally in tallies], is_learning
             ),

@@ -1,7 +1,8 @@
 """Say once if episodes end as soon as they begin, as after a flag that `reset` does not clear."""
 
-import collections
 from collections.abc import Callable
+
+import numpy as np
 
 from sebulba.ring.records import CycleReport
 from sebulba.ring.ring import Observer
@@ -26,7 +27,7 @@ class ShortEpisodes(Observer):
             on_message: takes a line of text.
         """
         self._on_message = on_message
-        self._recent: collections.deque[int] = collections.deque(maxlen=_NUM_RECENT)
+        self._recent = np.zeros(0, np.int32)  # the lengths of the last episodes
         self._longest = 0
         self._has_told = False
 
@@ -35,12 +36,12 @@ class ShortEpisodes(Observer):
         if self._has_told:
             return
         for info in report.infos:
-            for episode in info.episodes:
-                self._recent.append(episode.episode_length)
-                self._longest = max(self._longest, episode.episode_length)
+            lengths = np.asarray(info.episodes.episode_length)
+            self._recent = np.concatenate([self._recent, lengths])[-_NUM_RECENT:]
+            self._longest = max(self._longest, int(lengths.max(initial=0)))
         if len(self._recent) < _NUM_RECENT:
             return
-        num_short = sum(length <= _SHORT for length in self._recent)
+        num_short = int(np.sum(self._recent <= _SHORT))
         if num_short >= _MIN_SHARE * _NUM_RECENT and self._longest >= _LONG:
             self._tell(
                 f"warning: {num_short} of the last {_NUM_RECENT} episodes lasted at most {_SHORT}"
@@ -48,7 +49,7 @@ class ShortEpisodes(Observer):
                 " environment does not clear what terminated and truncated are computed from, or"
                 " the policy has learned to end episodes at once"
             )
-        elif set(self._recent) == {1}:
+        elif (self._recent == 1).all():
             self._tell(
                 f"note: each of the last {_NUM_RECENT} episodes lasted 1 env step. If the task has"
                 " longer episodes, correct what step of the environment returns as terminated and"

@@ -1,5 +1,6 @@
 """What the host counts: arrays, whose sizes do not grow with environments or episodes."""
 
+import dataclasses
 import json
 
 import chex
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
+from sebulba.devices.memory import num_bytes
 from sebulba.ring.state import joined_boundaries, restore, state_of
 from sebulba_agents.config import A2CConfig
-from tests.rings import act, close, info_of, learn, make_ring, publish
+from tests.rings import act, close, info_of, learn, make_ring, program_of_cycles, publish
 
 WINDOW = 30
 
@@ -36,6 +38,28 @@ def test_an_actor_hands_over_the_last_episodes_as_arrays_and_their_number():
     assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(info.episodes))
     numbers = [value for name, value in vars(info).items() if name != "episodes"]
     assert all(type(number) is int for number in numbers)
+
+
+def test_what_a_call_of_one_program_hands_back_does_not_grow_with_the_environments():
+    sizes = set()
+    for num_envs in (16, 512):
+        ring = make_ring(make_config(num_envs))
+        sizes.add(num_bytes(program_of_cycles(ring).shapes))
+        close(ring)
+    (size,) = sizes
+    assert size < 20 * WINDOW
+
+
+def test_only_the_cycles_that_ran_come_back():
+    ring = make_ring(make_config(16))
+    program = dataclasses.replace(program_of_cycles(ring), capacity=1000)
+    close(ring)
+    records = jax.numpy.zeros((1000, num_bytes(program.shapes)), np.uint8)
+    assert records.nbytes > 256 << 10
+    for num_cycles, expected in ((1, 1), (5, 8), (8, 8), (700, 1000)):
+        of_cycles = program.of_cycles(records, num_cycles)
+        assert len(of_cycles) == expected
+        assert len(program.read(of_cycles, num_cycles).num_discarded) == num_cycles
 
 
 @pytest.mark.parametrize("is_of_an_earlier_version", [False, True])

@@ -193,6 +193,77 @@ def test_an_update_that_is_not_finite_ends_the_run_as_in_lock_step(tmp_path):
     assert outcomes[0][0] == EXIT_NON_FINITE
 
 
+def calls_and_counts(ring, monkeypatch):
+    """Run a ring as one program; return its calls and counted cycles, in their order.
+
+    A call is `("call", cycles)`, a counted cycle `("count", cycles until then)`.
+    """
+    events = []
+    rings.note_calls(lambda num_cycles: events.append(("call", num_cycles)), monkeypatch.setattr)
+
+    def note_count(progress):
+        events.append(("count", progress.cycles + 1))
+
+    rings.before("count", note_count, setattr=monkeypatch.setattr)
+    rows = run_ring(ring, mode="anakin")
+    return events, [without_times(row) for row in rows]
+
+
+def num_counted_ahead(events):
+    """Return how many cycles are counted while a call after theirs has been dispatched."""
+    ends, num_ahead = [], 0
+    for event, number in events:
+        if event == "call":
+            ends.append((ends[-1] if ends else 0) + number)
+        else:
+            end_of_call = next(end for end in ends if number <= end)
+            num_ahead += end_of_call < ends[-1]
+    return num_ahead
+
+
+def test_the_next_call_is_dispatched_before_a_call_is_counted(monkeypatch):
+    rings.set_most_ahead(monkeypatch)
+    config = make_config("ppo_bandit", *STEPS, mode="anakin")
+    ring = make_ring(config)
+    events, rows = calls_and_counts(ring, monkeypatch)
+    num_cycles = ring.learner.num_cycles
+    assert events[:3] == [("call", 1), ("call", 1), ("count", 1)]
+    # Close to the end, a call may be the last: every second row of this task is no env step.
+    assert num_counted_ahead(events) >= num_cycles / 2
+    assert sum(number for event, number in events if event == "call") == num_cycles
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize("limit", ["num_bytes", "seconds"])
+def test_a_large_state_or_a_long_call_is_not_dispatched_ahead(monkeypatch, limit):
+    config = make_config("ppo_bandit", *STEPS, mode="anakin")
+    _, expected_rows = run_config(config)
+    rings.set_most_ahead(monkeypatch, **{limit: 0})
+    events, rows = calls_and_counts(make_ring(config), monkeypatch)
+    assert num_counted_ahead(events) == 0
+    assert rows == expected_rows
+
+
+def test_a_call_that_was_dispatched_before_the_goal_changes_nothing(monkeypatch):
+    rings.set_most_ahead(monkeypatch)
+    config = make_config("ppo_bandit", *STEPS, mode="anakin")
+    run_changed = dataclasses.replace(config.run, stop_at_return=0.3)
+    config = dataclasses.replace(config, run=run_changed)
+    ring = make_ring(config)
+    events, rows = calls_and_counts(ring, monkeypatch)
+    serial, expected = run_config(
+        dataclasses.replace(config, run=dataclasses.replace(run_changed, mode="serial"))
+    )
+    assert ring.progress.env_steps == serial.progress.env_steps < 3000
+    # The call with the goal is repeated up to it.
+    dispatched = sum(number for event, number in events if event == "call")
+    assert dispatched > ring.learner.num_cycles == events[-1][1] == serial.learner.num_cycles
+    assert len(rows) == len(expected)
+    chex.assert_trees_all_close(
+        as_numbers(ring.learner.state), as_numbers(serial.learner.state), rtol=1e-5, atol=1e-6
+    )
+
+
 @pytest.mark.parametrize(
     "flags",
     [("--learner.policy-lag", "null"), ("--env.suite", "envpool", "--env.id", "CartPole-v1")],

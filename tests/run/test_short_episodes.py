@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sebulba.config import EnvConfig
-from sebulba.ring.records import CycleReport, EpisodeRecord, UnrollInfo
+from sebulba.ring.records import CycleReport, FinishedEpisodes, UnrollInfo
 from sebulba.run import training
 from sebulba.run.short_episodes import ShortEpisodes
 from tests.evaluation.runs import tiny_config
@@ -16,8 +16,10 @@ def told_of(*cycles):
     messages = []
     observer = ShortEpisodes(on_message=messages.append)
     for number, lengths in enumerate(cycles):
-        episodes = tuple(
-            EpisodeRecord(episode_return=0.0, episode_length=length) for length in lengths
+        episodes = FinishedEpisodes(
+            episode_return=np.zeros(len(lengths), np.float32),
+            episode_length=np.array(lengths, np.int32),
+            has_results=np.ones(len(lengths), bool),
         )
         info = UnrollInfo(
             actor_id=0,
