@@ -23,6 +23,7 @@ from sebulba.devices.memory import format_bytes
 _PAGE = pathlib.Path(__file__).parent.parent / "docs" / "accelerators.md"
 _HEADER = (
     "| config | compiles in | actor device | learner device | collectives of a learner cycle |"
+    " kernels of a learner cycle, an env step and an update | synchronisations of a learner cycle |"
     " env steps/s of a host at best | not asked for |"
 )
 
@@ -82,7 +83,7 @@ def _cells(config: str, report: dict[str, Any]) -> Iterator[str]:
     problems += [f"{each['name']}: {each['problem']}" for each in programs if each["problem"]]
     if problems:
         yield problems[0].replace("|", "\\|")
-        yield from [""] * 5
+        yield from [""] * 7
         return
     yield f"{sum(each['compile_s'] for each in programs):.0f} s"
     needs = {each["name"]: format_bytes(each["needs"]) for each in report["places"]}
@@ -94,6 +95,10 @@ def _cells(config: str, report: dict[str, Any]) -> Iterator[str]:
         for each in programs
         for message in each["collectives"]
     )
+    launches = report.get("launches")  # None: of a version that did not count them
+    yield ("{learner_cycle:,}; {env_step:.3g}; {update:.3g}".format(**launches) if launches else "")
+    is_gpu = CHIPS[report["topology"].partition(":")[0]].platform == "cuda"
+    yield f"{launches['synchronisations']:,}" if launches and is_gpu else ""
     rates = (report["at_best"] or {}).get("env_steps_per_second", {})
     yield ", ".join(f"{what} {rate:.2g}" for what, rate in rates.items())
     yield "<br>".join(f"{each['name']}: {text}" for each in programs for text in each["unasked"])

@@ -22,13 +22,13 @@ from sebulba.processes.children import PARENT_VARIABLE, end_with_parent
 
 if TYPE_CHECKING:
     from sebulba.aot.program import CompiledProgram, Message
-    from sebulba.aot.report import AtBest, Report
+    from sebulba.aot.report import AtBest, LaunchesPer, Report
 
 _PROG = program("compile")
 _DESCRIPTION = """\
 Compiles the programs of a config for accelerators that this machine does not have, and prints
-whether they compile, their memory, their messages between devices, and the least time that they
-take at the published peaks of the chips. Nothing is trained.
+whether they compile, their memory, their messages between devices, the kernels that they launch,
+and the least time that they take at the published peaks of the chips. Nothing is trained.
 
 --for TOPOLOGY               v5e:2x2, v5e:4x8, v6e:2x2, h100:4, h200:8, b200:8, cpu:8 and others of
                              these chips; v5e:2x2:2 has two slices, and h100:8:2 two hosts.
@@ -38,6 +38,8 @@ take at the published peaks of the chips. Nothing is trained.
 
 Exits with 0 if the programs compile and fit into memory, with 2 if they do not fit or the command
 line is wrong, and with 3 if a program does not compile."""
+# What a program starts on a device, by its platform.
+_KERNELS = {"cuda": "kernels", "tpu": "fusions", "cpu": "operations"}
 _PLAIN_WIDTH_COLUMNS = 160  # of output to a file or a pipe
 
 
@@ -152,6 +154,7 @@ def print_table(report: "Report") -> None:
     from sebulba.devices.memory import format_bytes
 
     chip = CHIPS.get(report.topology.partition(":")[0])
+    platform = "cpu" if chip is None else chip.platform
     width = None if sys.stdout.isatty() else _PLAIN_WIDTH_COLUMNS
     console = rich.console.Console(width=width, highlight=False, markup=False)
     table = rich.table.Table(
@@ -178,6 +181,12 @@ def print_table(report: "Report") -> None:
     add("code", lambda each: format_bytes(each.code))
     add("all together", lambda each: format_bytes(each.total))
     add("collectives", lambda each: "\n".join(map(_describe_message, each.collectives)) or "none")
+    add(_KERNELS[platform], lambda each: f"{each.launches.kernels:,}" if each.launches else "")
+    if platform == "cuda":
+        add(
+            "synchronisations with the host",
+            lambda each: f"{each.launches.synchronisations:,}" if each.launches else "",
+        )
     add("not asked for", lambda each: "\n".join(each.unasked) or "nothing")
     add("products", lambda each: _describe_flops(each.flops))
     add(
@@ -203,10 +212,24 @@ def print_table(report: "Report") -> None:
             f" {format_bytes(place.has)}; arrays {format_bytes(place.arrays)}, temporaries"
             f" {format_bytes(place.temporaries)}"
         )
+    if report.launches is not None:
+        console.print(describe_launches(report.launches, platform))
     if at_best is not None:
         console.print(_describe_at_best(at_best))
     for note in report.notes:
         console.print(note)
+
+
+def describe_launches(launches: "LaunchesPer", platform: str) -> str:
+    """Return what a learner cycle launches, as a line."""
+    text = (
+        f"{_KERNELS[platform]}: {launches.learner_cycle:,} a learner cycle,"
+        f" {launches.env_step:.3g} for each env step of an actor, {launches.update:.3g} for each"
+        " update"
+    )
+    if platform == "cuda":
+        text += f"; the host waits {launches.synchronisations:,} times a learner cycle"
+    return text
 
 
 def _describe_message(message: "Message") -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sebulba.aot.launches import Launches, count_launches
 from sebulba.devices.memory import format_bytes
 from sebulba.devices.xla_workarounds import equations
 from sebulba.types import PyTree
@@ -67,6 +68,7 @@ class CompiledProgram:
     code: int = 0
     total: int = 0
     collectives: tuple[Message, ...] = ()
+    launches: Launches | None = None  # of a call
     unasked: tuple[str, ...] = ()  # copies, transfers and recompilations that nobody asked for
     flops: dict[str, float] = dataclasses.field(default_factory=dict)  # of products, by dtype
     least_bytes: int = 0  # arguments read once and results written once
@@ -174,6 +176,7 @@ def compile_program(
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes,
         collectives=collectives,
+        launches=count_launches(text),
         unasked=(
             *_unasked(text, collectives),
             *(

@@ -38,6 +38,16 @@ class AtBest:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LaunchesPer:
+    """What all devices of a role launch together, as the mean over a learner cycle."""
+
+    learner_cycle: int  # kernels, with those of its act cycles
+    env_step: float  # kernels for a row of all environments of an actor
+    update: float  # kernels for an optimisation step
+    synchronisations: int  # of a learner cycle: the host waits for a number of the device
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
     """The programs of a config on a topology."""
 
@@ -47,6 +57,7 @@ class Report:
     programs: tuple[CompiledProgram, ...]
     places: tuple[Place, ...]
     at_best: AtBest | None  # None: the peaks are not known
+    launches: LaunchesPer | None = None  # None: a program does not compile
     notes: tuple[str, ...] = ()
 
     @property
@@ -99,6 +110,7 @@ def compile_for(
         programs=programs,
         places=tuple(_places(run, programs, topology)),
         at_best=_at_best(run, programs, topology.chip, env_steps_per_second),
+        launches=launches_of(run, programs),
         notes=tuple(notes),
     )
 
@@ -138,6 +150,30 @@ def _places(
             needs=max(arrays + temporaries, *(each.total for each in own)),
             has=memory,
         )
+
+
+def launches_of(run: TracedRun, programs: Sequence[CompiledProgram]) -> LaunchesPer | None:
+    """Return what a learner cycle launches, with the act cycles of its trajectories.
+
+    The programs of a device that acts are called once for each trajectory. What actors on the
+    host's CPU launch counts too.
+    """
+    num_trajectories = run.run_spec.trajectories_per_cycle
+    kernels = in_env_steps = in_updates = synchronisations = 0
+    for each in programs:
+        if each.launches is None:
+            return None
+        times = each.calls * (num_trajectories if each.role == "actor" else 1)
+        kernels += times * each.launches.kernels
+        in_env_steps += times * each.launches.in_env_steps
+        in_updates += times * each.launches.in_updates
+        synchronisations += times * each.launches.synchronisations
+    return LaunchesPer(
+        learner_cycle=kernels,
+        env_step=in_env_steps / (num_trajectories * run.run_spec.trajectory_length),
+        update=in_updates / max(run.num_updates, 1),
+        synchronisations=synchronisations,
+    )
 
 
 def least_seconds(compiled: CompiledProgram, chip: Chip) -> float:

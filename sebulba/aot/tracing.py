@@ -44,6 +44,7 @@ class TracedRun:
     arrays: dict[str, int]  # bytes on a device by its role, from the memory plan
     roles: Roles
     run_spec: RunSpec
+    num_updates: int  # of a learner cycle
 
 
 def trace_programs(
@@ -150,7 +151,13 @@ def trace_programs(
     }
     if set(roles.actor) & set(roles.learner):
         arrays = dict.fromkeys(arrays, sum(arrays.values()))
-    return TracedRun(programs=tuple(programs), arrays=arrays, roles=roles, run_spec=run_spec)
+    return TracedRun(
+        programs=tuple(programs),
+        arrays=arrays,
+        roles=roles,
+        run_spec=run_spec,
+        num_updates=learner.num_updates,
+    )
 
 
 def _may_be_one_program(

@@ -30,6 +30,9 @@ from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected, EpisodeStatistics, Tally
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
+ENV_STEP_SCOPE = "env_step"
+"""The named scope of what an act cycle computes for each row, in compiled programs and profiles."""
+
 Act = Callable[[Networks, ActorState, EnvStep], tuple[PyTree, PyTree, ActorState]]
 """`Agent.act`, greedy or not: takes a row `[B]`; returns actions, extras and the next state."""
 

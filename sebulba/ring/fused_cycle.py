@@ -12,6 +12,7 @@ from sebulba.agent import Agent
 from sebulba.envs.base import EnvironmentFault, FusedEnvironment, TraceableStep
 from sebulba.envs.data_checks import check_structure
 from sebulba.ring.act_cycle import (
+    ENV_STEP_SCOPE,
     act_row,
     call_environment,
     check_finite,
@@ -41,6 +42,7 @@ class FusedFunctions:
     ):
         tracker, act = tracker or EpisodeTracker(), traced_once(agent)
 
+        @jax.named_scope(ENV_STEP_SCOPE)
         def step(networks, actor_state, env_step, buffer, env_state):
             action, actor_state, buffer = act_row(act, networks, actor_state, env_step, buffer)
             env_state, new = step_environment(env_state, action)

@@ -17,6 +17,7 @@ from sebulba.envs.base import (
 )
 from sebulba.envs.data_checks import check_structure, describe_non_finite
 from sebulba.ring.act_cycle import (
+    ENV_STEP_SCOPE,
     Buffer,
     act_row,
     call_environment,
@@ -52,6 +53,7 @@ class StepFunctions:
             # The steps donate this copy: the carry's own is the unroll's initial state.
             return jax.tree.map(jnp.copy, actor_state), buffer
 
+        @jax.named_scope(ENV_STEP_SCOPE)
         def step(networks, actor_state, env_step, buffer):
             return act_row(act, networks, actor_state, env_step, buffer)
 

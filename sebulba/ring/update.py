@@ -23,6 +23,9 @@ from sebulba.toolkit.reductions import learner_device_index, mean_over_learner_d
 from sebulba.toolkit.sums import global_norm
 from sebulba.types import Array, Clock, EnvStepCount, Experience, Networks, PyTree
 
+UPDATE_SCOPE = "update"
+"""The named scope of an optimisation step, in compiled programs and profiles."""
+
 _Tree = TypeVar("_Tree", bound=PyTree)
 
 
@@ -126,6 +129,7 @@ class Update:
         # The actors' networks are results of their own: the next call donates the state only.
         return state, self.agent.actor_networks(state.networks), metrics
 
+    @jax.named_scope(UPDATE_SCOPE)
     def step(self, state: LearnerState, env_steps: EnvStepCount) -> tuple[LearnerState, Metrics]:
         """Take an optimisation step; return the state and the metrics."""
         experience_before, clock = experience_of(state), clock_of(state, env_steps)

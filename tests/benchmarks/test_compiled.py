@@ -24,6 +24,13 @@ def test_a_table_has_a_row_for_each_config_and_replaces_the_last():
     def report(*programs):
         return {
             "programs": [dataclasses.asdict(each) for each in programs],
+            "topology": "h100:4",
+            "launches": {
+                "learner_cycle": 5030,
+                "env_step": 21.0,
+                "update": 70.5,
+                "synchronisations": 17,
+            },
             "places": [{"name": "learner device", "needs": 1024}],
             "at_best": {"env_steps_per_second": {"learning": 123_456.0, "acting": 2e6}},
         }
@@ -35,10 +42,11 @@ def test_a_table_has_a_row_for_each_config_and_replaces_the_last():
     }
     text = compiled.table(reports)
     assert text.splitlines()[2:] == [
-        "| `ppo` | 2 s |  | 1.0 KiB | 2 all-reduce in a loop, 2.0 KiB | learning 1.2e+05,"
+        "| `ppo` | 2 s |  | 1.0 KiB | 2 all-reduce in a loop, 2.0 KiB |"
+        " 5,030; 21; 70.5 | 17 | learning 1.2e+05,"
         " acting 2e+06 | 8 updates: float64 |",
-        "| `sac` | act step: no kernel |  |  |  |  |  |",
-        "| `ant` | expected 4 devices |  |  |  |  |  |",
+        "| `sac` | act step: no kernel |  |  |  |  |  |  |  |",
+        "| `ant` | expected 4 devices |  |  |  |  |  |  |  |",
     ]
     page = compiled._PAGE.read_text()
     once = compiled.with_table(page, "v5e:2x2", text)
