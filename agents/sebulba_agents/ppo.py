@@ -26,7 +26,7 @@ from sebulba.toolkit.minibatches import (
     choose_environments,
     choose_transitions,
     next_minibatch,
-    with_order,
+    with_orders,
 )
 from sebulba.toolkit.reductions import masked_moments, mean_share
 from sebulba.toolkit.returns import VTraceClips, gae, ratio_of, vtrace
@@ -201,9 +201,7 @@ class PPO(ActorCriticAgent):
         learned = jax.eval_shape(self._with_targets, networks, window.initial, window.trajectory)
         trajectory = dataclasses.replace(window.trajectory, extras=zeros(learned.extras))
         window = dataclasses.replace(window, trajectory=trajectory)
-        if self._config.num_minibatches == 1:
-            return window
-        return with_order(window, of_unrolls=self._config.lstm_size is not None)
+        return zeros(jax.eval_shape(self._with_orders, window, jax.random.key(0)))
 
     def update_experience(
         self,
@@ -216,19 +214,18 @@ class PPO(ActorCriticAgent):
     ) -> Window:
         """Push the trajectory, with its targets as extras, into the window."""
         trajectory = self._with_targets(networks, initial_state.memory, trajectory)
-        return super().update_experience(
+        window = super().update_experience(
             networks, experience, initial_state, final_state, trajectory, actor_id
         )
+        return self._with_orders(window, initial_state.key)
 
     def loss(
         self, networks: ActorCriticNetworks, experience: Window, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return the loss of the next minibatch."""
-        num_minibatches = self._config.num_minibatches
-        # One minibatch is the window as it is: no shuffling, and no gather of all its rows.
-        if num_minibatches == 1:
+        if self._config.num_minibatches == 1:
             return super().loss(networks, experience, key, clock)
-        experience, chosen = next_minibatch(experience, key, clock, num_minibatches)
+        chosen = next_minibatch(experience, clock, self._config.num_minibatches)
         batch: Trajectory | TransitionBatch
         if self._config.lstm_size is not None:
             unrolls = choose_environments(experience, chosen)
@@ -240,6 +237,17 @@ class PPO(ActorCriticAgent):
             outputs, _ = self.unroll(networks, batch.env_steps, jnp.zeros_like(batch.action), ())
         loss, metrics = self._loss(outputs, batch, self._config_at(clock))
         return loss, (experience, metrics)
+
+    def _with_orders(self, window: Window, key: jax.Array) -> Window:
+        # One minibatch is the window as it is: no shuffling, and no gather of all its rows.
+        if self._config.num_minibatches == 1:
+            return window
+        return with_orders(
+            window,
+            key,
+            num_epochs=self._config.num_epochs,
+            of_unrolls=self._config.lstm_size is not None,
+        )
 
     def _with_targets(
         self, networks: ActorCriticNetworks, memory: Memory, trajectory: Trajectory

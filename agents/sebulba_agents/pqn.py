@@ -21,7 +21,7 @@ from sebulba.toolkit.minibatches import (
     check_num_minibatches,
     choose_transitions,
     next_minibatch,
-    with_order,
+    with_orders,
 )
 from sebulba.toolkit.normalization import clip_rewards
 from sebulba.toolkit.optimizers import clipped_radam, descend
@@ -75,7 +75,8 @@ class PQN(Agent):
         window = init_window(self, networks, self._run_spec, num_envs, keep=lambda _: ())
         shape = window.trajectory.action.shape
         trajectory = dataclasses.replace(window.trajectory, extras=jnp.zeros(shape, jnp.float32))
-        return with_order(dataclasses.replace(window, trajectory=trajectory), of_unrolls=False)
+        window = dataclasses.replace(window, trajectory=trajectory)
+        return zeros(jax.eval_shape(self._with_orders, window, jax.random.key(0)))
 
     def init_actor_state(
         self, networks: PyTree, num_envs: int, key: jax.Array, global_actor_id: int
@@ -114,23 +115,33 @@ class PQN(Agent):
         actor_id: jax.Array,
     ) -> Window:
         """Push the trajectory, with its targets as extras, into the window."""
-        del initial_state, final_state, actor_id
+        del final_state, actor_id
         q = fold_time(
             lambda observation: self.network.apply(networks, observation),
             trajectory.env_steps.observation,
         )
         targets = q_lambda_targets(q, trajectory, self._config)
         trajectory = dataclasses.replace(trajectory, extras=targets)
-        return push(experience, (), trajectory)
+        return self._with_orders(push(experience, (), trajectory), initial_state.key)
 
     def loss(
         self, networks: PyTree, experience: Window, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[Window, Metrics]]:
         """Return the loss of the next minibatch."""
-        experience, chosen = next_minibatch(experience, key, clock, self._config.num_minibatches)
-        batch = choose_transitions(experience, chosen)
+        del key
+        batch = choose_transitions(
+            experience, next_minibatch(experience, clock, self._config.num_minibatches)
+        )
         loss, metrics = self.loss_of_batch(networks, batch)
         return loss, (experience, metrics)
+
+    def _with_orders(self, window: Window, key: jax.Array) -> Window:
+        return with_orders(
+            window,
+            key,
+            num_epochs=self._config.num_epochs,
+            of_unrolls=False,
+        )
 
     def loss_of_batch(self, networks: PyTree, batch: TransitionBatch) -> tuple[jax.Array, Metrics]:
         """Return the loss `[]`, mean of `0.5 · (G − Q(s, a))²` over valid transitions, and metrics.

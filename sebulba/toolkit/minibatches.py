@@ -1,6 +1,6 @@
 """Minibatches of a window of trajectories: the epochs of agents such as PPO.
 
-Every learner device shuffles its own share at the start of each epoch. An entry of a minibatch is
+Every learner device shuffles its own share, once for each epoch. An entry of a minibatch is
 one transition, or one environment's whole unroll where the network is recurrent.
 """
 
@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.prng import stream
+from sebulba.toolkit.reductions import learner_device_index
 from sebulba.toolkit.shuffling import shuffle
 from sebulba.toolkit.window import Window
 from sebulba.types import Clock, EnvStep, PyTree, RunSpec
@@ -51,40 +53,41 @@ def check_num_minibatches(num_minibatches: int, run_spec: RunSpec, *, of_unrolls
         )
 
 
-def with_order(window: Window, *, of_unrolls: bool) -> Window:
-    """Return the window with an order in which epochs learn from its entries.
+def with_orders(window: Window, key: jax.Array, *, num_epochs: int, of_unrolls: bool) -> Window:
+    """Return the window with the orders in which its epochs learn from its entries.
+
+    Drawn when a trajectory comes in, not when an epoch begins: a branch in every update would cost
+    a GPU more than the updates of a small network, since the host decides on it.
 
     Args:
         window: a window of `[T + 1, N·B]` rows.
+        key: of the newest trajectory's actor, such as that of its state before row 0; not consumed.
+        num_epochs: optimisation steps learn this often from each entry.
         of_unrolls: the `N·B` entries are whole unrolls, not the `T·N·B` transitions.
     """
     length, width = window.trajectory.action.shape[:2]
     num_entries = width if of_unrolls else length * width
-    return dataclasses.replace(window, order=jnp.arange(num_entries, dtype=jnp.int32))
+    # The actor's key is the same on all learner devices, whose entries differ.
+    key = jax.random.fold_in(stream(key, "minibatches"), learner_device_index())
+    entries = jnp.arange(num_entries, dtype=jnp.int32)
+    orders = jax.vmap(lambda key: shuffle(key, entries))(jax.random.split(key, num_epochs))
+    return dataclasses.replace(window, order=orders)
 
 
-def next_minibatch(
-    window: Window, key: jax.Array, clock: Clock, num_minibatches: int
-) -> tuple[Window, jax.Array]:
-    """Return the window and the entries `[M]` of the minibatch that a step learns from.
+def next_minibatch(window: Window, clock: Clock, num_minibatches: int) -> jax.Array:
+    """Return the entries `[M]` of the minibatch that a step learns from.
+
+    All steps of an epoch share an order, so no entry is learned from twice in an epoch, also if
+    some of its steps are discarded as non-finite.
 
     Args:
-        window: `with_order`; reshuffled at an epoch's first step that is not discarded as
-            non-finite. With the order of the epoch before, samples would be seen twice and others
-            never.
-        key: consumed.
+        window: `with_orders`.
         clock: the step's.
         num_minibatches: optimisation steps per epoch; divides the number of entries.
     """
-    order = jax.lax.cond(
-        clock.step // num_minibatches != clock.previous_step // num_minibatches,
-        lambda order: shuffle(key, order),
-        lambda order: order,
-        window.order,
-    )
-    # The order is part of the window, so all steps of an epoch see the same permutation.
-    chosen = order.reshape(num_minibatches, -1)[clock.step % num_minibatches]
-    return dataclasses.replace(window, order=order), chosen
+    assert window.order is not None
+    num_updates = window.order.shape[0] * num_minibatches
+    return window.order.reshape(num_updates, -1)[clock.step % num_updates]
 
 
 def choose_environments(window: Window, chosen: jax.Array) -> Window:

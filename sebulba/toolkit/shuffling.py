@@ -44,8 +44,10 @@ def sorted_order(key: jax.Array, size: int) -> jax.Array:
     mask = jnp.uint32(2**position_bits - 1)
     positions = jnp.arange(size, dtype=jnp.uint32)
     order = positions
+    # The words differ by their positions, so an unstable sort, which has one operand on a GPU
+    # instead of two, gives the same.
     for bits in jax.random.bits(key, (num_rounds, size)):
-        order = order[jax.lax.sort((bits & ~mask) | positions) & mask]
+        order = order[jax.lax.sort((bits & ~mask) | positions, is_stable=False) & mask]
     return order
 
 

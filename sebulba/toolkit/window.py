@@ -32,7 +32,8 @@ class Window:
     initial: PyTree  # [N·B, ...], the kept part of the actor states before row 0
     trajectory: Trajectory  # [T + 1, N·B, ...] rows
     oldest: jax.Array | None  # [] int32, number of the trajectory that is replaced; None: N = 1
-    order: jax.Array | None = None  # of minibatches, see `sebulba.toolkit.minibatches`
+    # [epochs, entries] int32, in which order they are learned from: `sebulba.toolkit.minibatches`
+    order: jax.Array | None = None
 
 
 def init_window(

@@ -156,7 +156,7 @@ class DrawsWithReplacement(_FaultyPPO):
         if experience.order is None:
             return self.sound.loss(networks, experience, key, clock)
         order = experience.order
-        drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.size)
+        drawn = jax.random.randint(jax.random.fold_in(key, 1), order.shape, 0, order.max() + 1)
         changed = dataclasses.replace(experience, order=drawn)
         return self.sound.loss(networks, changed, key, clock)
 
@@ -168,5 +168,5 @@ class LeavesOneOut(_FaultyPPO):
         if experience.order is None:
             return self.sound.loss(networks, experience, key, clock)
         order = experience.order
-        order = jnp.where(order == order.size - 1, 0, order)
+        order = jnp.where(order == order.max(), 0, order)
         return self.sound.loss(networks, dataclasses.replace(experience, order=order), key, clock)
