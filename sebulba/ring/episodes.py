@@ -19,6 +19,7 @@ from sebulba.config import RunConfig
 from sebulba.config.plugins import load
 from sebulba.errors import ConfigError, calling
 from sebulba.ring.records import EpisodeStatistics, FinishedEpisodes, StreamBoundary, Tally
+from sebulba.toolkit.scans import scan_rows
 from sebulba.types import Array, EnvStep, PyTree, Trajectory
 
 
@@ -102,9 +103,7 @@ class EpisodeTracker:
             )
             return statistics, statistics.as_row()
 
-        return jax.lax.scan(
-            update, statistics, jnp.arange(trajectory.env_steps.reward.shape[0] - 1)
-        )
+        return scan_rows(update, statistics, jnp.arange(trajectory.env_steps.reward.shape[0] - 1))
 
     def finished(self, rows: EpisodeStatistics) -> tuple[jax.Array, FinishedEpisodes, jax.Array]:
         """Return the episodes that ended in `[T, B]` rows: `num_episodes` and later of a `Tally`.

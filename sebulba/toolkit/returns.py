@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.scans import scan_rows
 
 MAX_LOG_RATIO = 20.0
 """Upper bound of the log of a ratio of probabilities: no ratio is above e^20, about 485 million.
@@ -173,7 +174,7 @@ def _discounted_sum(terms: jax.Array, decays: jax.Array) -> jax.Array:
         total = term + decay * following
         return total, total
 
-    _, sums = jax.lax.scan(step, jnp.zeros_like(terms[0]), (terms, decays), reverse=True)
+    _, sums = scan_rows(step, jnp.zeros_like(terms[0]), (terms, decays), reverse=True)
     return sums
 
 
