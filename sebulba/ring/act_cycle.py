@@ -124,6 +124,25 @@ def act_row(
     return action, actor_state, Buffer(trajectory=trajectory, num_rows=in_order.counter + 1)
 
 
+@jax.named_scope(ENV_STEP_SCOPE)
+def append_rows(buffer: Buffer, env_steps: EnvStep, actions: PyTree, extras: PyTree) -> Buffer:
+    """Append rows `[n, B, ...]` with their actions to the buffer, in place if it is donated."""
+
+    def write(rows: PyTree, new: PyTree) -> PyTree:
+        return jax.tree.map(
+            lambda leaf, x: jax.lax.dynamic_update_slice_in_dim(leaf, x, buffer.num_rows, axis=0),
+            rows,
+            new,
+        )
+
+    trajectory = Trajectory(
+        env_steps=write(buffer.trajectory.env_steps, env_steps),
+        action=write(buffer.trajectory.action, actions),
+        extras=write(buffer.trajectory.extras, extras),
+    )
+    return Buffer(trajectory=trajectory, num_rows=buffer.num_rows + len(env_steps.reward))
+
+
 def write_row(rows: PyTree, row: PyTree, t: jax.Array | int) -> PyTree:
     """Return `[R, B, ...]` rows with `row` `[B, ...]` as row `t`, written in place if donated.
 

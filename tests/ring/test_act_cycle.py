@@ -14,6 +14,7 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.envs import make_environment
+from sebulba.ring.fused_cycle import FusedFunctions
 from sebulba.types import EnvironmentSpec, Trajectory
 from tests.envs.masked import expected_masks
 from tests.rings import (
@@ -106,6 +107,24 @@ def test_fused_and_stepped_cycles_give_the_same_trajectories(env_config):
     fused, stepped = Cycles(env_config, "fused"), Cycles(env_config, "stepped")
     for _ in range(4):
         chex.assert_trees_all_equal(fused.run(), stepped.run())
+
+
+@pytest.mark.parametrize("rows_together", [3, 64])
+def test_rows_that_are_written_together_are_those_of_one_row_a_turn(rows_together):
+    cycles = Cycles(CATCH, "fused")
+    spec, fused = cycles.environment.spec, cycles.environment.fused()
+    agent = ToyAgent(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
+    expected, got = (
+        FusedFunctions(
+            agent,
+            fused.step,
+            trajectory_length=LENGTH,
+            device=jax.devices()[0],
+            rows_together=each,
+        ).cycle(cycles.networks, cycles.carry, fused.state)
+        for each in (1, rows_together)
+    )
+    chex.assert_trees_all_equal(got, expected)
 
 
 def test_trajectories_carry_the_action_mask_of_each_row():
