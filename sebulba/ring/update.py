@@ -8,8 +8,8 @@ rerun that update.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -123,9 +123,14 @@ class Update:
             state, metrics = self.step(state, env_steps)
             metrics = jax.tree.map(lambda x: x[None], metrics)
         elif num_updates > 1:
-            state, metrics = jax.lax.scan(
-                lambda state, _: self.step(state, env_steps), state, length=num_updates
-            )
+            shapes = jax.eval_shape(self.step, state, env_steps)[1]
+
+            def step(packed: PyTree, _: None) -> tuple[PyTree, list[jax.Array]]:
+                state, metrics = self.step(_unpack_counts(*packed), env_steps)
+                return _pack_counts(state), _pack(metrics)
+
+            packed, metrics_of_steps = jax.lax.scan(step, _pack_counts(state), length=num_updates)
+            state, metrics = _unpack_counts(*packed), _unpack(metrics_of_steps, shapes)
         # The actors' networks are results of their own: the next call donates the state only.
         return state, self.agent.actor_networks(state.networks), metrics
 
@@ -163,6 +168,36 @@ class Update:
             ),
         )
         return state, metrics
+
+
+# In a loop, a GPU launches a kernel for each array that an iteration writes, however small. So the
+# scalars of an update cross from one to the next in one array.
+
+
+def _pack_counts(state: LearnerState) -> tuple[LearnerState, jax.Array]:
+    """Return a state without its counts, and these: int32 `[3]`."""
+    counts = (state.step, state.non_finite.total, state.non_finite.in_a_row)
+    return dataclasses.replace(state, step=None, non_finite=None), jnp.stack(counts)
+
+
+def _unpack_counts(state: LearnerState, counts: jax.Array) -> LearnerState:
+    step, total, in_a_row = counts
+    non_finite = NonFiniteCounts(total=total, in_a_row=in_a_row)
+    return dataclasses.replace(state, step=step, non_finite=non_finite)
+
+
+def _pack(scalars: PyTree) -> list[jax.Array]:
+    """Return the scalars of a tree as an array for each of their dtypes."""
+    by_dtype: dict[Any, list[jax.Array]] = {}
+    for leaf in map(jnp.asarray, jax.tree.leaves(scalars)):
+        by_dtype.setdefault(leaf.dtype, []).append(leaf)
+    return [jnp.stack(leaves) for leaves in by_dtype.values()]
+
+
+def _unpack(packed: Sequence[jax.Array], shapes: PyTree) -> PyTree:
+    """Return the tree of scalars that `_pack` was given, each `[...]` for packed `[..., n]`."""
+    columns = {each.dtype: iter(jnp.moveaxis(each, -1, 0)) for each in packed}
+    return jax.tree.map(lambda leaf: next(columns[leaf.dtype]), shapes)
 
 
 def loss_and_gradients(

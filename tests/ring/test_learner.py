@@ -8,7 +8,7 @@ import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError
-from sebulba.types import Clock
+from sebulba.types import Clock, EnvStepCount
 from tests import rings
 from tests.rings import ReplicaError, check_replicas, placed_item, published, trajectory_of, update
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
@@ -159,3 +159,21 @@ def test_learner_devices_whose_networks_differ_end_the_run():
 def test_learner_devices_with_the_same_networks_pass():
     learner, _ = run_cycles(num_cycles=1, num_devices=4)
     check_replicas(learner)
+
+
+def test_updates_in_a_loop_write_their_metrics_and_counts_as_one_array_each():
+    learner, learner_devices = make_learner(updates_per_cycle=3)
+    update_cycle = learner.programs.device_update.cycle
+    state = jax.eval_shape(lambda state: state, learner.state)
+    item = make_item(learner_devices)
+    jaxpr = jax.make_jaxpr(lambda s, u: update_cycle(s, (u,), EnvStepCount.of(0), num_updates=3))(
+        state, item.unroll
+    )
+    (scan,) = (each for each in jaxpr.eqns if each.primitive.name == "scan")
+    num_carried = scan.params["num_carry"]
+    counts = [
+        each.aval.shape for each in scan.outvars[:num_carried] if each.aval.dtype == jnp.int32
+    ]
+    per_update = [each.aval.shape for each in scan.outvars[num_carried:]]
+    assert (3,) in counts and () not in counts
+    assert len(per_update) == 1 and per_update[0][0] == 3
