@@ -14,6 +14,7 @@ import pytest
 from sebulba.toolkit.dense import Dense, LayerNorm
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.sums import global_norm, mean_of_row, sum_of_rows
+from tests.platforms import off_the_cpu
 
 SHAPES = [(1, 1), (5, 3), (33, 256), (2, 7, 16), (2, 3, 4, 5), (4_096, 3)]
 LAYERS = {
@@ -45,7 +46,7 @@ def of_float64(function, params, x):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sums_are_those_of_double_precision(shape):
+def test_sums_are_those_of_double_precision(shape, monkeypatch):
     x = numbers(shape)
     rows = x.reshape(-1, shape[-1]).astype(np.float64)
     sizes = np.abs(rows)
@@ -54,11 +55,12 @@ def test_sums_are_those_of_double_precision(shape):
     )
     expected = rows.mean(-1).reshape(*shape[:-1], 1)
     np.testing.assert_allclose(jax.jit(mean_of_row)(x), expected, atol=1e-6 * sizes.max(), rtol=0)
-    np.testing.assert_allclose(
-        jax.jit(global_norm)({"x": x, "y": x[0]}),
-        np.sqrt((rows**2).sum() + (x[0].astype(np.float64) ** 2).sum()),
-        rtol=1e-6,
-    )
+    expected = np.sqrt((rows**2).sum() + (x[0].astype(np.float64) ** 2).sum())
+    np.testing.assert_allclose(jax.jit(global_norm)({"x": x, "y": x[0]}), expected, rtol=1e-6)
+    off_the_cpu(monkeypatch)
+    elsewhere = jax.jit(lambda x: global_norm({"x": x, "y": x[0]}))
+    np.testing.assert_allclose(elsewhere(x), expected, rtol=1e-6)
+    assert elsewhere.lower(x).as_text().count("stablehlo.reduce") == 1
 
 
 @pytest.mark.parametrize("layer", LAYERS)
