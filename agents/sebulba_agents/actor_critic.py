@@ -24,7 +24,8 @@ from sebulba.toolkit.normalization import (
     clip_rewards,
     discounted_returns,
     init_normalization,
-    merge_rows,
+    merge_normalization,
+    normalization_of_rows,
 )
 from sebulba.toolkit.optimizers import clipped_adam, clipped_rmsprop, descend
 from sebulba.toolkit.policy_heads import make_policy_head
@@ -162,7 +163,9 @@ class ActorCriticAgent(Agent):
 
     def init_experience(self, networks: ActorCriticNetworks, num_envs: int) -> Window:
         """Return a window of zeros for one learner cycle's trajectories."""
-        return init_window(self, networks, self._run_spec, num_envs, keep=lambda s: s.memory)
+        window = init_window(self, networks, self._run_spec, num_envs, keep=lambda s: s.memory)
+        moments = jax.eval_shape(self._moments_of, networks.normalization, window)
+        return dataclasses.replace(window, moments=zeros(moments))
 
     def init_actor_state(
         self, networks: ActorCriticNetworks, num_envs: int, key: jax.Array, global_actor_id: int
@@ -215,8 +218,11 @@ class ActorCriticAgent(Agent):
         actor_id: jax.Array,
     ) -> Window:
         """Push the trajectory, and the memory that the actor began it with, into the window."""
-        del networks, final_state, actor_id
-        return push(experience, initial_state.memory, trajectory)
+        del final_state, actor_id
+        window = push(experience, initial_state.memory, trajectory)
+        # Here, once in a cycle, and not in each of its updates: returns are a scan over all rows.
+        moments = self._moments_of(networks.normalization, window)
+        return dataclasses.replace(window, moments=moments)
 
     def loss(
         self,
@@ -251,16 +257,9 @@ class ActorCriticAgent(Agent):
             grads.params,
             learning_rate=self._config_at(clock).learning_rate,
         )
-        # Not from a count of updates, which would leave out the discarded ones. A mask instead of
-        # `lax.cond`, which would put collectives into a branch.
+        # Not from a count of updates, which would leave out the discarded ones.
         is_last = (clock.step + 1) % self._num_updates_per_cycle == 0
-        normalization = merge_rows(
-            networks.normalization,
-            experience.trajectory.env_steps,
-            experience.trajectory.valid & is_last,
-            experience.initial.discounted_return,
-            self._config.discount,
-        )
+        normalization = merge_normalization(networks.normalization, experience.moments, is_last)
         return (
             ActorCriticNetworks(params=params, normalization=normalization),
             ActorCriticOptState(optimizer=optimizer),
@@ -314,6 +313,15 @@ class ActorCriticAgent(Agent):
         # Row t sees the action of row t - 1; the actor's memory has the one before row 0.
         last_action = jnp.concatenate([memory.last_action[None], trajectory.action])
         return self.unroll(networks, trajectory.env_steps, last_action, memory.core)[0]
+
+    def _moments_of(self, like: Normalization, window: Window) -> Normalization:
+        return normalization_of_rows(
+            like,
+            window.trajectory.env_steps,
+            window.trajectory.valid,
+            window.initial.discounted_return,
+            self._config.discount,
+        )
 
     def _config_at(self, clock: Clock) -> ActorCriticConfig:
         """Return the config with the current values of its schedules."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.reductions import masked_feature_mean, masked_sum
+from sebulba.toolkit.scans import scan_rows
 from sebulba.types import EnvStep, PyTree
 
 _OBSERVATION_CLIP = 10.0
@@ -50,19 +51,30 @@ def merge(moments: RunningMoments, x: jax.Array, mask: jax.Array) -> RunningMome
         x: `[T, B, ...]`, float32.
         mask: `[T, B]`, bool; all False leaves the moments unchanged.
     """
-    added = masked_sum(jnp.ones(mask.shape, jnp.float32), mask)
-    count = moments.count + added
-    # Means and shares instead of sums of squares, which lose precision as the count grows.
-    share = added / jnp.maximum(count, 1.0)
+    return _merge_moments(moments, moments_of(x, mask))
+
+
+def moments_of(x: jax.Array, mask: jax.Array) -> RunningMoments:
+    """Return the moments of the entries of all learner devices where `mask`; see `merge`."""
     mean = masked_feature_mean(x, mask)
-    variance = masked_feature_mean(jnp.square(x - mean[None, None]), mask)
-    shift = mean - moments.mean
+    return RunningMoments(
+        count=masked_sum(jnp.ones(mask.shape, jnp.float32), mask),
+        mean=mean,
+        variance=masked_feature_mean(jnp.square(x - mean[None, None]), mask),
+    )
+
+
+def _merge_moments(moments: RunningMoments, added: RunningMoments) -> RunningMoments:
+    count = moments.count + added.count
+    # Means and shares instead of sums of squares, which lose precision as the count grows.
+    share = added.count / jnp.maximum(count, 1.0)
+    shift = added.mean - moments.mean
     return jax.lax.stop_gradient(
         RunningMoments(
             count=count,
             mean=moments.mean + share * shift,
             variance=moments.variance
-            + share * (variance - moments.variance)
+            + share * (added.variance - moments.variance)
             + share * (1.0 - share) * jnp.square(shift),
         )
     )
@@ -115,36 +127,43 @@ def init_normalization(
     )
 
 
-def merge_rows(
-    normalization: Normalization,
+def normalization_of_rows(
+    like: Normalization,
     env_steps: EnvStep,
     valid: jax.Array,
     returns_before: jax.Array | None,
     discount: float,
 ) -> Normalization:
-    """Return the moments after adding trajectories of all learner devices.
+    """Return the moments of trajectories of all learner devices, to be merged later.
 
     A valid transition adds the observation that it starts from and the return that it arrives at.
     Every row of a stream thus counts once, although row `T` is also row 0 of the next trajectory.
 
     Args:
-        normalization: before the trajectories.
+        like: says what is normalised.
         env_steps: `[T + 1, B, ...]`, rows with raw rewards.
         valid: `[T, B]` bool, transitions to add.
         returns_before: `[B]`, the discounted return before row 0, if rewards are normalised.
         discount: γ.
     """
-    observation, of_returns = normalization.observation, normalization.discounted_return
+    observation, of_returns = like.observation, like.discounted_return
     if observation is not None:
         leaves = [leaf for leaf in jax.tree.leaves(env_steps.observation) if _is_floating(leaf)]
-        observation = tuple(
-            merge(moments, leaf[:-1], valid)
-            for moments, leaf in zip(observation, leaves, strict=True)
-        )
+        observation = tuple(moments_of(leaf[:-1], valid) for leaf in leaves)
     if of_returns is not None and returns_before is not None:
         returns = discounted_returns(env_steps, returns_before, discount)
-        of_returns = merge(of_returns, returns[1:], valid)
+        of_returns = moments_of(returns[1:], valid)
     return Normalization(observation=observation, discounted_return=of_returns)
+
+
+def merge_normalization(
+    normalization: Normalization, added: Normalization, when: jax.Array
+) -> Normalization:
+    """Return the moments after adding those of `normalization_of_rows`, where `when` `[]`."""
+    merged = jax.tree.map(
+        _merge_moments, normalization, added, is_leaf=lambda x: isinstance(x, RunningMoments)
+    )
+    return jax.tree.map(lambda new, old: jnp.where(when, new, old), merged, normalization)
 
 
 def discounted_returns(env_steps: EnvStep, before: jax.Array, discount: float) -> jax.Array:
@@ -161,7 +180,7 @@ def discounted_returns(env_steps: EnvStep, before: jax.Array, discount: float) -
         total = reward + discount * jnp.where(is_first, 0.0, total)
         return total, total
 
-    return jax.lax.scan(step, before, (env_steps.reward, env_steps.is_first))[1]
+    return scan_rows(step, before, (env_steps.reward, env_steps.is_first))[1]
 
 
 def _standardize(x: jax.Array, moments: RunningMoments) -> jax.Array:

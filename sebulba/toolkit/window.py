@@ -34,6 +34,7 @@ class Window:
     oldest: jax.Array | None  # [] int32, number of the trajectory that is replaced; None: N = 1
     # [epochs, entries] int32, in which order they are learned from: `sebulba.toolkit.minibatches`
     order: jax.Array | None = None
+    moments: PyTree = None  # of all rows, which the agent merges after a cycle's last update
 
 
 def init_window(

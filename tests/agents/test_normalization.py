@@ -14,7 +14,8 @@ from sebulba.toolkit.normalization import (
     RunningMoments,
     discounted_returns,
     init_normalization,
-    merge_rows,
+    merge_normalization,
+    normalization_of_rows,
 )
 from sebulba.types import Clock
 from sebulba_agents.config import ImpalaConfig, PPOConfig
@@ -43,7 +44,14 @@ OBSERVATION_SPEC = {
 
 
 # Each is one program: called as they are, they would be one for each operation.
-jitted_merge_rows = jax.jit(merge_rows, static_argnums=4)
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def jitted_merge_rows(before, env_steps, valid, returns_before, discount):
+    added = normalization_of_rows(before, env_steps, valid, returns_before, discount)
+    return merge_normalization(before, added, jnp.bool_(True))
+
+
 jitted_returns = jax.jit(discounted_returns, static_argnums=2)
 
 
