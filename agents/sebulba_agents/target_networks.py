@@ -74,8 +74,10 @@ class TargetNetworkAgent(Agent):
         num_periods = (clock.step + 1) // config.target_period
         target = networks.target
         if target is not None:
-            target = jax.lax.cond(
-                num_periods > opt_state.num_periods, lambda: online, lambda: networks.target
+            # Not `lax.cond`, on whose predicate the host of a GPU waits.
+            is_new = num_periods > opt_state.num_periods
+            target = jax.tree.map(
+                lambda new, old: jax.lax.select(is_new, new, old), online, networks.target
             )
         return (
             TargetNetworks(online=online, target=target),
