@@ -3,13 +3,14 @@
 XLA has fast kernels for convolutions on a CPU, but only with batch, rows, columns and channels in
 this order. Of the gradients that JAX derives it reorders those outside of loops only: inside, they
 run many times slower. Here they are stated in that order to begin with. The gradient of
-`nn.max_pool` is a scatter, which XLA runs slowly everywhere.
+`nn.max_pool` is a scatter, which XLA runs slowly everywhere, and a GPU adds its overlapping windows
+in any order: the sums of two runs may differ in their last bits.
 
-Images are `[N, H, W, C]`. On other platforms, all gradients are those of JAX.
+Images are `[N, H, W, C]`. On other platforms, the gradients of convolutions are those of JAX.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -26,7 +27,6 @@ _LAYOUT = ("NHWC", "HWIO", "NHWC")
 Pads = tuple[tuple[int, int], tuple[int, int]]
 _Single = tuple[jax.Array]
 _Pair = tuple[jax.Array, jax.Array]
-_Pool = Callable[[jax.Array], jax.Array]
 
 
 class Conv(nn.Module):
@@ -168,30 +168,13 @@ def max_pool(x: jax.Array) -> jax.Array:
 @max_pool.defjvp
 def _max_pool_jvp(primals: _Single, tangents: _Single) -> _Pair:
     def tangent(operands: _Single, tangents: _Single) -> jax.Array:
-        def push(pool: _Pool, x: jax.Array, of_x: jax.Array) -> jax.Array:
-            return jax.jvp(pool, (x,), (of_x,))[1]
-
-        return _by_platform(push, *operands, *tangents)
+        return jax.jvp(_max_pool_in_two, operands, tangents)[1]
 
     def cotangents(operands: _Single, cotangent: jax.Array) -> _Single:
-        def pull_back(pool: _Pool, x: jax.Array, cotangent: jax.Array) -> jax.Array:
-            (result,) = jax.vjp(pool, x)[1](cotangent)
-            return result
-
-        return (_by_platform(pull_back, *operands, cotangent),)
+        (result,) = jax.vjp(_max_pool_in_two, *operands)[1](cotangent)
+        return (result,)
 
     return max_pool(*primals), linear_call(tangent, cotangents, primals, tangents)
-
-
-def _by_platform(
-    derivative: Callable[[_Pool, jax.Array, jax.Array], jax.Array], x: jax.Array, other: jax.Array
-) -> jax.Array:
-    return lax.platform_dependent(
-        x,
-        other,
-        cpu=functools.partial(derivative, _max_pool_in_two),
-        default=functools.partial(derivative, _max_pool_at_once),
-    )
 
 
 def _max_pool_at_once(x: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 from sebulba.toolkit.convolutions import Conv, convolve, max_pool
+from tests.platforms import off_the_cpu
 
 SHAPES = {  # images, kernel, stride, padding
     "shallow": ((2, 20, 20, 4), (8, 8, 4, 3), 4, "VALID"),
@@ -156,3 +157,9 @@ def test_pooling_and_its_gradient_are_those_of_flax():
         [generator.integers(0, 3, (2, *size, 3)).astype(np.float32) for size in sizes]
     )
     chex.assert_trees_all_close(own, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_gradient_of_pooling_adds_no_windows_in_any_order(monkeypatch):
+    off_the_cpu(monkeypatch)
+    text = jax.jit(lambda x: gradients(max_pool, x)).lower(jnp.ones((2, 6, 7, 3))).as_text()
+    assert "scatter" not in text
