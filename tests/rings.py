@@ -425,7 +425,7 @@ def wrap_act_cycle(ring, actor_id, wrap):
 
 
 def know_no_platform(monkeypatch):
-    """Have actors find out by compiling whether any platform can step an environment."""
+    """Have no platform step environments outside JAX inside jit by itself."""
     monkeypatch.setattr(act_functions, "_PLATFORMS_OF_FUSED", ())
 
 

@@ -62,7 +62,7 @@ class ActorConfig:
     truncated after trajectory_length − 1 env steps and masked after its end."""
     cycle: Literal["auto", "fused", "stepped"] = "auto"
     """fused: the jitted act cycle contains the environment. stepped: one jitted call per env step.
-    auto: fused if the environment supports it."""
+    auto: fused if the environment supports it; on accelerators, only JAX environments are fused."""
     on_env_error: Literal["fail", "restart"] = "fail"
     """What to do when an environment fails: end the run, or recreate the actor's environments."""
     max_env_restarts: Count = 3

@@ -19,10 +19,11 @@ from sebulba.ring.clocks import WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
-from sebulba.toolkit.spaces import action_shape, zeros
 from sebulba.types import EnvStep, PyTree, RunSpec
 
-# Where functions of environments outside JAX are known to work inside jit.
+# Where `actor.cycle: auto` steps environments outside JAX inside jit. An accelerator's stream waits
+# for them, with the updates behind them. And a program that holds a pool's address is compiled
+# again for each actor and at each start.
 _PLATFORMS_OF_FUSED = ("cpu",)
 
 
@@ -126,21 +127,20 @@ def choose_fused(
         settings: `actor`, of which the kind of act cycle and the rollout are used.
         where: the environment's name.
         env_step: the row of the reset.
-        device: the actor's device, for which a program can be compiled.
+        device: the actor's device.
         on_warning: takes one line of text.
 
     Raises:
         ConfigError: `actor.cycle` or `actor.rollout` does not suit the environment.
     """
     fused = None if settings.cycle == "stepped" else environment.fused()
-    if fused is not None and settings.cycle == "auto":
-        problem = _problem_on(device, fused, environment)
-        if problem is not None:
-            fused = None
-            on_warning(
-                f"actor.cycle: auto steps {where} from Python, since it cannot be stepped inside"
-                f" jit on {device.platform}: {problem}"
-            )
+    is_chosen = settings.cycle == "auto" and fused is not None and not fused.is_whole_state
+    if is_chosen and device.platform not in _PLATFORMS_OF_FUSED:
+        fused = None
+        on_warning(
+            f"actor.cycle: auto steps {where} from Python, since inside jit {device.platform} would"
+            " wait for it"
+        )
     if fused is None and settings.cycle == "fused":
         raise ConfigError(
             f"actor.cycle: expected auto or stepped, got fused; {where} cannot be stepped"
@@ -149,24 +149,6 @@ def choose_fused(
     if settings.rollout == "episodes":
         _check_whole_episodes(where, environment, fused, env_step)
     return fused
-
-
-def _problem_on(
-    device: jax.Device, fused: FusedEnvironment, environment: Environment
-) -> str | None:
-    """Return why a device cannot step the environment, which only compiling tells."""
-    if fused.is_whole_state or device.platform in _PLATFORMS_OF_FUSED:
-        return None
-    actions = zeros(action_shape(environment.spec.action_space), environment.num_envs)
-    placed = jax.sharding.SingleDeviceSharding(device)
-    arguments = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed), (fused.state, actions)
-    )
-    try:
-        jax.jit(fused.step).lower(*arguments).compile()
-    except Exception as error:
-        return next(iter(str(error).splitlines()), type(error).__name__)
-    return None
 
 
 def _check_whole_episodes(
