@@ -235,8 +235,15 @@ def _data(leaf: Any) -> Any:
 def _own(array: Any) -> np.ndarray:
     """Return the array in memory that nobody else can write to or donate."""
     host = np.asarray(array)
-    # On CPU, `np.asarray` of a JAX array is a view of JAX's own memory.
+    # On a CPU, `np.asarray` of a JAX array is a view of JAX's own memory. Of an array elsewhere, it
+    # is a copy, which JAX keeps with the array but never writes to.
+    if isinstance(array, jax.Array) and not _is_on_cpu(array):
+        return host
     return host if host.flags.owndata and host is not array else host.copy()
+
+
+def _is_on_cpu(array: jax.Array) -> bool:
+    return any(device.platform == "cpu" for device in array.devices())
 
 
 def _write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:

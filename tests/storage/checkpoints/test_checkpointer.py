@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.process import start_daemon
+from sebulba.storage.checkpoints import checkpointer as checkpoint_writer
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError, snapshot
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import CheckpointError, best_step, restore, steps_in
@@ -145,6 +146,14 @@ def test_save_takes_an_earlier_snapshot(checkpointer):
     save(checkpointer, 0, taken)
     restored, _ = restore(checkpointer.directory, 0, make_state(9))
     chex.assert_trees_all_equal(restored, make_state())
+
+
+@pytest.mark.parametrize("is_on_cpu", [True, False])
+def test_a_snapshot_copies_twice_only_what_is_a_view_of_the_devices_memory(is_on_cpu, monkeypatch):
+    monkeypatch.setattr(checkpoint_writer, "_is_on_cpu", lambda array: is_on_cpu)
+    array = jnp.arange(1000.0)
+    (taken,) = snapshot({"kernel": array}).arrays.values()
+    assert np.shares_memory(taken, np.asarray(array)) != is_on_cpu
 
 
 def test_partial_restore_ignores_other_stored_leaves(checkpointer):
