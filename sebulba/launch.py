@@ -26,7 +26,8 @@ _PROG = f"{program('launch')} --local N [--virtual-devices K] [--cores C]"
 _DESCRIPTION = """\
 Runs a config on N hosts, simulated by N processes of python -m sebulba.train on this machine. Each
 line of their output begins with the process's number. When one process fails, the others are ended,
-and the exit code is that of the failed one.
+and the exit code is that of the failed one. The processes need devices of their own: NCCL refuses
+two of them on one GPU.
 
 --local N             number of processes
 --virtual-devices K   number of virtual CPU devices of each process (default: no virtual devices)

@@ -14,6 +14,13 @@ from sebulba.processes.children import Children, exit_code_of
 from sebulba.processes.cores import on_cores_of_process
 
 _POLL_S = 0.2
+# JAX reserves this part of a GPU's memory at the start of a process, so a second one would end.
+_GPU_MEMORY = 0.75
+_GPU_MEMORY_VARIABLES = (
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +44,8 @@ def train_runs(
 
     The next run starts even if one fails. A signal ends the current runs, which save, and no other
     run starts. Each of the runs at a time has an equal part of the cores: XLA starts a thread for
-    every core it may use, and those of several runs would wait for each other (docs/sweeps.md).
+    every core it may use, and those of several runs would wait for each other (docs/sweeps.md). The
+    runs divide what JAX reserves of a GPU's memory, unless the user has set it.
 
     Args:
         runs: the runs.
@@ -53,6 +61,9 @@ def train_runs(
     waiting = collections.deque(runs)
     running: dict[int, tuple[TrainingRun, subprocess.Popen[bytes]]] = {}  # by their part of cores
     failures: list[int] = []
+    variables: dict[str, str] = {}
+    if num_jobs > 1 and not any(name in os.environ for name in _GPU_MEMORY_VARIABLES):
+        variables = {_GPU_MEMORY_VARIABLES[0]: f"{_GPU_MEMORY / num_jobs:.3f}"}
     with Children().forwarding_signals() as children:
         while running or (waiting and children.signal_number is None):
             free = [number for number in range(num_jobs) if number not in running]
@@ -63,7 +74,8 @@ def train_runs(
                     contextlib.nullcontext() if run.log is None else open(run.log, "ab") as log,
                     on_cores_of_process(free[0], num_processes=num_jobs),
                 ):
-                    running[free[0]] = (run, children.start(run.argv, output=log))
+                    process = children.start(run.argv, variables=variables, output=log)
+                    running[free[0]] = (run, process)
                 continue
             time.sleep(_POLL_S)
             for number, (run, process) in list(running.items()):
