@@ -37,10 +37,12 @@ FLAGS = (
 def set_xla_flags() -> None:
     """Add the flags to the environment; call before JAX starts its backends.
 
-    Adds no flag whose name is in `XLA_FLAGS`, which the user decides on, and none where programs
-    may run on an accelerator, whose plugin has its own list of known flags.
+    Adds no flag whose name is in `XLA_FLAGS`, which the user decides on. JAX's plugins for NVIDIA's
+    GPUs are built with jaxlib and know its flags, which change no program for a GPU but those of
+    actors on the CPU beside it. Other plugins may have their own list of known flags, and end the
+    process at another one.
     """
-    if not _runs_on_cpu():
+    if not (_runs_on_cpu() or _has_only_cuda()):
         return
     from jaxlib.version import __version_info__ as version  # Without jax, quick to import.
 
@@ -70,6 +72,26 @@ def describe_xla_flags() -> str:
     """Return the flags of this process, for its log; empty if there are none."""
     given = os.environ.get(_VARIABLE, "")
     return f"{_VARIABLE}={given!r}" if given else ""
+
+
+def has_accelerator() -> bool:
+    """Return whether JAX can use an accelerator: its plugin is installed, and the device is here.
+
+    Of NVIDIA's GPUs, the driver's files say it. Other plugins are taken at their word.
+    """
+    if _runs_on_cpu():
+        return False
+    return not _has_only_cuda() or os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")
+
+
+def _has_only_cuda() -> bool:
+    """Return whether all plugins of JAX that are installed are those for NVIDIA's GPUs."""
+    if importlib.util.find_spec("libtpu") is not None:
+        return False
+    plugins = importlib.util.find_spec("jax_plugins")
+    places = plugins.submodule_search_locations if plugins is not None else None
+    names = {name for place in places or () for name in os.listdir(place) if name[0] not in "_."}
+    return all(name.startswith("xla_cuda") for name in names)
 
 
 def _runs_on_cpu() -> bool:

@@ -17,7 +17,7 @@ from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
 from sebulba.devices.memory import describe_costly_network
 from sebulba.devices.roles import Roles, assign_devices, check_platforms
-from sebulba.devices.xla_flags import describe_xla_flags
+from sebulba.devices.xla_flags import describe_xla_flags, has_accelerator
 from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.envs.closing import closed_on_error
 from sebulba.envs.task_defaults import with_task_defaults
@@ -227,7 +227,8 @@ def prepare_process(config: Config) -> None:
         MiscompiledError: XLA computes wrong numbers on this machine.
     """
     use_compilation_cache()
-    if config.run.keep_memory:
+    # XLA's compiler for GPUs compiles in many threads, which would share one arena of memory.
+    if config.run.keep_memory and (config.devices.actor == "cpu" or not has_accelerator()):
         keep_freed_memory()
     check_platforms()
     check_compiler()

@@ -1,12 +1,15 @@
 """The test of the compiler at start-up, and the flags that the compiler gets."""
 
+import importlib.util
 import os
+import types
 
 import jax
 import jaxlib.version
 import numpy as np
 import pytest
 
+from sebulba.config import Config, DevicesConfig, RunConfig
 from sebulba.devices import known_answers
 from sebulba.devices.known_answers import (
     MiscompiledError,
@@ -16,6 +19,7 @@ from sebulba.devices.known_answers import (
 from sebulba.devices.xla_flags import (
     FLAGS,
     describe_xla_flags,
+    has_accelerator,
     set_num_cpu_threads,
     set_xla_flags,
 )
@@ -55,11 +59,56 @@ def test_a_flag_that_the_user_has_set_stays(flags_of):
     assert flags_of(f"--{FLAGS[0].name}=") == f"--{FLAGS[0].name}="
 
 
-@pytest.mark.parametrize(
-    "how", [{"version": (0, 9, 2)}, {"version": (0, 13, 0)}, {"platforms": "cuda,cpu"}]
-)
+@pytest.mark.parametrize("how", [{"version": (0, 9, 2)}, {"version": (0, 13, 0)}])
 def test_no_flag_is_added_where_it_may_be_unknown(flags_of, how):
     assert flags_of("", **how) == ""
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_set"),
+    [
+        ({"jax_plugins": ["xla_cuda12", "__pycache__"]}, True),
+        ({"jax_plugins": ["xla_cuda13"]}, True),
+        ({"jax_plugins": ["xla_cuda12", "xla_rocm7"]}, False),
+        ({"jax_plugins": ["xla_cuda12"], "libtpu": []}, False),
+        ({"libtpu": []}, False),
+    ],
+)
+def test_actors_on_the_cpu_beside_a_gpu_have_its_flags(
+    flags_of, installed, is_set, monkeypatch, tmp_path
+):
+    for name, plugins in installed.items():
+        (tmp_path / name).mkdir()
+        for plugin in plugins:
+            (tmp_path / name / plugin).mkdir()
+
+    def find_spec(name):
+        place = str(tmp_path / name)
+        found = name in installed
+        return types.SimpleNamespace(submodule_search_locations=[place]) if found else None
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    assert flags_of("", platforms="") == (str(FLAGS[0]) if is_set else "")
+    has_driver = False
+    monkeypatch.setattr(os.path, "exists", lambda path: has_driver)
+    assert has_accelerator() != is_set
+    has_driver = True
+    assert has_accelerator()
+
+
+@pytest.mark.parametrize(
+    ("actor", "has_device", "is_kept"),
+    [(None, False, True), (None, True, False), ("cpu", True, True)],
+)
+def test_memory_is_kept_where_a_cpu_acts_or_learns(actor, has_device, is_kept, monkeypatch):
+    kept = []
+    monkeypatch.setattr(training, "keep_freed_memory", lambda: kept.append(True))
+    monkeypatch.setattr(training, "has_accelerator", lambda: has_device)
+    for name in ("use_compilation_cache", "check_platforms", "check_compiler"):
+        monkeypatch.setattr(training, name, lambda: None)
+    config = Config(devices=DevicesConfig(actor=actor), run=RunConfig(keep_memory=True))
+    training.prepare_process(config)
+    assert bool(kept) == is_kept
 
 
 def test_flags_are_set_by_importing_the_package():
