@@ -7,8 +7,11 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from sebulba.errors import ConfigError
+
 # EnvPool imports all of its suites, and these modules of one, which import matplotlib.
 _DRAWING = "envpool.jumanji._official_render."
+_OPENGL = "libEGL.so.1"
 
 
 class _LazyDrawing(importlib.abc.MetaPathFinder):
@@ -28,6 +31,12 @@ def _import_envpool() -> ModuleType:
     sys.meta_path.insert(0, finder)
     try:
         import envpool
+    except ImportError as error:
+        if _OPENGL not in str(error):
+            raise
+        raise ConfigError(
+            f"env.suite: EnvPool needs {_OPENGL}, which this machine lacks: apt-get install libegl1"
+        ) from error
     finally:
         sys.meta_path.remove(finder)
     return envpool

@@ -1,11 +1,15 @@
+import importlib.abc
+import sys
+
 import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
 from sebulba.config import EnvConfig
-from sebulba.envs import make_environment
+from sebulba.envs import envpool_import, make_environment
 from sebulba.envs.envpool import _native_space
+from sebulba.errors import ConfigError
 from tests.envs.cases import assert_same, play, random_actions
 from tests.subprocesses import run_python
 
@@ -136,3 +140,20 @@ assert "matplotlib" in sys.modules
 def test_envpool_imports_matplotlib_when_a_game_draws_with_it():
     result = run_python("-c", _DRAW)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_missing_opengl_library_is_named_with_its_package(monkeypatch):
+    message = "libEGL.so.1: cannot open shared object file: No such file or directory"
+
+    class Missing(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname, path, target=None):
+            if fullname == "envpool":
+                raise ImportError(message)
+
+    monkeypatch.delitem(sys.modules, "envpool")
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    with pytest.raises(ConfigError, match=r"libEGL\.so\.1.*apt-get install libegl1"):
+        envpool_import._import_envpool()
+    message = "another"
+    with pytest.raises(ImportError, match="another"):
+        envpool_import._import_envpool()
