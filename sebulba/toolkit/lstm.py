@@ -7,6 +7,7 @@ from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.dense import Dense
+from sebulba.toolkit.scans import scan_rows
 
 
 @pytree_dataclass
@@ -61,7 +62,7 @@ class LSTMCore(nn.Module):
 
         # The gates' input part does not depend on the state: one matrix product for all steps.
         from_inputs = Dense(4 * self.size)(inputs)
-        state, outputs = jax.lax.scan(step, state, (from_inputs, is_first))
+        state, outputs = scan_rows(step, state, (from_inputs, is_first))
         return outputs, state
 
     def initial_state(self, batch_size: int) -> LSTMState:
