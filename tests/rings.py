@@ -31,7 +31,7 @@ from sebulba.ring.clocks import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
 from sebulba.ring.collectors import CollectorLost
 from sebulba.ring.deques import Closed, NetworksDeque, TrajectoryDeque
 from sebulba.ring.deques import SequenceError as SequenceError
-from sebulba.ring.episodes import EpisodeTracker, finished_episodes
+from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.episodes import load_reducers as load_reducers
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
 from sebulba.ring.learner import Learner, LearnerPrograms, update_program
@@ -290,7 +290,7 @@ def act_cycle(agent, environment, networks, carry, *, fused, length, device, who
 
     Returns:
         The function `(networks, carry) -> (carry, result)`. The result has `trajectory`,
-        `final_state`, `env_steps`, and `episodes`, the last that finished.
+        `final_state`, `env_steps`, `num_episodes`, and `episodes`, of which the last finished.
     """
     common = {"clock": WallClock(), "whole_episodes": whole_episodes}
     if fused:
@@ -308,6 +308,7 @@ class Acted:
     trajectory: Trajectory
     final_state: ActorState
     env_steps: jax.Array
+    num_episodes: jax.Array
     episodes: FinishedEpisodes
     carry: ActCarry
 
@@ -322,7 +323,8 @@ class _Cycle:
             trajectory=collected.trajectory,
             final_state=collected.carry.actor_state,
             env_steps=collected.tally.env_steps,
-            episodes=finished_episodes(collected.tally)[1],
+            num_episodes=collected.tally.num_episodes,
+            episodes=collected.tally.episodes,
             carry=None,
         )
         return collected.carry, acted

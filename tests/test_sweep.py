@@ -103,7 +103,7 @@ def started(monkeypatch):
     """Replaces training processes; returns the command lines of those that were started."""
     command_lines = []
 
-    def start(self, argv, *, output):
+    def start(self, argv, *, variables, output):
         command_lines.append(list(argv))
         return FakeProcess(argv, 3 if "--seed=1" in argv else 0)
 
@@ -135,7 +135,7 @@ def test_runs_at_a_time_share_the_cores_and_a_single_one_has_all(tmp_path, monke
             self.returncode = 0 if lasting[self.seed] <= 0 else None
             return self.returncode
 
-    def start(self, argv, *, output):
+    def start(self, argv, *, variables, output):
         process = Process(argv, 0)
         process.seed = next(each for each in argv if each.startswith("--seed="))
         used.append(os.sched_getaffinity(0))

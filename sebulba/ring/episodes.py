@@ -202,16 +202,17 @@ def _last_true(flags: jax.Array, num: int) -> tuple[jax.Array, jax.Array]:
 
     def num_from(counts: jax.Array) -> jax.Array:
         """Return the sum of each entry and all later ones of the last axis."""
-        return jnp.flip(jnp.cumsum(jnp.flip(counts, axis=-1), axis=-1), axis=-1)
+        return jnp.flip(jnp.cumsum(jnp.flip(counts, axis=-1), axis=-1, dtype=jnp.int32), axis=-1)
 
     num_of_block = jnp.sum(blocks, axis=1, dtype=jnp.int32)
     num_from_block = num_from(num_of_block)
-    num_later = jnp.arange(num - 1, -1, -1)  # true flags after the one that is wanted
+    num_later = jnp.arange(num - 1, -1, -1, dtype=jnp.int32)  # true flags after the one that is wanted
     # The last block at which, with later ones, there are more.
-    block = jnp.sum(num_from_block[None] > num_later[:, None], axis=1) - 1
+    is_later = num_from_block[None] > num_later[:, None]
+    block = jnp.sum(is_later, axis=1, dtype=jnp.int32) - 1
     num_later -= num_from_block[block] - num_of_block[block]
     num_from_column = num_from(blocks[block].astype(jnp.int32))
-    column = jnp.sum(num_from_column > num_later[:, None], axis=1) - 1
+    column = jnp.sum(num_from_column > num_later[:, None], axis=1, dtype=jnp.int32) - 1
     return num_from_block[0], jnp.clip(block * width + column, 0, flags.size - 1)
 
 

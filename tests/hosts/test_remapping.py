@@ -76,13 +76,13 @@ def test_accounts_and_boundaries_are_summed():
     assert result["actors"]["num_cycles"] == [5, 6]
     boundaries = result["actors"]["boundaries"]
     assert [each["num_interrupted"] for each in boundaries] == [7, 9]
-    assert [record["episode_length"] for record in boundaries[0]["finished"]] == [10, 20]
+    assert boundaries[0]["lengths"] == [10, 20]
 
 
 def test_a_host_without_an_account_starts_from_nothing():
     result = restored([])
     assert result["ledger"]["learned"] == [0, 0]
-    assert [each["finished"] for each in result["actors"]["boundaries"]] == [[], []]
+    assert [each["returns"] for each in result["actors"]["boundaries"]] == [[], []]
 
 
 def test_a_checkpoint_is_complete_with_the_shares_of_its_own_hosts():
