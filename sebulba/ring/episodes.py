@@ -206,7 +206,8 @@ def _last_true(flags: jax.Array, num: int) -> tuple[jax.Array, jax.Array]:
 
     num_of_block = jnp.sum(blocks, axis=1, dtype=jnp.int32)
     num_from_block = num_from(num_of_block)
-    num_later = jnp.arange(num - 1, -1, -1, dtype=jnp.int32)  # true flags after the one that is wanted
+    # True flags after the one that is wanted.
+    num_later = jnp.arange(num - 1, -1, -1, dtype=jnp.int32)
     # The last block at which, with later ones, there are more.
     is_later = num_from_block[None] > num_later[:, None]
     block = jnp.sum(is_later, axis=1, dtype=jnp.int32) - 1
