@@ -157,7 +157,7 @@ def check_identical(bench: Bench) -> None:
         for _ in range(CHECKED_CYCLES):
             collected = cycle(bench.networks, carry)
             carry, tally = collected.carry, collected.tally
-            results.append((collected.trajectory, tally.episodes, tally.env_steps))
+            results.append((collected.trajectory, tally.ended, tally.env_steps))
         environment.close()
         if expected is None:
             expected = results

@@ -57,13 +57,10 @@ def _stack(rows: list, last: EnvStep) -> tuple[Trajectory, Tally]:
         action=jax.tree.map(stack, *action),
         extras=jax.tree.map(stack, *extras),
     )
-    num_episodes, episodes, episode_envs = EpisodeTracker().finished(
-        jax.tree.map(stack, *statistics)
-    )
+    num_episodes, ended = EpisodeTracker().ended(jax.tree.map(stack, *statistics))
     return trajectory, Tally(
         num_episodes=num_episodes,
-        episodes=episodes,
-        episode_envs=episode_envs,
+        ended=ended,
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
         is_finite=is_finite(trajectory.env_steps),
     )

@@ -38,7 +38,7 @@ from sebulba.ring.learner import Learner, LearnerPrograms, update_program
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
 from sebulba.ring.progress import Progress
-from sebulba.ring.records import ActCarry, Delivery, FinishedEpisodes, Unroll, UnrollInfo
+from sebulba.ring.records import ActCarry, Delivery, EndedRows, FinishedEpisodes, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer as Observer
 from sebulba.ring.running import run as run
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
@@ -309,7 +309,7 @@ class Acted:
     final_state: ActorState
     env_steps: jax.Array
     num_episodes: jax.Array
-    episodes: FinishedEpisodes
+    ended: EndedRows
     carry: ActCarry
 
 
@@ -324,7 +324,7 @@ class _Cycle:
             final_state=collected.carry.actor_state,
             env_steps=collected.tally.env_steps,
             num_episodes=collected.tally.num_episodes,
-            episodes=collected.tally.episodes,
+            ended=collected.tally.ended,
             carry=None,
         )
         return collected.carry, acted
@@ -374,12 +374,12 @@ def append_to_rows(trajectory, num_rows, action, extras):
 
 
 def follow_episodes(reducers, trajectory, *, max_finished=10_000):
-    """Return what an act cycle counts of a trajectory's episodes: a `Tally`'s three fields.
+    """Return what an act cycle counts of a trajectory's episodes: a `Tally`'s two fields.
 
     Args:
         reducers: `{name: EpisodeReducer}`.
         trajectory: of `T` steps; all episodes are new at its first row.
-        max_finished: the last episodes that are kept.
+        max_finished: the last episodes that are kept, if there are many rows.
     """
     tracker = EpisodeTracker(reducers, max_finished=max_finished)
     num_envs = trajectory.env_steps.reward.shape[1]
@@ -387,10 +387,10 @@ def follow_episodes(reducers, trajectory, *, max_finished=10_000):
     def follow(trajectory):
         _, rows = tracker.follow(tracker.init(num_envs), trajectory)
         assert not rows.reducer_states
-        return tracker.finished(rows)
+        return tracker.ended(rows)
 
-    num_episodes, episodes, envs = jax.jit(follow)(trajectory)
-    return int(num_episodes), jax.tree.map(np.asarray, episodes), np.asarray(envs)
+    num_episodes, ended = jax.tree.map(np.asarray, jax.jit(follow)(trajectory))
+    return int(num_episodes), ended
 
 
 def act(ring, actor_id=0):

@@ -21,7 +21,7 @@ from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.evaluation.statistics import EpisodeRecord
 from sebulba.ring.act_cycle import call_environment, init_carry
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.episodes import EpisodeTracker, finished_episodes
+from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Tally
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.toolkit.prng import environment_seed, stream
@@ -236,10 +236,10 @@ class Evaluation:
 
     def _record(self, tally: Tally) -> None:
         """Record the episodes that ended in a slice, up to each environment's quota."""
-        _, finished = finished_episodes(tally)
-        envs = np.asarray(tally.episode_envs)
+        ended = jax.tree.map(np.asarray, tally.ended)
+        finished = ended.episodes
         episodes = zip(
-            envs[len(envs) - len(finished) :].tolist(),
+            ended.env[ended.has_ended].tolist(),
             finished.episode_return.tolist(),
             finished.episode_length.tolist(),
             strict=True,

@@ -179,11 +179,10 @@ def finish_rows(
     # One scan per trajectory instead of an update in every step, which would add operations to the
     # loop that is the hot path.
     statistics, rows = tracker.follow(statistics, trajectory)
-    num_episodes, episodes, episode_envs = tracker.finished(rows)
+    num_episodes, ended = tracker.ended(rows)
     tally = Tally(
         num_episodes=num_episodes,
-        episodes=episodes,
-        episode_envs=episode_envs,
+        ended=ended,
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
         is_finite=is_finite(env_steps),
     )

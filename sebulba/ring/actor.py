@@ -13,7 +13,7 @@ from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
 from sebulba.ring.clocks import COMPILE, TRANSFER, WallClock
 from sebulba.ring.collectors import Collector, CollectorLost, StreamLost
-from sebulba.ring.episodes import end_episodes, finished_episodes
+from sebulba.ring.episodes import end_episodes
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.records import Collected, Delivery, Point, Unroll, UnrollInfo
 from sebulba.types import Networks
@@ -124,7 +124,8 @@ class Actor:
                     lost.add_note(f"{num_losses} collectors in turn were lost at this point.")
                     raise
         unroll = self._place(collected)
-        num_episodes, episodes = finished_episodes(collected.tally)
+        tally = jax.tree.map(np.asarray, collected.tally)
+        num_episodes, episodes = int(tally.num_episodes), tally.ended.episodes
         num_interrupted = 0
         if point.boundary is not None:
             num_episodes += len(point.boundary.finished)
@@ -134,7 +135,7 @@ class Actor:
             actor_id=self.actor_id,
             sequence_number=point.cycle,
             policy_version=policy_version,
-            env_steps=int(collected.tally.env_steps),
+            env_steps=int(tally.env_steps),
             num_episodes=num_episodes,
             episodes=episodes,
             episodes_cut=num_interrupted,

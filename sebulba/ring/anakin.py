@@ -17,6 +17,7 @@ thrown away. So a third state is in memory, of a run whose state is small enough
 
 import dataclasses
 import itertools
+import operator
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,7 @@ from sebulba.ring.one_program import (
     carry_shardings,
     program_of_cycles,
 )
-from sebulba.ring.records import FinishedEpisodes, Point, UnrollInfo
+from sebulba.ring.records import Point, UnrollInfo
 from sebulba.ring.ring import CountedCycle, Observer, Ring, annotate_errors, where_learner
 from sebulba.types import EnvStepCount, Networks, PyTree
 
@@ -305,15 +306,9 @@ class Anakin:
         ring, learner = self.ring, self.ring.learner
         cycle, num_actors = learner.num_cycles + offset, len(ring.actors)
         infos = []
-        for number, of_cycles in enumerate(recorded.episodes):
+        for number, of_cycles in enumerate(recorded.ended):
             round_, actor_id = divmod(number, num_actors)
-            num_episodes = int(recorded.num_episodes[number][offset])
-            episodes = FinishedEpisodes(
-                episode_return=of_cycles.episode_return[offset],
-                episode_length=of_cycles.episode_length[offset],
-                has_results=of_cycles.has_results[offset],
-                reduced={name: each[offset] for name, each in of_cycles.reduced.items()},
-            )
+            ended = jax.tree.map(operator.itemgetter(offset), of_cycles)
             sequence_number = cycle * self._trajectories_per_actor + round_
             version = ring.schedule.policy_version(actor_id, sequence_number)
             assert version is not None  # `reason_against` a free-running ring
@@ -322,8 +317,8 @@ class Anakin:
                 sequence_number=sequence_number,
                 policy_version=version,
                 env_steps=int(recorded.env_steps[number][offset]),
-                num_episodes=num_episodes,
-                episodes=episodes.last(num_episodes),
+                num_episodes=int(recorded.num_episodes[number][offset]),
+                episodes=ended.episodes,
             )
             ring.ledger.collect(actor_id, info.env_steps)
             infos.append(info)

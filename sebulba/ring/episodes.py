@@ -1,7 +1,8 @@
 """Episode statistics and users' episode reducers, computed inside the jitted act cycle.
 
-Statistics belong to raw rewards and continue across trajectories. The device selects the episodes
-that the host needs: the last of a trajectory, at most as many as are averaged for the mean return.
+Statistics belong to raw rewards and continue across trajectories. Where a trajectory has many rows,
+the device selects those that the host needs: the last that ended an episode, at most as many as are
+averaged for the mean return.
 `run.episode_reducers: {name: "my_module:MyReducer"}` adds the mean of the reducer's results over
 the return window to the rows of metrics, as `episode/name`.
 """
@@ -18,9 +19,13 @@ import numpy as np
 from sebulba.config import RunConfig
 from sebulba.config.plugins import load
 from sebulba.errors import ConfigError, calling
-from sebulba.ring.records import EpisodeStatistics, FinishedEpisodes, StreamBoundary, Tally
+from sebulba.ring.records import EndedRows, EpisodeStatistics, FinishedEpisodes, StreamBoundary
 from sebulba.toolkit.scans import scan_rows
 from sebulba.types import Array, EnvStep, PyTree, Trajectory
+
+# Up to so many rows, all are handed to the host, 13 bytes of each. To compile their selection takes
+# a CPU 0.1 s, and a program that steps EnvPool is compiled by each actor at each start.
+_FEW_ROWS = 1024
 
 
 class EpisodeReducer(Protocol):
@@ -52,7 +57,7 @@ class EpisodeTracker:
     """Computes episode statistics and the results of reducers."""
 
     reducers: Mapping[str, EpisodeReducer] = dataclasses.field(default_factory=dict)
-    # The last episodes of a trajectory that are kept; the return window needs no more.
+    # The last episodes of a long trajectory that are kept; the return window needs no more.
     max_finished: int = RunConfig.return_window
 
     def init(self, num_envs: int) -> EpisodeStatistics:
@@ -105,25 +110,30 @@ class EpisodeTracker:
 
         return scan_rows(update, statistics, jnp.arange(trajectory.env_steps.reward.shape[0] - 1))
 
-    def finished(self, rows: EpisodeStatistics) -> tuple[jax.Array, FinishedEpisodes, jax.Array]:
-        """Return the episodes that ended in `[T, B]` rows: `num_episodes` and later of a `Tally`.
+    def ended(self, rows: EpisodeStatistics) -> tuple[jax.Array, EndedRows]:
+        """Return how many episodes ended in `[T, B]` rows, and the rows that tell of them.
 
-        With `K` entries, the smaller of `max_finished` and `T · B`.
+        Those are all rows if they are few, else the last `max_finished` that ended an episode.
         """
         has_ended = _have_ended(rows)
-        num_entries = min(self.max_finished, has_ended.size)
-        num_episodes, at = _last_true(has_ended.reshape(-1), num_entries)
+        num_envs, flags = has_ended.shape[1], has_ended.reshape(-1)
+        if flags.size <= max(_FEW_ROWS, self.max_finished):
+            num_episodes, at = jnp.sum(flags, dtype=jnp.int32), jnp.arange(flags.size)
+        else:
+            num_episodes, at = _last_true(flags, self.max_finished)
+            flags = jnp.arange(self.max_finished) >= self.max_finished - num_episodes
 
         def entries(leaf: jax.Array) -> jax.Array:
-            return leaf.reshape(-1)[at]
+            flat = leaf.reshape(-1)
+            return flat if len(at) == len(flat) else flat[at]
 
-        episodes = FinishedEpisodes(
+        return num_episodes, EndedRows(
+            has_ended=flags,
+            env=at % num_envs,
             episode_return=entries(rows.episode_return),
             episode_length=entries(rows.episode_length),
-            has_results=jnp.ones(num_entries, bool),
             reduced={name: entries(results) for name, results in rows.reduced.items()},
         )
-        return num_episodes, episodes, at % has_ended.shape[1]
 
 
 def load_reducers(
@@ -171,16 +181,6 @@ def update_statistics(statistics: EpisodeStatistics, env_step: EnvStep) -> Episo
         episode_length=episode_length + jnp.where(env_step.is_first | is_repeated, 0, 1),
         is_over=env_step.done if env_step.episode_over is None else env_step.episode_over,
     )
-
-
-def finished_episodes(tally: Tally) -> tuple[int, FinishedEpisodes]:
-    """Return the number of episodes that ended in an act cycle, and the last of them.
-
-    The arrays are fetched to host memory.
-    """
-    num_episodes = int(np.asarray(tally.num_episodes))
-    episodes = jax.tree.map(np.asarray, tally.episodes)
-    return num_episodes, episodes.last(num_episodes)
 
 
 def _have_ended(rows: EpisodeStatistics) -> Array:

@@ -16,11 +16,11 @@ from sebulba.devices.mapping import shard, specs_of
 from sebulba.devices.memory import num_bytes
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.learner import LearnerPrograms
-from sebulba.ring.records import ActCarry, FinishedEpisodes, Unroll
+from sebulba.ring.records import ActCarry, EndedRows, Unroll
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
 from sebulba.types import Array, EnvStepCount, Networks, PyTree
 
-_MAX_BYTES = 1 << 20  # of what a call hands to Python; a cycle is about one kilobyte
+_MAX_BYTES = 1 << 20  # of what a call hands to Python; a cycle is 1 to 13 kilobytes
 _WORTH_A_SLICE = 256 << 10  # bytes: copying fewer from a device takes as long as copying none
 
 
@@ -30,7 +30,7 @@ class RecordedCycle:
 
     env_steps: tuple[Array, ...]  # [] int32 of each trajectory
     num_episodes: tuple[Array, ...]  # [] int32 of each trajectory, that finished in it
-    episodes: tuple[FinishedEpisodes, ...]  # [K] of each trajectory, as in a `Tally`
+    ended: tuple[EndedRows, ...]  # [K] of each trajectory, as in a `Tally`
     is_finite_and_learning: Array  # [] bool: finite data of the environments, and no frozen state
     num_discarded: Array  # [] int32, updates of the run that were not finite
     metrics: dict[str, Array]  # [num_updates]
@@ -257,7 +257,7 @@ def _cycle_function(
         recorded = RecordedCycle(
             env_steps=tuple(tally.env_steps for tally in tallies),
             num_episodes=tuple(tally.num_episodes for tally in tallies),
-            episodes=tuple(tally.episodes for tally in tallies),
+            ended=tuple(tally.ended for tally in tallies),
             is_finite_and_learning=functools.reduce(
                 operator.and_, [tally.is_finite for tally in tallies], is_learning
             ),

@@ -76,6 +76,28 @@ class FinishedEpisodes:
 
 
 @pytree_dataclass
+class EndedRows:
+    """Rows that may have ended an episode: what an act cycle tells of the finished ones."""
+
+    has_ended: Array  # [K] bool; the entries of a row that ended no episode mean nothing
+    env: Array  # [K] int32, the environment
+    episode_return: Array  # [K] float32
+    episode_length: Array  # [K] int32
+    reduced: dict[str, Array] = dataclasses.field(default_factory=dict)  # [K] float32 by reducer
+
+    @property
+    def episodes(self) -> FinishedEpisodes:
+        """The episodes; all arrays are in host memory."""
+        has_ended = self.has_ended
+        return FinishedEpisodes(
+            episode_return=self.episode_return[has_ended],
+            episode_length=self.episode_length[has_ended],
+            has_results=np.ones(np.sum(has_ended), bool),
+            reduced={name: results[has_ended] for name, results in self.reduced.items()},
+        )
+
+
+@pytree_dataclass
 class ActCarry:
     """What one act cycle hands to the next; never donated.
 
@@ -94,9 +116,7 @@ class Tally:
     """What happened in an act cycle, counted inside jit."""
 
     num_episodes: jax.Array  # [] int32, that ended with one of rows 0 … T - 1
-    # [K] the last of these, or all; if they are fewer than K, the first entries are none
-    episodes: FinishedEpisodes
-    episode_envs: jax.Array  # [K] int32, the environment of each
+    ended: EndedRows  # [K], in their order: all rows, or the last that ended an episode
     env_steps: jax.Array  # [] int32, valid transitions
     is_finite: jax.Array  # [] bool, of all observations and rewards
 

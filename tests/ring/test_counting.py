@@ -42,12 +42,23 @@ def test_an_actor_hands_over_the_last_episodes_as_arrays_and_their_number():
 
 def test_what_a_call_of_one_program_hands_back_does_not_grow_with_the_environments():
     sizes = set()
-    for num_envs in (16, 512):
+    for num_envs in (256, 2048):
         ring = make_ring(make_config(num_envs))
         sizes.add(num_bytes(program_of_cycles(ring).shapes))
         close(ring)
     (size,) = sizes
     assert size < 20 * WINDOW
+
+
+def test_few_rows_are_handed_back_unselected():
+    ring = make_ring(make_config(128))
+    infos = [info_of(act(ring)), info_of(act(ring))]
+    shapes = program_of_cycles(ring).shapes
+    close(ring)
+    assert shapes.ended[0].has_ended.shape == (8 * 128,)
+    assert [info.num_episodes for info in infos] == [128 * 4, 128 * 4]
+    for info in infos:
+        assert info.episodes.episode_length.tolist() == [1] * 128 * 4
 
 
 def test_only_the_cycles_that_ran_come_back():

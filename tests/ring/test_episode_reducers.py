@@ -49,8 +49,8 @@ def track(reducers, env_steps, actions, values):
     """Returns the episodes that finish within the rows."""
     after_the_last = jax.tree.map(lambda x: np.concatenate([x, x[-1:]]), env_steps)
     trajectory = Trajectory(env_steps=after_the_last, action=actions, extras={"value": values})
-    num_episodes, episodes, _ = follow_episodes(reducers, trajectory)
-    return episodes.last(num_episodes)
+    _, ended = follow_episodes(reducers, trajectory)
+    return ended.episodes
 
 
 def test_reducers_see_value_rewards_and_actions_of_their_episode_alone():

@@ -43,7 +43,7 @@ def test_a_trajectory_is_one_episode_of_each_environment(cycles_and_results):
         lengths = valid.sum(axis=0)
         assert (valid == (np.arange(LENGTH)[:, None] < lengths)).all()
         assert result.env_steps == lengths.sum()
-        episodes = result.episodes.last(int(result.num_episodes))
+        episodes = result.ended.episodes
         assert sorted(episodes.episode_length) == sorted(lengths)
         np.testing.assert_allclose(sorted(episodes.episode_return), sorted(rows.reward.sum(axis=0)))
     assert set(compilations(cycles.act_cycle)) == {1}
