@@ -75,6 +75,8 @@ def run_toy_ring(rng, *, num_actors, trajectories_per_cycle, policy_lag, slots, 
                 deque.put(numbered_item(actor_id, number, env_steps=1, policy_version=version))
         except Closed:
             pass
+        finally:
+            deque.close()  # So that nobody waits for an actor that failed.
 
     actors = [threading.Thread(target=act, args=(each,), daemon=True) for each in range(num_actors)]
     for actor in actors:
