@@ -4,6 +4,7 @@ Imports no jax.
 """
 
 import atexit
+import gc
 import os
 import select
 import signal
@@ -87,6 +88,10 @@ def run_command(main: Callable[[], None], *, interrupted: str = "interrupted") -
     """
     open_standard_streams()
     end_on_stop_signals(interrupted)
+    # Nearly all objects of a start live as long as the process. Passes over them, to its end, took
+    # 0.4 of the 2.9 s of the shortest run.
+    gc.set_threshold(50_000, 20, 10)
+    atexit.register(gc.freeze)
     # The last of all exit functions. After them the interpreter takes its modules apart, which with
     # JAX takes a while, and a signal would end the process as if it had interrupted `main`.
     atexit.register(_receive_stop_signals, signal.SIG_IGN)

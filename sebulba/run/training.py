@@ -86,7 +86,8 @@ def train_to_exit_code(
     programs: RingPrograms | None = None
     for number, config in enumerate(configs):
         os.chdir(started_in)  # An environment may have changed it.
-        gc.collect()  # A cycle may hold the last ring, and devices have no room for two replays.
+        if number > 0:
+            gc.collect()  # A cycle may hold the last ring; devices have no room for two replays.
         on_start(number)
         finished = None
         try:
