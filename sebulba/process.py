@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # The package imports this file before a command handles sign
     import multiprocessing.process
 
 _LIBRARIES_DEADLINE_S = 2.0
+_before_end: list[Callable[[], None]] = []
 
 CALLER_VARIABLE = "SEBULBA_CALLER"
 """Environment variable: how the command `sebulba` was called; inherited by its processes."""
@@ -157,12 +158,20 @@ def kill_group(process: "multiprocessing.process.BaseProcess") -> None:
         process.kill()
 
 
+def call_before_end(function: Callable[[], None]) -> Callable[[], None]:
+    """Have `end_process` call a function; return another that takes it back."""
+    _before_end.append(function)
+    return lambda: _before_end.remove(function)
+
+
 def end_process(code: int) -> NoReturn:
     """End the process without waiting for threads that cannot be joined.
 
     Interpreter shutdown would destroy state that these threads still use, and crash. Worker
     processes of environments are killed: one that hangs would outlive the run.
     """
+    for function in _before_end:
+        start_daemon(function, "end").join(_LIBRARIES_DEADLINE_S)
     processes = sys.modules.get("multiprocessing.process")  # None: it has started no worker
     for child in getattr(processes, "active_children", list)():
         kill_group(child)

@@ -837,3 +837,12 @@ def lose_collectors(ring, losses):
         return collect(networks, point)
 
     wrap_collect(ring, collect)
+
+
+def assert_equal_bits(got, expected):
+    """Check that two pytrees have the same leaves, bit for bit."""
+    paths = jax.tree_util.tree_leaves_with_path(expected)
+    for (path, leaf), other in zip(paths, jax.tree.leaves(got), strict=True):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf, other = jax.random.key_data(leaf), jax.random.key_data(other)
+        np.testing.assert_array_equal(np.asarray(other), np.asarray(leaf), str(path))

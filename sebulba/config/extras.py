@@ -9,6 +9,7 @@ EXTRAS: dict[str, str] = {
     "mujoco": "mujoco",
     "mujoco_playground": "playground",
     "pgx": "pgx",
+    "ray": "ray",
 }
 """The extra of this package that installs each optional module."""
 

@@ -2,7 +2,7 @@
 
 import math
 
-from sebulba.config import Config
+from sebulba.config import ActorConfig, Config
 from sebulba.types import EnvironmentSpec, RunSpec
 
 
@@ -25,6 +25,11 @@ def make_run_spec(
         total_env_steps=config.run.total_env_steps,
         num_hosts=num_hosts,
     )
+
+
+def num_actors_of_host(actor: ActorConfig, num_devices: int) -> int:
+    """Return the number of actors of a host with so many actor devices."""
+    return num_devices * actor.threads_per_device + actor.remote
 
 
 def queue_slots_per_actor(config: Config, num_actors: int) -> int:

@@ -51,8 +51,8 @@ class DevicesConfig:
 class ActorConfig:
     """The actor threads."""
 
-    threads_per_device: Count = 2
-    """Actor threads per actor device, each with its own environments."""
+    threads_per_device: Natural = 2
+    """Actor threads per actor device, each with its own environments. 0: all actors are remote."""
     num_envs: Count = 16
     """Environments per actor thread."""
     trajectory_length: Count = 20
@@ -70,6 +70,19 @@ class ActorConfig:
     env_timeout_s: Seconds | None = 60.0
     """Timeout of an env step or a fused act cycle, in seconds. A fused act cycle may also wait for
     an update. null: no limit."""
+    remote: Natural = 0
+    """Further actors, each in a process that Ray starts: on the cluster of RAY_ADDRESS, or on this
+    machine. They may die at any moment."""
+    remote_cpus: Count = 1
+    """CPUs of a remote actor."""
+    remote_gpus: NonNegative = 0.0
+    """GPUs of a remote actor, which may be a share of one. 0: it acts on its CPUs."""
+    remote_timeout_s: Seconds | None = 60.0
+    """Timeout of an act cycle of a remote actor, with its start if it died, in seconds. Without a
+    limit if null, and in a free-running run, where the others go on."""
+    remote_max_replay: Natural = 10_000
+    """Act cycles that a remote actor repeats at most when another has died, to return to the state
+    of environments that cannot be stored. After longer streams, new episodes begin."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -64,6 +64,8 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             "an exact resume needs trajectories in actor order, which a free-running run does not"
             " have. Set learner.policy_lag",
         )
+    if config.actor.threads_per_device == 0 and config.actor.remote == 0:
+        yield "actor.threads_per_device", "expected at least 1 with actor.remote: 0, got 0"
     yield from _lag_problems(config)
     yield from _replay_problems(config.agent)
     yield from _device_problems(config)

@@ -16,7 +16,7 @@ from sebulba.config.agents import make_agent
 from sebulba.config.file import read_config_file
 from sebulba.config.loading import load_config
 from sebulba.config.objects import named_agent, with_environment
-from sebulba.config.run_spec import make_run_spec
+from sebulba.config.run_spec import make_run_spec, num_actors_of_host
 from sebulba.devices.roles import num_actor_devices
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
@@ -44,7 +44,7 @@ class StoredPolicy:
     def num_training_envs(self) -> int:
         """Environments of all actors of one host, for which `agent` was made."""
         actor = self.config.actor
-        return num_actor_devices(self.config.devices) * actor.threads_per_device * actor.num_envs
+        return num_actors_of_host(actor, num_actor_devices(self.config.devices)) * actor.num_envs
 
 
 _PLACES = ("run_dir", "init_from", "resume", "distributed.coordinator")
@@ -177,7 +177,7 @@ def load_stored_policy(
     run_spec = make_run_spec(
         config,
         spec,
-        num_actors=num_actor_devices(config.devices) * config.actor.threads_per_device,
+        num_actors=num_actors_of_host(config.actor, num_actor_devices(config.devices)),
         num_learner_devices=1,
     )
     made: Agent = make_agent(config.agent, run_spec)

@@ -1,5 +1,6 @@
 """The jitted functions of a device's act cycles, and the cycle that suits an environment."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -18,8 +19,9 @@ from sebulba.ring.act_cycle import ActCycle
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
+from sebulba.ring.records import ActCarry, Collected
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
-from sebulba.types import EnvStep, PyTree, RunSpec
+from sebulba.types import EnvStep, Networks, PyTree, RunSpec
 
 # Where `actor.cycle: auto` steps environments outside JAX inside jit. An accelerator's stream waits
 # for them, with the updates behind them. And a program that holds a pool's address is compiled
@@ -60,6 +62,15 @@ class ActFunctions:
         }
         self.stepped = StepFunctions(agent, **options)
         self.fused = SharedFunctions(functools.partial(FusedFunctions, agent, **options))
+
+    def shapes(self, networks: Networks, carry: ActCarry) -> Collected:
+        """Return the shapes of what an act cycle collects, whatever its kind."""
+        _, buffer = jax.eval_shape(self.stepped.begin, networks, carry.actor_state, carry.env_step)
+        statistics, trajectory, tally = jax.eval_shape(
+            self.stepped.finish, buffer, carry.statistics, carry.env_step
+        )
+        after = dataclasses.replace(carry, statistics=statistics)
+        return Collected(carry=jax.eval_shape(lambda: after), trajectory=trajectory, tally=tally)
 
     def act_cycle(
         self,

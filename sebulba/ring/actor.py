@@ -18,8 +18,9 @@ from sebulba.ring.ledger import Ledger
 from sebulba.ring.records import Collected, Delivery, Point, Unroll, UnrollInfo
 from sebulba.types import Networks
 
-# A point at which so many collectors in turn are lost is taken for what ends them.
-_MAX_LOSSES_AT_A_POINT = 3
+# A point at which so many collectors in turn are lost is taken for what ends them. Machines that
+# are taken away may end several by chance.
+_MAX_LOSSES_AT_A_POINT = 8
 
 
 class Actor:

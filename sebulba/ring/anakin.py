@@ -53,6 +53,8 @@ _MAX_S_AHEAD = 0.5
 
 def reason_against(ring: Ring) -> str | None:
     """Return why acting and learning of a run cannot be one program; None: they can."""
+    if num_remote := sum(not isinstance(actor.collector, LocalCollector) for actor in ring.actors):
+        return f"run.mode: anakin needs actor.remote: 0, got {num_remote}: one program acts itself"
     return reason_against_one_program(
         policy_lag=ring.schedule.policy_lag,
         has_whole_episodes=any(

@@ -73,7 +73,14 @@ class Collector(Protocol):
             EnvironmentFault: the environments failed; the same point would fail again.
             StreamLost: the environments of the point are gone.
             CollectorLost: whoever acted is gone. The next call asks this object again, so it has
-                to find somebody else itself; the third loss at one point ends the run.
+                to find somebody else itself; the eighth loss at one point ends the run.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End a wait for whoever acts with `Closed`; called from another thread, at the run's end.
+
+        A cycle that is acted here ends by itself.
         """
         ...
 
@@ -190,6 +197,9 @@ class LocalCollector:
             collected = self.act_cycle(networks, carry)
         self._is_at = (point.cycle + 1, point.stream)
         return collected
+
+    def interrupt(self) -> None:
+        """Do nothing: it waits for nobody."""
 
     def close(self) -> None:
         """Release the environments; no cycle may be running."""

@@ -126,10 +126,11 @@ def make_ring(
             if networks is not new:
                 learner.start_from(networks)
 
+        networks_on = functools.cache(learner.networks_on)
         may_restart = config.actor.on_env_error == "restart"
         actors = []
         for actor_id, (device, collector) in enumerate(zip(actor_devices, collectors, strict=True)):
-            point = collector.begin(learner.networks_on(device))
+            point = collector.begin(networks_on(device))
             if point.carry.env_state is not None:
                 _check_no_exact_reset(config)
             actors.append(

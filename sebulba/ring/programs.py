@@ -18,7 +18,7 @@ from sebulba.devices.memory import MemoryPlan, plan_memory
 from sebulba.devices.roles import Roles
 from sebulba.errors import ConfigError
 from sebulba.ring.act_functions import ActFunctions
-from sebulba.ring.episodes import load_reducers
+from sebulba.ring.episodes import EpisodeTracker, load_reducers
 from sebulba.ring.learner import LearnerPrograms
 from sebulba.types import EnvironmentSpec, RunSpec
 from sebulba_agents import AGENTS
@@ -60,8 +60,13 @@ class RingPrograms:
 
 
 def actor_devices_of(config: Config, devices: Roles) -> list[jax.Device]:
-    """Return the device of each actor of this host."""
-    return [device for device in devices.actor for _ in range(config.actor.threads_per_device)]
+    """Return the device of each actor of this host, the remote ones last.
+
+    What a remote actor collects comes to its device, where it finds its networks.
+    """
+    threads = config.actor.threads_per_device
+    local = [device for device in devices.actor for _ in range(threads)]
+    return local + [devices.actor[0]] * config.actor.remote
 
 
 def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) -> RingPrograms:
@@ -103,7 +108,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
         queue_slots_per_actor=queue_slots_per_actor(config, len(actor_devices)),
         policy_lag=config.policy_lag,
     )
-    tracker = load_reducers(config.run.episode_reducers, max_finished=config.run.return_window)
+    tracker = _tracker(config)
     return RingPrograms(
         config=config,
         devices=devices,
@@ -116,6 +121,21 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
             for device in devices.actor
         },
     )
+
+
+def make_act_functions(config: Config, run_spec: RunSpec, device: jax.Device) -> ActFunctions:
+    """Make the act functions of a device alone, for a process that only acts.
+
+    Raises:
+        AgentError: the agent breaks the protocol.
+    """
+    agent, _ = _make_agent(config, run_spec)
+    return ActFunctions(agent, run_spec, device=device, tracker=_tracker(config))
+
+
+def _tracker(config: Config) -> EpisodeTracker:
+    window = config.run.return_window
+    return load_reducers(config.run.episode_reducers, max_finished=window)
 
 
 def _make_agent(config: Config, run_spec: RunSpec) -> tuple[Agent, ActShapes]:

@@ -253,10 +253,12 @@ class Ring:
         self.learner.clock.lap(METRICS)
 
     def close(self) -> None:
-        """Close both deques, so that every thread ends."""
+        """Close both deques and end every other wait, so that every thread ends."""
         self.trajectories.close()
         for staging in self.stagings.values():
             staging.close()
+        for actor in self.actors:
+            actor.collector.interrupt()
 
     def close_environments(self) -> None:
         """Release the environments; no actor may be running."""

@@ -38,6 +38,8 @@ from sebulba.process import (
     handled,
     start_daemon,
 )
+from sebulba.remote.collectors import RemoteCollectors
+from sebulba.remote.ray_processes import ray_processes
 from sebulba.ring.make import make_ring
 from sebulba.ring.programs import RingPrograms, actor_devices_of
 from sebulba.ring.ring import Ring
@@ -153,6 +155,7 @@ def train(
     with (
         RunEnd(hosts_agree=hosts.are_several()).listening() as end,
         _open_run_dir(config, display, verbose=verbose) as (config, path, lock, display),
+        contextlib.ExitStack() as ended,
     ):
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         for line in _describe_run(config, devices, task_defaults.message):
@@ -168,6 +171,10 @@ def train(
         )
         source = config.init_from if config.resume is None else None  # else of its checkpoint
         initial_networks = InitialNetworks(source, mismatch=config.init_mismatch)
+        make_collector = None
+        if config.actor.remote:
+            processes = ended.enter_context(ray_processes(config.actor, on_message=display.message))
+            make_collector = RemoteCollectors(processes, config)
         ring = make_ring(
             config,
             devices=devices,
@@ -175,6 +182,7 @@ def train(
             end=end,
             gather=agreement.gather,
             initial_networks=initial_networks,
+            make_collector=make_collector,
             on_warning=display.message,
         )
         environments = {f"actor {actor.actor_id}": actor.collector for actor in ring.actors}

@@ -181,7 +181,8 @@ def test_plain_scalars_of_options_have_the_types_of_yaml_1_2(write, text, expect
             "actor:\n  num_env: 3\n",
             "x.yaml:2: actor.num_env: unknown key; did you mean num_envs? (known: "
             "threads_per_device, num_envs, trajectory_length, rollout, cycle, on_env_error, "
-            "max_env_restarts, env_timeout_s)",
+            "max_env_restarts, env_timeout_s, remote, remote_cpus, remote_gpus, remote_timeout_s, "
+            "remote_max_replay)",
         ),
         (
             "learner:\n  num_envs: 3\n",

@@ -12,7 +12,7 @@ from sebulba.config.validation import validate
     [
         (
             Config(actor=ActorConfig(threads_per_device=0)),
-            "actor.threads_per_device: expected int ≥ 1",
+            "actor.threads_per_device: expected at least 1 with actor.remote: 0",
         ),
         (
             Config(actor=ActorConfig(trajectory_length=0)),

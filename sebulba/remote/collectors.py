@@ -1,0 +1,366 @@
+"""Collectors whose cycles are acted by other processes, which may die at any moment.
+
+A process that died has lost nothing that the run needs: the same point is asked for again, of the
+process that replaces it. So killing it changes no bit.
+"""
+
+import collections
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+
+from sebulba.config import Config
+from sebulba.config.loading import to_yaml
+from sebulba.envs.base import (
+    Environment,
+    EnvironmentDataError,
+    EnvironmentFault,
+    EnvironmentTimeout,
+)
+from sebulba.errors import ConfigError
+from sebulba.remote import process, wire
+from sebulba.remote.wire import Arrays, Record
+from sebulba.ring.act_functions import ActFunctions
+from sebulba.ring.clocks import ACT, COMPILE, WallClock
+from sebulba.ring.collectors import Collector, CollectorLost, StreamLost
+from sebulba.ring.deques import Closed
+from sebulba.ring.make import make_local_collector
+from sebulba.ring.records import ActCarry, Collected, Point
+from sebulba.ring.threads import WatchdogError
+from sebulba.storage.run_dir import describe_software
+from sebulba.types import EnvironmentSpec, Networks
+
+_POLL_S = 0.2
+_CLOSE_TIMEOUT_S = 5.0
+_FAULTS = {each.__name__: each for each in (EnvironmentDataError, EnvironmentTimeout)}
+
+
+class ProcessLost(RuntimeError):
+    """The process died, or cannot be reached; whoever starts it may start it again."""
+
+
+class ProcessGone(ConfigError):
+    """The process could not be started, and will not be."""
+
+
+class RemoteError(RuntimeError):
+    """A process that acts raised something that is no fault of its environments."""
+
+
+class RemoteTimeout(WatchdogError):
+    """A process that acts has not answered for `actor.remote_timeout_s`."""
+
+
+class RemoteProcess(Protocol):
+    """An `ActingProcess` elsewhere, and whoever starts it again when it has died."""
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method; `wait` has returned for the one before, or raised."""
+        ...
+
+    def wait(self, seconds: float) -> tuple[Record, Arrays | None, Arrays | None] | None:
+        """Return what the method returned; None: it has not yet, after so many seconds.
+
+        Raises:
+            ProcessLost: the process died before that. Calls reach the next one.
+            ProcessGone: there will be no other.
+        """
+        ...
+
+    def kill(self) -> None:
+        """End the process; no other is started."""
+        ...
+
+
+class Processes(Protocol):
+    """Starts processes, and hands networks to all of them at once."""
+
+    def start(self, name: str) -> RemoteProcess:
+        """Start a process that acts."""
+        ...
+
+    def share(self, arrays: Arrays) -> Any:
+        """Return what stands for arrays among the arguments of a call."""
+        ...
+
+
+class RemoteCollectors:
+    """Makes the collectors of a ring whose last `actor.remote` actors are in other processes."""
+
+    def __init__(self, processes: Processes, config: Config):
+        """Start nothing yet.
+
+        Args:
+            processes: starts them.
+            config: the run's settings.
+        """
+        self._processes = processes
+        self._settings = {"config": to_yaml(config), "software": describe_software(config)}
+        # Of the versions that actors may still ask for. Networks cross once a version.
+        self._shared: collections.deque[tuple[Networks, Any]] = collections.deque(
+            maxlen=2 + (config.policy_lag or 0)
+        )
+        self._lock = threading.Lock()
+        self._like: Collected | None = None
+
+    def __call__(
+        self,
+        config: Config,
+        functions: ActFunctions,
+        *,
+        global_actor_id: int,
+        clock: WallClock,
+        on_warning: Callable[[str], None],
+        environment: Environment | None = None,
+    ) -> Collector:
+        """Make the collector of an actor; see `sebulba.ring.make.make_local_collector`."""
+        run_spec = functions.run_spec
+        local = make_local_collector
+        if global_actor_id % run_spec.num_actors < run_spec.num_actors - config.actor.remote:
+            return local(
+                config,
+                functions,
+                global_actor_id=global_actor_id,
+                clock=clock,
+                on_warning=on_warning,
+                environment=environment,
+            )
+
+        def shapes(networks: Networks) -> Collected:
+            """Return the shapes of what every remote actor collects, from environments here."""
+            if self._like is None:
+                template = local(
+                    config,
+                    functions,
+                    global_actor_id=global_actor_id,
+                    clock=clock,
+                    on_warning=on_warning,
+                    environment=environment,
+                )
+                try:
+                    self._like = functions.shapes(networks, template.begin(networks).carry)
+                finally:
+                    template.close()
+            return self._like
+
+        settings = self._settings | {
+            "actor": global_actor_id,
+            "num_actors": run_spec.num_actors,
+            "num_learner_devices": run_spec.num_learner_devices,
+            "num_hosts": run_spec.num_hosts,
+            "num_cpus": config.actor.remote_cpus,
+            "uses_gpu": config.actor.remote_gpus > 0,
+        }
+        name = f"actor {global_actor_id}"
+        return RemoteCollector(
+            self._processes.start(name),
+            functions,
+            name=name,
+            settings=settings,
+            share=self._share,
+            shapes=shapes,
+            spec=run_spec.environment,
+            clock=clock,
+            on_warning=on_warning,
+            max_replayed_cycles=config.actor.remote_max_replay,
+            # Free-running, the others go on without it.
+            timeout_s=None if config.policy_lag is None else config.actor.remote_timeout_s,
+        )
+
+    def _share(self, networks: Networks) -> Any:
+        with self._lock:
+            for known, shared in self._shared:
+                if known is networks:
+                    return shared
+            shared = self._processes.share(wire.pack(networks))
+            self._shared.append((networks, shared))
+            return shared
+
+
+class RemoteCollector:
+    """Has the cycles of one actor acted by another process."""
+
+    def __init__(
+        self,
+        remote: RemoteProcess,
+        functions: ActFunctions,
+        *,
+        name: str,
+        settings: Record,
+        share: Callable[[Networks], Any],
+        shapes: Callable[[Networks], Collected],
+        spec: EnvironmentSpec,
+        clock: WallClock,
+        on_warning: Callable[[str], None],
+        max_replayed_cycles: int,
+        timeout_s: float | None,
+    ):
+        """Begin to set the process up.
+
+        Args:
+            remote: acts.
+            functions: of the device that trajectories come to.
+            name: the actor's, for messages.
+            settings: see `ActingProcess.set_up`.
+            share: takes networks; returns what stands for their arrays in a call.
+            shapes: takes networks; returns the shapes of what is collected.
+            spec: the spaces of a single environment.
+            clock: the clock of the thread that calls `collect`.
+            on_warning: takes one line of text.
+            max_replayed_cycles: act cycles that a process repeats to return to a point in
+                environments that cannot be stored.
+            timeout_s: how long an answer may take; None: as long as it takes.
+        """
+        self._remote = remote
+        self._functions = functions
+        self._name = name
+        self._settings = settings
+        self._share = share
+        self._shapes = shapes
+        self._spec = spec
+        self._clock = clock
+        self._on_warning = on_warning
+        self._max_replayed_cycles = max_replayed_cycles
+        self._timeout_s = timeout_s
+        self._where = name  # with machine and process, once they have answered
+        self._has_begun = False
+        self._is_interrupted = False
+        self.num_losses = 0  # processes that died
+        self.max_kept_cycles = max_replayed_cycles
+        remote.call("set_up", settings)  # All processes do it at the same time.
+        self._is_setting_up = True
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """The spaces of a single environment."""
+        return self._spec
+
+    def begin(self, networks: Networks) -> Point:
+        """Return the first point of a new run; see `Collector`."""
+        carry = self._begin(networks)
+        if carry.env_state is not None:
+            self.max_kept_cycles = 0  # They are in the point.
+        return Point(cycle=0, carry=self._placed(carry))
+
+    def collect(self, networks: Networks, point: Point) -> Collected:
+        """Have the cycle of a point acted; see `Collector`."""
+        if not self._has_begun:
+            self._begin(networks)
+        like = self._shapes(networks)
+        arguments = self._share(networks), *wire.pack_point(point)
+        try:
+            record, carry, trajectory = self._call("collect", *arguments)
+        except ProcessLost as lost:
+            self._has_begun = False
+            self.num_losses += 1
+            self._on_warning(f"{self._where}: lost in cycle {point.cycle}: {lost}")
+            raise CollectorLost(f"{self._where}: {lost}") from lost
+        assert carry is not None and trajectory is not None
+        collected = wire.unpack_collected(record["tally"], carry, trajectory, like=like)
+        self._clock.lap(ACT)
+        placed: Collected = self._placed(collected)
+        return placed
+
+    def interrupt(self) -> None:
+        """End a wait for the process with `Closed`; see `Collector`."""
+        self._is_interrupted = True
+
+    def close(self) -> None:
+        """End the process, and close its environments if it answers."""
+        if self._has_begun and not self._is_interrupted:
+            try:
+                self._remote.call("close")
+                self._remote.wait(_CLOSE_TIMEOUT_S)
+            except ProcessLost:
+                pass
+        self._remote.kill()
+
+    def _placed(self, tree: Any) -> Any:
+        return jax.device_put(tree, self._functions.device)
+
+    def _begin(self, networks: Networks) -> ActCarry:
+        """Set the process up, or the one that replaces it; return a new run's first carry."""
+        self._clock.begin(COMPILE)
+        like = self._shapes(networks).carry
+        began = time.monotonic()
+        while True:
+            try:
+                if self._is_setting_up:
+                    self._answer()
+                else:
+                    self._call("set_up", self._settings)
+                _, carry, _ = self._call("begin", self._share(networks))
+                break
+            except ProcessLost as lost:
+                self._is_setting_up = False
+                if self._timeout_s is not None and time.monotonic() - began > self._timeout_s:
+                    raise RemoteTimeout(
+                        f"{self._where}: no process could be set up within"
+                        f" actor.remote_timeout_s, {self._timeout_s:g} s: {lost}"
+                    ) from lost
+        assert carry is not None
+        self._is_setting_up, self._has_begun = False, True
+        unpacked: ActCarry = wire.unpack(carry, like=like, what=f"the carry of {self._name}")
+        return unpacked
+
+    def _call(self, method: str, *arguments: Any) -> tuple[Record, Arrays | None, Arrays | None]:
+        """Call a method of the process, and return what it returned; see `_answer`."""
+        self._remote.call(method, *arguments)
+        return self._answer()
+
+    def _answer(self) -> tuple[Record, Arrays | None, Arrays | None]:
+        """Return what the last call has returned, waiting for it.
+
+        Raises:
+            ProcessLost: it died, or the call reached one that has replaced it.
+            Closed: the run is stopping.
+            EnvironmentFault: as `Collector.collect` raises it, like StreamLost.
+            ConfigError: the process cannot act in this run.
+            RemoteError: it failed.
+            RemoteTimeout: it has not answered for `actor.remote_timeout_s`.
+        """
+        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        while (answer := self._remote.wait(_POLL_S)) is None:
+            if self._is_interrupted:
+                raise Closed
+            if deadline is not None and time.monotonic() > deadline:
+                raise RemoteTimeout(
+                    f"{self._where}: expected an answer within actor.remote_timeout_s,"
+                    f" {self._timeout_s:g} s; it has none. Either no machine has room for it"
+                    " (actor.remote_cpus, actor.remote_gpus), or its process hangs"
+                )
+        record = answer[0]
+        self._where = f"{self._name} on {record['machine']}, process {record['pid']}"
+        for line in record.get("warnings", ()):
+            self._on_warning(f"{self._name}: {line}")
+        _raise_of(record, self._where)
+        return answer
+
+
+def _raise_of(record: Record, where: str) -> None:
+    """Raise what a call raised in its process."""
+    end = record["end"]
+    if end == process.DONE:
+        return
+    if end == process.NOT_SET_UP:
+        raise ProcessLost("it was replaced")
+    text = record["text"]
+    error: Exception
+    if end == process.ENVIRONMENT_FAULT:
+        error = _FAULTS.get(record["kind"], EnvironmentFault)(text)
+        error.env_steps = record["env_steps"]
+    elif end == process.STREAM_LOST:
+        error = StreamLost(text)
+    elif end == process.CONFIG_ERROR:
+        error = ConfigError(f"{where}: {text}")
+    else:
+        error = RemoteError(f"{where}: {text}")
+    notes: Sequence[str] = record["notes"]
+    for note in notes:
+        error.add_note(note)
+    if end in (process.ENVIRONMENT_FAULT, process.FAILED):
+        error.add_note(f"On {where}:\n{record['traceback'].rstrip()}")
+    raise error

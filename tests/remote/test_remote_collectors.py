@@ -1,0 +1,266 @@
+"""Remote actors: whatever happens to their processes, the bits are those of local actors."""
+
+import dataclasses
+import itertools
+
+import gymnasium
+import numpy as np
+import pytest
+
+from sebulba.config import (
+    ActorConfig,
+    CheckpointConfig,
+    Config,
+    DevicesConfig,
+    EnvConfig,
+    LearnerConfig,
+    RunConfig,
+)
+from sebulba.config.validation import problems
+from sebulba.envs.base import EnvironmentFault
+from sebulba.errors import ConfigError
+from sebulba.remote import collectors
+from sebulba.remote.collectors import RemoteError, RemoteTimeout
+from sebulba.ring.collectors import CollectorLost
+from sebulba.ring.running import check_mode
+from tests.remote.fakes import FakeProcesses, deaths, make_collector
+from tests.rings import Closed, assert_equal_bits, close, make_ring, published, run_ring
+from tests.toys import ToyConfig
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+CATCH = EnvConfig(suite="jax", id="Catch-v0")
+CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
+GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
+
+
+class _Breaking(gymnasium.Env):
+    """Raises in the seventh step of its first life."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    lives = 0
+
+    def __init__(self):
+        _Breaking.lives += 1
+        self._life, self._steps = _Breaking.lives, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self._steps += 1
+        if self._life == 1 and self._steps == 7:
+            raise ValueError("the arm is stuck")
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+
+class _Clock(gymnasium.Env):
+    """Depends on more than its seed and its actions."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    now = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        _Clock.now += 1
+        return np.full(1, _Clock.now, np.float32), 1.0, False, False, {}
+
+
+gymnasium.register("Breaking-v0", _Breaking)
+gymnasium.register("Clock-v0", _Clock)
+
+
+def make_config(env=CATCH, *, local=0, remote=2, lag=1, env_steps=300, exact=None, **actor):
+    actor = {"num_envs": 4, "trajectory_length": 5} | actor
+    return Config(
+        env=env,
+        devices=DevicesConfig(actor=(0,), learner=(0,)),
+        actor=ActorConfig(threads_per_device=local, remote=remote, **actor),
+        learner=LearnerConfig(policy_lag=lag),
+        run=RunConfig(total_env_steps=env_steps, log_interval_env_steps=100),
+        checkpoint=CheckpointConfig(exact_reset_cycles=exact),
+        agent=ToyConfig(),
+    )
+
+
+def make_remote(config, dies=lambda name, method, arguments: None, **options):
+    processes = FakeProcesses(dies)
+    ring = make_ring(config, make_collector=make_collector(config, processes), **options)
+    return ring, processes
+
+
+def networks_of_threads(config):
+    """Return the networks of the same run with local actors."""
+    actor = dataclasses.replace(config.actor, threads_per_device=2, remote=0)
+    ring = make_ring(dataclasses.replace(config, actor=actor))
+    run_ring(ring)
+    return published(ring.learner)
+
+
+KINDS = [
+    pytest.param(CATCH, {}, id="jax"),
+    pytest.param(CATCH, {"cycle": "stepped"}, id="jax stepped"),
+    pytest.param(CARTPOLE, {"cycle": "stepped"}, id="envpool"),
+    pytest.param(CARTPOLE, {"cycle": "stepped", "exact": 3}, id="envpool recreated"),
+    pytest.param(CARTPOLE, {}, id="envpool fused", marks=pytest.mark.slow),
+    pytest.param(GYMNASIUM, {"rollout": "episodes"}, id="episodes"),
+]
+
+
+@pytest.mark.parametrize(("env", "options"), KINDS)
+def test_remote_actors_that_die_at_any_moment_give_the_bits_of_threads(env, options):
+    config = make_config(env, **options)
+    dies = deaths(
+        {
+            ("actor 0", 0): ["before"],
+            ("actor 0", 2): ["after", "before"],
+            ("actor 1", 2): ["replaced"],
+            ("actor 1", 4): ["unheard", "after"],
+            ("actor 0", 5): ["unheard"],
+        }
+    )
+    warnings = []
+    ring, _ = make_remote(config, dies, on_warning=warnings.append)
+    run_ring(ring)
+    assert_equal_bits(published(ring.learner), networks_of_threads(config))
+    ring.ledger.balance()
+    assert len([line for line in warnings if "lost in cycle" in line]) == 7
+    assert not [line for line in warnings if "new episodes" in line]
+
+
+@pytest.mark.parametrize("mode", ["threads", "serial"])
+def test_local_and_remote_actors_together_give_the_bits_of_threads(mode):
+    config = make_config(local=1, remote=1)
+    ring, processes = make_remote(config)
+    run_ring(ring, mode=mode)
+    assert [process.name for process in processes.started] == ["actor 1"]
+    assert_equal_bits(published(ring.learner), networks_of_threads(config))
+
+
+def test_networks_cross_once_a_version_whatever_the_number_of_actors():
+    shared = []
+    for remote in (1, 4):
+        config = make_config(remote=remote, lag=0)
+        config = dataclasses.replace(
+            config, learner=dataclasses.replace(config.learner, trajectories_per_cycle=remote)
+        )
+        ring, processes = make_remote(config)
+        run_ring(ring, mode="serial")
+        shared.append((processes.num_shared, ring.learner.num_cycles))
+    # And once for the first points, which no version is published for.
+    assert [num - cycles for num, cycles in shared] == [1, 1]
+
+
+def test_processes_end_with_the_run():
+    ring, processes = make_remote(make_config())
+    run_ring(ring)
+    assert [process.is_killed for process in processes.started] == [True, True]
+
+
+def test_a_fault_of_a_remote_environment_is_that_of_a_local_one():
+    _Breaking.lives = -1  # The first life is the one that the shapes are taken from.
+    env = EnvConfig(suite="gymnasium", id="Breaking-v0")
+    ring, _ = make_remote(make_config(env, remote=1, num_envs=1))
+    with pytest.raises(EnvironmentFault, match="the arm is stuck") as error:
+        run_ring(ring)
+    notes = "\n".join(error.value.__notes__)
+    assert "actor 0 on " in notes and "raise ValueError" in notes and "cycle 1" in notes
+    ring.ledger.balance()
+
+
+def test_a_fault_of_a_remote_environment_is_restarted_as_a_local_one():
+    results = []
+    for local, remote in ((1, 0), (0, 1)):
+        _Breaking.lives = -1 if remote else 0
+        env = EnvConfig(suite="gymnasium", id="Breaking-v0")
+        config = make_config(
+            env, local=local, remote=remote, num_envs=1, env_steps=50, on_env_error="restart"
+        )
+        infos = []
+        ring = make_remote(config)[0] if remote else make_ring(config)
+        run_ring(ring, mode="serial", on_cycle=infos.extend)
+        results.append([(info.env_steps, info.env_restarts) for info in infos])
+        assert ring.ledger.balance()
+    assert results[0] == results[1]
+    assert sum(restarts for _, restarts in results[0]) == 1
+
+
+def test_environments_that_cannot_be_repeated_begin_new_episodes_and_say_so():
+    env = EnvConfig(suite="gymnasium", id="Clock-v0")
+    warnings, infos = [], []
+    ring, _ = make_remote(
+        make_config(env, remote=1, env_steps=100),
+        deaths({("actor 0", 3): ["before"]}),
+        on_warning=warnings.append,
+    )
+    run_ring(ring, on_cycle=infos.extend)
+    assert len([line for line in warnings if "cycle 3: new episodes begin" in line]) == 1
+    assert [info.episodes_cut for info in infos if info.sequence_number == 3] == [4]
+    ring.ledger.balance()
+
+
+def test_a_point_that_ends_every_process_ends_the_run():
+    ring, _ = make_remote(
+        make_config(remote=1), deaths({("actor 0", 2): itertools.repeat("before")})
+    )
+    with pytest.raises(CollectorLost, match=r"actor 0 on .*: it died before it acted") as error:
+        run_ring(ring)
+    assert "8 collectors in turn were lost at this point." in error.value.__notes__
+
+
+def test_a_process_that_does_not_answer_in_time_ends_the_run(monkeypatch):
+    monkeypatch.setattr(collectors, "_POLL_S", 0.0)
+    config = make_config(remote=1, remote_timeout_s=1.0)
+    ring, _ = make_remote(config, deaths({("actor 0", 1): itertools.repeat("hangs")}))
+    now = itertools.count()
+    monkeypatch.setattr(collectors.time, "monotonic", lambda: float(next(now)))
+    with pytest.raises(RemoteTimeout, match=r"actor\.remote_timeout_s, 1 s"):
+        run_ring(ring, mode="serial")
+
+
+def test_a_wait_for_a_process_ends_with_the_run():
+    ring, _ = make_remote(
+        make_config(remote=1), deaths({("actor 0", 0): itertools.repeat("hangs")})
+    )
+    actor = ring.actors[0]
+    actor.collector.interrupt()
+    with pytest.raises(Closed):
+        actor.collector.collect(ring.learner.networks_on(actor.device), actor.point)
+    close(ring)
+
+
+def test_a_process_with_other_versions_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(
+        collectors, "describe_software", lambda config: {"the version of jaxlib": "0.0.1"}
+    )
+    expected = r"actor 0 on .*: expected the version of jaxlib of the learner's host, 0\.0\.1, got"
+    with pytest.raises(ConfigError, match=expected):
+        make_remote(make_config())
+
+
+def test_an_error_of_the_process_has_its_traceback():
+    def dies(name, method, arguments):
+        if method == "collect":
+            arguments[1]["cycle"] = None  # No cycle of a point.
+
+    ring, _ = make_remote(make_config(remote=1), dies)
+    with pytest.raises(RemoteError, match=r"actor 0 on .*: TypeError") as error:
+        run_ring(ring)
+    assert "Traceback" in "\n".join(error.value.__notes__)
+
+
+def test_one_program_refuses_remote_actors_by_name():
+    ring, _ = make_remote(make_config(remote=1))
+    with pytest.raises(ConfigError, match=r"needs actor.remote: 0, got 1"):
+        check_mode(ring, "anakin")
+    close(ring)
+
+
+def test_a_run_needs_an_actor():
+    config = make_config(local=0, remote=0)
+    assert [key for key, _ in problems(config)] == ["actor.threads_per_device"]
