@@ -5,6 +5,7 @@ process that replaces it. So killing it changes no bit.
 """
 
 import collections
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -286,7 +287,7 @@ class RemoteCollector:
         self._clock.begin(COMPILE)
         like = self._shapes(networks).carry
         began = time.monotonic()
-        while True:
+        for num_lost in itertools.count(1):
             try:
                 if self._is_setting_up:
                     self._answer()
@@ -298,8 +299,8 @@ class RemoteCollector:
                 self._is_setting_up = False
                 if self._timeout_s is not None and time.monotonic() - began > self._timeout_s:
                     raise RemoteTimeout(
-                        f"{self._where}: no process could be set up within"
-                        f" actor.remote_timeout_s, {self._timeout_s:g} s: {lost}"
+                        f"{self._where}: {num_lost} processes in turn died before they were set up,"
+                        f" within actor.remote_timeout_s, {self._timeout_s:g} s: {lost}"
                     ) from lost
         assert carry is not None
         self._is_setting_up, self._has_begun = False, True

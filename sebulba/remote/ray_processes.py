@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import signal
+import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from sebulba.remote.process import ActingProcess
 from sebulba.remote.wire import Arrays, Record
 
 _ADDRESS = "RAY_ADDRESS"
+_CONNECT_TIMEOUT_S = 10.0
 _UNAVAILABLE_S = 0.5  # between calls to a process that cannot be reached
 
 
@@ -49,14 +51,13 @@ def ray_processes(
             # Here actors may be more than CPUs: they share them, as threads do.
             cpus = max(os.cpu_count() or 1, actor.remote * actor.remote_cpus)
             options |= {"num_cpus": cpus, "include_dashboard": False}
+        else:
+            _check_reachable(address)
         with _keeping_signal_handlers():
             try:
                 ray.init(**options)
             except (ConnectionError, OSError, ValueError, RuntimeError) as error:
-                raise ConfigError(
-                    f"{_ADDRESS}: expected the address of a Ray cluster, or none to start one"
-                    f" here, got {address}: {error}"
-                ) from error
+                raise _refused(address, error) from error
     on_message(
         f"remote actors: {actor.remote} × {actor.remote_cpus} CPUs on"
         f" {'Ray here' if address is None else f'the Ray cluster at {address}'}"
@@ -68,6 +69,30 @@ def ray_processes(
         if forget is not None:
             forget()
             ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Check that somebody listens at `host:port`; Ray would try for minutes.
+
+    Raises:
+        ConfigError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):  # Such as `auto`, which Ray knows.
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S):
+            pass
+    except OSError as error:
+        raise _refused(address, error) from error
+
+
+def _refused(address: str | None, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{_ADDRESS}: expected the address of a Ray cluster, or none to start one here, got"
+        f" {address}: {error}. A cluster with a token takes who has it in ~/.ray/auth_token and"
+        " sets RAY_AUTH_MODE=token"
+    )
 
 
 class RayProcesses:
