@@ -15,6 +15,8 @@ import jax
 
 from sebulba.config import Config
 from sebulba.config.loading import to_yaml
+from sebulba.config.run_spec import queue_slots_per_actor
+from sebulba.devices.memory import num_bytes
 from sebulba.envs.base import (
     Environment,
     EnvironmentDataError,
@@ -87,6 +89,11 @@ class Processes(Protocol):
         """Return what stands for arrays among the arguments of a call."""
         ...
 
+    @property
+    def num_store_bytes(self) -> int | None:
+        """The memory for what crosses, of the machine that has least; None: it has no bound."""
+        ...
+
 
 class RemoteCollectors:
     """Makes the collectors of a ring whose last `actor.remote` actors are in other processes."""
@@ -145,6 +152,7 @@ class RemoteCollectors:
                     self._like = functions.shapes(networks, template.begin(networks).carry)
                 finally:
                     template.close()
+                self._check_store(config, self._like, networks, num_actors=run_spec.num_actors)
             return self._like
 
         settings = self._settings | {
@@ -171,7 +179,30 @@ class RemoteCollectors:
             timeout_s=None if config.policy_lag is None else config.actor.remote_timeout_s,
         )
 
+    def _check_store(
+        self, config: Config, like: Collected, networks: Networks, *, num_actors: int
+    ) -> None:
+        """Check that what crosses has room: Ray would write the rest to a disk, without a word.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        # In the deque, on its way to it, and being acted.
+        num_trajectories = config.actor.remote * (2 + queue_slots_per_actor(config, num_actors))
+        num_versions = self._shared.maxlen or 0
+        needed = num_trajectories * num_bytes(like) + num_versions * num_bytes(networks)
+        room = self._processes.num_store_bytes
+        if room is not None and needed > room:
+            raise ConfigError(
+                f"actor.remote: expected an object store of {needed / 1e6:,.0f} MB, for"
+                f" {num_trajectories} trajectories of {num_bytes(like) / 1e6:,.1f} MB and"
+                f" {num_versions} versions of the networks of {num_bytes(networks) / 1e6:,.1f} MB,"
+                f" got {room / 1e6:,.0f} MB. Start Ray with a larger --object-store-memory, or"
+                " reduce actor.num_envs or actor.trajectory_length"
+            )
+
     def _share(self, networks: Networks) -> Any:
+        """Return what stands for networks in a call."""
         with self._lock:
             for known, shared in self._shared:
                 if known is networks:

@@ -116,6 +116,14 @@ class RayProcesses:
 
         return ray.put(arrays)
 
+    @property
+    def num_store_bytes(self) -> int | None:
+        """The object store of the machine that has the smallest."""
+        import ray
+
+        stores = [node["Resources"].get("object_store_memory", 0.0) for node in ray.nodes()]
+        return int(min(stores))
+
 
 class RayProcess:
     """A process that Ray has started, and starts again."""

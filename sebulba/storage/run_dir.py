@@ -21,7 +21,9 @@ from sebulba.config import Config, DistributedConfig
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.naming import default_run_dir
 from sebulba.config.objects import source_files
+from sebulba.config.run_spec import num_actors_of_host
 from sebulba.config.schema import flat_config
+from sebulba.devices.roles import num_actor_devices
 from sebulba.errors import ConfigError
 from sebulba.process import program
 from sebulba.storage.checkpoints.restore import Which, steps_in
@@ -71,6 +73,10 @@ _MAY_CHANGE = (
     "actor.on_env_error",
     "actor.max_env_restarts",
     "actor.env_timeout_s",
+    "actor.remote_cpus",
+    "actor.remote_gpus",
+    "actor.remote_timeout_s",
+    "actor.remote_max_replay",
     "learner.update_timeout_s",
     "run.compile_timeout_s",
     "evaluation.",
@@ -244,22 +250,31 @@ def _write_start(path: pathlib.Path, config: Config) -> None:
 
 
 def _reopen(path: pathlib.Path, config: Config) -> None:
-    earlier, now = flat_config(load_config(str(path / CONFIG))), flat_config(config)
+    first = load_config(str(path / CONFIG))
+    may_change: tuple[str, ...] = _MAY_CHANGE
+    # Each actor continues where it was, whoever acts: here, or in a process of its own.
+    if _num_actors(first) == _num_actors(config):
+        may_change = (*_MAY_CHANGE, "actor.threads_per_device", "actor.remote")
+    earlier, now = flat_config(first), flat_config(config)
     changed = [
         f"{key} (there {earlier.get(key)!r}, now {now.get(key)!r})"
         for key in {**earlier, **now}
-        if earlier.get(key) != now.get(key) and not key.startswith(_MAY_CHANGE)
+        if earlier.get(key) != now.get(key) and not key.startswith(may_change)
     ]
     if changed:
         own = f"{program('train')} --run-dir {shlex.quote(str(path))} --resume {config.resume}"
         raise ConfigError(
             f"resume: expected the config of {path / CONFIG}, got another {', '.join(changed)};"
-            f" only {', '.join(key.rstrip('.') for key in _MAY_CHANGE)} may change. To resume the"
-            f" run with its own config: {own}"
+            f" only {', '.join(key.rstrip('.') for key in _MAY_CHANGE)} may change, and which"
+            f" actors are remote. To resume the run with its own config: {own}"
         )
     resumed = _read_run_json(path).get("resumed")
     resumed = [*(resumed if isinstance(resumed, list) else []), describe_run()]
     record_in_run_json(path, "resumed", resumed)
+
+
+def _num_actors(config: Config) -> int:
+    return num_actors_of_host(config.actor, num_actor_devices(config.devices))
 
 
 def _without_process_id(config: Config) -> Config:

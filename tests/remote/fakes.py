@@ -93,6 +93,8 @@ class FakeProcesses:
         self.started.append(FakeProcess(name, self._dies))
         return self.started[-1]
 
+    num_store_bytes = None
+
     def share(self, arrays):
         self.num_shared += 1
         return crossed(arrays)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import pathlib
 
 import gymnasium
 import numpy as np
@@ -23,6 +24,7 @@ from sebulba.remote import collectors
 from sebulba.remote.collectors import RemoteError, RemoteTimeout
 from sebulba.ring.collectors import CollectorLost
 from sebulba.ring.running import check_mode
+from sebulba.storage.run_dir import open_run_dir
 from tests.remote.fakes import FakeProcesses, deaths, make_collector
 from tests.rings import Closed, assert_equal_bits, close, make_ring, published, run_ring
 from tests.toys import ToyConfig
@@ -264,3 +266,36 @@ def test_one_program_refuses_remote_actors_by_name():
 def test_a_run_needs_an_actor():
     config = make_config(local=0, remote=0)
     assert [key for key, _ in problems(config)] == ["actor.threads_per_device"]
+
+
+def test_a_store_that_is_too_small_is_refused_before_the_start():
+    config, processes = make_config(), FakeProcesses()
+    processes.num_store_bytes = 10_000
+    with pytest.raises(ConfigError, match=r"object store of \d+ MB, for 6 trajectories .* 0 MB"):
+        make_ring(config, make_collector=make_collector(config, processes))
+
+
+def test_a_run_resumes_with_other_actors_remote(tmp_path):
+    config = dataclasses.replace(make_config(local=2, remote=0), run_dir=str(tmp_path))
+    mixed = dataclasses.replace(config.actor, threads_per_device=1, remote=1)
+    more = dataclasses.replace(config.actor, threads_per_device=2, remote=1)
+    assert resume_problem(config, config.actor) is None
+    assert resume_problem(config, mixed) is None
+    assert "actor.remote (there 0, now 1)" in str(resume_problem(config, more))
+
+
+def resume_problem(config, actor):
+    """Return why a run does not resume with other settings of its actors; None: it does."""
+    lock = None
+    try:
+        if not (pathlib.Path(config.run_dir) / "config.yaml").exists():
+            _, lock = open_run_dir(config, on_message=print)
+            lock.release()
+        resumed = dataclasses.replace(config, actor=actor, resume="latest")
+        _, lock = open_run_dir(resumed, on_message=print)
+    except ConfigError as error:
+        return error
+    finally:
+        if lock is not None:
+            lock.release()
+    return None
