@@ -160,6 +160,7 @@ def _rerun_update(run_dir: pathlib.Path, env: Sequence[str]) -> int:
             f" (non-finite), got {run_dir}: {error}"
         ) from error
     config = load_config(str(run_dir / CONFIG), env)
+    _use_kernels_of(config, run_dir)
     devices = assign_devices(config.devices, jax.local_devices(), num_envs=config.actor.num_envs)
     programs = make_programs(config, devices, read_environment_spec(config.env))
     like = programs.learner.state_shapes()
@@ -181,6 +182,24 @@ def _rerun_update(run_dir: pathlib.Path, env: Sequence[str]) -> int:
     # Training judges an update by its loss and gradients alone, too.
     judged = [each for each in findings if each.part == "gradient" or each.path == "loss"]
     return EXIT_DONE if all(each.is_finite for each in judged) else EXIT_NON_FINITE
+
+
+def _use_kernels_of(config: "Config", run_dir: pathlib.Path) -> None:
+    """Ask for the GPU's kernels that the run's config asks for, and start JAX.
+
+    Prints a warning if the run has used other ones.
+
+    Raises:
+        ConfigError: they cannot be had, or there is no device of JAX_PLATFORMS.
+    """
+    from sebulba.devices.repeatable import use_repeatable_kernels
+    from sebulba.devices.roles import check_platforms
+    from sebulba.storage.run_dir import describe_change_of_kernels
+
+    fastest = use_repeatable_kernels(config.run.repeatable, is_exact=config.has_fixed_order)
+    check_platforms()
+    for line in filter(None, (fastest, describe_change_of_kernels(run_dir, config))):
+        print(line, file=sys.stderr)
 
 
 def _examine(
@@ -285,11 +304,12 @@ def _rerun_to_cycle(
     from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
 
     config = load_config(str(run_dir / CONFIG), env)
-    if config.policy_lag is None and config.run.mode != "serial":
+    if not config.has_fixed_order:
         raise ConfigError(
             "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
             " is not repeatable"
         )
+    _use_kernels_of(config, run_dir)
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="serial"))
     source = config.init_from if config.resume is None else None
     initial_networks = InitialNetworks(source, mismatch=config.init_mismatch)

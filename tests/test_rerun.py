@@ -70,6 +70,16 @@ def test_a_rerun_from_the_start_gives_the_same_batch(run_dir, tmp_path):
         np.testing.assert_array_equal(batch[name], batches[5])
 
 
+def test_other_kernels_of_a_gpu_than_the_runs_are_told(run_dir, tmp_path, capsys, monkeypatch):
+    path, _ = run_dir
+    (tmp_path / "config.yaml").write_text((path / "config.yaml").read_text())
+    (tmp_path / "run.json").write_text('{"kernels": "fastest"}')
+    monkeypatch.setattr("sebulba.storage.run_dir.kernels_of_gpu", lambda: "repeatable")
+    assert rerun(tmp_path, to_cycle=0) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "used the fastest kernels of the GPU so far" in line
+
+
 def test_what_cannot_be_repeated_is_refused(run_dir, tmp_path, capsys):
     path, batches = run_dir
     assert rerun(path, to_cycle=10**6) == 2

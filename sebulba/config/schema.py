@@ -149,6 +149,10 @@ class RunConfig:
     """Timeout of the first call of a program, which compiles it, in seconds. null: no limit."""
     close_timeout_s: Positive = 10.0
     """Timeout of closing environments, those of an evaluation included, in seconds."""
+    repeatable: Literal["auto", "strict", "off"] = "auto"
+    """Kernels of NVIDIA GPUs that compute the same bits in every run. auto: with an exact
+    policy_lag, else the fastest kernels. strict: the same, and an error where that is impossible.
+    off: always the fastest kernels. Without effect on a CPU or TPU."""
     stop_at_return: Real | None = None
     """End the run when the mean return over return_window episodes reaches this. null: never."""
     return_window: Count = 100
@@ -279,6 +283,11 @@ class Config:
             return self.learner.policy_lag
         corrects = declared(self.agent, AgentSettings, "corrects_for_policy_lag")
         return 1 if corrects and self.run.mode != "anakin" else 0
+
+    @property
+    def has_fixed_order(self) -> bool:
+        """Whether the config fixes which networks act when, and the order of trajectories."""
+        return self.policy_lag is not None or self.run.mode == "serial"
 
     def __repr__(self) -> str:
         """Return the settings that differ from their defaults, one line each, by dotted key."""

@@ -54,11 +54,7 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
             yield "resume", f"expected latest, best or the number of a checkpoint, got {resume!r}"
         elif config.run_dir is None:
             yield "resume", "expected run_dir to be set too, to the directory of the run, got null"
-    if (
-        config.checkpoint.exact_reset_cycles is not None
-        and config.policy_lag is None
-        and config.run.mode != "serial"
-    ):
+    if config.checkpoint.exact_reset_cycles is not None and not config.has_fixed_order:
         yield (
             "checkpoint.exact_reset_cycles",
             "an exact resume needs trajectories in actor order, which a free-running run does not"
@@ -66,6 +62,12 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
         )
     if config.actor.threads_per_device == 0 and config.actor.remote == 0:
         yield "actor.threads_per_device", "expected at least 1 with actor.remote: 0, got 0"
+    if config.run.repeatable == "strict" and not config.has_fixed_order:
+        yield (
+            "run.repeatable",
+            "strict is incompatible with learner.policy_lag null, whose runs are not repeatable."
+            " Set learner.policy_lag, or run.repeatable auto",
+        )
     yield from _lag_problems(config)
     yield from _replay_problems(config.agent)
     yield from _device_problems(config)

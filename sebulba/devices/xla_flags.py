@@ -4,7 +4,7 @@ import importlib.util
 import os
 from typing import NamedTuple  # A dataclass would add a tenth to the time of `sebulba --help`.
 
-_VARIABLE = "XLA_FLAGS"
+VARIABLE = "XLA_FLAGS"
 _NUM_THREADS = "PJRT_NPROC"
 
 
@@ -46,10 +46,10 @@ def set_xla_flags() -> None:
         return
     from jaxlib.version import __version_info__ as version  # Without jax, quick to import.
 
-    given = os.environ.get(_VARIABLE, "")
+    given = os.environ.get(VARIABLE, "")
     missing = [str(flag) for flag in FLAGS if flag.name not in given and flag.suits(version)]
     if missing:
-        os.environ[_VARIABLE] = " ".join([given, *missing]).strip()
+        os.environ[VARIABLE] = " ".join([given, *missing]).strip()
 
 
 def set_num_cpu_threads(*, num_devices: int) -> None:
@@ -70,8 +70,8 @@ def set_num_cpu_threads(*, num_devices: int) -> None:
 
 def describe_xla_flags() -> str:
     """Return the flags of this process, for its log; empty if there are none."""
-    given = os.environ.get(_VARIABLE, "")
-    return f"{_VARIABLE}={given!r}" if given else ""
+    given = os.environ.get(VARIABLE, "")
+    return f"{VARIABLE}={given!r}" if given else ""
 
 
 def has_accelerator() -> bool:
@@ -82,6 +82,11 @@ def has_accelerator() -> bool:
     if _runs_on_cpu():
         return False
     return not _has_only_cuda() or os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")
+
+
+def has_nvidia_gpu() -> bool:
+    """Return whether JAX can use an NVIDIA GPU, and no other accelerator."""
+    return has_accelerator() and _has_only_cuda()
 
 
 def _has_only_cuda() -> bool:

@@ -16,6 +16,7 @@ from sebulba.config.naming import default_run_dir
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
 from sebulba.devices.memory import describe_costly_network
+from sebulba.devices.repeatable import use_repeatable_kernels
 from sebulba.devices.roles import Roles, assign_devices, check_platforms
 from sebulba.devices.xla_flags import describe_xla_flags, has_accelerator
 from sebulba.devices.xla_workarounds import keep_freed_memory
@@ -147,6 +148,9 @@ def train(
     started_in = pathlib.Path.cwd()
     if config.evaluation.video is not None:
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
+    # Before an environment is made, which may start JAX.
+    is_exact = config.has_fixed_order
+    fastest = use_repeatable_kernels(config.run.repeatable, is_exact=is_exact)
     # First of all, since `run.keep_memory` may be among the defaults. The directory of the run is
     # made absolute before, because an environment may change the working directory.
     task_defaults = with_task_defaults(with_absolute_run_dir(config))
@@ -160,6 +164,8 @@ def train(
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         for line in _describe_run(config, devices, task_defaults.message):
             display.message(line)
+        if fastest:
+            display.message(fastest)
         display.message(f"run directory: {path_from(started_in, path)}")
         if flags := describe_xla_flags():
             display.detail(f"compiler: {flags}")

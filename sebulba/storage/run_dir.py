@@ -8,6 +8,7 @@ import fnmatch
 import functools
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import shlex
@@ -23,7 +24,9 @@ from sebulba.config.naming import default_run_dir
 from sebulba.config.objects import source_files
 from sebulba.config.run_spec import num_actors_of_host
 from sebulba.config.schema import flat_config
+from sebulba.devices.repeatable import kernels_of_gpu
 from sebulba.devices.roles import num_actor_devices
+from sebulba.devices.xla_flags import VARIABLE
 from sebulba.errors import ConfigError
 from sebulba.process import program
 from sebulba.storage.checkpoints.restore import Which, steps_in
@@ -68,6 +71,7 @@ _MAY_CHANGE = (
     "run.stop_at_return",
     "run.log_interval_env_steps",
     "run.profile",
+    "run.repeatable",
     "checkpoint.interval_s",
     "checkpoint.keep",
     "actor.on_env_error",
@@ -119,6 +123,8 @@ def open_run_dir(
             _set_aside(path, on_message)
             _write_start(path, config)
         else:
+            if (change := describe_change_of_kernels(path, config)) is not None:
+                on_message(change)
             _reopen(path, config)
     except (ConfigError, OSError) as error:
         if lock is not None:
@@ -184,7 +190,32 @@ def describe_run() -> dict:
         "platform": platform.platform(),
         "versions": {package: _version(package) for package in _PACKAGES},
         "devices": [f"{device.platform}: {device.device_kind}" for device in jax.devices()],
+        "xla_flags": os.environ.get(VARIABLE, ""),
+        "matmul_precision": jax.config.values["jax_default_matmul_precision"],
+        "kernels": kernels_of_gpu(),
     }
+
+
+def describe_change_of_kernels(path: pathlib.Path, config: Config) -> str | None:
+    """Return a warning that a GPU's kernels differ from those that the run has used so far.
+
+    None: they do not, no GPU is used, or the config has no exact lag, without which bits differ
+    anyway.
+
+    Args:
+        path: the run directory.
+        config: the run's settings.
+    """
+    stored = _read_run_json(path)
+    resumed = stored.get("resumed")
+    last = resumed[-1] if isinstance(resumed, list) and resumed else stored
+    before, now = last.get("kernels") if isinstance(last, dict) else None, kernels_of_gpu()
+    if before is None or now in (None, before) or not config.has_fixed_order:
+        return None
+    return (
+        f"warning: this run has used the {before} kernels of the GPU so far, and uses the {now}"
+        " ones now, so its bits change. run.repeatable and XLA_FLAGS choose them"
+    )
 
 
 def record_in_run_json(path: pathlib.Path, key: str, value: Any) -> None:
