@@ -23,6 +23,7 @@ from sebulba.run.replicas import ReplicaCheck
 from sebulba.run.resume import Resumed
 from sebulba.run.rows import MetricsRows
 from sebulba.run.short_episodes import ShortEpisodes
+from sebulba.run.slow_compilation import slow_compilation_of
 from sebulba.run.watchdog import Timeouts, watchdog_of
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.lock import RunLock
@@ -136,6 +137,7 @@ def make_observers(
     observers: list[Observer] = [callers, rows]
     if is_first:
         observers.append(ShortEpisodes(on_message=display.message))
+        observers.append(slow_compilation_of(ring, on_message=display.message))
     if config.evaluation.interval_env_steps is not None and is_first:
         observers.append(
             _periodic_evaluation(

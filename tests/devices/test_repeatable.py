@@ -7,6 +7,7 @@ import os
 import jax
 import jaxlib.version
 import pytest
+from jax._src import compiler
 
 from sebulba.config import Config, LearnerConfig, RunConfig
 from sebulba.config.loading import load_config
@@ -215,3 +216,14 @@ def test_a_run_asks_for_its_kernels_before_it_makes_an_environment(monkeypatch, 
         training.train(tiny_config("impala", tmp_path / "run"), display=display)
     assert order == [("auto", True), "environment"]
     assert warning in display.lines
+
+
+def test_what_the_tuner_chose_is_kept_beside_the_compilation_cache(flags_of):
+    def kept_in():
+        options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+        debug_options = options.executable_build_options.debug_options
+        return debug_options.xla_gpu_per_fusion_autotune_cache_dir
+
+    assert kept_in().startswith(jax.config.values["jax_compilation_cache_dir"])
+    flags_of("auto")
+    assert kept_in() == ""

@@ -1,0 +1,32 @@
+"""Lines of XLA's tuner, which are dropped from stderr."""
+
+import signal
+
+from tests.subprocesses import run_python
+
+_PROGRAM = """
+import os, sys
+from sebulba.devices.tuner_lines import drop_tuner_lines
+drop_tuner_lines()
+prefix = b"E1126 00:00:00.000000 42 cuda_timer.cc:87] "
+for _ in range(100):
+    os.write(2, prefix + b"Delay kernel timed out: measured time has sub-optimal accuracy.\\n")
+os.write(2, b"E1126 00:00:00.000000 42 other.cc:1] another error\\n")
+print("of Python", file=sys.stderr)
+os.write(2, b"F1126 00:00:00.000000 42 fatal.cc:1] Check failed: no newline")
+"""
+
+
+def test_only_lines_of_the_tuner_are_dropped_also_if_the_process_aborts():
+    process = run_python("-c", f"{_PROGRAM}\nos.abort()")
+    assert process.returncode == -signal.SIGABRT
+    assert sorted(process.stderr.splitlines()) == [
+        "E1126 00:00:00.000000 42 other.cc:1] another error",
+        "F1126 00:00:00.000000 42 fatal.cc:1] Check failed: no newline",
+        "of Python",
+    ]
+
+
+def test_a_process_whose_stderr_is_closed_runs_on():
+    program = "import os; os.close(2)" + _PROGRAM.split("prefix")[0] + "print('runs')"
+    assert run_python("-c", program).stdout == "runs\n"
