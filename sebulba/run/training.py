@@ -18,6 +18,7 @@ from sebulba.devices.known_answers import check_compiler
 from sebulba.devices.memory import describe_costly_network
 from sebulba.devices.repeatable import use_repeatable_kernels
 from sebulba.devices.roles import Roles, assign_devices, check_platforms
+from sebulba.devices.small_networks import describe_small_network
 from sebulba.devices.tuner_lines import drop_tuner_lines
 from sebulba.devices.xla_flags import describe_xla_flags, has_accelerator, has_nvidia_gpu
 from sebulba.devices.xla_workarounds import keep_freed_memory
@@ -42,6 +43,7 @@ from sebulba.process import (
 )
 from sebulba.remote.collectors import RemoteCollectors
 from sebulba.remote.ray_processes import ray_processes
+from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.make import make_ring
 from sebulba.ring.programs import RingPrograms, actor_devices_of
 from sebulba.ring.ring import Ring
@@ -198,9 +200,19 @@ def train(
         with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
             display.detail(f"memory: {ring.programs.memory_plan.describe()}")
-            spec = ring.actors[0].collector.spec
+            collector = ring.actors[0].collector
+            spec = collector.spec
             if costly := describe_costly_network(config.agent, spec, ring.learner.state.networks):
                 display.message(costly)
+            if config.devices.actor is None and isinstance(collector, LocalCollector):
+                hint = describe_small_network(
+                    ring.learner.state.networks,
+                    actor_devices=devices.actor,
+                    num_envs=config.actor.num_envs,
+                    is_on_host=collector.act_within is None,
+                )
+                if hint is not None:
+                    display.message(hint)
             if (warm_start := initial_networks.warm_start) is not None:
                 display.message(str(warm_start))
                 if hosts.is_first():

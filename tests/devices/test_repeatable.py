@@ -18,6 +18,7 @@ from sebulba.run import training
 from sebulba.storage import run_dir
 from sebulba.storage.run_dir import describe_change_of_kernels, describe_run, open_run_dir
 from tests.evaluation.runs import tiny_config
+from tests.storage.lines import Lines
 from tests.subprocesses import environment, run_python
 
 OURS = " ".join(map(str, FLAGS))
@@ -116,22 +117,6 @@ def test_strict_needs_an_exact_lag():
     with pytest.raises(ConfigError, match=r"run.repeatable: .*Set learner.policy_lag"):
         load_config("impala_bandit", flags)
     assert load_config("impala_bandit", [*flags, "--run.mode", "serial"]).has_fixed_order
-
-
-class Lines:
-    """A display that keeps its lines of text."""
-
-    def __init__(self):
-        self.lines = []
-
-    def message(self, text, **_):
-        self.lines.append(text)
-
-    def detail(self, text):
-        self.lines.append(text)
-
-    def close(self):
-        pass
 
 
 class Device:
