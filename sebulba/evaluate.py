@@ -181,6 +181,7 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     """Play the episodes, print and write the results; return whether any episode ended."""
     from sebulba.devices.compilation_cache import use_compilation_cache
     from sebulba.devices.known_answers import check_compiler
+    from sebulba.devices.roles import check_platforms
     from sebulba.envs.closing import CloseProblem
     from sebulba.evaluation.playing import play
     from sebulba.evaluation.recording import Recording
@@ -199,6 +200,7 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         check_format(options.video)
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
     use_compilation_cache()
+    check_platforms()
     check_compiler()
     stored = load_stored_policy(
         options.run_dir, which, imports=not options.no_imports, env=options.env

@@ -8,11 +8,9 @@ from sebulba.aot.chips import Chip, Topology
 from sebulba.aot.program import CompiledProgram, compile_program
 from sebulba.aot.tracing import TracedRun, trace_programs
 from sebulba.config import Config
-from sebulba.devices.memory import format_bytes, size_of_host
+from sebulba.devices.memory import OUT_OF_MEMORY, format_bytes, size_of_host
 from sebulba.devices.roles import Roles
 from sebulba.envs.task_defaults import with_task_defaults
-
-_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ class Report:
     def does_not_fit(self) -> str | None:
         """Why the run does not fit into the memory of the devices."""
         for each in self.programs:
-            if each.problem is not None and _OUT_OF_MEMORY in each.problem:
+            if each.problem is not None and OUT_OF_MEMORY in each.problem:
                 return f"memory: {each.name}: {each.problem}"
         for place in self.places:
             if place.needs > place.has:

@@ -18,6 +18,7 @@ from sebulba.check.result import Status
 from sebulba.check.suite import AskedOf, Report, check
 from sebulba.config import Config
 from sebulba.devices.compilation_cache import use_compilation_cache
+from sebulba.devices.roles import check_platforms
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
 
@@ -52,6 +53,7 @@ def run_check(
     # Most of the check's time is compilation, much of it of many small functions.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_CACHED_COMPILATION_SECONDS)
     try:
+        check_platforms()
         # As agents compute, which see nothing of JAX_ENABLE_X64.
         with Progress(sys.stderr) as progress, jax.enable_x64(False):
             report = check(config, only=only, on_progress=progress.show)

@@ -12,6 +12,8 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.settings import NetworkConfig
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree, RunSpec, Trajectory
 
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+"""In the message of XLA's error."""
 _DENSE = ("mlp", "relu_mlp", "flat")
 # What to make smaller, by the part of the plan.
 _REMEDIES = {
@@ -141,6 +143,20 @@ def check_memory(
                 f"memory: the run needs {format_bytes(need)} on {name}, which has"
                 f" {format_bytes(capacities[name])}: {plan.describe()}. Reduce {_REMEDIES[largest]}"
             )
+
+
+def describe_full_memory(error: BaseException | None) -> str | None:
+    """Return what needs less memory, if an error or one of its causes is a device's full memory."""
+    while error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError) and OUT_OF_MEMORY in str(error):
+            return (
+                "The device has too little memory: reduce actor.num_envs, actor.trajectory_length,"
+                " agent.batch_size or agent.replay_capacity, increase agent.num_minibatches, or"
+                " choose a smaller network; --verbose shows what takes how much. If other processes"
+                " use the device, set XLA_PYTHON_CLIENT_MEM_FRACTION for each."
+            )
+        error = error.__cause__
+    return None
 
 
 def num_bytes(tree: PyTree) -> int:

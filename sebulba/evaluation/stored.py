@@ -17,7 +17,7 @@ from sebulba.config.file import read_config_file
 from sebulba.config.loading import load_config
 from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec, num_actors_of_host
-from sebulba.devices.roles import num_actor_devices
+from sebulba.devices.roles import check_platforms, num_actor_devices
 from sebulba.envs import make_environment, without_workers
 from sebulba.errors import ConfigError
 from sebulba.process import program
@@ -167,7 +167,9 @@ def load_stored_policy(
         ConfigError: not a run directory, or its environment or agent cannot be created.
         CheckpointError: the checkpoint does not exist, is damaged, or has other networks.
     """
-    device = device or jax.local_devices()[0]
+    if device is None:
+        check_platforms()
+        device = jax.local_devices()[0]
     with _naming_the_sources(run_dir):
         config = read_config(
             run_dir, agent=agent, environment=environment, imports=imports, env=env

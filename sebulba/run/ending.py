@@ -15,6 +15,7 @@ import rich.console
 
 from sebulba.config import Config
 from sebulba.devices.known_answers import MiscompiledError
+from sebulba.devices.memory import describe_full_memory
 from sebulba.envs.base import EnvironmentTimeout
 from sebulba.envs.closing import close_environments
 from sebulba.errors import ALSO, PLACE, ConfigError, describe_error, escaped
@@ -358,6 +359,8 @@ def describe_failure(
     where = f" – {places[-1]}" if places else "."
     parts = [f"sebulba: {escaped(describe_error(error))}{where}"]
     parts += [escaped(note) for note in notes if note.startswith(ALSO)]
+    if (remedy := describe_full_memory(error)) is not None:
+        parts.append(remedy)
     if unsaved is not None:
         parts.append(f"The last state was not saved: {escaped(unsaved)}.")
     if isinstance(error, NonFiniteError):

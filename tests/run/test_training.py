@@ -4,8 +4,12 @@ import csv
 import json
 import threading
 
+import jax
+
 from sebulba.config import EnvConfig, LearnerConfig
 from sebulba.config.loading import load_config
+from sebulba.devices.memory import describe_full_memory
+from sebulba.envs.base import EnvironmentFault
 from sebulba.run import training
 from tests.rings import make_ring, run_ring, set_time
 from tests.run.runs import make_config
@@ -19,6 +23,18 @@ class FailingAgent(ToyAgent):
         if threading.current_thread() is not threading.main_thread():
             raise ArithmeticError("no such loss")
         return super().loss(networks, experience, key, clock)
+
+
+class LargeAgent(FailingAgent):
+    """Fails as XLA does if the learner device is full."""
+
+    def loss(self, *arguments):
+        try:
+            return super().loss(*arguments)
+        except ArithmeticError:
+            raise jax.errors.JaxRuntimeError(
+                "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 81.2GiB.\nmore"
+            ) from None
 
 
 def test_a_run_leaves_everything_in_its_directory(tmp_path, capsys, monkeypatch):
@@ -86,6 +102,24 @@ def test_a_failure_ends_with_code_3_its_traceback_its_place_and_the_results(tmp_
     assert last.startswith("sebulba: ArithmeticError: no such loss")
     assert "in the learner, cycle 0" in last and str(tmp_path) in last
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_full_device_ends_with_code_3_and_the_settings_that_need_less(tmp_path, capsys):
+    agent = ToyConfig(name=f"{__name__}:LargeAgent")
+    assert training.train_to_exit_code(make_config(tmp_path, agent=agent)) == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("sebulba: JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory")
+    for key in ("actor.num_envs", "agent.batch_size", "agent.num_minibatches", "MEM_FRACTION"):
+        assert key in last
+
+
+def test_a_full_device_is_found_behind_an_error_that_it_caused():
+    full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+    fault = EnvironmentFault("reset raised JaxRuntimeError")
+    fault.__cause__ = full
+    assert describe_full_memory(fault) == describe_full_memory(full) is not None
+    assert describe_full_memory(jax.errors.JaxRuntimeError("INTERNAL: no kernel")) is None
+    assert describe_full_memory(MemoryError("RESOURCE_EXHAUSTED")) is None
 
 
 def test_an_environment_that_is_not_there_ends_with_code_2(tmp_path, capsys):
