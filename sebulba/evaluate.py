@@ -181,6 +181,7 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     """Play the episodes, print and write the results; return whether any episode ended."""
     from sebulba.devices.compilation_cache import use_compilation_cache
     from sebulba.devices.known_answers import check_compiler
+    from sebulba.devices.repeatable import use_repeatable_kernels
     from sebulba.devices.roles import check_platforms
     from sebulba.envs.closing import CloseProblem
     from sebulba.evaluation.playing import play
@@ -200,6 +201,8 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         check_format(options.video)
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
     use_compilation_cache()
+    # The same command is to give the same results. It starts JAX, so there is no reason to warn.
+    use_repeatable_kernels("auto", is_exact=True)
     check_platforms()
     check_compiler()
     stored = load_stored_policy(

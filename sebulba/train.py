@@ -140,12 +140,16 @@ def main() -> None:
         print(escaped(f"sebulba: {error}"), file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     try:
+        from sebulba.devices import tuner_lines
+        from sebulba.devices.xla_flags import has_nvidia_gpu
         from sebulba.run.training import train_to_exit_code
     except (OSError, MemoryError) as error:  # too few open files are allowed, for example
         print(
             escaped(f"sebulba: {type(error).__name__}: {error} – while importing"), file=sys.stderr
         )
         sys.exit(EXIT_FAILED)
+    if has_nvidia_gpu():
+        tuner_lines.drop_tuner_lines()
     if seeds is None or report is None:
         leave(train_to_exit_code(config, verbose=is_verbose))
     configs = [

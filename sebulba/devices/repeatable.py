@@ -37,7 +37,7 @@ def use_repeatable_kernels(setting: Literal["auto", "strict", "off"], *, is_exac
     Raises:
         ConfigError: the same, with `strict`.
     """
-    if not has_nvidia_gpu() or setting == "off" or not is_exact:
+    if not _has_gpu() or setting == "off" or not is_exact:
         return ""
     from jaxlib.version import __version_info__ as version
 
@@ -73,6 +73,10 @@ def kernels_of_gpu() -> Kernels | None:
     if all(device.platform != "gpu" for device in jax.local_devices()):
         return None
     return "repeatable" if _are_asked_for(os.environ.get(VARIABLE, "")) else "fastest"
+
+
+def _has_gpu() -> bool:
+    return has_nvidia_gpu() and jax.config.values["jax_platforms"] != "cpu"
 
 
 def _are_asked_for(given: str) -> bool:

@@ -19,8 +19,7 @@ from sebulba.devices.memory import describe_costly_network
 from sebulba.devices.repeatable import use_repeatable_kernels
 from sebulba.devices.roles import Roles, assign_devices, check_platforms
 from sebulba.devices.small_networks import describe_small_network
-from sebulba.devices.tuner_lines import drop_tuner_lines
-from sebulba.devices.xla_flags import describe_xla_flags, has_accelerator, has_nvidia_gpu
+from sebulba.devices.xla_flags import describe_xla_flags, has_accelerator
 from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.envs.closing import closed_on_error
 from sebulba.envs.task_defaults import with_task_defaults
@@ -87,8 +86,6 @@ def train_to_exit_code(
         verbose: whether the console shows details too, such as the memory plan.
         on_start: called with the position of each run before it starts.
     """
-    if has_nvidia_gpu():
-        drop_tuner_lines()
     started_in, code = pathlib.Path.cwd(), EXIT_DONE
     directories = [with_absolute_run_dir(each).run_dir or "" for each in configs]
     programs: RingPrograms | None = None

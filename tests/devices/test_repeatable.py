@@ -14,6 +14,7 @@ from sebulba.config.loading import load_config
 from sebulba.devices import repeatable
 from sebulba.devices.repeatable import FLAGS, kernels_of_gpu, use_repeatable_kernels
 from sebulba.errors import ConfigError
+from sebulba.evaluate import evaluate_to_exit_code, parse
 from sebulba.run import training
 from sebulba.storage import run_dir
 from sebulba.storage.run_dir import describe_change_of_kernels, describe_run, open_run_dir
@@ -40,7 +41,7 @@ def flags_of(monkeypatch):
         setting, *, is_exact=True, given="", has_gpu=True, has_started=False, version=(0, 10, 2)
     ):
         monkeypatch.setenv("XLA_FLAGS", given)
-        monkeypatch.setattr(repeatable, "has_nvidia_gpu", lambda: has_gpu)
+        monkeypatch.setattr(repeatable, "_has_gpu", lambda: has_gpu)
         monkeypatch.setattr(repeatable, "backends_are_initialized", lambda: has_started)
         monkeypatch.setattr(jaxlib.version, "__version_info__", version)
         warning = use_repeatable_kernels(setting, is_exact=is_exact)
@@ -212,3 +213,16 @@ def test_what_the_tuner_chose_is_kept_beside_the_compilation_cache(flags_of):
     assert kept_in().startswith(jax.config.values["jax_compilation_cache_dir"])
     flags_of("auto")
     assert kept_in() == ""
+
+
+def test_an_evaluation_by_command_gets_the_flags_too(run_of, monkeypatch):
+    asked = []
+
+    def ask(setting, *, is_exact):
+        asked.append((setting, is_exact))
+        return ""
+
+    monkeypatch.setattr(repeatable, "use_repeatable_kernels", ask)
+    options = parse([str(run_of("impala")), "--episodes", "1"])
+    assert evaluate_to_exit_code(options) == 0
+    assert asked == [("auto", True)]

@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from tests.subprocesses import run_python
 
 _PROGRAM = """
@@ -30,3 +32,23 @@ def test_only_lines_of_the_tuner_are_dropped_also_if_the_process_aborts():
 def test_a_process_whose_stderr_is_closed_runs_on():
     program = "import os; os.close(2)" + _PROGRAM.split("prefix")[0] + "print('runs')"
     assert run_python("-c", program).stdout == "runs\n"
+
+
+_COMMAND = """
+import sys
+from sebulba.devices import tuner_lines, xla_flags
+from sebulba.run import training
+from sebulba.train import main
+
+xla_flags.has_nvidia_gpu = lambda: {has_gpu}
+tuner_lines.drop_tuner_lines = lambda: print("drop")
+training.train_to_exit_code = lambda *_, **__: print("train") or 0
+sys.argv[1:] = ["impala_bandit"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("has_gpu", "order"), [(True, ["drop", "train"]), (False, ["train"])])
+def test_the_command_drops_them_where_a_gpu_is(has_gpu, order):
+    process = run_python("-c", _COMMAND.format(has_gpu=has_gpu))
+    assert (process.returncode, process.stdout.split()) == (0, order)
