@@ -145,6 +145,7 @@ def test_run_json_says_how_kernels_are_chosen(monkeypatch):
         ({"kernels": "repeatable"}, "fastest", None, False),
         ({"kernels": "repeatable"}, None, 1, False),
         ({"kernels": "fastest", "resumed": [{"kernels": "repeatable"}]}, "repeatable", 1, False),
+        ({"resumed": [{"kernels": "fastest"}, {"kernels": "repeatable"}]}, "repeatable", 1, False),
         ({}, "repeatable", 1, False),  # of an earlier version
         ({"resumed": [3]}, "repeatable", 1, False),  # damaged
     ],

@@ -29,6 +29,17 @@ def test_only_lines_of_the_tuner_are_dropped_also_if_the_process_aborts():
     ]
 
 
+def test_lines_after_a_ctrl_c_are_not_lost():
+    end = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.killpg(0, signal.SIGINT)
+os.write(2, b"the last line\\n")
+"""
+    process = run_python("-c", _PROGRAM.split("prefix")[0] + end)
+    assert (process.returncode, process.stderr) == (0, "the last line\n")
+
+
 def test_a_process_whose_stderr_is_closed_runs_on():
     program = "import os; os.close(2)" + _PROGRAM.split("prefix")[0] + "print('runs')"
     assert run_python("-c", program).stdout == "runs\n"
