@@ -73,8 +73,8 @@ class _Clock(gymnasium.Env):
         return np.full(1, _Clock.now, np.float32), 1.0, False, False, {}
 
 
-gymnasium.register("Breaking-v0", _Breaking)
-gymnasium.register("Clock-v0", _Clock)
+gymnasium.register("BreakingRemotely-v0", _Breaking)
+gymnasium.register("ClockRemotely-v0", _Clock)
 
 
 def make_config(env=CATCH, *, local=0, remote=2, lag=1, env_steps=300, exact=None, **actor):
@@ -166,7 +166,7 @@ def test_processes_end_with_the_run():
 
 def test_a_fault_of_a_remote_environment_is_that_of_a_local_one():
     _Breaking.lives = -1  # The first life is the one that the shapes are taken from.
-    env = EnvConfig(suite="gymnasium", id="Breaking-v0")
+    env = EnvConfig(suite="gymnasium", id="BreakingRemotely-v0")
     ring, _ = make_remote(make_config(env, remote=1, num_envs=1))
     with pytest.raises(EnvironmentFault, match="the arm is stuck") as error:
         run_ring(ring)
@@ -179,7 +179,7 @@ def test_a_fault_of_a_remote_environment_is_restarted_as_a_local_one():
     results = []
     for local, remote in ((1, 0), (0, 1)):
         _Breaking.lives = -1 if remote else 0
-        env = EnvConfig(suite="gymnasium", id="Breaking-v0")
+        env = EnvConfig(suite="gymnasium", id="BreakingRemotely-v0")
         config = make_config(
             env, local=local, remote=remote, num_envs=1, env_steps=50, on_env_error="restart"
         )
@@ -193,7 +193,7 @@ def test_a_fault_of_a_remote_environment_is_restarted_as_a_local_one():
 
 
 def test_environments_that_cannot_be_repeated_begin_new_episodes_and_say_so():
-    env = EnvConfig(suite="gymnasium", id="Clock-v0")
+    env = EnvConfig(suite="gymnasium", id="ClockRemotely-v0")
     warnings, infos = [], []
     ring, _ = make_remote(
         make_config(env, remote=1, env_steps=100),
