@@ -13,6 +13,7 @@ from sebulba.ring.state import are_between_streams, restore, shapes_of
 from sebulba.storage.checkpoints import restore as checkpoints
 from sebulba.storage.checkpoints.restore import Which, find_step, read_meta
 from sebulba.storage.shares import num_hosts_of, share_of
+from sebulba.toolkit.window import Window
 
 Level = Literal["exact", "exact-reset", "restart"]
 """What resuming restores of the environments; everything else is restored completely.
@@ -21,6 +22,7 @@ exact: their whole state; exact-reset: they are recreated, as they would have be
 without the interruption; restart: they are recreated, and the current episodes are dropped.
 """
 
+_EXPERIENCE = "learner.experience."
 _HOW = {
     "exact": "environments are restored",
     "exact-reset": "environments are recreated at this cycle in any case",
@@ -69,10 +71,19 @@ def resume(
     remapping = HostRemapping(
         num_stored=num_hosts, host=jax.process_index(), num_hosts=jax.process_count()
     )
-    like = shapes_of(ring)
-    for leaf in jax.tree.leaves(ring.learner.state):
+    like, state = shapes_of(ring), ring.learner.state
+    ignored: tuple[str, ...] = ()
+    # The next learner cycle replaces all of a window before anything is learned from it. So it is
+    # not read: in another version, it may have had other parts.
+    window = state.experience if isinstance(state.experience, Window) else None
+    if window is not None:
+        state = dataclasses.replace(state, experience=None)
+        like["learner"] = dataclasses.replace(like["learner"], experience=None)
+        ignored = (_EXPERIENCE,)
+    for leaf in jax.tree.leaves(state):
         leaf.delete()
-    arrays, meta = checkpoints.restore(share_of(directory, remapping.source), which, like)
+    stored = share_of(directory, remapping.source)
+    arrays, meta = checkpoints.restore(stored, which, like, ignored=ignored)
     if remapping.is_needed:
         metas = [read_meta(share_of(directory, host), which) for host in remapping.accounts]
         carries = [actor.point.carry for actor in ring.actors]
@@ -80,6 +91,8 @@ def resume(
             arrays, meta, metas, agent=ring.programs.agent, carries=carries
         )
     restore(ring, arrays, meta)
+    if window is not None:
+        ring.learner.state = dataclasses.replace(ring.learner.state, experience=window)
     level: Level = "restart"
     if not remapping.is_needed:
         is_stored = ring.actors[0].point.carry.env_state is not None

@@ -7,6 +7,7 @@ import shlex
 import shutil
 
 import chex
+import numpy as np
 import pytest
 
 from sebulba.config import (
@@ -19,11 +20,11 @@ from sebulba.config import (
     RunConfig,
 )
 from sebulba.config.loading import load_config
-from sebulba.run import training
+from sebulba.run import autosave, training
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.toolkit.schedules import Schedule
-from sebulba_agents.config import ImpalaConfig
+from sebulba_agents.config import ImpalaConfig, PPOConfig
 from sebulba_agents.replay_config import GumbelMuZeroConfig, R2D2Config
 from tests.extras import needs_search
 from tests.rings import before, episode_window, num_taken, published, run_config
@@ -184,6 +185,27 @@ def test_run_in_parts_is_bitwise_the_uninterrupted_run(config, cycles, tmp_path)
     assert learned(ring) == learned(expected)
     assert ring.learner.num_updates == expected.learner.num_updates > 0
     assert episode_window(ring) == episode_window(expected)
+
+
+def test_a_window_of_an_earlier_version_does_not_keep_a_run_from_resuming(tmp_path, monkeypatch):
+    """The next cycle replaces it, so a run resumes exactly although it had other parts."""
+    agent = PPOConfig(hidden_sizes=(8,), num_epochs=2, num_minibatches=2)
+    config = make_config(agent=agent, per_cycle=2, env_steps=400)
+    uninterrupted, *_ = run_config(config)
+    state_of = autosave.state_of
+
+    def without_orders(ring):
+        arrays, meta = state_of(ring)
+        window = dataclasses.replace(arrays["learner"].experience, order=None, moments=None)
+        learner = dataclasses.replace(arrays["learner"], experience=window)
+        return arrays | {"learner": learner}, meta
+
+    monkeypatch.setattr(autosave, "state_of", without_orders)
+    run_config(config, directory=tmp_path, stop_at_cycle=4)
+    stored = np.load(next(tmp_path.rglob("*.npz")))
+    assert not [name for name in stored if name.startswith("learner.experience.order")]
+    resumed, *_ = run_config(config, directory=tmp_path, which="latest")
+    chex.assert_trees_all_equal(published(resumed.learner), published(uninterrupted.learner))
 
 
 @pytest.mark.parametrize("lag", [None, pytest.param(2, marks=pytest.mark.slow)])

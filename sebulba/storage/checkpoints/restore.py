@@ -61,7 +61,12 @@ def steps_in(directory: str | os.PathLike[str]) -> list[int]:
 
 
 def restore(
-    directory: str | os.PathLike[str], which: Which, like: PyTree, *, partial: bool = False
+    directory: str | os.PathLike[str],
+    which: Which,
+    like: PyTree,
+    *,
+    partial: bool = False,
+    ignored: tuple[str, ...] = (),
 ) -> tuple[PyTree, dict[str, Any]]:
     """Return what was saved, after verifying every leaf.
 
@@ -71,6 +76,7 @@ def restore(
         like: the expected pytree, of arrays or `jax.ShapeDtypeStruct`. Each restored leaf gets the
             sharding of its counterpart; without one it stays in host memory.
         partial: whether to ignore stored leaves that `like` lacks; they are not read.
+        ignored: with what the paths of stored leaves begin that `like` may lack.
 
     Returns:
         The pytree and the dict.
@@ -82,7 +88,7 @@ def restore(
     directory = pathlib.Path(directory).resolve()
     step = find_step(directory, which)
     try:
-        return _restore(directory, step, like, partial=partial)
+        return _restore(directory, step, like, partial=partial, ignored=ignored)
     except CheckpointError as error:
         if not error.fits:
             raise
@@ -105,14 +111,20 @@ def read_meta(directory: str | os.PathLike[str], which: Which) -> dict[str, Any]
 
 
 def _restore(
-    directory: pathlib.Path, step: int, like: PyTree, *, partial: bool
+    directory: pathlib.Path,
+    step: int,
+    like: PyTree,
+    *,
+    partial: bool,
+    ignored: tuple[str, ...] = (),
 ) -> tuple[PyTree, dict[str, Any]]:
     expected = flatten(like)
     manifest = _read_manifest(directory, step)
     stored = {
         path: leaf
         for path, leaf in manifest.leaves.items()
-        if path in expected or not (partial or _OBSOLETE.fullmatch(path))
+        if path in expected
+        or not (partial or path.startswith(ignored) or _OBSOLETE.fullmatch(path))
     }
     mismatches = compare(stored, {path: leaf_of(leaf) for path, leaf in expected.items()})
     if mismatches:
