@@ -27,7 +27,7 @@ from sebulba.errors import ConfigError
 from sebulba.remote import process, wire
 from sebulba.remote.wire import Arrays, Record
 from sebulba.ring.act_functions import ActFunctions
-from sebulba.ring.clocks import ACT, COMPILE, WallClock
+from sebulba.ring.clocks import ACT, WallClock
 from sebulba.ring.collectors import Collector, CollectorLost, StreamLost
 from sebulba.ring.deques import Closed
 from sebulba.ring.make import make_local_collector
@@ -175,8 +175,10 @@ class RemoteCollectors:
             clock=clock,
             on_warning=on_warning,
             max_replayed_cycles=config.actor.remote_max_replay,
+            timeout_s=config.actor.remote_timeout_s,
+            compile_timeout_s=config.run.compile_timeout_s,
             # Free-running, the others go on without it.
-            timeout_s=None if config.policy_lag is None else config.actor.remote_timeout_s,
+            is_waited_for=config.policy_lag is not None,
         )
 
     def _check_store(
@@ -229,6 +231,8 @@ class RemoteCollector:
         on_warning: Callable[[str], None],
         max_replayed_cycles: int,
         timeout_s: float | None,
+        compile_timeout_s: float | None,
+        is_waited_for: bool,
     ):
         """Begin to set the process up.
 
@@ -244,7 +248,10 @@ class RemoteCollector:
             on_warning: takes one line of text.
             max_replayed_cycles: act cycles that a process repeats to return to a point in
                 environments that cannot be stored.
-            timeout_s: how long an answer may take; None: as long as it takes.
+            timeout_s: how long a start or a cycle may take; None: as long as it takes.
+            compile_timeout_s: how long the first cycle of a process may take.
+            is_waited_for: whether the run ends if an answer takes too long; otherwise a warning
+                says so, once it has begun, and the run goes on without this actor.
         """
         self._remote = remote
         self._functions = functions
@@ -255,15 +262,18 @@ class RemoteCollector:
         self._spec = spec
         self._clock = clock
         self._on_warning = on_warning
-        self._max_replayed_cycles = max_replayed_cycles
         self._timeout_s = timeout_s
+        self._compile_timeout_s = compile_timeout_s
+        self._is_waited_for = is_waited_for
+        self._is_running = False  # the run, which has its first point
+        self._longest_s = 0.0  # of the cycles so far
         self._where = name  # with machine and process, once they have answered
         self._has_begun = False
         self._is_interrupted = False
-        self.num_losses = 0  # processes that died
         self.max_kept_cycles = max_replayed_cycles
         remote.call("set_up", settings)  # All processes do it at the same time.
         self._is_setting_up = True
+        self._is_new = True  # no process has acted a cycle, or not the present one
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -273,24 +283,35 @@ class RemoteCollector:
     def begin(self, networks: Networks) -> Point:
         """Return the first point of a new run; see `Collector`."""
         carry = self._begin(networks)
+        self._is_running = True
         if carry.env_state is not None:
             self.max_kept_cycles = 0  # They are in the point.
         return Point(cycle=0, carry=self._placed(carry))
 
     def collect(self, networks: Networks, point: Point) -> Collected:
         """Have the cycle of a point acted; see `Collector`."""
+        timeout_s = self._timeout_s
         if not self._has_begun:
             self._begin(networks)
+            self._is_new = True
+        if self._is_new and timeout_s is not None:
+            # It compiles, and repeats the stream's cycles.
+            num_repeated = len(point.actions or ())
+            timeout_s = self._compile_timeout_s
+            if timeout_s is not None:
+                timeout_s += num_repeated * self._longest_s
         like = self._shapes(networks)
         arguments = self._share(networks), *wire.pack_point(point)
+        began = time.monotonic()
         try:
-            record, carry, trajectory = self._call("collect", *arguments)
+            record, carry, trajectory = self._call("collect", *arguments, timeout_s=timeout_s)
         except ProcessLost as lost:
             self._has_begun = False
-            self.num_losses += 1
             self._on_warning(f"{self._where}: lost in cycle {point.cycle}: {lost}")
             raise CollectorLost(f"{self._where}: {lost}") from lost
         assert carry is not None and trajectory is not None
+        self._longest_s = max(self._longest_s, time.monotonic() - began)
+        self._is_new = False
         collected = wire.unpack_collected(record["tally"], carry, trajectory, like=like)
         self._clock.lap(ACT)
         placed: Collected = self._placed(collected)
@@ -306,7 +327,7 @@ class RemoteCollector:
             try:
                 self._remote.call("close")
                 self._remote.wait(_CLOSE_TIMEOUT_S)
-            except ProcessLost:
+            except (ProcessLost, ProcessGone):
                 pass
         self._remote.kill()
 
@@ -315,20 +336,20 @@ class RemoteCollector:
 
     def _begin(self, networks: Networks) -> ActCarry:
         """Set the process up, or the one that replaces it; return a new run's first carry."""
-        self._clock.begin(COMPILE)
         like = self._shapes(networks).carry
         began = time.monotonic()
         for num_lost in itertools.count(1):
             try:
-                if self._is_setting_up:
-                    self._answer()
-                else:
-                    self._call("set_up", self._settings)
-                _, carry, _ = self._call("begin", self._share(networks))
+                if not self._is_setting_up:
+                    self._remote.call("set_up", self._settings)
+                self._answer(self._timeout_s)
+                shared = self._share(networks)
+                _, carry, _ = self._call("begin", shared, timeout_s=self._compile_timeout_s)
                 break
             except ProcessLost as lost:
                 self._is_setting_up = False
-                if self._timeout_s is not None and time.monotonic() - began > self._timeout_s:
+                is_late = self._timeout_s is not None and time.monotonic() - began > self._timeout_s
+                if is_late and (self._is_waited_for or not self._is_running):
                     raise RemoteTimeout(
                         f"{self._where}: {num_lost} processes in turn died before they were set up,"
                         f" within actor.remote_timeout_s, {self._timeout_s:g} s: {lost}"
@@ -338,13 +359,15 @@ class RemoteCollector:
         unpacked: ActCarry = wire.unpack(carry, like=like, what=f"the carry of {self._name}")
         return unpacked
 
-    def _call(self, method: str, *arguments: Any) -> tuple[Record, Arrays | None, Arrays | None]:
+    def _call(
+        self, method: str, *arguments: Any, timeout_s: float | None
+    ) -> tuple[Record, Arrays | None, Arrays | None]:
         """Call a method of the process, and return what it returned; see `_answer`."""
         self._remote.call(method, *arguments)
-        return self._answer()
+        return self._answer(timeout_s)
 
-    def _answer(self) -> tuple[Record, Arrays | None, Arrays | None]:
-        """Return what the last call has returned, waiting for it.
+    def _answer(self, timeout_s: float | None) -> tuple[Record, Arrays | None, Arrays | None]:
+        """Return what the last call has returned, waiting for it so many seconds.
 
         Raises:
             ProcessLost: it died, or the call reached one that has replaced it.
@@ -352,18 +375,23 @@ class RemoteCollector:
             EnvironmentFault: as `Collector.collect` raises it, like StreamLost.
             ConfigError: the process cannot act in this run.
             RemoteError: it failed.
-            RemoteTimeout: it has not answered for `actor.remote_timeout_s`.
+            RemoteTimeout: it has not answered in time, and is waited for.
         """
-        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (answer := self._remote.wait(_POLL_S)) is None:
             if self._is_interrupted:
                 raise Closed
             if deadline is not None and time.monotonic() > deadline:
-                raise RemoteTimeout(
-                    f"{self._where}: expected an answer within actor.remote_timeout_s,"
-                    f" {self._timeout_s:g} s; it has none. Either no machine has room for it"
-                    " (actor.remote_cpus, actor.remote_gpus), or its process hangs"
+                late = (
+                    f"{self._where}: expected an answer within {timeout_s:g} s"
+                    " (actor.remote_timeout_s, and run.compile_timeout_s for its first cycle), got"
+                    " none. Either no machine has room for it (actor.remote_cpus,"
+                    " actor.remote_gpus), or its process hangs"
                 )
+                if self._is_waited_for or not self._is_running:
+                    raise RemoteTimeout(late)
+                self._on_warning(f"{late}. The run goes on without it")
+                deadline = None
         record = answer[0]
         self._where = f"{self._name} on {record['machine']}, process {record['pid']}"
         for line in record.get("warnings", ()):

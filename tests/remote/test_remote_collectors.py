@@ -221,8 +221,27 @@ def test_a_process_that_does_not_answer_in_time_ends_the_run(monkeypatch):
     ring, _ = make_remote(config, deaths({("actor 0", 1): itertools.repeat("hangs")}))
     now = itertools.count()
     monkeypatch.setattr(collectors.time, "monotonic", lambda: float(next(now)))
-    with pytest.raises(RemoteTimeout, match=r"actor\.remote_timeout_s, 1 s"):
+    with pytest.raises(RemoteTimeout, match=r"actor 0 on .*: expected an answer within 1 s"):
         run_ring(ring, mode="serial")
+
+
+def test_a_free_running_run_goes_on_without_an_actor_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(collectors, "_POLL_S", 0.0)
+    now = itertools.count()
+    monkeypatch.setattr(collectors.time, "monotonic", lambda: float(next(now)))
+    config = make_config(remote=2, lag=None, remote_timeout_s=1.0)
+    warnings = []
+
+    def dies(name, method, arguments):
+        """Actor 1 never answers after its first cycle; actor 0 does once that has been noticed."""
+        cycle = arguments[1]["cycle"] if method == "collect" else 0
+        is_noticed = any("actor 1 on" in line for line in warnings)
+        return "hangs" if cycle and (name == "actor 1" or not is_noticed) else None
+
+    ring, _ = make_remote(config, dies, on_warning=warnings.append)
+    run_ring(ring)
+    assert ring.progress.env_steps >= 300
+    assert len([line for line in warnings if "The run goes on without it" in line]) == 2
 
 
 def test_a_wait_for_a_process_ends_with_the_run():
