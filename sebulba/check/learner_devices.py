@@ -1,5 +1,6 @@
 """Checks of sharding: actor states split by environment, and equal updates on 1 and 2 devices."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,13 @@ from jax.sharding import PartitionSpec
 from sebulba.agent import Agent
 from sebulba.check.evidence import Evidence
 from sebulba.check.question import Needs, Question
-from sebulba.check.recording import Recording
+from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import (
     Answer,
     as_numpy,
     failed,
     first_difference,
+    is_key,
     leaf_name,
     passed_unless,
     skipped,
@@ -25,7 +27,7 @@ from sebulba.check.subject import Subject, env_axes
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.reductions import LEARNER_AXIS
-from sebulba.types import Clock, Networks, PyTree
+from sebulba.types import ActorState, Clock, Networks, PyTree
 
 _NUM_DEVICES = 2
 _NUM_SAMPLED_UPDATES = 48  # averaged, where the loss samples
@@ -199,6 +201,28 @@ class _GradientsOnly:
         return 1
 
 
+def with_other_keys(item: RecordedTrajectory, like: ActorState, *, seed: int) -> RecordedTrajectory:
+    """Return a trajectory whose actor states have other random keys.
+
+    An agent may draw its minibatches with an actor's key, when the trajectory comes in: with the
+    same keys, all updates would have the same samples.
+
+    Args:
+        item: the trajectory, with the data of its keys.
+        like: an actor state with the same leaves, keys as such.
+        seed: of the keys.
+    """
+    rng = np.random.default_rng((seed, item.actor_id))
+
+    def other(leaf: Any, like: Any) -> Any:
+        return rng.integers(2**32, size=leaf.shape, dtype=np.uint32) if is_key(like) else leaf
+
+    initial, final = (
+        jax.tree.map(other, state, like) for state in (item.initial_state, item.final_state)
+    )
+    return dataclasses.replace(item, initial_state=initial, final_state=final)
+
+
 class _Updates:
     """A learner that computes gradients of the same trajectories, and changes no parameter."""
 
@@ -213,12 +237,17 @@ class _Updates:
         self.platform = devices[0].platform
         per_cycle = subject.run_spec.trajectories_per_cycle
         self._learner = subject.learner(_GradientsOnly(agent), devices)
-        items = [item.placed(subject, learners) for item in recording.trajectories]
-        self._cycles = [items[i : i + per_cycle] for i in range(0, len(items), per_cycle)]
-        self._env_steps = 0  # before the next cycle
-        for cycle in self._cycles[:-1]:
-            self._learner.update(cycle, env_steps=self._env_steps)
-            self._env_steps += sum(int(unroll.trajectory.valid.sum()) for unroll in cycle)
+        self._subject, self._learners = subject, learners
+        *before, self._newest = (
+            recording.trajectories[i : i + per_cycle]
+            for i in range(0, len(recording.trajectories), per_cycle)
+        )
+        self._env_steps = 0  # before the newest cycle
+        self._num_updates = 0  # of the newest cycle
+        for cycle in before:
+            unrolls = [item.placed(subject, learners) for item in cycle]
+            self._learner.update(unrolls, env_steps=self._env_steps)
+            self._env_steps += sum(int(item.trajectory.valid.sum()) for item in cycle)
         self.sizes = np.zeros(0)  # sum of absolute gradients in each leaf, in the latest update
         self.names = [
             leaf_name("gradient", path)
@@ -255,7 +284,15 @@ class _Updates:
         """Return the projected gradients of updates, `[num_updates, leaves · directions]`."""
         projections = []
         for _ in range(num_updates):
-            self._learner.update(self._cycles[-1], env_steps=self._env_steps)
+            like = self._subject.start_states[0]
+            unrolls = [
+                with_other_keys(item, like, seed=self._num_updates).placed(
+                    self._subject, self._learners
+                )
+                for item in self._newest
+            ]
+            self._learner.update(unrolls, env_steps=self._env_steps)
+            self._num_updates += 1
             rng = np.random.default_rng(0)
             leaves = jax.tree.leaves(as_numpy(self._grads))
             self.sizes = np.array([np.abs(leaf).sum(dtype=np.float64) for leaf in leaves])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.one_device import OneDevice
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import first_learning_cycle
 from sebulba.check.result import Answer, failed, passed, skipped
@@ -28,11 +29,11 @@ def epochs(evidence: Evidence) -> Answer:
         return skipped("the agent takes one update per cycle, or has a replay")
     if num_updates > _MAX_UPDATES:
         return skipped(f"{num_updates} updates per cycle are too many to try")
-    agent, _ = subject.agent_on(1)
+    one = OneDevice(subject)  # with all its epochs
     length = subject.run_spec.trajectory_length
     items = sensitivity.items[-subject.run_spec.trajectories_per_cycle :]
     valid = np.concatenate([item.trajectory.valid for item in items], axis=1)
-    experience = sensitivity.experience(items)
+    experience = one.experience(sensitivity.networks, items)
 
     def loss(
         networks: Networks, floats: list, experience: Experience, key: jax.Array, clock: Clock
@@ -41,7 +42,7 @@ def epochs(evidence: Evidence) -> Answer:
         places = [i for i, leaf in enumerate(leaves) if _is_rows(leaf, valid)]
         for place, leaf in zip(places, floats, strict=True):
             leaves[place] = leaf
-        value, aux = agent.loss(networks, jax.tree.unflatten(structure, leaves), key, clock)
+        value, aux = one.agent.loss(networks, jax.tree.unflatten(structure, leaves), key, clock)
         return value, aux[0]
 
     gradients = jax.jit(jax.grad(loss, argnums=1, has_aux=True))

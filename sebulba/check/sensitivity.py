@@ -11,13 +11,14 @@ import numpy as np
 from sebulba.check.one_device import OneDevice
 from sebulba.check.perturbation import Perturbation, has_own_values
 from sebulba.check.policy import Policy
-from sebulba.check.recording import RecordedTrajectory, Recording
+from sebulba.check.recording import RecordedTrajectory, Recording, first_learning_cycle
 from sebulba.check.result import as_numpy, is_equal
 from sebulba.check.subject import Subject
 from sebulba.types import Clock, Networks, PyTree
 
 # A replay agent may not sample a changed row in one update; eight make that unlikely.
 _NUM_SAMPLED_UPDATES = 8
+_ONE_EPOCH = {"num_epochs": 1}  # has every row, so that more are not asked
 _SEED = 7
 MAX_ROUNDING = 1e-5
 """Changes of gradients by rounding, relative to the greatest gradient.
@@ -51,7 +52,7 @@ class LossSensitivity:
             settings: of the agent; those that it does not have are ignored.
         """
         self._subject = subject
-        self._one = OneDevice(subject, **settings)
+        self._one = OneDevice(subject, **(_ONE_EPOCH | settings))
         self._run_spec = self._one.run_spec
         self.networks = jax.tree.map(jnp.asarray, recording.networks)
         self.loss_and_gradients = self._one.loss_and_gradients
@@ -62,6 +63,13 @@ class LossSensitivity:
         self._baselines = {0: first}
         if not is_equal(first, self._compute(self.items, seed=_SEED + 1)):
             self._num_updates = _NUM_SAMPLED_UPDATES
+        if self.is_on_policy:
+            # An update may learn from a minibatch; all those of a cycle have every row. The order
+            # of minibatches may be drawn before the loss, so that its key shows no sampling.
+            cycle = first_learning_cycle(subject) or 0
+            num_updates = self._one.agent.num_updates_per_cycle(cycle)
+            self._num_updates = max(self._num_updates, num_updates)
+        if self._num_updates > 1:
             self._baselines = {0: self._compute(self.items)}
 
     @property

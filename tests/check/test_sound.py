@@ -69,6 +69,18 @@ def test_a_model_that_a_short_search_uses_in_part_is_no_fault():
     assert found["updates"] == "pass"
 
 
+def test_rows_of_every_minibatch_of_an_epoch_are_learned_from():
+    agent = other("ppo", num_epochs=10, num_minibatches=8)
+    found = statuses(agent, "rewards", "truncation", "epochs")
+    assert set(found.values()) == {"pass"}
+
+
+@pytest.mark.slow
+def test_two_devices_may_draw_other_minibatches_with_the_actors_keys():
+    agent, settings = SOUND["tiny ppo"]
+    assert statuses(agent, "devices", **settings)["devices"] == "pass"
+
+
 @pytest.mark.slow
 def test_statistics_may_change_after_many_updates_of_a_cycle():
     agent = other("ppo", normalize_observations=True, num_epochs=10, num_minibatches=8)
