@@ -80,6 +80,7 @@ def mutated(module: str, tree: ast.Module) -> Iterator[None]:
     finally:
         for function, code in swapped:
             function.__code__ = code
+        jax.clear_caches()  # What was traced in between is the mutant's.
 
 
 def _objects() -> list[object]:

@@ -3,6 +3,7 @@
 import ast
 import gc
 
+import jax
 import pytest
 
 from tests.check import mutants, mutation
@@ -23,9 +24,12 @@ def test_a_mutated_function_computes_otherwise_until_the_end():
     gc.freeze()
     source = (mutants.SOURCE / "ppo.py").read_text()
     other = ast.parse(source.replace("jnp.minimum(ratios", "jnp.maximum(ratios"))
+    compiled = jax.jit(ppo.clipped_surrogate)
     with mutation.mutated("sebulba_agents.ppo", other):
         assert float(ppo.clipped_surrogate(2.0, 1.0, 0.2)) == 2.0
+        assert float(compiled(2.0, 1.0, 0.2)) == 2.0
     assert float(ppo.clipped_surrogate(2.0, 1.0, 0.2)) == pytest.approx(1.2)
+    assert float(compiled(2.0, 1.0, 0.2)) == pytest.approx(1.2)
 
 
 @pytest.mark.slow
