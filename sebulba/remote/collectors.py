@@ -199,7 +199,7 @@ class RemoteCollectors:
                 f"actor.remote: expected an object store of {needed / 1e6:,.0f} MB, for"
                 f" {num_trajectories} trajectories of {num_bytes(like) / 1e6:,.1f} MB and"
                 f" {num_versions} versions of the networks of {num_bytes(networks) / 1e6:,.1f} MB,"
-                f" got {room / 1e6:,.0f} MB. Start Ray with a larger --object-store-memory, or"
+                f" got {room / 1e6:,.0f} MB. Start Ray with a larger object store, or"
                 " reduce actor.num_envs or actor.trajectory_length"
             )
 
