@@ -5,6 +5,8 @@ process that replaces it. So killing it changes no bit.
 """
 
 import collections
+import dataclasses
+import functools
 import itertools
 import threading
 import time
@@ -23,6 +25,7 @@ from sebulba.envs.base import (
     EnvironmentFault,
     EnvironmentTimeout,
 )
+from sebulba.envs.closing import close_environments
 from sebulba.errors import ConfigError
 from sebulba.remote import process, wire
 from sebulba.remote.wire import Arrays, Record
@@ -126,32 +129,28 @@ class RemoteCollectors:
     ) -> Collector:
         """Make the collector of an actor; see `sebulba.ring.make.make_local_collector`."""
         run_spec = functions.run_spec
-        local = make_local_collector
+        local = functools.partial(
+            make_local_collector,
+            config,
+            functions,
+            global_actor_id=global_actor_id,
+            clock=clock,
+            on_warning=on_warning,
+            environment=environment,
+        )
         if global_actor_id % run_spec.num_actors < run_spec.num_actors - config.actor.remote:
-            return local(
-                config,
-                functions,
-                global_actor_id=global_actor_id,
-                clock=clock,
-                on_warning=on_warning,
-                environment=environment,
-            )
+            return local()
 
         def shapes(networks: Networks) -> Collected:
             """Return the shapes of what every remote actor collects, from environments here."""
             if self._like is None:
-                template = local(
-                    config,
-                    functions,
-                    global_actor_id=global_actor_id,
-                    clock=clock,
-                    on_warning=on_warning,
-                    environment=environment,
-                )
+                template = local()
                 try:
                     self._like = functions.shapes(networks, template.begin(networks).carry)
                 finally:
-                    template.close()
+                    closing = {"the environments of its shapes": template}
+                    for problem in close_environments(closing, config.run.close_timeout_s):
+                        on_warning(str(problem))
                 self._check_store(config, self._like, networks, num_actors=run_spec.num_actors)
             return self._like
 
@@ -301,7 +300,9 @@ class RemoteCollector:
             if timeout_s is not None:
                 timeout_s += num_repeated * self._longest_s
         like = self._shapes(networks)
-        arguments = self._share(networks), *wire.pack_point(point)
+        # The process that acted the last cycle has its environments at the point already.
+        sent = point if self._is_new else dataclasses.replace(point, actions=None)
+        arguments = self._share(networks), *wire.pack_point(sent)
         began = time.monotonic()
         try:
             record, carry, trajectory = self._call("collect", *arguments, timeout_s=timeout_s)

@@ -109,8 +109,8 @@ class ActingProcess:
             record["end"] = DONE
         except BaseException as error:  # An environment may exit.
             record, first, second = _describe(error), None, None
-        record |= {"warnings": self._warnings, **place}
-        self._warnings = []
+        record |= {"warnings": self._warnings.copy(), **place}
+        self._warnings.clear()  # The same list, which the collector writes to.
         return record, first, second
 
     def _set_up(self, settings: "Record") -> "Answer":

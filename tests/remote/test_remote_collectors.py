@@ -1,5 +1,6 @@
 """Remote actors: whatever happens to their processes, the bits are those of local actors."""
 
+import contextlib
 import dataclasses
 import itertools
 import pathlib
@@ -320,3 +321,38 @@ def resume_problem(config, actor):
         if lock is not None:
             lock.release()
     return None
+
+
+def test_the_actions_of_a_stream_cross_only_to_a_process_that_has_to_repeat_them():
+    sent = []
+
+    def dies(name, method, arguments):
+        if method == "collect":
+            sent.append(None if arguments[3] is None else len(arguments[3]))
+            return "after" if len(sent) == 5 else None
+
+    ring, _ = make_remote(make_config(CARTPOLE, remote=1, env_steps=140, cycle="stepped"), dies)
+    run_ring(ring)
+    assert sent[1:7] == [None, None, None, None, 4, None]
+
+
+class _Clinging(_Clock):
+    """Does not close."""
+
+    def close(self):
+        raise OSError("the window is still open")
+
+
+gymnasium.register("ClingingRemotely-v0", _Clinging)
+
+
+def test_a_warning_of_a_process_in_a_later_cycle_comes_to_the_learner():
+    env = EnvConfig(suite="gymnasium", id="ClingingRemotely-v0")
+    warnings = []
+    config = make_config(env, remote=1, num_envs=1, env_steps=40, exact=2)
+    ring, _ = make_remote(config, on_warning=warnings.append)
+    warnings.clear()
+    with contextlib.suppress(OSError):
+        run_ring(ring, mode="serial")
+    of_actor = [line for line in warnings if line.startswith("actor 0: ")]
+    assert len(of_actor) == 1 and "the window is still open" in of_actor[0]  # equal lines once
