@@ -6,6 +6,8 @@ if is_command():  # Before all other imports, in which a signal would raise Keyb
     end_on_stop_signals("interrupted before the start")
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sebulba.devices.xla_flags import set_xla_flags
@@ -54,15 +56,26 @@ _HOMES = {
 set_xla_flags()  # Here, since XLA reads them once, when the first backend starts.
 
 
+class _Package(ModuleType):
+    """This package, in which `train` and `evaluate` are the functions and not their modules."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Python gives a package each submodule that is imported, under the module's name.
+        if name in _HOMES and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name: str) -> Any:
     # Imported on first use: command lines import this package, and importing jax takes a second.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(_HOMES[name])
-    # All names of the module at once: its import binds its own name, which may be a function's.
-    names = [each for each, home in _HOMES.items() if home == _HOMES[name]]
-    globals().update({each: getattr(module, each) for each in names})
-    return globals()[name]
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -101,10 +101,19 @@ def test_a_command_finds_modules_of_the_working_directory(monkeypatch, capsys, t
     assert "expected its settings to be a dataclass `Config`" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("first", ["train", "evaluate", "EvaluationResult"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import sebulba; sebulba.train",
+        "import sebulba; sebulba.EvaluationResult",
+        "import sebulba.train, sebulba.evaluate",
+        "from sebulba.evaluate import EvaluationResult",
+        "from sebulba import evaluate; import sebulba.evaluate as same; assert same is evaluate",
+    ],
+)
 def test_functions_with_the_name_of_their_module_are_found_without_jax(first):
     script = (
-        f"import sys, sebulba; sebulba.{first};"
+        f"import sys, sebulba; {first};"
         " print(callable(sebulba.train), callable(sebulba.evaluate), 'jax' in sys.modules)"
     )
     result = run_python("-W", "error", "-c", script)

@@ -19,7 +19,7 @@ from sebulba.storage.checkpoints.manifest import ARRAYS, MANIFEST, crc32_of_json
 from sebulba.storage.checkpoints.restore import CheckpointError
 from tests.toys import ToyAgent
 
-# An import of the module would bind the name of the function to it.
+# The module: by its name in the package one gets the function.
 evaluate = sys.modules[sebulba.evaluate.__module__]
 
 EVIL = """

@@ -9,7 +9,6 @@ import jaxlib.version
 import pytest
 from jax._src import compiler
 
-from sebulba import evaluate as evaluate  # Before its module, whose name it has.
 from sebulba.config import Config, LearnerConfig, RunConfig
 from sebulba.config.loading import load_config
 from sebulba.devices import repeatable
