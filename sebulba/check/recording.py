@@ -60,6 +60,7 @@ class Recording:
     num_updates: int
     late_compilations: tuple[str, ...]  # functions compiled after their first call
     kept_leaf: str | None  # the first leaf that a cycle did not donate; None: all were
+    first_networks: Networks  # the learner's, before the first cycle
     networks: Networks  # the learner's, after the last cycle
 
 
@@ -95,6 +96,8 @@ class _Recorder(Observer):
         self._num_cycles = num_cycles
         self._axes = env_axes(subject.agent, subject.run_spec)
         self._trajectories: list[RecordedTrajectory] = []
+        # A copy: a view would keep the buffers, which the first cycle has to donate.
+        self._first_networks = jax.tree.map(np.copy, as_numpy(subject.ring.learner.state.networks))
         self._networks = [self._published()]
         self._state = _donated(subject.ring.learner.state)
         self._kept_leaf: str | None = None
@@ -155,6 +158,7 @@ class _Recorder(Observer):
             num_updates=learner.num_updates,
             late_compilations=tuple(self._late),
             kept_leaf=self._kept_leaf,
+            first_networks=self._first_networks,
             networks=as_numpy(learner.state.networks),
         )
 

@@ -38,9 +38,9 @@ LossAndGradients = tuple[list[float], list[PyTree]]
 class LossSensitivity:
     """Losses and gradients of an agent on one learner device, as a function of trajectories.
 
-    Attempt 0 has the parameters at the end of the recording; in later attempts, these have noise,
-    which revives units of small networks. Random keys depend on the attempt alone, so equal
-    trajectories give bitwise equal results.
+    Attempt 0 has the parameters at the end of the recording, or those at its start if the former
+    give no gradient. In later attempts, these have noise, which revives units of small networks.
+    Random keys depend on the attempt alone, so equal trajectories give bitwise equal results.
     """
 
     def __init__(self, subject: Subject, recording: Recording, **settings: Any):
@@ -48,18 +48,23 @@ class LossSensitivity:
 
         Args:
             subject: the agent and its run spec.
-            recording: trajectories, and the learner's networks.
+            recording: trajectories, and the learner's first and last networks.
             settings: of the agent; those that it does not have are ignored.
         """
         self._subject = subject
         self._one = OneDevice(subject, **(_ONE_EPOCH | settings))
         self._run_spec = self._one.run_spec
-        self.networks = jax.tree.map(jnp.asarray, recording.networks)
         self.loss_and_gradients = self._one.loss_and_gradients
         self._num_updates = 1
         self._uses: dict[str, bool] = {}
-        self.items = self._choose(recording.trajectories)
-        first = self._compute(self.items)
+        # A great learning rate makes a policy certain in a few updates, and the gradients of a
+        # certain policy are exactly 0, whatever the loss is.
+        for networks in (recording.networks, recording.first_networks):
+            self.networks = jax.tree.map(jnp.asarray, networks)
+            self.items = self._choose(recording.trajectories)
+            first = self._compute(self.items)
+            if _has_gradient(first):
+                break
         self._baselines = {0: first}
         if not is_equal(first, self._compute(self.items, seed=_SEED + 1)):
             self._num_updates = _NUM_SAMPLED_UPDATES

@@ -6,7 +6,7 @@ import pytest
 
 from sebulba.check.suite import check
 from sebulba.config import EnvConfig, LearnerConfig
-from sebulba_agents.config import A2CConfig
+from sebulba_agents.config import A2CConfig, PolicyGradientConfig
 from tests.check.small_agents import SmallConfig
 from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
 from tests.check.sound_new_agents import AttentionPPOConfig, MunchausenConfig, ReinforceConfig
@@ -87,6 +87,12 @@ def test_statistics_may_change_after_many_updates_of_a_cycle():
     assert statuses(agent, "updates")["updates"] == "pass"
 
 
+def test_a_policy_that_is_certain_after_two_updates_is_no_fault():
+    agent, settings = SOUND["certain policy gradient"]
+    found = statuses(agent, "rewards", "updates", "donation", "devices", **settings)
+    assert set(found.values()) == {"pass"}
+
+
 SOUND = {
     "c51": (DistributionConfig(**REPLAY), {}),
     "prioritised c51": (DistributionConfig(priority_exponent=0.6, n_step=3, **REPLAY), {}),
@@ -122,6 +128,10 @@ SOUND = {
     "tiny td3": (TD3Config(num_units=2, **REPLAY), {"env": CONTINUOUS, "num_envs": 2}),
     "spo": (SmallConfig(name="tests.check.small_agents:SimplePolicyOptimization"), {}),
     "weighted importance": (SmallConfig(name="tests.check.small_agents:WeightedImportance"), {}),
+    "certain policy gradient": (
+        PolicyGradientConfig(hidden_sizes=(16,), learning_rate=10.0),
+        {"env": EnvConfig(suite="jax", id="Catch-v0")},
+    ),
     "awr": (AWRConfig(), {}),
     "awr without discount": (
         AWRConfig(discount=1.0, lambda_=1.0, learning_rate=0.1),
