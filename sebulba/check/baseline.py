@@ -17,7 +17,14 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_truncated
 from sebulba.check.question import Needs, Question
 from sebulba.check.result import Answer, failed, leaf_name, passed, skipped, unclear
-from sebulba.check.training import Items, arrays, factor_between, in_steps, in_truncated_steps
+from sebulba.check.training import (
+    Items,
+    arrays,
+    differences,
+    factor_between,
+    in_steps,
+    in_truncated_steps,
+)
 from sebulba.check.value_function import MakeItems, ValueFunction
 from sebulba.types import Networks
 
@@ -113,8 +120,8 @@ def _measure(values: ValueFunction, networks: Networks) -> Iterator[_Weights]:
 
     def factors(make: MakeItems) -> list[float]:
         """Return the effect of values on each leaf, relative to that of rewards."""
-        by_reward = _differences(*(gradients(make, networks, size) for size in (_SHIFT, -_SHIFT)))
-        by_value = _differences(*(gradients(make, each) for each in (higher, lower)))
+        by_reward = differences(*(gradients(make, networks, size) for size in (_SHIFT, -_SHIFT)))
+        by_value = differences(*(gradients(make, each) for each in (higher, lower)))
         return [
             factor_between(one, other) / (shift / _SHIFT)
             if one.size > 1 and np.any(one)
@@ -168,10 +175,6 @@ def _shifted(
             if high is not None and low is not None and high != low:
                 return ends, (high - low) / 2.0
     return None
-
-
-def _differences(one: list[np.ndarray], other: list[np.ndarray]) -> list[np.ndarray]:
-    return [a - b for a, b in zip(one, other, strict=True)]
 
 
 BASELINE = Question(

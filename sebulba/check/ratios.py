@@ -22,7 +22,13 @@ from sebulba.check.stored_policy import (
     stored_policies,
     with_likelier,
 )
-from sebulba.check.training import Trainer, factor_between, in_steps, reward_trainer
+from sebulba.check.training import (
+    Trainer,
+    differences,
+    factor_between,
+    in_steps,
+    reward_trainer,
+)
 
 _SHIFT = SHIFT_NATS  # δ
 _MIN_ACTIONS = 4
@@ -139,8 +145,7 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
 
     def effect(shift: float) -> list[np.ndarray]:
         """Return what other rewards of the same mean and standard deviation change."""
-        pairs = zip(gradients(shift, _SPREAD), gradients(shift, -_SPREAD), strict=True)
-        return [more - less for more, less in pairs]
+        return differences(gradients(shift, _SPREAD), gradients(shift, -_SPREAD))
 
     if sum(np.count_nonzero(sign) for sign in signs) < _MIN_ACTIONS:
         return

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.check.result import Answer, failed, leaf_name, passed
+from sebulba.check.result import Answer, failed, leaf_name, passed, unclear
 from sebulba.check.training import (
     Trainer,
     chosen,
@@ -18,6 +18,7 @@ from sebulba.types import Networks
 
 _NUM_UPDATES = 160
 _TARGET_ENTROPY_NATS = 10.0  # out of reach
+_MIN_CHANGE_OF_SPREAD = 0.02  # relative, which is 0.02 nats of a Gaussian's entropy
 _MIN_RELATIVE_CHANGE = 1e-3  # of a gradient
 _MIN_RELATIVE_EFFECT = 1e-3  # of the weight on value functions, of that of a reward
 _SHIFT_OF_WEIGHT = 0.5
@@ -38,7 +39,13 @@ def check_target_entropy(trainer: Trainer) -> Answer:
         for target in (-_TARGET_ENTROPY_NATS, _TARGET_ENTROPY_NATS)
     )
     low, high = trainer.policy.spread(narrow), trainer.policy.spread(wide)
-    if high <= low:
+    if abs(high - low) <= _MIN_CHANGE_OF_SPREAD * max(high, low):
+        return unclear(
+            f"samples are {high:.3f} from greedy actions with a target_entropy of"
+            f" {_TARGET_ENTROPY_NATS:g}, and {low:.3f} with {-_TARGET_ENTROPY_NATS:g}: in"
+            f" {_NUM_UPDATES} updates, the policy's entropy does not move"
+        )
+    if high < low:
         return failed(
             f"networks (updates 0 … {_NUM_UPDATES - 1}): expected samples farther from greedy"
             f" actions with a target_entropy of {_TARGET_ENTROPY_NATS:g} than with"

@@ -33,6 +33,7 @@ OF_REWARDS: dict[str, Any] = {
 _MAX_STEPS_OF_A_CYCLE = 64  # statistics may change in the last one only
 _NUM_LOSSES = 8  # whose gradients are averaged
 _MAX_GAP = 0.02  # of gradients that differ in their size alone, relative
+_ROUNDING = 1e-6  # of a sum in float32, relative to its terms
 _MAX_PRODUCTS = 1e9  # of parameters and elements of an observation
 
 Items = Sequence[RecordedTrajectory]
@@ -234,6 +235,23 @@ def _in_steps(items: Items, reward: RewardOf, is_truncated: bool) -> list[Record
 def arrays(tree: PyTree) -> list[np.ndarray]:
     """Return the leaves as NumPy arrays."""
     return jax.tree.leaves(as_numpy(tree))
+
+
+def differences(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return `one − other` of each leaf's gradients; zeros where no factor can be measured.
+
+    A difference of two gradients has their rounding. Below 50 times that, `factor_between` it and
+    another one could be any number, above all in a leaf of two, such as a coin's logits, whose
+    gradients have one direction.
+    """
+    greatest = max(float(np.linalg.norm(each)) for each in (*one, *other))
+    found = []
+    for a, b in zip(one, other, strict=True):
+        size = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
+        # A leaf may be small because its terms cancel, which round as those of other leaves do.
+        least = _ROUNDING / _MAX_GAP * max(size, _MAX_GAP * greatest)
+        found.append(a - b if np.linalg.norm(a - b) > least else np.zeros_like(a))
+    return found
 
 
 def factor_between(before: np.ndarray, after: np.ndarray) -> float:

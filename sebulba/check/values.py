@@ -148,13 +148,16 @@ def _depends_on_policy(values: ValueFunction) -> Answer | None:
     steps = in_steps(items, lambda item: STEP)
     grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    pairs = zip(values.leaves, grads, strict=True)
+    # Of a single leaf, such as a last bias, the errors of all rows may cancel.
+    greatest = max(float(np.max(np.abs(grad))) for is_value, grad in pairs if is_value)
     for path, is_value, grad, changed in zip(paths, values.leaves, grads, other_grads, strict=True):
-        if is_value and np.max(np.abs(grad - changed)) > _MAX_ROUNDING * np.max(np.abs(grad)):
+        if is_value and np.max(np.abs(grad - changed)) > _MAX_ROUNDING * greatest:
             return failed(
                 f"{leaf_name('gradient', path)} ({trainer.place}): expected the same with another"
                 " policy, when each episode has one step, since values then learn nothing but"
-                f" rewards, got a change of {np.max(np.abs(grad - changed)):.3g} of"
-                f" {np.max(np.abs(grad)):.3g}",
+                f" rewards, got a change of {np.max(np.abs(grad - changed)):.3g}, beside"
+                f" {greatest:.3g}, the greatest gradient of values",
                 "a stop_gradient around the value function's parameters is missing in the policy's"
                 " loss",
             )

@@ -4,10 +4,23 @@ import types
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.check import acting, direction, ratios, stored_policy, updates
+from sebulba.check import (
+    acting,
+    direction,
+    learner_devices,
+    priorities,
+    ratios,
+    recording,
+    stored_policy,
+    temperature,
+    training,
+    updates,
+    values,
+)
 from sebulba.toolkit import distributions
 
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
@@ -111,3 +124,131 @@ def test_the_stored_density_of_an_action_changes_by_the_shift_alone(shift):
     after = stored_policy.shifted(policy, action, np.float32([[shift, 0.0]]))
     change = after.log_prob(action) - policy.log_prob(action)
     np.testing.assert_allclose(change, [[shift, 0.0]], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gap", "of_orders", "is_accused"),
+    [
+        (1e-7, 1e-7, False),  # as other orders of the same sum
+        (1e-7, 1e-9, True),  # no order explains it
+        (1e-3, 1e-3, True),  # the order matters: no rounding
+    ],
+)
+def test_a_gradient_whose_terms_cancel_differs_on_two_devices_by_their_rounding(
+    gap, of_orders, is_accused
+):
+    """The terms of the leaf `bias` cancel to 1e-5; those of `kernel` have a sum of 1."""
+    one = types.SimpleNamespace(
+        sizes=np.array([1e-5, 1.0]),
+        names=["bias", "kernel"],
+        rounding_of_orders=lambda: np.full(8, of_orders),
+    )
+    gradients = np.repeat([1e-5, 1.0], 4)
+    others = gradients + np.eye(8)[0] * gap
+    samples = [np.stack([each, each]) for each in (gradients, others)]
+    failure = learner_devices._difference(samples, one, is_sampled=False)
+    assert bool(failure) == is_accused
+    assert not failure or failure.startswith("bias, projected")
+
+
+def test_other_orders_of_the_environments_have_the_same_rows_and_states_in_other_places():
+    rows = np.arange(6.0).reshape(2, 3)
+    item = recording.RecordedTrajectory(
+        actor_id=0,
+        cycle=0,
+        initial_state={"memory": rows[0], "key": np.arange(3)},
+        final_state={"memory": rows[1], "key": np.arange(3)},
+        trajectory=rows,
+        networks=None,
+    )
+    axes = {"memory": 0, "key": -1}
+    found = learner_devices.reordered(item, np.array([2, 0, 1]), axes)
+    np.testing.assert_array_equal(found.trajectory, rows[:, [2, 0, 1]])
+    np.testing.assert_array_equal(found.initial_state["memory"], [2.0, 0.0, 1.0])
+    np.testing.assert_array_equal(found.initial_state["key"], np.arange(3))
+
+
+def test_no_factor_is_measured_between_differences_that_are_rounding():
+    """The bias of two actions has gradients (x, −x), which have one direction, rounding or not."""
+    more = [np.array([1.0, -1.0]), np.array([1.0, 2.0, 3.0])]
+    less = [np.array([1.0 - 1e-6, -1.0 + 1e-6]), np.array([1.5, 2.0, 3.0])]
+    bias, kernel = training.differences(more, less)
+    assert np.isnan(factor(bias, np.array([1.0, -1.0])))
+    np.testing.assert_array_equal(kernel, [-0.5, 0.0, 0.0])
+
+
+def factor(before, after):
+    with np.errstate(invalid="ignore"):
+        return training.factor_between(before, after)
+
+
+@pytest.mark.parametrize(("change", "status"), [(1e-6, "pass"), (1e-2, "fail")])
+def test_values_whose_errors_cancel_in_a_bias_may_differ_by_the_rounding_of_others(change, status):
+    """The gradients of the bias cancel to 1e-4; those of the kernel are about 1."""
+    gradients = iter(
+        [
+            [np.ones(3), np.ones((2, 2)), np.full(1, 1e-4)],
+            [np.zeros(3), np.ones((2, 2)), np.full(1, 1e-4 + change)],
+        ]
+    )
+    networks = [jnp.zeros(3), jnp.zeros((2, 2)), jnp.zeros(1)]
+    spec = types.SimpleNamespace(
+        environment=types.SimpleNamespace(action_space=gymnasium.spaces.Box(-1.0, 1.0, (1,)))
+    )
+    trainer = types.SimpleNamespace(
+        subject=types.SimpleNamespace(run_spec=spec),
+        sensitivity=types.SimpleNamespace(
+            items=[], networks=networks, is_on_policy=False, has_effect=lambda items: False
+        ),
+        policy=types.SimpleNamespace(is_acting=[True, False, False]),
+        mean_gradients=lambda *_: next(gradients),
+        place="actor 0",
+    )
+    function = types.SimpleNamespace(trainer=trainer, is_apart=True, leaves=[False, True, True])
+    answer = values._depends_on_policy(function)
+    assert ("fail" if answer else "pass") == status
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "status"),
+    [(0.2, 0.4, "pass"), (0.4, 0.2, "fail"), (0.4, 0.399, "unclear"), (0.0, 0.0, "unclear")],
+)
+def test_a_target_entropy_that_moves_no_policy_proves_nothing(monkeypatch, narrow, wide, status):
+    """Networks are the target entropy that they were trained for."""
+
+    def trainer_of(subject, sensitivity, *, target_entropy):
+        return types.SimpleNamespace(train=lambda items, *, num_updates: target_entropy)
+
+    monkeypatch.setattr(temperature, "Trainer", trainer_of)
+    monkeypatch.setattr(temperature, "chosen", lambda leaves, new, old: new)
+    monkeypatch.setattr(temperature, "_weights", lambda trainer, networks: ())
+    trainer = types.SimpleNamespace(
+        subject=types.SimpleNamespace(setting=lambda *names: 0.9),
+        sensitivity=types.SimpleNamespace(items=[], networks=0.0),
+        policy=types.SimpleNamespace(
+            spread=lambda networks: narrow if networks < 0.0 else wide, is_acting=[]
+        ),
+    )
+    assert temperature.check_target_entropy(trainer).status == status
+
+
+@pytest.mark.parametrize(
+    ("of_reward", "status"),
+    [(1.0, "fail"), (1e-7, "skip")],
+)
+def test_the_weight_of_a_likely_draw_is_not_measured_in_rounding(monkeypatch, of_reward, status):
+    """Rewards of likely draws count as often as they are drawn: there are no importance weights."""
+
+    class Loss:
+        replay = types.SimpleNamespace(mass=np.ones((2, 1)))
+        path, rewards = (), np.full((2, 1), 0.5)
+
+        def gradients(self, rewards, mass, draw):
+            return np.array([1.0, of_reward * mass[0, 0] * rewards[0, 0]])
+
+    monkeypatch.setattr(priorities, "_Priorities", lambda *_: Loss())
+    evidence = types.SimpleNamespace(
+        subject=types.SimpleNamespace(setting=lambda *names: 1.0),
+        loss_with=lambda **settings: types.SimpleNamespace(items=[]),
+    )
+    assert priorities.importance(evidence).status == status
