@@ -15,6 +15,8 @@ Network = Literal["auto", "mlp", "relu_mlp", "flat", "small", "shallow", "dqn", 
 CORES = {
     "lstm": "sebulba.toolkit.lstm:LSTMCore",
     "gru": "sebulba.toolkit.gru:GRUCore",
+    "lru": "sebulba.toolkit.lru:LRUCore",
+    "gtrxl": "sebulba.toolkit.gtrxl:GTrXLCore",
 }
 """Recurrent cores by the value of `agent.core`, as `module:Name`; see `sebulba.toolkit.cores`."""
 if TYPE_CHECKING:

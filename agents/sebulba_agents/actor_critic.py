@@ -17,7 +17,7 @@ import optax
 from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.cores import check_core
+from sebulba.toolkit.cores import core_settings
 from sebulba.toolkit.distributions import Distribution, legal_only
 from sebulba.toolkit.normalization import (
     Normalization,
@@ -119,7 +119,6 @@ class ActorCriticAgent(Agent):
         self._has_dense_rows = is_mlp and torso is None and config.lstm_size is None
         if torso is None:
             check_network(settings, run_spec.environment.observation)
-            check_core(config.core, config.lstm_size)
             torso = functools.partial(ObservationTorso, settings)
         self._config = config
         self._run_spec = run_spec
@@ -133,8 +132,7 @@ class ActorCriticAgent(Agent):
             ),
             torso=torso,
             has_torso_per_head=is_mlp,
-            lstm_size=config.lstm_size,
-            core=config.core,
+            core=core_settings(config.core, config.lstm_size, config.core_options),
         )
         self._optimizer = _make_optimizer(config)
         self._action = action_shape(run_spec.environment.action_space)

@@ -25,7 +25,11 @@ class ActorCriticConfig(NetworkConfig):
     lstm_size: Count | None = None
     """Units of the recurrent core, which also sees last action and reward; null: no core."""
     core: Core = "lstm"
-    """Recurrent core: an LSTM, a GRU or your own flax module."""
+    """Recurrent core: an LSTM, a GRU, a linear recurrent unit, a gated Transformer-XL, or your own
+    flax module."""
+    core_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the core beside its size, in docs/tutorials/recurrence.md; of your own flax
+    module: its other fields."""
     normalize_observations: bool = False
     """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False

@@ -11,8 +11,7 @@ import jax
 from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
-from sebulba.references import Core
-from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
+from sebulba.toolkit.cores import CoreSettings, initial_core_state, join_past, unroll_core
 from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import Distribution
 from sebulba.toolkit.policy_heads import PolicyHead
@@ -42,8 +41,7 @@ class ActorCritic(nn.Module):
     policy: PolicyHead
     torso: Callable[..., nn.Module]  # name -> module
     has_torso_per_head: bool  # of a feed-forward network
-    lstm_size: int | None
-    core: Core = "lstm"
+    core: CoreSettings | None
 
     @nn.compact
     def __call__(
@@ -68,11 +66,9 @@ class ActorCritic(nn.Module):
             Policy and value of each row, and the state after the last one.
         """
         for_policy = for_value = fold_time(self.torso(name="torso"), observation)
-        if self.lstm_size is not None:
+        if self.core is not None:
             inputs = join_past(for_policy, reward, self.policy.encode(last_action), is_first)
-            for_policy, state = unroll_core(
-                self.core, self.lstm_size, inputs, is_first, state, name="core"
-            )
+            for_policy, state = unroll_core(self.core, inputs, is_first, state, name="core")
             for_value = for_policy
         elif self.has_torso_per_head:
             for_value = fold_time(self.torso(name="value_torso"), observation)
@@ -81,6 +77,6 @@ class ActorCritic(nn.Module):
 
     def initial_state(self, batch_size: int) -> CoreState:
         """Return the zero state of `batch_size` environments."""
-        if self.lstm_size is None:
+        if self.core is None:
             return ()
-        return initial_core_state(self.core, self.lstm_size, batch_size)
+        return initial_core_state(self.core, batch_size)

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
-from sebulba.references import Core
-from sebulba.toolkit.cores import initial_core_state, join_past, unroll_core
+from sebulba.toolkit.cores import CoreSettings, initial_core_state, join_past, unroll_core
 from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import one_hot
 from sebulba.toolkit.replay.rows import valid_transitions
@@ -56,9 +55,8 @@ class RecurrentQNetwork(nn.Module):
 
     num_actions: int
     torso: TorsoSettings
-    lstm_size: int
+    core: CoreSettings
     dueling_size: int
-    core: Core = "lstm"
 
     @nn.compact
     def __call__(
@@ -85,12 +83,12 @@ class RecurrentQNetwork(nn.Module):
         features = fold_time(make_torso(self.torso), observation)
         encoded = one_hot(last_action, self.num_actions)
         inputs = join_past(features, reward, encoded, is_first)
-        x, state = unroll_core(self.core, self.lstm_size, inputs, is_first, state)
+        x, state = unroll_core(self.core, inputs, is_first, state)
         return DuelingHead(self.num_actions, self.dueling_size)(x), state
 
     def initial_state(self, batch_size: int) -> PyTree:
         """Return the core's zero state of `batch_size` environments."""
-        return initial_core_state(self.core, self.lstm_size, batch_size)
+        return initial_core_state(self.core, batch_size)
 
 
 def make_torso(torso: TorsoSettings) -> nn.Module:

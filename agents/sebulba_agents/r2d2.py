@@ -18,6 +18,7 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
+from sebulba.toolkit.cores import core_settings
 from sebulba.toolkit.distributions import entry_of, legal_logits
 from sebulba.toolkit.exploration import epsilon_greedy, exploration_epsilons, greedy_action
 from sebulba.toolkit.reductions import mean_share
@@ -83,6 +84,8 @@ class R2D2(TargetNetworkAgent):
         """
         torso = config.torso_for(run_spec.environment)
         check_network(torso, run_spec.environment.observation)
+        core = core_settings(config.core, config.lstm_size, config.core_options)
+        assert core is not None  # lstm_size is a number
         rows_per_update = config.batch_size * config.learn_length
         super().__init__(
             config, run_spec, replay_ratio(config, run_spec, rows_per_update=rows_per_update)
@@ -100,9 +103,8 @@ class R2D2(TargetNetworkAgent):
         self.network = RecurrentQNetwork(
             num_actions=num_discrete_actions(run_spec, "r2d2"),
             torso=torso,
-            lstm_size=config.lstm_size,
+            core=core,
             dueling_size=config.dueling_size,
-            core=config.core,
         )
 
     def init_networks(self, key: jax.Array) -> TargetNetworks:

@@ -54,7 +54,11 @@ class R2D2Config(QLearningConfig):
     lstm_size: Count = 64
     """Units of the recurrent core, which also sees last action and reward."""
     core: Core = "lstm"
-    """Recurrent core: an LSTM, a GRU or your own flax module."""
+    """Recurrent core: an LSTM, a GRU, a linear recurrent unit, a gated Transformer-XL, or your own
+    flax module."""
+    core_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the core beside its size, in docs/tutorials/recurrence.md; of your own flax
+    module: its other fields."""
     dueling_size: Count = 64
     """Hidden units of each dueling head, value and advantage."""
     discount: Fraction = 0.997

@@ -135,7 +135,9 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
     if length < 2:
         return skipped("expected trajectories of two transitions or more")
     # Without memory, equal rows have equal estimates.
-    agent, run_spec = subject.agent_on(1, core="lstm", lstm_size=None, **OF_REWARDS)
+    agent, run_spec = subject.agent_on(
+        1, core="lstm", core_options={}, lstm_size=None, **OF_REWARDS
+    )
     networks = agent.init_networks(jax.random.key(subject.config.seed))
     trajectory, state = _two_equal_transitions(subject, agent, networks, recording)
 

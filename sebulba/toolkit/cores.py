@@ -9,15 +9,19 @@ To add one, write its file and add a row to `CORES` in `sebulba.references`;
 `tests/toolkit/test_core_conformance.py` finds it there.
 """
 
+import dataclasses
 import inspect
-from typing import Any, Protocol
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from sebulba.errors import ConfigError, calling
+from sebulba.errors import ConfigError, calling, did_you_mean
 from sebulba.pytree import describe_inline
+from sebulba.ranges import Range
 from sebulba.references import CORES, Core, load
 from sebulba.types import PyTree
 
@@ -66,16 +70,72 @@ def join_past(
     return jnp.concatenate([features, *(jnp.where(is_reset, 0.0, x) for x in past)], axis=-1)
 
 
-def check_core(core: Core, size: int | None) -> None:
-    """Check that the config's core is one, and has a size.
+@dataclasses.dataclass(frozen=True)
+class CoreSettings:
+    """Which recurrent core a network has: `agent.core`, `lstm_size` and `core_options`."""
+
+    core: Core
+    size: int
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def make(self, **of_module: Any) -> RecurrentCore:
+        """Return the core; `of_module` are flax's fields `name` and `parent`."""
+        return core_class(self.core)(size=self.size, **self.options, **of_module)
+
+
+def core_settings(core: Core, size: int | None, options: Mapping[str, Any]) -> CoreSettings | None:
+    """Return the checked settings of the config's core; None if it has no size.
 
     Raises:
-        ConfigError: it has no size, or as `core_class`.
+        ConfigError: it has options or a name, but no size; it is no core (`core_class`); or it has
+            no such option, or another type or range of it.
     """
-    if size is not None:
-        core_class(core)
-    elif core not in CORES:
-        raise ConfigError(f"agent.core: {core} needs a size, got null. Set agent.lstm_size")
+    if size is None:
+        if options or core not in CORES:
+            what = f"core: {core}" if core not in CORES else "core_options: a core"
+            raise ConfigError(f"agent.{what} needs a size, got null. Set agent.lstm_size")
+        return None
+    declared = _options_of(core_class(core))
+    checked = {}
+    for name, value in options.items():
+        if name not in declared:
+            known = did_you_mean(name, declared) or f"; {core} has no options"
+            raise ConfigError(f"agent.core_options.{name}: {core} has no such option{known}")
+        checked[name] = _option(f"agent.core_options.{name}", value, declared[name])
+    settings = CoreSettings(core, size, checked)
+    # The core itself checks what depends on several options.
+    with calling(f"agent.core: {core}", given=f"size {size} and {checked}"):
+        settings.make(parent=None)
+    return settings
+
+
+def _options_of(core: type[RecurrentCore]) -> dict[str, Any]:
+    """Return the declared type of each field that is an option."""
+    fields = dataclasses.fields(core)  # type: ignore[arg-type]
+    others = ("size", "name", "parent")
+    return {each.name: each.type for each in fields if each.init and each.name not in others}
+
+
+def _option(key: str, value: Any, declared: Any) -> Any:
+    """Return the value of an option whose type is a number with a range, or choices.
+
+    A core of the user's may declare other types, and gets their values as they are.
+    """
+    limits = Range()
+    if typing.get_origin(declared) is Annotated:
+        declared, limits, *_ = typing.get_args(declared)
+    choices = typing.get_args(declared) if typing.get_origin(declared) is Literal else ()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if choices:
+        is_right, expected = value in choices, " | ".join(map(str, choices))
+    elif declared in (int, float):
+        is_right = is_number and value == declared(value) and value in limits
+        expected = f"{declared.__name__} {limits}".strip()
+    else:
+        return value
+    if not is_right:
+        raise ConfigError(f"{key}: expected {expected}, got {value!r}")
+    return declared(value) if declared in (int, float) else value
 
 
 def core_class(core: Core) -> type[RecurrentCore]:
@@ -104,8 +164,7 @@ def core_class(core: Core) -> type[RecurrentCore]:
 
 
 def unroll_core(
-    core: Core,
-    size: int,
+    settings: CoreSettings,
     inputs: jax.Array,
     is_first: jax.Array,
     state: PyTree,
@@ -115,8 +174,7 @@ def unroll_core(
     """Unroll the core that `agent.core` names, inside of a compact flax module.
 
     Args:
-        core: the config's.
-        size: the core's.
+        settings: the config's.
         inputs: `[T, B, F]`.
         is_first: `[T, B]` bool.
         state: before row 0.
@@ -128,9 +186,10 @@ def unroll_core(
     Raises:
         ConfigError: the user's core raises, or returns other shapes.
     """
+    core = settings.core
     given = describe_inline({"inputs": inputs, "is_first": is_first, "state": state})
     with calling(f"agent.core: {core}", given=given):
-        returned = core_class(core)(size=size, name=name)(inputs, is_first, state)
+        returned = settings.make(name=name)(inputs, is_first, state)
     if not (isinstance(returned, tuple) and len(returned) == 2):
         raise ConfigError(
             f"agent.core: expected {core} to return a pair, outputs and state, got"
@@ -142,14 +201,15 @@ def unroll_core(
     return outputs, after
 
 
-def initial_core_state(core: Core, size: int, batch_size: int) -> PyTree:
+def initial_core_state(settings: CoreSettings, batch_size: int) -> PyTree:
     """Return the zero state of `batch_size` environments of the core that `agent.core` names.
 
     Raises:
         ConfigError: the user's core raises, or a leaf is not `[batch_size, ...]`.
     """
+    core = settings.core
     with calling(f"agent.core: {core}.initial_state", given=f"batch_size {batch_size}"):
-        state = core_class(core)(size=size, parent=None).initial_state(batch_size)
+        state = settings.make(parent=None).initial_state(batch_size)
     is_batch = all(jnp.shape(leaf)[:1] == (batch_size,) for leaf in jax.tree.leaves(state))
     expected = f"initial_state({batch_size}) with leaves [{batch_size}, ...]"
     _expect(core, expected, state, is_batch, f"batch_size {batch_size}")

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax.linen.initializers import orthogonal
 
 from sebulba.toolkit.dense import Dense, add_bias
+from sebulba.toolkit.scans import scan_rows
 
 
 class GRUCore(nn.Module):
@@ -49,7 +50,7 @@ class GRUCore(nn.Module):
 
         # The gates' input part does not depend on the state: one matrix product for all steps.
         from_inputs = Dense(3 * self.size)(inputs)
-        state, outputs = jax.lax.scan(step, state, (from_inputs, is_first))
+        state, outputs = scan_rows(step, state, (from_inputs, is_first))
         return outputs, state
 
     def initial_state(self, batch_size: int) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.cores import join_past
+from sebulba.toolkit.cores import core_settings, join_past
 from sebulba.toolkit.lstm import LSTMCore, LSTMState
 from sebulba.toolkit.policy_heads import CategoricalHead
 from sebulba.toolkit.settings import TorsoSettings
@@ -44,7 +44,7 @@ def make_network(torso="mlp", lstm_size=None, hidden_sizes=(8, 8)):
         policy=CategoricalHead(NUM_ACTIONS),
         torso=functools.partial(ObservationTorso, TorsoSettings(torso, hidden_sizes)),
         has_torso_per_head=torso == "mlp",
-        lstm_size=lstm_size,
+        core=core_settings("lstm", lstm_size, {}),
     )
 
 

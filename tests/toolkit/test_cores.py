@@ -7,7 +7,9 @@ import pytest
 
 from sebulba.agent_check import validate_agent
 from sebulba.config.agents import agent_config_class, agent_factory
+from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
+from sebulba.toolkit.cores import core_settings
 from tests.on_policy import make_run_spec
 
 HERE = "tests.toolkit.test_cores"
@@ -119,3 +121,53 @@ def test_a_core_that_breaks_the_contract_is_refused_by_name(core, message):
 def test_a_core_without_a_size_is_not_ignored():
     with pytest.raises(ConfigError, match=r"agent\.core: .*:Sum needs a size.* agent\.lstm_size"):
         validate(f"{HERE}:Sum", lstm_size=None)
+
+
+class Decaying(Sum):
+    """Has options of its own."""
+
+    decay: float = 0.5
+    words: tuple = ()
+
+
+@pytest.mark.parametrize(
+    ("core", "options", "message"),
+    [
+        ("gtrxl", {"memory": 4}, r"memory: gtrxl has no such option; did you mean memory_length\?"),
+        ("lstm", {"heads": 4}, r"heads: lstm has no such option; lstm has no options"),
+        ("gtrxl", {"heads": 0}, r"heads: expected int ≥ 1, got 0"),
+        ("gtrxl", {"heads": 2.5}, r"heads: expected int ≥ 1, got 2\.5"),
+        ("gtrxl", {"heads": True}, r"heads: expected int ≥ 1, got True"),
+        ("gtrxl", {"heads": 3}, r"heads: expected a divisor of agent\.lstm_size 5, got 3"),
+        ("lru", {"r_max": 1.0}, r"r_max: expected float in \[0, 1\), got 1\.0"),
+        ("lru", {"r_min": 0.9999}, r"r_min: expected at most r_max 0\.999, got 0\.9999"),
+        ("lru", {"unroll": "scan"}, r"unroll: expected auto \| rows \| associative, got 'scan'"),
+        ("lru", {"max_phase": "a"}, r"max_phase: expected float .*, got 'a'"),
+        (f"{HERE}:Decaying", {"decay": "slow"}, r"decay: expected float, got 'slow'"),
+        (f"{HERE}:Decaying", {"size": 3}, r"size: .* has no such option; known: decay, words"),
+    ],
+)
+@pytest.mark.parametrize("name", ["ppo", "r2d2"])
+def test_an_option_that_a_core_does_not_take_is_refused_by_its_key(name, core, options, message):
+    with pytest.raises(ConfigError, match=rf"^agent\.core_options\.{message}"):
+        validate(core, name, core_options=options)
+
+
+def test_options_reach_the_core_in_the_type_that_it_declares():
+    settings = core_settings("gtrxl", 4, {"memory_length": 7.0, "heads": 2})
+    core = settings.make(parent=None)
+    assert (core.size, core.memory_length, core.heads, core.layers) == (4, 7, 2, 2)
+    assert isinstance(core.memory_length, int)
+    own = core_settings(f"{HERE}:Decaying", 4, {"decay": 1, "words": ["any"]}).make(parent=None)
+    assert (own.decay, list(own.words)) == (1.0, ["any"])
+
+
+def test_options_without_a_size_are_not_ignored():
+    with pytest.raises(ConfigError, match=r"agent\.core_options: a core needs a size.*lstm_size"):
+        validate("lstm", lstm_size=None, core_options={"heads": 2})
+
+
+def test_options_of_a_core_are_set_by_a_flag():
+    flags = ["--agent.name", "ppo", "--agent.lstm-size", "8", "--agent.core", "gtrxl"]
+    config = load_config(None, [*flags, "--agent.core-options.memory-length", "7"])
+    assert config.agent.core_options == {"memory_length": 7}
