@@ -53,10 +53,14 @@ def act_along_stream(agent, networks, env_steps, *, greedy=False):
     """Act along a given stream; return the initial state and the trajectory."""
     num_envs = env_steps.reward.shape[1]
     state = agent.init_actor_state(networks, num_envs, jax.random.key(1), 0)
+
+    def other(leaf):
+        return leaf + (0.5 if jnp.issubdtype(leaf.dtype, jnp.floating) else 1)
+
     # A memory as after earlier trajectories.
     memory = dataclasses.replace(
         state.memory,
-        core=jax.tree.map(lambda x: x + 0.5, state.memory.core),
+        core=jax.tree.map(other, state.memory.core),
         last_action=state.memory.last_action + 2,
     )
     state = initial = dataclasses.replace(state, memory=memory)

@@ -137,6 +137,33 @@ def unrolled_q(agent, params, sequences):
     return np.asarray(q, np.float64)
 
 
+def check_stored_memory(agent, networks, trajectories, sample):
+    """Compare the memory of sampled sequences with that of the actor's stream, unrolled again."""
+    action = np.concatenate([t.action for _, _, t in trajectories])
+    sample = jax.tree.map(np.asarray, sample)
+    stream = random_rows(8 * LENGTH + 1)
+    assert len(set(sample.ids.start.tolist())) > 1
+    for start in set(sample.ids.start.tolist()):
+        before = jax.tree.map(lambda x: x[:start], stream)  # noqa: B023
+        _, lstm = jitted_unroll(agent)(
+            networks.online,
+            before.observation,
+            reward=before.reward,
+            last_action=np.concatenate([np.zeros((1, 8), np.int32), action[: start - 1]]),
+            is_first=before.is_first,
+            state=agent.network.initial_state(8),
+        )
+        starts_here = np.asarray(sample.ids.start) == start
+        env = np.asarray(sample.ids.stream)[starts_here]
+        stored = jax.tree.map(lambda x: x[starts_here], sample.sequences.recurrent)  # noqa: B023
+        np.testing.assert_array_equal(stored.last_action, action[start - 1, env])
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, np.asarray(y)[env], atol=1e-5),  # noqa: B023
+            stored.lstm,
+            lstm,
+        )
+
+
 def _h(x, epsilon=1e-3):
     return np.sign(x) * (np.sqrt(abs(x) + 1.0) - 1.0) + epsilon * x
 

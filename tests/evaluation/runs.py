@@ -11,6 +11,7 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
+from sebulba.references import CORES
 from sebulba_agents.config import ImpalaConfig, RandomConfig
 from sebulba_agents.replay_config import GumbelMuZeroConfig, R2D2Config, SACConfig
 
@@ -68,6 +69,13 @@ CONFIGS = {
         ),
         agent=RandomConfig(),
     ),
+}
+
+CONFIGS |= {
+    f"r2d2 {core}": dataclasses.replace(
+        CONFIGS["r2d2"], agent=dataclasses.replace(CONFIGS["r2d2"].agent, core=core)
+    )
+    for core in CORES
 }
 
 

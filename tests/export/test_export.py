@@ -12,6 +12,7 @@ import sebulba
 from sebulba.export.__main__ import _parser, export
 from sebulba.export.loader import Policy, _leaves_like
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
+from sebulba.references import CORES
 from tests.extras import needs_search
 
 NUM_ENVS, STEPS = 3, 6
@@ -38,6 +39,7 @@ np.savez(sys.argv[3], **results)
     [
         "r2d2",
         *(pytest.param(each, marks=pytest.mark.slow) for each in ("sac", "cartpole")),
+        *(pytest.param(f"r2d2 {core}", marks=pytest.mark.slow) for core in CORES if core != "lstm"),
         pytest.param("gumbel_muzero", marks=[pytest.mark.slow, needs_search]),
     ],
 )

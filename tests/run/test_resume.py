@@ -20,6 +20,7 @@ from sebulba.config import (
     RunConfig,
 )
 from sebulba.config.loading import load_config
+from sebulba.references import CORES
 from sebulba.run import autosave, training
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
 from sebulba.storage.checkpoints.restore import steps_in
@@ -173,6 +174,21 @@ def learned(ring):
         # Before there is a replay to learn from, and after; it has been full once by then.
         pytest.param(
             make_config(RECALL, R2D2, env_steps=500), (3, 20), id="r2d2", marks=pytest.mark.slow
+        ),
+        *(
+            pytest.param(
+                make_config(
+                    RECALL,
+                    dataclasses.replace(agent, core=core),
+                    learner_devices=(1, 2),
+                    env_steps=500,
+                ),
+                (8,),
+                id=f"{agent.name}-{core}-2-devices",
+                marks=pytest.mark.slow,
+            )
+            for core in CORES
+            for agent in (IMPALA, R2D2)
         ),
     ],
 )
