@@ -109,7 +109,7 @@ class PPOConfig(ActorCriticConfig):
     num_epochs: Count = 4
     """Passes over each learner cycle's trajectories."""
     num_minibatches: Count = 4
-    """Minibatches per epoch: of transitions, or of whole unrolls with an LSTM."""
+    """Minibatches per epoch: of transitions, or of whole unrolls with a core."""
     baseline_cost: NonNegative = 0.5
     """Weight of the value loss 0.5·(R − V)²."""
 
@@ -153,6 +153,14 @@ class PQNConfig(NetworkConfig):
     hidden_sizes: tuple[Count, ...] = (128, 128)
     """Widths of the dense layers, also after convolutions; your own network gets them if it has
     this field."""
+    lstm_size: Count | None = None
+    """Units of the recurrent core, which also sees last action and reward; null: no core."""
+    core: Core = "lstm"
+    """Recurrent core: an LSTM, a GRU, a linear recurrent unit, a gated Transformer-XL, or your own
+    flax module."""
+    core_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the core beside its size, in docs/tutorials/recurrence.md; of your own flax
+    module: its other fields."""
     discount: Fraction = 0.99
     """Discount factor γ."""
     lambda_: Fraction = 0.65
@@ -166,7 +174,7 @@ class PQNConfig(NetworkConfig):
     num_epochs: Count = 2
     """Passes over each learner cycle's trajectories."""
     num_minibatches: Count = 4
-    """Minibatches of transitions per epoch. The paper: 32."""
+    """Minibatches per epoch: of transitions, or of whole unrolls with a core. The paper: 32."""
     learning_rate: ScheduledNonNegative = 5e-4
     """Learning rate of RAdam."""
     adam_epsilon: Positive = 1e-8

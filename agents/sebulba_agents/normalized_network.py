@@ -1,5 +1,7 @@
 """A Q network with LayerNorm before each activation, for Q-learning without a target network."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,13 +9,16 @@ from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.convolutions import Conv
+from sebulba.toolkit.cores import CoreSettings, join_past, unroll_core
 from sebulba.toolkit.dense import Dense, LayerNorm
+from sebulba.toolkit.distributions import one_hot
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import (
     ObservationTorso,
     as_channels_last,
     check_network,
     flatten,
+    fold_time,
     with_one_hot_choices,
 )
 from sebulba.types import PyTree
@@ -40,29 +45,70 @@ class NormalizedQNetwork(nn.Module):
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
-        network, dtype = self.torso.network, jnp.dtype(self.torso.compute_dtype)
-        if ":" in network:
-            return Dense(self.num_actions)(ObservationTorso(self.torso)(observation))
-        if network == "mlp":
-            x = flatten(with_one_hot_choices(observation, self.torso.choices))
-        else:
-            (x,) = jax.tree.leaves(observation)
-            x = as_channels_last(x)
-        for features, kernel, stride in _CONVOLUTIONS[network]:
-            x = Conv(
-                features,
-                (kernel, kernel),
-                strides=stride,
-                padding="VALID",
-                kernel_init=he_normal(),
-                dtype=dtype,
-            )(x)
-            x = nn.relu(LayerNorm(dtype=dtype)(x))
-        x = x.reshape(x.shape[0], -1)
-        for size in self.torso.hidden_sizes:
-            x = Dense(size, kernel_init=he_normal(), dtype=dtype)(x)
-            x = nn.relu(LayerNorm(dtype=dtype)(x))
-        return Dense(self.num_actions)(x.astype(jnp.float32))
+        return Dense(self.num_actions)(_features(self.torso, observation))
+
+
+class RecurrentNormalizedQNetwork(nn.Module):
+    """The layers of `NormalizedQNetwork`, a core that also sees last action and reward, a head."""
+
+    num_actions: int
+    torso: TorsoSettings
+    core: CoreSettings
+
+    @nn.compact
+    def __call__(
+        self,
+        observation: PyTree,
+        *,
+        reward: jax.Array,
+        last_action: jax.Array,
+        is_first: jax.Array,
+        state: PyTree,
+    ) -> tuple[jax.Array, PyTree]:
+        """Unroll consecutive rows.
+
+        Args:
+            observation: `[T, B, ...]`.
+            reward: `[T, B]`, received with the observation.
+            last_action: `[T, B]` int32, of the previous row.
+            is_first: `[T, B]` bool, rows before which state, last action and reward are zeroed.
+            state: the core's, before row 0.
+
+        Returns:
+            Q `[T, B, A]`, and the core's state after the last row.
+        """
+        features = fold_time(functools.partial(_features, self.torso), observation)
+        encoded = one_hot(last_action, self.num_actions)
+        inputs = join_past(features, reward, encoded, is_first)
+        x, state = unroll_core(self.core, inputs, is_first, state, name="core")
+        return Dense(self.num_actions)(x), state
+
+
+def _features(torso: TorsoSettings, observation: PyTree) -> jax.Array:
+    """Return the last layer's outputs `[N, F]`, inside of a compact flax module."""
+    network, dtype = torso.network, jnp.dtype(torso.compute_dtype)
+    if ":" in network:
+        return ObservationTorso(torso)(observation)
+    if network == "mlp":
+        x = flatten(with_one_hot_choices(observation, torso.choices))
+    else:
+        (x,) = jax.tree.leaves(observation)
+        x = as_channels_last(x)
+    for features, kernel, stride in _CONVOLUTIONS[network]:
+        x = Conv(
+            features,
+            (kernel, kernel),
+            strides=stride,
+            padding="VALID",
+            kernel_init=he_normal(),
+            dtype=dtype,
+        )(x)
+        x = nn.relu(LayerNorm(dtype=dtype)(x))
+    x = x.reshape(x.shape[0], -1)
+    for size in torso.hidden_sizes:
+        x = Dense(size, kernel_init=he_normal(), dtype=dtype)(x)
+        x = nn.relu(LayerNorm(dtype=dtype)(x))
+    return x.astype(jnp.float32)
 
 
 def check_normalized_network(torso: TorsoSettings, observation: PyTree) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical, legal_logits
 from sebulba.toolkit.schedules import Scheduled, value_at
-from sebulba.types import EnvStep, RunSpec
+from sebulba.types import EnvStep, PyTree, RunSpec
 
 _MAX_INT32 = 2**31 - 1
 
@@ -20,6 +20,7 @@ class ExplorationState:
     env_steps: jax.Array  # [B] int32, taken by each environment
     epsilon_power: jax.Array  # [B], of the schedule's ε
     key: jax.Array
+    memory: PyTree = ()  # [B, ...], which the agent keeps
 
 
 class ScheduledExploration:
@@ -98,8 +99,7 @@ class ScheduledExploration:
         counted = (~jnp.asarray(env_step.done)).astype(jnp.int32)
         # A greater count would be negative, the start of the schedule.
         env_steps = jnp.minimum(state.env_steps, _MAX_INT32 - 1) + counted
-        state = ExplorationState(env_steps=env_steps, epsilon_power=state.epsilon_power, key=key)
-        return action, state
+        return action, dataclasses.replace(state, env_steps=env_steps, key=key)
 
 
 def exploration_epsilons(

@@ -11,13 +11,23 @@ import pytest
 
 from sebulba.agent_check import validate_agent
 from sebulba.errors import ConfigError
+from sebulba.references import CORES
 from sebulba.toolkit.minibatches import TransitionBatch, next_minibatch
 from sebulba.toolkit.schedules import Schedule
 from sebulba.types import Clock, EnvironmentSpec, Trajectory
 from sebulba_agents.config import PQNConfig
-from sebulba_agents.pqn import PQN, q_lambda_targets
+from sebulba_agents.pqn import PQN, Memory, q_lambda_targets
 from tests.compiled import jitted
-from tests.on_policy import LENGTH, NUM_ACTIONS, NUM_ENVS, make_run_spec, make_stream, to_device
+from tests.on_policy import (
+    LENGTH,
+    NUM_ACTIONS,
+    NUM_ENVS,
+    act_along_stream,
+    add_trajectory,
+    make_run_spec,
+    make_stream,
+    to_device,
+)
 from tests.splitting import step_split, step_whole
 
 GAMMA, LAMBDA = 0.9, 0.7
@@ -145,6 +155,58 @@ def test_one_and_two_learner_devices_take_the_same_step():
     got = step_split(agent, loss, networks, opt_state, entries, num_devices=2)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), got, expected)
     assert float(expected[2]) > 0.0
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_with_a_core_targets_and_loss_are_those_of_whole_unrolls(core):
+    """Q of every row is that of acting from row to row, also for the minibatch's gradient."""
+    config = dataclasses.replace(
+        CONFIG, lstm_size=8, core=core, reward_clip=0.5, evaluation_epsilon=0.0
+    )
+    agent, stream = PQN(config, make_run_spec()), make_stream()
+    networks = jitted(agent.init_networks)(jax.random.key(0))
+    initial, trajectory = act_along_stream(agent, networks, stream, greedy=True)
+    experience = add_trajectory(agent, networks, initial, trajectory)
+    q, memory = [], initial.memory
+    for t in range(LENGTH + 1):
+        row = jax.tree.map(lambda leaf, t=t: jnp.asarray(leaf[t : t + 1]), stream)
+        (q_t,), state = jitted(agent.network.apply)(
+            networks,
+            row.observation,
+            reward=jnp.clip(row.reward, -0.5, 0.5),
+            last_action=memory.last_action[None],
+            is_first=row.is_first,
+            state=memory.core,
+        )
+        q.append(q_t)
+        memory = Memory(core=state, last_action=trajectory.action[min(t, LENGTH - 1)])
+    q = np.asarray(q, np.float64)
+    np.testing.assert_array_equal(q[:-1].argmax(-1), trajectory.action)
+    targets, valid = experience.trajectory.extras, ~stream.done[:-1]
+    for t, b in zip(*np.nonzero(valid), strict=True):
+        expected = slow_target(q, stream, t, b, reward_clip=0.5)
+        np.testing.assert_allclose(targets[t, b], expected, rtol=1e-4, atol=1e-4)
+    taken = np.take_along_axis(q[:-1], np.asarray(trajectory.action)[..., None], -1)[..., 0]
+    of_epoch = []
+    for step in range(config.num_minibatches):
+        chosen = np.asarray(next_minibatch(experience, Clock.at(step), config.num_minibatches))
+        errors = (targets - taken)[:, chosen][valid[:, chosen]]
+        loss, _ = jitted(agent.loss)(networks, experience, jax.random.key(0), Clock.at(step))
+        np.testing.assert_allclose(loss, np.mean(0.5 * np.square(errors)), rtol=1e-3, atol=1e-5)
+        of_epoch += chosen.tolist()
+    assert sorted(of_epoch) == list(range(NUM_ENVS)), "environments, and not transitions"
+
+
+def test_without_a_core_the_actor_state_has_no_memory_and_a_run_of_before_can_be_resumed():
+    agent, networks = agent_and_networks()
+    state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
+    assert state.memory == () and len(jax.tree.leaves(state)) == 3
+
+
+def test_a_core_needs_minibatches_of_environments():
+    config = dataclasses.replace(CONFIG, lstm_size=8, num_minibatches=LENGTH)
+    with pytest.raises(ConfigError, match=r"num_minibatches: .* divisor of the 8 environments"):
+        PQN(config, make_run_spec())
 
 
 def test_every_epoch_learns_once_from_every_transition():
