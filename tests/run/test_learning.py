@@ -7,6 +7,7 @@ import pytest
 
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
+from sebulba.references import CORES
 from sebulba.run import training
 from tests.extras import needs_search
 
@@ -40,6 +41,19 @@ def test_random_actions_do_not_learn(tmp_path):
 @pytest.mark.slow
 def test_ppo_with_memory_solves_recall(tmp_path):
     assert best_return(tmp_path, "ppo_recall", ["--seed", "1005"]) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1005", "1006"])
+@pytest.mark.parametrize("core", CORES)
+def test_ppo_solves_recall_with_every_core_within_200_000_env_steps(tmp_path, core, seed):
+    arguments = ["--agent.core", core, "--seed", seed, "--run.total-env-steps", "200_000"]
+    assert best_return(tmp_path, "ppo_recall", arguments) >= 0.95
+
+
+@pytest.mark.slow
+def test_ppo_with_attention_remembers_a_cue_for_100_steps(tmp_path):
+    assert best_return(tmp_path, "ppo_recall_100", ["--seed", "1005"]) >= 0.95
 
 
 @pytest.mark.slow
@@ -119,6 +133,7 @@ def test_ppo_runs_with_the_cheetah(tmp_path, seed):
         ("impala_bandit", 0.95),
         ("ppo_cartpole", 475),
         ("ppo_recall", 0.9),
+        ("ppo_recall_100", 0.9),
         ("ppo_bandit", 0.95),
         ("ppo_continuous_bandit", 0.95),
         ("a2c_cartpole", 400),
