@@ -113,10 +113,11 @@ class _Layer(nn.Module):
             episodes: `[M + T, B]` int32.
         """
         size, x = known.shape[-1], known[self.memory_length :]
-        read = _Attention(self.heads, self.memory_length)(LayerNorm()(known), episodes)
-        x = _Gate()(x, nn.relu(read))
+        attention = _Attention(self.heads, self.memory_length, name="attention")
+        read = attention(LayerNorm()(known), episodes)
+        x = _Gate(name="attention_gate")(x, nn.relu(read))
         hidden = nn.relu(Dense(2 * size)(LayerNorm()(x)))
-        return _Gate()(x, nn.relu(Dense(size)(hidden)))
+        return _Gate(name="dense_gate")(x, nn.relu(Dense(size)(hidden)))
 
 
 class _Gate(nn.Module):

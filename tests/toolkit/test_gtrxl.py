@@ -84,9 +84,9 @@ def in_numpy(parameters, inputs, layers):
         of, after = p[f"layer_{number}"], []
         for t in range(len(x)):
             seen = layer_norm(of["LayerNorm_0"], x[max(0, t - MEMORY) : t + 1])
-            y = gate(of["_Gate_0"], x[t], np.maximum(attention(of["_Attention_0"], seen), 0.0))
+            y = gate(of["attention_gate"], x[t], np.maximum(attention(of["attention"], seen), 0.0))
             hidden = np.maximum(dense(of["Dense_0"], layer_norm(of["LayerNorm_1"], y)), 0.0)
-            after.append(gate(of["_Gate_1"], y, np.maximum(dense(of["Dense_1"], hidden), 0.0)))
+            after.append(gate(of["dense_gate"], y, np.maximum(dense(of["Dense_1"], hidden), 0.0)))
         x = np.stack(after)
     return x
 
