@@ -49,7 +49,7 @@ class Unroll:
         inputs = jnp.asarray(rng.normal(size=(*shape, self.settings.size)), jnp.float32)
         is_first = jnp.asarray(rng.random(shape) < 0.01)
         state = initial_core_state(self.settings, self.num_envs)
-        core = self.settings.make(parent=None)
+        core: Any = self.settings.make(parent=None)  # a flax module
         parameters = jax.jit(core.init)(jax.random.key(0), inputs, is_first, state)
 
         def loss(parameters: Any) -> jax.Array:

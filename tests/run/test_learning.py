@@ -52,6 +52,18 @@ def test_ppo_solves_recall_with_every_core_within_200_000_env_steps(tmp_path, co
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("core", CORES)
+def test_pqn_solves_recall_with_every_core(tmp_path, core):
+    assert best_return(tmp_path, "pqn_recall", ["--agent.core", core, "--seed", "1005"]) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", CORES)
+def test_r2d2_solves_recall_with_every_core(tmp_path, core):
+    assert best_return(tmp_path, "r2d2_recall", ["--agent.core", core, "--seed", "1005"]) >= 0.9
+
+
+@pytest.mark.slow
 def test_ppo_with_attention_remembers_a_cue_for_100_steps(tmp_path):
     assert best_return(tmp_path, "ppo_recall_100", ["--seed", "1005"]) >= 0.95
 
@@ -149,6 +161,7 @@ def test_ppo_runs_with_the_cheetah(tmp_path, seed):
         pytest.param("gumbel_muzero_catch", 0.95, marks=needs_search),
         ("pqn_cartpole", 475),
         ("pqn_bandit", 0.9),
+        ("pqn_recall", 0.9),
         ("sac_pendulum", -200),
         ("sac_bandit", 0.9),
     ],
