@@ -213,6 +213,20 @@ class RemoteCollectors:
             return shared
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemoteCounts:
+    """What the processes of a remote actor have done so far."""
+
+    num_restarts: int = 0  # processes that replaced another
+    num_cycles: int = 0  # that came back
+    machine: str | None = None  # of the process that answered last
+    # Of points and what is collected from them. Networks cross for all actors of a machine at once.
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    process_cpu_s: float = 0.0  # CPU time, with all threads of the processes
+    thread_cpu_s: float = 0.0  # CPU time of the thread that asks them
+
+
 class RemoteCollector:
     """Has the cycles of one actor acted by another process."""
 
@@ -267,6 +281,9 @@ class RemoteCollector:
         self._is_running = False  # the run, which has its first point
         self._longest_s = 0.0  # of the cycles so far
         self._where = name  # with machine and process, once they have answered
+        self.counts = RemoteCounts()
+        self._process: tuple[str, int] | None = None  # machine and process that answered last
+        self._process_cpu_s = 0.0  # that it had used by then
         self._has_begun = False
         self._is_interrupted = False
         self.max_kept_cycles = max_replayed_cycles
@@ -289,6 +306,15 @@ class RemoteCollector:
 
     def collect(self, networks: Networks, point: Point) -> Collected:
         """Have the cycle of a point acted; see `Collector`."""
+        began_cpu_s = time.thread_time()
+        try:
+            collected = self._collect(networks, point)
+            self._count(num_cycles=1)
+            return collected
+        finally:
+            self._count(thread_cpu_s=time.thread_time() - began_cpu_s)
+
+    def _collect(self, networks: Networks, point: Point) -> Collected:
         timeout_s = self._timeout_s
         if not self._has_begun:
             self._begin(networks)
@@ -302,7 +328,9 @@ class RemoteCollector:
         like = self._shapes(networks)
         # The process that acted the last cycle has its environments at the point already.
         sent = point if self._is_new else dataclasses.replace(point, actions=None)
-        arguments = self._share(networks), *wire.pack_point(sent)
+        numbers, packed, actions = wire.pack_point(sent)
+        self._count(bytes_sent=num_bytes((packed, actions)))
+        arguments = self._share(networks), numbers, packed, actions
         began = time.monotonic()
         try:
             record, carry, trajectory = self._call("collect", *arguments, timeout_s=timeout_s)
@@ -394,11 +422,30 @@ class RemoteCollector:
                 self._on_warning(f"{late}. The run goes on without it")
                 deadline = None
         record = answer[0]
+        self._count_answer(answer)
         self._where = f"{self._name} on {record['machine']}, process {record['pid']}"
         for line in record.get("warnings", ()):
             self._on_warning(f"{self._name}: {line}")
         _raise_of(record, self._where)
         return answer
+
+    def _count_answer(self, answer: tuple[Record, Arrays | None, Arrays | None]) -> None:
+        record, *arrays = answer
+        process, is_first = (record["machine"], record["pid"]), self._process is None
+        if process != self._process:
+            self._process, self._process_cpu_s = process, 0.0
+            self._count(num_restarts=int(not is_first))
+            self.counts = dataclasses.replace(self.counts, machine=record["machine"])
+        self._count(
+            bytes_received=num_bytes((record.get("tally"), arrays)),
+            process_cpu_s=record["cpu_s"] - self._process_cpu_s,
+        )
+        self._process_cpu_s = record["cpu_s"]
+
+    def _count(self, **more: float) -> None:
+        """Add to counts. Other threads read them, so an object is replaced as a whole."""
+        sums = {name: getattr(self.counts, name) + number for name, number in more.items()}
+        self.counts = dataclasses.replace(self.counts, **sums)
 
 
 def _raise_of(record: Record, where: str) -> None:

@@ -6,6 +6,7 @@ Importing this imports no jax: what the backend reads is set first.
 import os
 import platform
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -101,15 +102,14 @@ class ActingProcess:
         return self._answer(close)
 
     def _answer(self, work: "Callable[[], Answer]", *, needs_set_up: bool = False) -> "Answer":
-        place = {"machine": platform.node(), "pid": os.getpid()}
         if needs_set_up and self._collector is None:
-            return {"end": NOT_SET_UP, **place}, None, None
+            return {"end": NOT_SET_UP, **_place()}, None, None
         try:
             record, first, second = work()
             record["end"] = DONE
         except BaseException as error:  # An environment may exit.
             record, first, second = _describe(error), None, None
-        record |= {"warnings": self._warnings.copy(), **place}
+        record |= {"warnings": self._warnings.copy(), **_place()}
         self._warnings.clear()  # The same list, which the collector writes to.
         return record, first, second
 
@@ -177,6 +177,11 @@ class ActingProcess:
         of_action = functions.shapes(unpacked, carry).trajectory.action
         self._like = of_networks, jax.eval_shape(lambda: carry), of_action
         return {}, wire.pack(carry), None
+
+
+def _place() -> "Record":
+    """Return which process this is, and the CPU time that it has used, with all its threads."""
+    return {"machine": platform.node(), "pid": os.getpid(), "cpu_s": time.process_time()}
 
 
 def _describe(error: BaseException) -> "Record":

@@ -41,6 +41,7 @@ from sebulba.ring.threads import StuckError, WatchdogError
 from sebulba.ring.update import NonFiniteError
 from sebulba.run.callbacks import Callbacks
 from sebulba.run.observers import RunObservers
+from sebulba.run.remote_actors import describe_remote_actors
 from sebulba.run.summary import describe_early_end, describe_result, summarize
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import GoneError, RunDirectoryError
@@ -112,7 +113,13 @@ def finish(
         with end.collecting():
             observer.close(end)
     end.finalize()
-    summary = summarize(ring, config.run, path, all_reduce=observers.rows.all_reduce)
+    summary = summarize(
+        ring,
+        config.run,
+        path,
+        all_reduce=observers.rows.all_reduce,
+        remote_actors=observers.rows.remote_actors,
+    )
     with end.collecting():
         if isinstance(end.failure, NonFiniteError):
             _write_non_finite(end.failure, path, display)
@@ -146,6 +153,8 @@ def _show_result(
 ) -> None:
     """Show how the run has ended, and the commands that are useful next."""
     status, resume = summary["status"], summary["resume_command"]
+    for line in describe_remote_actors(summary["remote_actors"] or {}):
+        display.message(line)
     if status == "done":
         for line in describe_result(summary, return_window=config.run.return_window):
             display.message(line)

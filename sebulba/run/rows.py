@@ -13,6 +13,7 @@ from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
 from sebulba.run.all_reduce import AllReduceProbe, AllReduceUse
 from sebulba.run.means import MetricMeans
+from sebulba.run.remote_actors import Numbers, RemoteActors
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.writers import MetricsFanOut
 
@@ -56,11 +57,18 @@ class MetricsRows(Observer):
         self._since: tuple[int, float] | None = None  # env steps and time; None: during start-up
         self._all_reduce = AllReduceUse(all_reduce, progress)
         self._all_reduce_of_run = AllReduceUse(all_reduce, progress)  # without start-up
+        self._remote_actors = RemoteActors(ring)
+        self._remote_actors_of_run = RemoteActors(ring)  # without start-up
 
     @property
     def all_reduce(self) -> dict[str, float]:
         """Columns of the gradients' all-reduces, without start-up; empty with one device."""
         return self._all_reduce_of_run.columns()
+
+    @property
+    def remote_actors(self) -> dict[int, Numbers]:
+        """The numbers of each remote actor, without start-up; empty without any."""
+        return self._remote_actors_of_run.numbers()
 
     def on_cycle(self, report: CycleReport) -> None:
         """Count; hand out a row if one is due or the run has reached its goal."""
@@ -70,6 +78,8 @@ class MetricsRows(Observer):
         if self._since is None and progress.is_steady:
             self._since = (progress.env_steps, progress.counted_at)
             self._all_reduce_of_run.restart()
+            self._remote_actors.restart()
+            self._remote_actors_of_run.restart()
         intervals = progress.env_steps // self._interval_env_steps
         if intervals > self._intervals or self._ring.end.goal:
             self._intervals = intervals
@@ -114,12 +124,18 @@ class MetricsRows(Observer):
             **self._metrics.take(),
             **{f"all_reduce/{name}": value for name, value in self._all_reduce.columns().items()},
             **_flat(self._shares.shares()),
+            **{
+                f"remote_actor/{actor_id}/{name}": value
+                for actor_id, numbers in self._remote_actors.numbers().items()
+                for name, value in numbers.items()
+            },
         }
         self._shares.restart()
         self._all_reduce.restart()
         self._lags = []
         if self._since is not None:
             self._since = (progress.env_steps, progress.counted_at)
+            self._remote_actors.restart()
         return row
 
     def _rate(self, progress: Progress) -> float | None:

@@ -2,6 +2,7 @@
 
 import pathlib
 import signal
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,18 @@ from sebulba.ring.clocks import (
 from sebulba.ring.progress import Progress
 from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
+from sebulba.run.remote_actors import Numbers
 from sebulba.storage.checkpoints.manifest import crc32_of, flatten
 from sebulba.storage.run_dir import resume_command
 
 
 def summarize(
-    ring: Ring, run: RunConfig, path: pathlib.Path, *, all_reduce: dict[str, float]
+    ring: Ring,
+    run: RunConfig,
+    path: pathlib.Path,
+    *,
+    all_reduce: dict[str, float],
+    remote_actors: Mapping[int, Numbers],
 ) -> dict[str, Any]:
     """Return the contents of `summary.json`.
 
@@ -35,6 +42,7 @@ def summarize(
         run: the goal of the run.
         path: the run directory.
         all_reduce: columns of the gradients' all-reduces; empty with one device.
+        remote_actors: the numbers of each; empty without any.
     """
     progress = ring.progress
     return {
@@ -60,6 +68,7 @@ def summarize(
             progress.time_shares.shares(), all_reduce=all_reduce.get("share", 0.0)
         ),
         "ledger": ring.ledger.balance(),
+        "remote_actors": remote_actors or None,
         "networks_crc32": networks_crc32(ring),
         "memory_plan": ring.programs.memory_plan.describe(),
         "compiler_flags": describe_xla_flags() or None,

@@ -43,8 +43,14 @@ class FakeProcess:
         self.name = name
         self.is_killed = False
         self._dies = dies
-        self._acting = ActingProcess(name)
+        self._replace()
         self._call = None
+
+    num_processes = 0
+
+    def _replace(self):
+        self._acting = ActingProcess(self.name)
+        self.num_processes += 1
 
     def call(self, method, *arguments):
         assert not self.is_killed and self._call is None
@@ -60,15 +66,16 @@ class FakeProcess:
             # In this process, which keeps its CPUs and its devices.
             arguments[0] = arguments[0] | {"num_cpus": None, "uses_gpu": True}
         if how in ("before", "replaced"):
-            self._acting = ActingProcess(self.name)
+            self._replace()
         if how == "before":
             raise ProcessLost("it died before it acted")
         answer = getattr(self._acting, method)(*arguments)
         if how == "after":
-            self._acting = ActingProcess(self.name)
+            self._replace()
             raise ProcessLost("it died after it acted")
         if how == "unheard":  # The process lives, and has acted.
             raise ProcessLost("the answer was lost")
+        answer[0]["pid"] = self.num_processes
         return crossed(answer)
 
     def kill(self):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
+import platform
 
 import gymnasium
 import numpy as np
@@ -356,3 +357,46 @@ def test_a_warning_of_a_process_in_a_later_cycle_comes_to_the_learner():
         run_ring(ring, mode="serial")
     of_actor = [line for line in warnings if line.startswith("actor 0: ")]
     assert len(of_actor) == 1 and "the window is still open" in of_actor[0]  # equal lines once
+
+
+def test_rows_show_each_remote_actor_and_count_the_processes_that_replaced_another():
+    config = make_config(local=1, remote=2, env_steps=600)
+    sizes = []
+
+    def dies(name, method, arguments):
+        if method == "collect" and name == "actor 1":
+            sizes.append(sum(each.nbytes for each in arguments[2]))
+        return of_plan(name, method, arguments)
+
+    of_plan = deaths({("actor 1", 4): ["before", "after"], ("actor 2", 6): ["unheard"]})
+    ring, _ = make_remote(config, dies)
+    rows = run_ring(ring, mode="serial")
+    keys = {key.split("/")[1] for row in rows for key in row if key.startswith("remote_actor/")}
+    assert keys == {"1", "2"}
+    last = of_actors(rows[-1])
+    assert [last[each]["restarts"] for each in ("1", "2")] == [2, 0]
+    assert last["1"]["machine"] == platform.node()
+    assert sum(of_actors(row)["1"]["bytes_sent"] for row in rows) <= sum(sizes)
+    for row in rows[1:]:
+        learned = sum(each["env_steps"] for each in of_actors(row).values())
+        assert 0 < learned < row["env_steps"]  # The rest is the local actor's.
+        for each in of_actors(row).values():
+            assert each["steps_per_second"] > 0 and 0 <= each["waits"] <= 1
+            assert each["bytes_sent"] > 0 and each["bytes_received"] > 0
+            assert each["process_cpu_s"] >= 0 and each["thread_cpu_s"] > 0
+
+
+def of_actors(row):
+    """Return the numbers of a row's remote actors, by actor and name."""
+    actors = {}
+    for key, value in row.items():
+        if key.startswith("remote_actor/"):
+            _, actor, name = key.split("/")
+            actors.setdefault(actor, {})[name] = value
+    return actors
+
+
+def test_rows_without_remote_actors_have_no_column_of_them():
+    ring = make_ring(make_config(local=2, remote=0))
+    rows = run_ring(ring, mode="serial")
+    assert [of_actors(row) for row in rows] == [{}] * len(rows)

@@ -8,6 +8,7 @@ import pytest
 
 from sebulba.config import RunConfig
 from sebulba.ring.run_end import RunEnd
+from sebulba.run.remote_actors import describe_remote_actors
 from sebulba.run.summary import describe_early_end, describe_reason, describe_result
 
 GOAL = RunConfig(total_env_steps=500_000, stop_at_return=475.0)
@@ -69,3 +70,25 @@ def test_the_result_is_said_in_three_short_lines():
     assert describe_early_end({**early, **few, "updates": 0}, pathlib.Path("runs/a")) == (
         "interrupted: 0 updates, 200,001,536 env steps in 259,214.7 s; no mean return yet; runs/a"
     )
+
+
+def test_each_remote_actor_has_a_line_at_the_end():
+    one = {
+        "machine": "rack-7",
+        "restarts": 2,
+        "env_steps": 120_000,
+        "steps_per_second": 1_203.4,
+        "waits": 0.123,
+        "bytes_sent": 1_200_000,
+        "bytes_received": 4_000_200_000,
+        "process_cpu_s": 0.0123,
+        "thread_cpu_s": 0.0021,
+    }
+    early = {**one, "steps_per_second": None, "process_cpu_s": None, "machine": None}
+    assert describe_remote_actors({2: one, 11: early}) == [
+        "remote actors, with CPU milliseconds for a trajectory there and here:",
+        "actor    steps/s  waits  restarts    MB out     MB in   there    here  machine",
+        "    2      1,203    12%         2       1.2   4,000.2    12.3     2.1  rack-7",
+        "   11          -    12%         2       1.2   4,000.2       -     2.1  -",
+    ]
+    assert describe_remote_actors({}) == []

@@ -5,6 +5,7 @@ GROUPS = {
     "episodes": ("episode_length_mean", "episodes", "episodes_cut"),
     "evaluation": ("evaluation/…",),
     "loss": ("loss", "grad_norm", "non_finite_updates"),
+    "remote_actor": ("remote_actor/…",),
     "ring": ("updates", "policy_lag_mean", "policy_lag/…", "queue_depth", "env_restarts"),
     "speed": ("steps_per_second", "wall_time_s", "time/…", "all_reduce/…"),
 }

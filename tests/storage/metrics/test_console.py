@@ -89,6 +89,25 @@ def test_a_line_shows_a_row(changes, expected):
     assert lines_of(row(120_000, **changes)) == [f"   24%  120,000 env steps  {expected}"]
 
 
+@pytest.mark.parametrize(
+    ("rates", "restarts", "expected"),
+    [
+        ([1_234.0, 15_678.0], [0, 0], "2 remote: 1,234/s–15.7k/s"),
+        ([1_234.0], [1], "1 remote: 1,234/s, 1 restart"),
+        ([0.0, 20.0], [2, 1], "2 remote: 0/s–20/s, 3 restarts"),
+        ([None, None], [0, 0], "2 remote"),
+    ],
+)
+def test_a_line_shows_the_slowest_and_the_fastest_remote_actor(rates, restarts, expected):
+    remote = {
+        f"remote_actor/{actor}/{key}": value
+        for key, values in (("steps_per_second", rates), ("restarts", restarts))
+        for actor, value in enumerate(values)
+    }
+    (line,) = lines_of(row(120_000, **remote))
+    assert line.endswith(f"0:04 left  {expected}")
+
+
 def test_a_line_counts_episodes_if_they_are_the_goal():
     goal = Goal(total_env_steps=500_000, total_episodes=1_000)
     lines = lines_of(row(120_000, episodes=900), row(120_000, episodes=240), goal=goal)
