@@ -44,7 +44,8 @@ def main() -> None:
         "--panels",
         metavar="NAME,…",
         type=_names,
-        help="panels to draw, of returns, returns_over_time, speed, time and lag; default: all",
+        help="panels to draw, of returns, returns_over_time, speed, time, lag and remote_actors;"
+        " default: all",
     )
     parser.add_argument(
         "--mean", action="store_true", help="plot the mean over seeds and its bootstrap interval"

@@ -58,6 +58,12 @@ class Run:
         """Return a number for each row; NaN: the row has none."""
         return [_number(row.get(key)) for row in self.rows]
 
+    @property
+    def remote_actors(self) -> list[int]:
+        """The numbers of the remote actors whose numbers are in the rows."""
+        parts = {tuple(key.split("/", 2)[:2]) for row in self.rows for key in row}
+        return sorted(int(part[1]) for part in parts if part[0] == "remote_actor")
+
     def policy_lags(self) -> collections.Counter[int]:
         """Count the trajectories by their policy lag."""
         lags: collections.Counter[int] = collections.Counter()

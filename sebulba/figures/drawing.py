@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".svg", ".pdf")
 
 Panel = tuple[str, str] | str
-"""Columns `x` and `y` of the metrics to draw curves of, or one of the two panels without curves."""
-TIME_SHARES, POLICY_LAG = "time", "lag"
+"""Columns `x` and `y` of the metrics to draw curves of, or the name of another panel."""
+TIME_SHARES, POLICY_LAG, REMOTE_ACTORS = "time", "lag", "remote_actors"
 PANELS: dict[str, Panel] = {
     "returns": ("env_steps", "episode_return_mean"),
     "returns_over_time": ("wall_time_s", "episode_return_mean"),
     "speed": ("env_steps", "steps_per_second"),
     TIME_SHARES: TIME_SHARES,
     POLICY_LAG: POLICY_LAG,
+    REMOTE_ACTORS: REMOTE_ACTORS,  # only if a run has them
 }
 """The panels of the figure, by the names that `--panels` takes."""
 ALL_PANELS = tuple(PANELS.values())
@@ -89,6 +90,7 @@ _MIN_TAIL = 0.02  # of the axis; seeds never end at exactly the same env step
 _MIN_SHARE = 0.005  # less is not visible, and left out of the legend
 _BAR_LABEL_WIDTH, _LEGEND_LABEL_WIDTH = 22, 34  # characters
 _SUMMARY_WIDTH, _SEED_WIDTH = 2.0, 0.7  # points, of lines
+_ACTOR_WIDTH = 1.2  # points, of lines
 _LAG_WIDTH = 0.8  # learner cycles, all bars of one lag together
 
 
@@ -181,6 +183,8 @@ def draw(
         }
         for number, algorithm in enumerate(algorithms)
     }
+    if not any(run.remote_actors for group in groups for run in group.runs):
+        panels = [panel for panel in panels if panel != REMOTE_ACTORS] or panels
     curve_panels = [panel for panel in panels if isinstance(panel, tuple)]
     cells: list[tuple[Panel, str]] = [
         (each, name) for name in environments for each in curve_panels
@@ -203,6 +207,8 @@ def draw(
             axes.set_title(environment, fontsize=10)
         elif panel == TIME_SHARES:
             _draw_time_shares(axes, groups)
+        elif panel == REMOTE_ACTORS:
+            _draw_remote_actors(axes, groups, styles)
         else:
             _draw_lags(axes, groups, styles)
     _remove_repeated_labels(grid)
@@ -266,10 +272,14 @@ def _draw_curves(
     if not any(measured):
         _say_no_data(axes)
         return
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.set_xlim(left=0)
+    _set_scales(axes)
     if y == "steps_per_second":
         axes.set_ylim(bottom=0)
+
+
+def _set_scales(axes: "Axes") -> None:
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_xlim(left=0)
     axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter(lambda value, _: tick_label(value, _ticks_of(axes.xaxis)))
     axes.yaxis.set_major_formatter(lambda value, _: tick_label(value, _ticks_of(axes.yaxis)))
@@ -435,3 +445,31 @@ def _draw_lags(axes: "Axes", groups: Sequence[Group], styles: Mapping[str, dict[
     axes.locator_params(axis="x", integer=True)
     axes.set_xlim(-0.5, max(2, *(max(lags) for lags in measured.values())) + 0.5)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+
+
+def _draw_remote_actors(
+    axes: "Axes", groups: Sequence[Group], styles: Mapping[str, dict[str, Any]]
+) -> None:
+    """Draw the speed of each remote actor, with a dot where a process replaced another."""
+    axes.set_title("remote actors; a dot: a process replaced another", fontsize=10)
+    runs = [(group, run) for group in groups for run in group.runs if run.remote_actors]
+    if not runs:
+        _say_no_data(axes)
+        return
+    for group, run in runs:
+        style = {"linewidth": _ACTOR_WIDTH, **styles[group.algorithm]}
+        xs = np.array(run.column("env_steps"))
+        for actor in run.remote_actors:
+            rates = np.array(run.column(f"remote_actor/{actor}/steps_per_second"))
+            restarts = np.array(run.column(f"remote_actor/{actor}/restarts"))
+            # Rows of evaluations have no numbers of actors.
+            is_row = np.isfinite(rates)
+            axes.plot(xs[is_row], rates[is_row], **style)
+            has_restarted = np.diff(restarts[is_row], prepend=0.0) > 0
+            dots = xs[is_row][has_restarted], rates[is_row][has_restarted]
+            axes.plot(*dots, "o", markersize=3.0, color=style["color"])
+    axes.set_xlabel(_AXIS_LABELS["env_steps"])
+    axes.set_ylabel(_AXIS_LABELS["steps_per_second"])
+    axes.spines[["top", "right"]].set_visible(False)
+    _set_scales(axes)
+    axes.set_ylim(bottom=0)

@@ -1,6 +1,7 @@
 """The figure of runs: its panels, lines, colours and legend."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -129,6 +130,21 @@ def test_the_goal_is_a_line_with_a_legend(tmp_path):
         (line,) = by_width(panel)[1.0]
         assert set(line.get_ydata()) == {5.0}
     assert legend_of(figure) == ["impala (1 seed)", "goal: run.stop_at_return"]
+
+
+def test_each_remote_actor_is_a_line_with_a_dot_where_a_process_replaced_another(tmp_path):
+    path = make_run(tmp_path / "run", returns=(0.0, 1.0, 2.0))
+    assert len(draw_runs(path).axes) == len(draw_runs(path, panels=ALL_PANELS[:-1]).axes)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    numbers = {"3": ([None, 40.0, 60.0], [0, 0, 1]), "12": ([None, 10.0, 20.0], [0, 0, 0])}
+    for actor, (rates, restarts) in numbers.items():
+        for row, rate, count in zip(rows, rates, restarts, strict=True):
+            row[f"remote_actor/{actor}/steps_per_second"] = rate
+            row[f"remote_actor/{actor}/restarts"] = count
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (panel,) = draw_runs(path, panels=[PANELS["remote_actors"]]).axes[:1]
+    lines = [[*zip(line.get_xdata(), line.get_ydata(), strict=True)] for line in panel.lines]
+    assert lines == [[(200, 40), (300, 60)], [(300, 60)], [(200, 10), (300, 20)], []]
 
 
 def test_the_legend_covers_no_panel(tmp_path):
