@@ -5,6 +5,7 @@ import importlib.util
 import os
 import signal
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ from sebulba.remote.wire import Arrays, Record
 _ADDRESS = "RAY_ADDRESS"
 _CONNECT_TIMEOUT_S = 10.0
 _UNAVAILABLE_S = 0.5  # between calls to a process that cannot be reached
+# Ray shows the lines of remote processes, and its own. Its own about a death have up to 1,200
+# characters; ours names actor, machine and cycle.
+_HIDDEN_LINES = r"^A worker died or was killed while executing a task|\(raylet\) worker\.cc:"
 
 
 @contextlib.contextmanager
@@ -41,6 +45,10 @@ def ray_processes(
             f"actor.remote: expected 0 without Ray, got {actor.remote}. Run"
             f" {install_command('ray')}"
         )
+    # Read when Ray is imported, or prints.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _HIDDEN_LINES)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
     import ray
 
     address = os.environ.get(_ADDRESS) or None
@@ -50,7 +58,8 @@ def ray_processes(
         if address is None:
             # Here actors may be more than CPUs: they share them, as threads do.
             cpus = max(os.cpu_count() or 1, actor.remote * actor.remote_cpus)
-            options |= {"num_cpus": cpus, "include_dashboard": False}
+            # Without an address, Ray would join a cluster that somebody has started here.
+            options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
         else:
             _check_reachable(address)
         with _keeping_signal_handlers():

@@ -12,6 +12,9 @@ import uuid
 
 import pytest
 
+from sebulba.config import ActorConfig
+from sebulba.errors import ConfigError
+from sebulba.remote.ray_processes import ray_processes
 from tests.subprocesses import environment, run_python, started, wait_for
 
 pytest.importorskip("ray", reason="needs the extra ray")
@@ -80,9 +83,30 @@ def test_a_killed_actor_of_ray_changes_no_bit_and_leaves_no_process(tmp_path):
         pause_s=(0, 0),
     )
     assert "lost in cycle" in output
+    assert "(raylet)" not in output  # Our line says it, in less than 1,200 characters.
+    assert [each["restarts"] for each in summary["remote_actors"].values()] == [1]
     assert summary["networks_crc32"] == crc_of_threads("impala_catch", tmp_path / "local", *steps)
     for account in summary["ledger"]:
         assert account["acted"] == account["learned"] + account["discarded"]
+
+
+def test_a_ray_of_our_own_is_started_although_another_runs_on_this_machine(monkeypatch):
+    import ray
+
+    options = {}
+
+    def init(**given):
+        options.update(given)
+        raise ConnectionError("no more")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", init)
+    with (
+        pytest.raises(ConfigError, match="no more"),
+        ray_processes(ActorConfig(remote=3), on_message=print),
+    ):
+        pass
+    assert options["address"] == "local" and options["num_cpus"] >= 3
 
 
 @pytest.mark.slow
