@@ -76,8 +76,9 @@ def train(
     from sebulba.config.objects import with_agent, with_environment
     from sebulba.config.validation import validate
     from sebulba.evaluation.rendering import load_opengl
+    from sebulba.ring.run_end import StoppedAtStart
     from sebulba.run import training
-    from sebulba.run.result import error_before_start, result_of
+    from sebulba.run.result import TrainingInterrupted, error_before_start, result_of
     from sebulba.storage.checkpoints.restore import CheckpointError
     from sebulba.storage.metrics.console import Display, LogDisplay
     from sebulba.storage.metrics.notebook import NotebookDisplay, in_notebook
@@ -103,6 +104,9 @@ def train(
         )
     except (ConfigError, CheckpointError):
         raise
+    except StoppedAtStart as error:
+        code = EXIT_SIGNAL_BASE + error.number
+        raise TrainingInterrupted(str(error), exit_code=code, result=None) from None
     except Exception as error:
         path = pathlib.Path(training.with_absolute_run_dir(config).run_dir or "")
         is_resume = config.resume is not None

@@ -101,14 +101,22 @@ class Processes(Protocol):
 class RemoteCollectors:
     """Makes the collectors of a ring whose last `actor.remote` actors are in other processes."""
 
-    def __init__(self, processes: Processes, config: Config):
+    def __init__(
+        self,
+        processes: Processes,
+        config: Config,
+        *,
+        check: Callable[[], None] = lambda: None,
+    ):
         """Start nothing yet.
 
         Args:
             processes: starts them.
             config: the run's settings.
+            check: called while a new run waits for them; what it raises ends the wait.
         """
         self._processes = processes
+        self._check = check
         self._settings = {"config": to_yaml(config), "software": describe_software(config)}
         # Of the versions that actors may still ask for. Networks cross once a version.
         self._shared: collections.deque[tuple[Networks, Any]] = collections.deque(
@@ -178,6 +186,7 @@ class RemoteCollectors:
             compile_timeout_s=config.run.compile_timeout_s,
             # Free-running, the others go on without it.
             is_waited_for=config.policy_lag is not None,
+            check=self._check,
         )
 
     def _check_store(
@@ -246,6 +255,7 @@ class RemoteCollector:
         timeout_s: float | None,
         compile_timeout_s: float | None,
         is_waited_for: bool,
+        check: Callable[[], None],
     ):
         """Begin to set the process up.
 
@@ -265,6 +275,7 @@ class RemoteCollector:
             compile_timeout_s: how long the first cycle of a process may take.
             is_waited_for: whether the run ends if an answer takes too long; otherwise a warning
                 says so, once it has begun, and the run goes on without this actor.
+            check: called while `begin` waits; what it raises ends the wait.
         """
         self._remote = remote
         self._functions = functions
@@ -278,6 +289,7 @@ class RemoteCollector:
         self._timeout_s = timeout_s
         self._compile_timeout_s = compile_timeout_s
         self._is_waited_for = is_waited_for
+        self._check = check
         self._is_running = False  # the run, which has its first point
         self._longest_s = 0.0  # of the cycles so far
         self._where = name  # with machine and process, once they have answered
@@ -368,6 +380,7 @@ class RemoteCollector:
         like = self._shapes(networks).carry
         began = time.monotonic()
         for num_lost in itertools.count(1):
+            self._check_stop()
             try:
                 if not self._is_setting_up:
                     self._remote.call("set_up", self._settings)
@@ -408,8 +421,7 @@ class RemoteCollector:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (answer := self._remote.wait(_POLL_S)) is None:
-            if self._is_interrupted:
-                raise Closed
+            self._check_stop()
             if deadline is not None and time.monotonic() > deadline:
                 late = (
                     f"{self._where}: expected an answer within {timeout_s:g} s"
@@ -428,6 +440,12 @@ class RemoteCollector:
             self._on_warning(f"{self._name}: {line}")
         _raise_of(record, self._where)
         return answer
+
+    def _check_stop(self) -> None:
+        if self._is_interrupted:
+            raise Closed
+        if not self._is_running:
+            self._check()
 
     def _count_answer(self, answer: tuple[Record, Arrays | None, Arrays | None]) -> None:
         record, *arrays = answer

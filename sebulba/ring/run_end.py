@@ -12,6 +12,18 @@ from sebulba.process import end_interrupted, handled
 _SECOND_REQUEST_AFTER_S = 1.0
 
 
+class StoppedAtStart(Exception):
+    """A stop signal came before the first act cycle; nothing was learned that could be saved.
+
+    Attributes:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int):
+        self.number = number
+        super().__init__(f"stopped by {signal.Signals(number).name} before the first act cycle")
+
+
 class RunEnd:
     """Why a run ends; nothing is set while it trains.
 
@@ -63,6 +75,15 @@ class RunEnd:
         if self.unsaved is not None:
             return "unsaved"
         return "interrupted" if self.is_interrupted else "done"
+
+    def raise_if_received(self) -> None:
+        """End a start that may wait for long.
+
+        Raises:
+            StoppedAtStart: this process has received a stop signal.
+        """
+        if self.received is not None:
+            raise StoppedAtStart(self.received)
 
     def finalize(self) -> None:
         """Let later signals not change why the run ended, once everything is saved and says so."""

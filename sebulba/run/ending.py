@@ -36,7 +36,7 @@ from sebulba.process import (
     program,
 )
 from sebulba.ring.ring import Ring
-from sebulba.ring.run_end import RunEnd
+from sebulba.ring.run_end import RunEnd, StoppedAtStart
 from sebulba.ring.threads import StuckError, WatchdogError
 from sebulba.ring.update import NonFiniteError
 from sebulba.run.callbacks import Callbacks
@@ -249,7 +249,8 @@ def report(finished: Finished) -> int:
     end, path = finished.end, finished.path
     failure, code = end.failure, exit_code_of(end)
     if code > EXIT_SIGNAL_BASE and isinstance(failure, StuckError) and failure.is_compiling:
-        _print_last_line(describe_interrupted_compilation(end, path), path)
+        number = end.signal or end.received or 0
+        _print_last_line(describe_early_stop(number, path, when="while compiling"), path)
     elif failure is not None:
         if not isinstance(failure, RunDirectoryError):
             print_error("".join(traceback.format_exception(failure)))
@@ -273,6 +274,9 @@ def report_before_start(error: BaseException, path: pathlib.Path, *, is_resume: 
     code = next(
         (code for kind, code in _CODES_BEFORE_START if isinstance(error, kind)), EXIT_FAILED
     )
+    if isinstance(error, StoppedAtStart):
+        print_error(describe_early_stop(error.number, path, when="before the first act cycle"))
+        return EXIT_SIGNAL_BASE + error.number
     if isinstance(error, CheckpointError):
         print_error(f"{error}\n{describe_unusable_checkpoint(error, path)}")
     elif isinstance(error, JoinError):
@@ -303,12 +307,11 @@ def _print_last_line(line: str, path: pathlib.Path) -> None:
     print_error(line)
 
 
-def describe_interrupted_compilation(end: RunEnd, path: pathlib.Path) -> str:
-    """Return the last line of a run that a signal stopped while it compiled."""
-    number = end.signal or end.received or 0
+def describe_early_stop(number: int, path: pathlib.Path, *, when: str) -> str:
+    """Return the last line of a run that a signal stopped before it could learn."""
     has_checkpoint = steps_in(directory_of_host(path) / CHECKPOINTS)
     saved = describe_checkpoint(path) if has_checkpoint else "Nothing was learned yet."
-    return f"sebulba: stopped by {signal.Signals(number).name} while compiling. {saved}"
+    return f"sebulba: stopped by {signal.Signals(number).name} {when}. {saved}"
 
 
 def describe_unsaved(end: RunEnd, path: pathlib.Path) -> str:

@@ -110,6 +110,7 @@ def train_to_exit_code(
         with handled(lambda number, frame: end_process(code)):  # noqa: B023 - used in this turn
             if hosts.are_several():
                 is_failure = EXIT_DONE < code < EXIT_SIGNAL_BASE and code != EXIT_UNSAVED
+                is_failure |= finished is None and code > EXIT_SIGNAL_BASE  # The others wait.
                 # Most bad starts are found on all hosts.
                 may_be_shared = code in (EXIT_CONFIG, EXIT_CHECKPOINT)
                 if is_failure and not (may_be_shared and hosts.all_end()):
@@ -145,6 +146,7 @@ def train(
         ConfigError: before the first act cycle: the config does not fit devices, agent or
             environment. Later such errors are failures of the run like any other.
         CheckpointError: before the first act cycle: the run cannot be resumed.
+        StoppedAtStart: a stop signal came while remote actors were waited for.
         Exception: the ring could not be made.
     """
     started_in = pathlib.Path.cwd()
@@ -182,7 +184,7 @@ def train(
         make_collector = None
         if config.actor.remote:
             processes = ended.enter_context(ray_processes(config.actor, on_message=display.message))
-            make_collector = RemoteCollectors(processes, config)
+            make_collector = RemoteCollectors(processes, config, check=end.raise_if_received)
         ring = make_ring(
             config,
             devices=devices,

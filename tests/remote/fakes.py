@@ -119,6 +119,6 @@ def deaths(plan):
     return dies
 
 
-def make_collector(config, processes):
+def make_collector(config, processes, **options):
     """Return the `make_collector` of a ring whose remote actors are fake processes."""
-    return RemoteCollectors(processes, config)
+    return RemoteCollectors(processes, config, **options)

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import pathlib
 import platform
+import signal
 
 import gymnasium
 import numpy as np
@@ -25,6 +26,7 @@ from sebulba.errors import ConfigError
 from sebulba.remote import collectors
 from sebulba.remote.collectors import RemoteError, RemoteTimeout
 from sebulba.ring.collectors import CollectorLost
+from sebulba.ring.run_end import RunEnd, StoppedAtStart
 from sebulba.ring.running import check_mode
 from sebulba.storage.run_dir import open_run_dir
 from tests.remote.fakes import FakeProcesses, deaths, make_collector
@@ -257,6 +259,27 @@ def test_a_wait_for_a_process_ends_with_the_run():
     with pytest.raises(Closed):
         actor.collector.collect(ring.learner.networks_on(actor.device), actor.point)
     close(ring)
+
+
+@pytest.mark.parametrize("how", ["hangs", "before"])
+def test_a_signal_ends_the_wait_for_the_first_processes(how, monkeypatch):
+    monkeypatch.setattr(collectors, "_POLL_S", 0.0)
+    config, end, asked = make_config(), RunEnd(), []
+
+    def dies(name, method, arguments):
+        """Actor 0 starts; actor 1 waits for a machine, or its process dies again and again."""
+        asked.append(name)
+        if asked.count("actor 1") == 3:
+            end._receive(signal.SIGTERM, None)
+        return how if name == "actor 1" and method == "set_up" else None
+
+    processes = FakeProcesses(dies)
+    make = make_collector(config, processes, check=end.raise_if_received)
+    with pytest.raises(StoppedAtStart, match="stopped by SIGTERM before") as stopped:
+        make_ring(config, make_collector=make)
+    assert stopped.value.number == signal.SIGTERM
+    assert asked.count("actor 1") == 3
+    assert [process.is_killed for process in processes.started] == [True, True]
 
 
 def test_a_process_with_other_versions_is_refused_by_name(monkeypatch):
