@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import time
@@ -15,7 +16,7 @@ import pytest
 from sebulba.config import ActorConfig
 from sebulba.errors import ConfigError
 from sebulba.remote.ray_processes import ray_processes
-from tests.subprocesses import environment, run_python, started, wait_for
+from tests.subprocesses import ROOT, environment, run_python, started, wait_for
 
 pytest.importorskip("ray", reason="needs the extra ray")
 
@@ -43,6 +44,11 @@ def arguments(config, directory, *flags):
     return "-m", "sebulba.train", config, "--run-dir", directory, *flags
 
 
+def variables_with(mark, **others):
+    paths = f"{ROOT}:{ROOT / 'agents'}"
+    return environment(**{_MARK: mark, "PYTHONPATH": paths, **others})
+
+
 def summary_of(directory):
     return json.loads((directory / "summary.json").read_text())
 
@@ -58,7 +64,7 @@ def kill_while_it_trains(config, directory, *flags, num_kills, pause_s):
     mark = uuid.uuid4().hex
     chosen = random.Random(0)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    variables = environment(**{_MARK: mark})
+    variables = variables_with(mark)
     with started(*arguments(config, directory, *flags), variables=variables, **pipes) as process:
         metrics = directory / "metrics.jsonl"
         wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0, process)
@@ -127,3 +133,117 @@ def test_twenty_kills_change_no_bit(config, env_steps, tmp_path):
     assert summary["networks_crc32"] == crc_of_threads(config, tmp_path / "local", *steps)
     for account in summary["ledger"]:
         assert account["acted"] == account["learned"] + account["discarded"]
+
+
+def check_ledger(summary):
+    for account in summary["ledger"]:
+        assert account["acted"] == account["learned"] + account["discarded"]
+    assert sum(each["learned"] for each in summary["ledger"]) == summary["env_steps"]
+
+
+@pytest.mark.slow
+def test_environments_that_cannot_be_repeated_begin_new_episodes_after_a_kill(tmp_path):
+    clock = tmp_path / "clock.yaml"
+    clock.write_text(
+        "env: {suite: gymnasium, id: 'tests.remote.environments:ClockOfTests-v0'}\n"
+        "agent: {name: impala}\n"
+        "actor: {threads_per_device: 0, remote: 2, num_envs: 4}\n"
+    )
+    summary, output = kill_while_it_trains(
+        clock,
+        tmp_path / "run",
+        *("--run.total-env-steps", "100000", "--run.log-interval-env-steps", "1000"),
+        num_kills=4,
+        pause_s=(1, 4),
+    )
+    num_new = output.count("new episodes begin, since the stream cannot continue")
+    # The process may be killed before its first cycle, or at one that begins a stream.
+    assert 1 <= num_new <= sum(each["restarts"] for each in summary["remote_actors"].values()) <= 4
+    assert summary["episodes_cut"] == 4 * num_new
+    assert re.search(r"\(actor \d pid=\d+\) the clock ticks", output)
+    check_ledger(summary)
+
+
+@pytest.mark.slow
+def test_a_free_running_run_solves_cartpole_under_twenty_kills(tmp_path):
+    summary, output = kill_while_it_trains(
+        "impala_cartpole",
+        tmp_path,
+        *("--actor.threads-per-device", "0", "--actor.remote", "2"),
+        *("--learner.policy-lag", "null", "--run.total-env-steps", "1000000"),
+        num_kills=20,
+        pause_s=(0, 3),
+    )
+    assert output.count("lost in cycle") >= 10  # A process may be killed before it acts.
+    assert "new episodes" not in output
+    assert summary["best_episode_return_mean"] >= 475
+    check_ledger(summary)
+
+
+@pytest.mark.slow
+def test_seeds_with_remote_actors_evaluate_and_end_with_the_bits_of_threads(tmp_path):
+    flags = (
+        *("--run.total-env-steps", "30000", "--seeds", "0..1"),
+        *("--evaluation.interval-env-steps", "10000", "--evaluation.episodes", "20"),
+    )
+    remote = ("--actor.threads-per-device", "1", "--actor.remote", "1")
+    for name, of_actors in (("remote", remote), ("threads", ())):
+        done = run_python(*arguments("impala_catch", tmp_path / name, *flags, *of_actors))
+        assert done.returncode == 0, done.stderr
+    for seed in ("seed-0", "seed-1"):
+        of_threads, of_remote = (
+            summary_of(tmp_path / name / seed) for name in ("threads", "remote")
+        )
+        assert of_remote["networks_crc32"] == of_threads["networks_crc32"]
+        assert list(of_remote["remote_actors"]) == ["1"]
+        returns = [evaluated(tmp_path / name / seed) for name in ("threads", "remote")]
+        assert len(returns[0]) == 3 and returns[0] == returns[1]
+
+
+def evaluated(directory):
+    lines = (directory / "evaluations.jsonl").read_text().splitlines()
+    return [(row["env_steps"], row["return_mean"]) for row in map(json.loads, lines)]
+
+
+@contextlib.contextmanager
+def cluster():
+    """Starts a Ray cluster with one CPU, for use in a `with`; yields its address."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    own = variables_with("of the cluster")
+    with started("-m", "tests.hosts.ray_cluster", 1, variables=own, **pipes) as process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+        process.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("why", ["no machine has room", "an environment is slow"])
+def test_a_signal_ends_a_start_that_waits_and_leaves_no_process(why, number, tmp_path):
+    config, mark, others = "impala_catch", uuid.uuid4().hex, {}
+    flags = ["--actor.threads-per-device", "0", "--actor.remote", "2"]
+    with contextlib.ExitStack() as stack:
+        if why == "no machine has room":
+            others["RAY_ADDRESS"] = stack.enter_context(cluster())
+            flags += ["--actor.remote-cpus", "8"]
+            shown = "remote actors: 2"
+        else:
+            config = tmp_path / "sleeping.yaml"
+            config.write_text(
+                "env: {suite: gymnasium, id: 'tests.remote.environments:SleepingOfTests-v0'}\n"
+                "agent: {name: impala}\n"
+            )
+            shown = ") the clock ticks"  # in a process of Ray
+        output = tmp_path / "output"
+        file = stack.enter_context(output.open("w"))
+        pipes = {"stdout": file, "stderr": file}
+        command = arguments(config, tmp_path / "run", *flags)
+        variables = variables_with(mark, PYTHONUNBUFFERED="1", **others)
+        with started(*command, variables=variables, **pipes) as process:
+            wait_for(lambda: shown in output.read_text(), process)
+            os.killpg(process.pid, number)  # as a terminal does
+            began = time.monotonic()
+            assert process.wait(60) == 128 + number, output.read_text()
+            print(f"ended after {time.monotonic() - began:.1f} s")
+        assert output.read_text().rstrip().endswith("Nothing was learned yet.")
+        wait_for(lambda: not processes_with(mark))
