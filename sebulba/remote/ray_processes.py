@@ -15,7 +15,7 @@ from sebulba.config import ActorConfig
 from sebulba.config.extras import install_command
 from sebulba.errors import ConfigError
 from sebulba.process import call_before_end
-from sebulba.remote.collectors import ProcessGone, ProcessLost
+from sebulba.remote.collector import ProcessGone, ProcessLost
 from sebulba.remote.process import ActingProcess
 from sebulba.remote.wire import Arrays, Record
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sebulba.remote.collectors import RemoteCollector, RemoteCounts
+from sebulba.remote.collector import RemoteCollector, RemoteCounts
 from sebulba.ring.clocks import WAIT_FOR_NETWORKS, WAIT_FOR_QUEUE, TimeShares
 from sebulba.ring.ring import Ring
 

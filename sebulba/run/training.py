@@ -40,7 +40,7 @@ from sebulba.process import (
     handled,
     start_daemon,
 )
-from sebulba.remote.collectors import RemoteCollectors
+from sebulba.remote.make import RemoteCollectors
 from sebulba.remote.ray_processes import ray_processes
 from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.make import make_ring

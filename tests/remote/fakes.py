@@ -4,7 +4,8 @@ import pickle
 
 import numpy as np
 
-from sebulba.remote.collectors import ProcessLost, RemoteCollectors
+from sebulba.remote.collector import ProcessLost
+from sebulba.remote.make import RemoteCollectors
 from sebulba.remote.process import ActingProcess
 
 

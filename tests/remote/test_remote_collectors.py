@@ -23,8 +23,8 @@ from sebulba.config import (
 from sebulba.config.validation import problems
 from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ConfigError
-from sebulba.remote import collectors
-from sebulba.remote.collectors import RemoteError, RemoteTimeout
+from sebulba.remote import collector, make
+from sebulba.remote.collector import RemoteError, RemoteTimeout
 from sebulba.ring.collectors import CollectorLost
 from sebulba.ring.run_end import RunEnd, StoppedAtStart
 from sebulba.ring.running import check_mode
@@ -220,19 +220,19 @@ def test_a_point_that_ends_every_process_ends_the_run():
 
 
 def test_a_process_that_does_not_answer_in_time_ends_the_run(monkeypatch):
-    monkeypatch.setattr(collectors, "_POLL_S", 0.0)
+    monkeypatch.setattr(collector, "_POLL_S", 0.0)
     config = make_config(remote=1, remote_timeout_s=1.0)
     ring, _ = make_remote(config, deaths({("actor 0", 1): itertools.repeat("hangs")}))
     now = itertools.count()
-    monkeypatch.setattr(collectors.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(collector.time, "monotonic", lambda: float(next(now)))
     with pytest.raises(RemoteTimeout, match=r"actor 0 on .*: expected an answer within 1 s"):
         run_ring(ring, mode="serial")
 
 
 def test_a_free_running_run_goes_on_without_an_actor_that_does_not_answer(monkeypatch):
-    monkeypatch.setattr(collectors, "_POLL_S", 0.0)
+    monkeypatch.setattr(collector, "_POLL_S", 0.0)
     now = itertools.count()
-    monkeypatch.setattr(collectors.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(collector.time, "monotonic", lambda: float(next(now)))
     config = make_config(remote=2, lag=None, remote_timeout_s=1.0)
     warnings = []
 
@@ -263,7 +263,7 @@ def test_a_wait_for_a_process_ends_with_the_run():
 
 @pytest.mark.parametrize("how", ["hangs", "before"])
 def test_a_signal_ends_the_wait_for_the_first_processes(how, monkeypatch):
-    monkeypatch.setattr(collectors, "_POLL_S", 0.0)
+    monkeypatch.setattr(collector, "_POLL_S", 0.0)
     config, end, asked = make_config(), RunEnd(), []
 
     def dies(name, method, arguments):
@@ -274,9 +274,9 @@ def test_a_signal_ends_the_wait_for_the_first_processes(how, monkeypatch):
         return how if name == "actor 1" and method == "set_up" else None
 
     processes = FakeProcesses(dies)
-    make = make_collector(config, processes, check=end.raise_if_received)
+    making = make_collector(config, processes, check=end.raise_if_received)
     with pytest.raises(StoppedAtStart, match="stopped by SIGTERM before") as stopped:
-        make_ring(config, make_collector=make)
+        make_ring(config, make_collector=making)
     assert stopped.value.number == signal.SIGTERM
     assert asked.count("actor 1") == 3
     assert [process.is_killed for process in processes.started] == [True, True]
@@ -284,7 +284,7 @@ def test_a_signal_ends_the_wait_for_the_first_processes(how, monkeypatch):
 
 def test_a_process_with_other_versions_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(
-        collectors, "describe_software", lambda config: {"the version of jaxlib": "0.0.1"}
+        make, "describe_software", lambda config: {"the version of jaxlib": "0.0.1"}
     )
     expected = r"actor 0 on .*: expected the version of jaxlib of the learner's host, 0\.0\.1, got"
     with pytest.raises(ConfigError, match=expected):

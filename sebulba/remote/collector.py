@@ -1,42 +1,28 @@
-"""Collectors whose cycles are acted by other processes, which may die at any moment.
+"""A collector whose cycles are acted by another process, which may die at any moment.
 
 A process that died has lost nothing that the run needs: the same point is asked for again, of the
 process that replaces it. So killing it changes no bit.
 """
 
-import collections
 import dataclasses
-import functools
 import itertools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
 
-from sebulba.config import Config
-from sebulba.config.loading import to_yaml
-from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.memory import num_bytes
-from sebulba.envs.base import (
-    Environment,
-    EnvironmentDataError,
-    EnvironmentFault,
-    EnvironmentTimeout,
-)
-from sebulba.envs.closing import close_environments
+from sebulba.envs.base import EnvironmentDataError, EnvironmentFault, EnvironmentTimeout
 from sebulba.errors import ConfigError
 from sebulba.remote import process, wire
 from sebulba.remote.wire import Arrays, Record
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.clocks import ACT, WallClock
-from sebulba.ring.collectors import Collector, CollectorLost, StreamLost
+from sebulba.ring.collectors import CollectorLost, StreamLost
 from sebulba.ring.deques import Closed
-from sebulba.ring.make import make_local_collector
 from sebulba.ring.records import ActCarry, Collected, Point
 from sebulba.ring.threads import WatchdogError
-from sebulba.storage.run_dir import describe_software
 from sebulba.types import EnvironmentSpec, Networks
 
 _POLL_S = 0.2
@@ -79,147 +65,6 @@ class RemoteProcess(Protocol):
     def kill(self) -> None:
         """End the process; no other is started."""
         ...
-
-
-class Processes(Protocol):
-    """Starts processes, and hands networks to all of them at once."""
-
-    def start(self, name: str) -> RemoteProcess:
-        """Start a process that acts."""
-        ...
-
-    def share(self, arrays: Arrays) -> Any:
-        """Return what stands for arrays among the arguments of a call."""
-        ...
-
-    @property
-    def num_store_bytes(self) -> int | None:
-        """The memory for what crosses, of the machine that has least; None: it has no bound."""
-        ...
-
-
-class RemoteCollectors:
-    """Makes the collectors of a ring whose last `actor.remote` actors are in other processes."""
-
-    def __init__(
-        self,
-        processes: Processes,
-        config: Config,
-        *,
-        check: Callable[[], None] = lambda: None,
-    ):
-        """Start nothing yet.
-
-        Args:
-            processes: starts them.
-            config: the run's settings.
-            check: called while a new run waits for them; what it raises ends the wait.
-        """
-        self._processes = processes
-        self._check = check
-        self._settings = {"config": to_yaml(config), "software": describe_software(config)}
-        # Of the versions that actors may still ask for. Networks cross once a version.
-        self._shared: collections.deque[tuple[Networks, Any]] = collections.deque(
-            maxlen=2 + (config.policy_lag or 0)
-        )
-        self._lock = threading.Lock()
-        self._like: Collected | None = None
-
-    def __call__(
-        self,
-        config: Config,
-        functions: ActFunctions,
-        *,
-        global_actor_id: int,
-        clock: WallClock,
-        on_warning: Callable[[str], None],
-        environment: Environment | None = None,
-    ) -> Collector:
-        """Make the collector of an actor; see `sebulba.ring.make.make_local_collector`."""
-        run_spec = functions.run_spec
-        local = functools.partial(
-            make_local_collector,
-            config,
-            functions,
-            global_actor_id=global_actor_id,
-            clock=clock,
-            on_warning=on_warning,
-            environment=environment,
-        )
-        if global_actor_id % run_spec.num_actors < run_spec.num_actors - config.actor.remote:
-            return local()
-
-        def shapes(networks: Networks) -> Collected:
-            """Return the shapes of what every remote actor collects, from environments here."""
-            if self._like is None:
-                template = local()
-                try:
-                    self._like = functions.shapes(networks, template.begin(networks).carry)
-                finally:
-                    closing = {"the environments of its shapes": template}
-                    for problem in close_environments(closing, config.run.close_timeout_s):
-                        on_warning(str(problem))
-                self._check_store(config, self._like, networks, num_actors=run_spec.num_actors)
-            return self._like
-
-        settings = self._settings | {
-            "actor": global_actor_id,
-            "num_actors": run_spec.num_actors,
-            "num_learner_devices": run_spec.num_learner_devices,
-            "num_hosts": run_spec.num_hosts,
-            "num_cpus": config.actor.remote_cpus,
-            "uses_gpu": config.actor.remote_gpus > 0,
-        }
-        name = f"actor {global_actor_id}"
-        return RemoteCollector(
-            self._processes.start(name),
-            functions,
-            name=name,
-            settings=settings,
-            share=self._share,
-            shapes=shapes,
-            spec=run_spec.environment,
-            clock=clock,
-            on_warning=on_warning,
-            max_replayed_cycles=config.actor.remote_max_replay,
-            timeout_s=config.actor.remote_timeout_s,
-            compile_timeout_s=config.run.compile_timeout_s,
-            # Free-running, the others go on without it.
-            is_waited_for=config.policy_lag is not None,
-            check=self._check,
-        )
-
-    def _check_store(
-        self, config: Config, like: Collected, networks: Networks, *, num_actors: int
-    ) -> None:
-        """Check that what crosses has room: Ray would write the rest to a disk, without a word.
-
-        Raises:
-            ConfigError: it has not.
-        """
-        # In the deque, on its way to it, and being acted.
-        num_trajectories = config.actor.remote * (2 + queue_slots_per_actor(config, num_actors))
-        num_versions = self._shared.maxlen or 0
-        needed = num_trajectories * num_bytes(like) + num_versions * num_bytes(networks)
-        room = self._processes.num_store_bytes
-        if room is not None and needed > room:
-            raise ConfigError(
-                f"actor.remote: expected an object store of {needed / 1e6:,.0f} MB, for"
-                f" {num_trajectories} trajectories of {num_bytes(like) / 1e6:,.1f} MB and"
-                f" {num_versions} versions of the networks of {num_bytes(networks) / 1e6:,.1f} MB,"
-                f" got {room / 1e6:,.0f} MB. Start Ray with a larger object store, or"
-                " reduce actor.num_envs or actor.trajectory_length"
-            )
-
-    def _share(self, networks: Networks) -> Any:
-        """Return what stands for networks in a call."""
-        with self._lock:
-            for known, shared in self._shared:
-                if known is networks:
-                    return shared
-            shared = self._processes.share(wire.pack(networks))
-            self._shared.append((networks, shared))
-            return shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
