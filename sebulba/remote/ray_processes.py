@@ -1,30 +1,17 @@
 """Processes that Ray starts, on this machine or on those of a cluster."""
 
 import contextlib
-import importlib.util
-import os
-import signal
-import socket
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from sebulba.config import ActorConfig
-from sebulba.config.extras import install_command
-from sebulba.errors import ConfigError
-from sebulba.process import call_before_end
+from sebulba.processes.ray_cluster import ray_cluster
 from sebulba.remote.collector import ProcessGone, ProcessLost
 from sebulba.remote.process import ActingProcess
 from sebulba.remote.wire import Arrays, Record
 
-_ADDRESS = "RAY_ADDRESS"
-_CONNECT_TIMEOUT_S = 10.0
 _UNAVAILABLE_S = 0.5  # between calls to a process that cannot be reached
-# Ray shows the lines of remote processes, and its own. Its own about a death have up to 1,200
-# characters; ours names actor, machine and cycle.
-_HIDDEN_LINES = r"^A worker died or was killed while executing a task|\(raylet\) worker\.cc:"
 
 
 @contextlib.contextmanager
@@ -40,68 +27,13 @@ def ray_processes(
     Raises:
         ConfigError: Ray is not installed, or there is no such cluster.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError(
-            f"actor.remote: expected 0 without Ray, got {actor.remote}. Run"
-            f" {install_command('ray')}"
-        )
-    # Read when Ray is imported, or prints.
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _HIDDEN_LINES)
-    if not sys.stderr.isatty():
-        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
-    import ray
-
-    address = os.environ.get(_ADDRESS) or None
-    is_ours = not ray.is_initialized()  # A notebook may have connected.
-    if is_ours:
-        options: dict[str, Any] = {"address": address, "logging_level": "ERROR"}
-        if address is None:
-            # Here actors may be more than CPUs: they share them, as threads do.
-            cpus = max(os.cpu_count() or 1, actor.remote * actor.remote_cpus)
-            # Without an address, Ray would join a cluster that somebody has started here.
-            options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
-        else:
-            _check_reachable(address)
-        with _keeping_signal_handlers():
-            try:
-                ray.init(**options)
-            except (ConnectionError, OSError, ValueError, RuntimeError) as error:
-                raise _refused(address, error) from error
-    on_message(
-        f"remote actors: {actor.remote} × {actor.remote_cpus} CPUs on"
-        f" {'Ray here' if address is None else f'the Ray cluster at {address}'}"
-    )
-    forget = call_before_end(ray.shutdown) if is_ours else None
-    try:
+    with ray_cluster(
+        # Here actors may be more than CPUs: they share them, as threads do.
+        num_cpus=actor.remote * actor.remote_cpus,
+        wanted=f"actor.remote: expected 0 without Ray, got {actor.remote}",
+    ) as where:
+        on_message(f"remote actors: {actor.remote} × {actor.remote_cpus} CPUs on {where}")
         yield RayProcesses(actor)
-    finally:
-        if forget is not None:
-            forget()
-            ray.shutdown()
-
-
-def _check_reachable(address: str) -> None:
-    """Check that somebody listens at `host:port`; Ray would try for minutes.
-
-    Raises:
-        ConfigError: nobody does.
-    """
-    host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal()):  # Such as `auto`, which Ray knows.
-        return
-    try:
-        with socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S):
-            pass
-    except OSError as error:
-        raise _refused(address, error) from error
-
-
-def _refused(address: str | None, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{_ADDRESS}: expected the address of a Ray cluster, or none to start one here, got"
-        f" {address}: {error}. A cluster with a token takes who has it in ~/.ray/auth_token and"
-        " sets RAY_AUTH_MODE=token"
-    )
 
 
 class RayProcesses:
@@ -181,22 +113,3 @@ class RayProcess:
 def _lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join([lines[0], lines[-1]])
-
-
-@contextlib.contextmanager
-def _keeping_signal_handlers() -> Iterator[None]:
-    """Put the handlers back that `ray.init` replaces.
-
-    It also starts processes, which Python warns of with JAX's threads about. They run another
-    program at once, so no lock is copied that a thread holds.
-    """
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
-            yield
-    finally:
-        with contextlib.suppress(ValueError):  # not in the main thread, where none was replaced
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
