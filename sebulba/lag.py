@@ -14,7 +14,7 @@ from sebulba.config import flags
 from sebulba.config.loading import load_config, split_arguments
 from sebulba.errors import ConfigError
 from sebulba.process import program, run_command
-from sebulba.processes.command_line import take_flag
+from sebulba.processes.command_line import RAY_HELP, take_flag
 from sebulba.processes.grid import Point, Sweep, parse_sweep, print_table, run_sweep, with_interval
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ lag.png. Start the same command again to resume.
 --section.field A,B   values of a setting, each with every lag
 --seeds 0..4          seeds of each run, or a list: 0,3,7; default: the config's seed
 --run-dir DIRECTORY   holds a directory for each run; default: runs/lag-<config>
---jobs N              number of runs at a time; default: 1
+--jobs N              number of runs at a time; default: 1, with --ray no limit
 --list                print the runs with their numbers, and train nothing
+{RAY_HELP}
 
 An agent that does not correct for a lag needs --learner.allow-uncorrected-lag true. With JAX
 environments, --run.mode auto acts and learns in one program."""
@@ -83,7 +84,7 @@ def _goal_of(argv: Sequence[str]) -> float | None:
     """Return the mean return that counts as the goal: the flag's, or the config's."""
     text, rest = take_flag(argv, _GOAL_FLAG)
     _, rest = take_flag(rest, "--lags")
-    (path,), _ = split_arguments([argument for argument in rest if argument != "--list"])
+    (path,), _ = split_arguments([each for each in rest if each not in ("--list", "--ray")])
     return load_config(path, [] if text is None else [f"{_GOAL_FLAG}={text}"]).run.stop_at_return
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from sebulba.config import flags
 from sebulba.errors import ConfigError
 from sebulba.process import program, run_command
+from sebulba.processes.command_line import RAY_HELP
 from sebulba.processes.grid import (
     Point,
     Sweep,
@@ -24,7 +25,7 @@ from sebulba.processes.grid import (
 )
 
 _USAGE = f"usage: {program('sweep')} CONFIG [--section.field VALUE,VALUE ...] [--seeds 0..2]"
-_DESCRIPTION = """\
+_DESCRIPTION = f"""\
 Trains a config with every combination of the values that flags list, each with every seed. Prints
 the interquartile mean of the final returns over seeds with its 95 % bootstrap interval, and writes
 sweep.json and, with the extra `plot`, sweep.png. Start the same command again to resume.
@@ -32,8 +33,9 @@ sweep.json and, with the extra `plot`, sweep.png. Start the same command again t
 --section.field A,B   values of a setting; commas inside of brackets or quotes separate none
 --seeds 0..2          seeds of each combination, or a list: 0,3,7; default: the config's seed
 --run-dir DIRECTORY   holds a directory for each run; default: runs/sweep-<config>
---jobs N              number of runs at a time; default: 1
+--jobs N              number of runs at a time; default: 1, with --ray no limit
 --list                print the runs with their numbers, and train nothing
+{RAY_HELP}
 
 As a task of a Slurm array, trains the run with the number of the task; the last task that ends
 writes the results."""

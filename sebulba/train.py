@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sebulba.config import Config, flags
+from sebulba.config.loading import split_arguments
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import (
@@ -22,7 +23,15 @@ from sebulba.process import (
     run_command,
 )
 from sebulba.processes.children import Children, end_of_reports, end_with_parent
-from sebulba.processes.command_line import take_seeds, take_switch
+from sebulba.processes.command_line import (
+    RAY_HELP,
+    RayShare,
+    take_ray,
+    take_seeds,
+    take_switch,
+)
+from sebulba.processes.ray_runs import train_runs_on_ray
+from sebulba.processes.runs import TrainingRun
 from sebulba.storage.lock import refuse_if_in_use
 
 if TYPE_CHECKING:
@@ -30,11 +39,12 @@ if TYPE_CHECKING:
     from sebulba.run.result import Result
 
 _PROG = program("train")
-_DESCRIPTION = """\
+_DESCRIPTION = f"""\
 Trains the agent of a config.
 
---seeds 0..4   train with each of these seeds (or a list: 0,3,7), one run after another, each in
-               RUN_DIR/seed-N; they are compiled once"""
+--seeds 0..4          train with each of these seeds (or a list: 0,3,7), one run after another, each
+                      in RUN_DIR/seed-N; they are compiled once
+{RAY_HELP}"""
 
 
 def train(
@@ -123,6 +133,9 @@ def main() -> None:
     is_verbose, argv = take_switch(sys.argv[1:], "--verbose")
     try:
         seeds, argv = take_seeds(argv)
+        share, argv = take_ray(argv)
+        if share is not None and seeds is None:
+            raise ConfigError("--ray: expected --seeds beside it. One run can have remote actors")
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
@@ -133,6 +146,8 @@ def main() -> None:
     seeds_dir = config.run_dir or default_run_dir(config)
     if seeds is not None and report is None:
         argv = [*argv, "--verbose"] if is_verbose else argv
+        if share is not None:
+            sys.exit(train_seeds_on_ray(argv, seeds, run_dir=seeds_dir, share=share))
         # A process can join the other hosts of a run once.
         sys.exit(train_seeds(argv, seeds, run_dir=seeds_dir, share_process=is_one_host))
     try:
@@ -198,10 +213,64 @@ def train_seeds(
             if code:
                 ends[done[-1]] = f"ended with {code}"
                 failures.append(code)
-    print("; ".join(f"seed {seed} {end}" for seed, end in ends.items()), file=sys.stderr)
+    _show_ends(ends)
     if not failures and waiting and children.signal_number is not None:
         return EXIT_SIGNAL_BASE + children.signal_number
     return failures[0] if failures else 0
+
+
+def train_seeds_on_ray(
+    argv: Sequence[str], seeds: Sequence[int], *, run_dir: str, share: RayShare
+) -> int:
+    """Train as `train_seeds`, but each run on a machine that Ray chooses, with its name in a line.
+
+    Args:
+        argv: the command line of the runs, without a seed.
+        seeds: the seeds, in the order of the runs.
+        run_dir: holds the run directories; all machines have to share it.
+        share: what each run asks of Ray.
+
+    Returns:
+        As `train_seeds`; 2 if Ray is not installed, or a machine cannot run them.
+    """
+    directory = pathlib.Path(os.path.expandvars(run_dir)).expanduser().absolute()
+    rest, verbose = take_switch(argv, "--verbose")[::-1]
+    paths, given = split_arguments(rest)
+    fixed = [os.path.abspath(path) if os.path.isfile(path) else path for path in paths]
+    fixed += [f"{flag}={text}" for flag, text in given.items()]
+    fixed += ["--verbose"] if verbose else []
+    by_run = {f"seed-{seed}": seed for seed in seeds}
+    ends = dict.fromkeys(seeds, "not started")
+    runs = []
+    for name, seed in by_run.items():
+        own = directory / name
+        of_seed = (*fixed, f"--seed={seed}", f"--run-dir={own}")
+        runs.append(TrainingRun(name=name, directory=own, argv=of_seed))
+
+    def on_start(run: TrainingRun, machine: str) -> None:
+        print(f"seed {by_run[run.name]} on {machine}: {run.directory}", file=sys.stderr)
+
+    def on_end(run: TrainingRun, code: int) -> None:
+        ends[by_run[run.name]] = f"ended with {code}" if code else "done"
+
+    try:
+        code = train_runs_on_ray(
+            runs,
+            share=share,
+            directory=directory,
+            num_jobs=None,
+            on_start=on_start,
+            on_end=on_end,
+        )
+    except ConfigError as error:
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
+        return EXIT_CONFIG
+    _show_ends(ends)
+    return code
+
+
+def _show_ends(ends: dict[int, str]) -> None:
+    print("; ".join(f"seed {seed} {end}" for seed, end in ends.items()), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Take a command's own flags out of the command line of its runs. Imports no jax."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
@@ -7,7 +8,26 @@ from sebulba.errors import ConfigError
 
 ENV_FLAG = "To use other arguments of the environment: --env.options.NAME VALUE"
 """Advice of commands that make the environment of a run again, which may fail."""
+RAY_HELP = """\
+--ray                 give each run to Ray: on the cluster of the environment variable RAY_ADDRESS,
+                      or on a Ray that is started here. All machines have to share the run directory
+--cpus N, --gpus N    with --ray: CPUs and GPUs of each run; default: 1 and 0"""
+"""Describes the flags of `take_ray`."""
 _MAX_SEEDS = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayShare:
+    """What one run asks of a machine that Ray chooses."""
+
+    num_cpus: int = 1
+    num_gpus: float = 0.0
+
+    def __str__(self) -> str:
+        parts = [f"{self.num_cpus} CPU{'s' if self.num_cpus > 1 else ''}"]
+        if self.num_gpus:
+            parts.append(f"{self.num_gpus:g} GPU{'s' if self.num_gpus > 1 else ''}")
+        return " and ".join(parts)
 
 
 def take_flag(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
@@ -69,6 +89,41 @@ def take_count(argv: Sequence[str], flag: str) -> tuple[int | None, list[str]]:
     if not (text.isdecimal() and int(text)):
         raise ConfigError(f"{flag}: expected an integer of at least 1, got {text!r}")
     return int(text), rest
+
+
+def take_share(argv: Sequence[str], *, is_on_ray: bool) -> tuple[RayShare, list[str]]:
+    """Take `--cpus` and `--gpus`, which need `--ray`, out of a command line.
+
+    Raises:
+        ConfigError: a value is wrong, or the command line has no `--ray`.
+    """
+    num_cpus, rest = take_count(argv, "--cpus")
+    text, rest = take_flag(rest, "--gpus")
+    if not is_on_ray and (num_cpus is not None or text is not None):
+        flag = "--gpus" if num_cpus is None else "--cpus"
+        raise ConfigError(f"{flag}: expected --ray beside it, got none")
+    try:
+        num_gpus = 0.0 if text is None else float(text)
+    except ValueError:
+        num_gpus = -1.0
+    # Ray gives one run a part of one GPU, or several.
+    if not (num_gpus >= 0.0 and (num_gpus < 1.0 or num_gpus.is_integer())):
+        raise ConfigError(f"--gpus: expected an integer or a part of 1, got {text!r}")
+    return RayShare(num_cpus=num_cpus or 1, num_gpus=num_gpus), rest
+
+
+def take_ray(argv: Sequence[str]) -> tuple[RayShare | None, list[str]]:
+    """Take `--ray`, and `--cpus` and `--gpus` with it, out of a command line.
+
+    Returns:
+        What each run asks of Ray (None without `--ray`) and the other arguments.
+
+    Raises:
+        ConfigError: as `take_share`.
+    """
+    is_on_ray, rest = take_switch(argv, "--ray")
+    share, rest = take_share(rest, is_on_ray=is_on_ray)
+    return (share if is_on_ray else None), rest
 
 
 def take_seeds(argv: Sequence[str]) -> tuple[list[int] | None, list[str]]:

@@ -1,7 +1,9 @@
 """CPU cores for several processes of one machine. Imports no jax."""
 
+import collections
 import contextlib
 import os
+import random
 from collections.abc import Iterator
 
 
@@ -41,3 +43,23 @@ def on_cores_of_process(
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def take_least_used_cores(count: int) -> None:
+    """Bind this process to the cores to which the fewest other processes are bound.
+
+    For processes that do not know of each other, such as those that a scheduler starts on a
+    machine. Where a process cannot choose its cores, such as on macOS, it uses all.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    ours = os.sched_getaffinity(0)
+    num_bound: collections.Counter[int] = collections.Counter()
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # It has ended.
+            cores = os.sched_getaffinity(int(pid))
+            num_bound.update(cores if cores < ours else ())
+    # A container may share the machine's cores with others, whose processes it does not see: so
+    # equal ones are drawn. Two that start at the same moment do not see each other either.
+    order = random.sample(sorted(ours), len(ours))
+    os.sched_setaffinity(0, sorted(order, key=num_bound.__getitem__)[:count])

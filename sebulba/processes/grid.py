@@ -20,7 +20,9 @@ from sebulba.config.schema import key_types
 from sebulba.config.validation import value_of
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
-from sebulba.processes.command_line import take_count, take_seeds
+from sebulba.processes.command_line import RayShare, take_count, take_ray, take_seeds
+from sebulba.processes.ray_runs import train_runs_on_ray
+from sebulba.processes.run_holder import with_resume
 from sebulba.processes.runs import TrainingRun, train_runs
 
 _TASK = "SLURM_ARRAY_TASK_ID"
@@ -63,7 +65,11 @@ def run_sweep(
         for number, point in enumerate(parsed.points):
             print(f"{number}  {point.label}{'  done' if point.is_done else ''}")
         return EXIT_DONE
-    code = train_points(parsed, points)
+    try:
+        code = train_points(parsed, points)
+    except ConfigError as error:
+        print(f"sebulba: {escaped(str(error))}", file=sys.stderr)
+        return EXIT_CONFIG
     num_done = sum(point.is_done for point in parsed.points)
     if len(points) < len(parsed.points) and num_done < len(parsed.points):
         say(f"{num_done} of {len(parsed.points)} runs are done; the last one writes the results")
@@ -107,7 +113,8 @@ class Sweep:
 
     directory: pathlib.Path
     points: tuple[Point, ...]
-    num_jobs: int  # runs at a time
+    num_jobs: int | None  # runs at a time; None: 1 here, and as many as there is room for on Ray
+    share: RayShare | None = None  # what each run asks of Ray; None: this machine trains them
 
 
 def parse_sweep(argv: Sequence[str], *, name: str = "sweep") -> Sweep:
@@ -124,6 +131,7 @@ def parse_sweep(argv: Sequence[str], *, name: str = "sweep") -> Sweep:
     """
     seeds, argv = take_seeds(argv)
     num_jobs, argv = take_count(argv, "--jobs")
+    share, argv = take_ray(argv)
     positionals, given = split_arguments(argv)
     if len(positionals) != 1:
         raise ConfigError(f"expected one config, got {' '.join(positionals) or 'none'}")
@@ -132,6 +140,9 @@ def parse_sweep(argv: Sequence[str], *, name: str = "sweep") -> Sweep:
         raise ConfigError("--resume: a sweep resumes by itself. Start the same command again")
     run_dir = given.pop("--run-dir", f"runs/{name}-{pathlib.Path(path).stem}")
     directory = pathlib.Path(os.path.expandvars(run_dir)).expanduser()
+    if share is not None:  # Processes of Ray start in other directories.
+        directory = directory.absolute()
+        path = os.path.abspath(path) if os.path.isfile(path) else path
     values = {flag: split_values(text) for flag, text in given.items()}
     fixed = {flag: texts[0] for flag, texts in values.items() if len(texts) == 1}
     axes = {flag: texts for flag, texts in values.items() if len(texts) > 1}
@@ -153,7 +164,7 @@ def parse_sweep(argv: Sequence[str], *, name: str = "sweep") -> Sweep:
     for label, count in collections.Counter(point.label for point in points).items():
         if count > 1:
             raise ConfigError(f"expected every combination of values once, got {label} twice")
-    return Sweep(directory=directory, points=tuple(points), num_jobs=num_jobs or 1)
+    return Sweep(directory=directory, points=tuple(points), num_jobs=num_jobs, share=share)
 
 
 def split_values(text: str) -> list[str]:
@@ -210,6 +221,9 @@ def train_points(sweep: Sweep, points: Sequence[Point]) -> int:
 
     Returns:
         The exit code, as `train_runs` returns it.
+
+    Raises:
+        ConfigError: Ray is asked for and cannot train them.
     """
     left = {point.label: point for point in points if not point.is_done}
     if len(left) < len(points):
@@ -218,17 +232,14 @@ def train_points(sweep: Sweep, points: Sequence[Point]) -> int:
     logs.mkdir(parents=True, exist_ok=True)
     runs = []
     for label, point in left.items():
-        checkpoints = point.directory / "checkpoints"
-        has_learned = checkpoints.is_dir() and any(
-            each.name.isdecimal() for each in checkpoints.iterdir()
-        )
-        argv = (*point.argv, "--resume=latest") if has_learned else point.argv
+        argv = tuple(with_resume(point.argv, point.directory))
         log = logs / f"{label}.log"
         runs.append(TrainingRun(name=label, directory=point.directory, argv=argv, log=log))
     numbers = itertools.count(1)
 
-    def on_start(run: TrainingRun) -> None:
-        say(f"[{next(numbers)}/{len(runs)}] {run.name}")
+    def on_start(run: TrainingRun, machine: str | None = None) -> None:
+        where = "" if machine is None else f" on {machine}"
+        say(f"[{next(numbers)}/{len(runs)}] {run.name}{where}")
 
     def on_end(run: TrainingRun, code: int) -> None:
         summary = left[run.name].summary
@@ -239,7 +250,17 @@ def train_points(sweep: Sweep, points: Sequence[Point]) -> int:
             shown = "no mean return" if final is None else f"mean return {final:,.2f}"
             say(f"{run.name} done: {shown} after {summary.get('env_steps', 0):,} env steps")
 
-    return train_runs(runs, num_jobs=sweep.num_jobs, on_start=on_start, on_end=on_end)
+    if sweep.share is None:
+        num_jobs = sweep.num_jobs or 1
+        return train_runs(runs, num_jobs=num_jobs, on_start=on_start, on_end=on_end)
+    return train_runs_on_ray(
+        runs,
+        share=sweep.share,
+        directory=sweep.directory,
+        num_jobs=sweep.num_jobs,
+        on_start=on_start,
+        on_end=on_end,
+    )
 
 
 def say(text: str) -> None:

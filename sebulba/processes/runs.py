@@ -14,13 +14,14 @@ from sebulba.processes.children import Children, exit_code_of
 from sebulba.processes.cores import on_cores_of_process
 
 _POLL_S = 0.2
-# JAX reserves this part of a GPU's memory at the start of a process, so a second one would end.
-_GPU_MEMORY = 0.75
-_GPU_MEMORY_VARIABLES = (
+GPU_MEMORY = 0.75
+"""JAX reserves this part of a GPU's memory at a process's start, so a second one would end."""
+GPU_MEMORY_VARIABLES = (
     "XLA_PYTHON_CLIENT_MEM_FRACTION",
     "XLA_CLIENT_MEM_FRACTION",
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 )
+"""Environment variables by which a user sets that part; the first one is set here."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,8 +63,8 @@ def train_runs(
     running: dict[int, tuple[TrainingRun, subprocess.Popen[bytes]]] = {}  # by their part of cores
     failures: list[int] = []
     variables: dict[str, str] = {}
-    if num_jobs > 1 and not any(name in os.environ for name in _GPU_MEMORY_VARIABLES):
-        variables = {_GPU_MEMORY_VARIABLES[0]: f"{_GPU_MEMORY / num_jobs:.3f}"}
+    if num_jobs > 1 and not any(name in os.environ for name in GPU_MEMORY_VARIABLES):
+        variables = {GPU_MEMORY_VARIABLES[0]: f"{GPU_MEMORY / num_jobs:.3f}"}
     with Children().forwarding_signals() as children:
         while running or (waiting and children.signal_number is None):
             free = [number for number in range(num_jobs) if number not in running]

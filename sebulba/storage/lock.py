@@ -24,6 +24,7 @@ LOCK = "run.lock"
 _HEARTBEAT_S = 1.0
 # Many beats: the owner's machine may be slow, and its file system may cache time stamps.
 _WATCHED_BEATS = 20
+_FEW_BEATS = 5  # where `take_lock` looks again
 # Older knowledge is checked again before anything is written: the process may have been paused.
 _FRESH_S = 3.0
 # Far longer than another process puts the lock aside for; see `_remove`.
@@ -216,6 +217,18 @@ def refuse_if_in_use(directory: pathlib.Path) -> None:
             raise _in_use(directory, seen)
 
 
+def wait_until_released(directory: pathlib.Path, *, within_s: float) -> None:
+    """Wait while a process that is alive holds the lock of a directory, such as one that saves.
+
+    Returns after `within_s` at the latest; `take_lock` decides about what is there then.
+    """
+    path, deadline = directory / LOCK, _now() + within_s
+    while _now() < deadline and (seen := _read(path)) is not None:
+        if not _is_alive(path, seen, lambda text: None, num_beats=_FEW_BEATS):
+            return
+        time.sleep(_ASIDE_S)
+
+
 def _in_use(directory: pathlib.Path, seen: _Seen) -> ConfigError:
     return ConfigError(
         f"run_dir: {directory} is in use by {seen.owner or 'another process'}; wait for it, stop"
@@ -223,13 +236,19 @@ def _in_use(directory: pathlib.Path, seen: _Seen) -> ConfigError:
     )
 
 
-def _is_alive(path: pathlib.Path, seen: _Seen, on_message: Callable[[str], None]) -> bool:
+def _is_alive(
+    path: pathlib.Path,
+    seen: _Seen,
+    on_message: Callable[[str], None],
+    *,
+    num_beats: int = _WATCHED_BEATS,
+) -> bool:
     owner = seen.owner
     if owner is not None and owner.machine == _machine():
         return _is_running(owner)
-    wait_s = _WATCHED_BEATS * _HEARTBEAT_S
+    wait_s = num_beats * _HEARTBEAT_S
     on_message(f"{path}: held by {owner or 'another process'}; watching it for up to {wait_s:g} s")
-    for _ in range(_WATCHED_BEATS):
+    for _ in range(num_beats):
         time.sleep(_HEARTBEAT_S)
         now = _read(path)
         if now != seen:

@@ -18,7 +18,7 @@ from sebulba.processes.runs import TrainingRun, train_runs
     ],
 )
 def test_runs_at_a_time_divide_the_memory_of_a_gpu(num_jobs, given, expected, monkeypatch):
-    for name in runs._GPU_MEMORY_VARIABLES:
+    for name in runs.GPU_MEMORY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)

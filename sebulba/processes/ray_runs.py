@@ -1,0 +1,205 @@
+"""Runs in processes that Ray starts: on the machines of a cluster, or on this one."""
+
+import contextlib
+import os
+import pathlib
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sebulba import __version__
+from sebulba.errors import ConfigError
+from sebulba.processes.command_line import RayShare
+from sebulba.processes.ray_cluster import ray_cluster
+from sebulba.processes.remote_runs import (
+    HolderGone,
+    HolderLost,
+    HolderUnable,
+    RemoteRun,
+    train_elsewhere,
+)
+from sebulba.processes.run_holder import Order, RunHolder
+from sebulba.processes.runs import GPU_MEMORY, GPU_MEMORY_VARIABLES, TrainingRun
+
+MAX_RESTARTS = 20
+"""Of one run, after losses of its process or machine."""
+
+
+def train_runs_on_ray(
+    runs: Sequence[TrainingRun],
+    *,
+    share: RayShare,
+    directory: pathlib.Path,
+    num_jobs: int | None,
+    on_start: Callable[[TrainingRun, str], None],
+    on_end: Callable[[TrainingRun, int], None],
+) -> int:
+    """Train runs on the machines of a Ray cluster, as `train_runs` does on this one.
+
+    Ray chooses the machine of each run, and starts its process again if that or the machine dies.
+
+    Args:
+        runs: the runs, with absolute paths in their command lines.
+        share: what each asks for.
+        directory: holds their files, and has to be on a file system that all machines share.
+        num_jobs: the number of runs at a time; None: as many as the cluster has room for.
+        on_start: called with each run that has started, and its machine's name.
+        on_end: called with each run that has ended, and its exit code.
+
+    Returns:
+        The exit code, as `train_runs` returns it.
+
+    Raises:
+        ConfigError: Ray is not installed, there is no such cluster, or a machine cannot run them.
+    """
+    if not runs:
+        return 0
+    with run_cluster(share), shared_mark(directory) as mark:
+
+        def start(run: TrainingRun) -> RemoteRun:
+            order = order_of(run.argv, share, run_dir=run.directory, mark=mark, log=run.log)
+            holder = RayHolder(run.name, share, max_restarts=MAX_RESTARTS)
+            on_line = prefixed_by(run.name)
+            return RemoteRun(run.name, order, holder, on_line=on_line, on_message=say)
+
+        num_jobs = num_jobs or len(runs)
+        return train_elsewhere(
+            runs, start=start, num_jobs=num_jobs, on_start=on_start, on_end=on_end
+        )
+
+
+@contextlib.contextmanager
+def run_cluster(share: RayShare, *, num_runs: int = 1) -> Iterator[str]:
+    """Join or start a Ray cluster for runs, and say where they run.
+
+    Args:
+        share: what each run asks for.
+        num_runs: of so many, for which a Ray that is started here has the CPUs.
+
+    Raises:
+        ConfigError: Ray is not installed, there is no such cluster, or no GPU in one that is here.
+    """
+    with ray_cluster(
+        num_cpus=num_runs * share.num_cpus, wanted="--ray: expected Ray, which is not installed"
+    ) as where:
+        import ray
+
+        say(f"{share} for each run on {where}")
+        totals = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(
+            total.get("CPU", 0) >= share.num_cpus and total.get("GPU", 0) >= share.num_gpus
+            for total in totals
+        ):
+            if not os.environ.get("RAY_ADDRESS"):
+                raise ConfigError(f"--gpus: this machine has too few, got {share.num_gpus:g}")
+            say(f"no machine of the cluster has {share}: runs wait until one joins")
+        yield where
+
+
+@contextlib.contextmanager
+def shared_mark(directory: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Write a file, by which other machines see whether they share the directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    mark = directory / f".ray-{uuid.uuid4().hex}"
+    mark.touch()
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def order_of(
+    argv: Sequence[str],
+    share: RayShare,
+    *,
+    run_dir: str | os.PathLike[str],
+    mark: pathlib.Path,
+    log: pathlib.Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Order:
+    """Return what a `RunHolder` is asked to run.
+
+    Args:
+        argv: the command line of `sebulba.train`.
+        share: what the run asks for.
+        run_dir: its directory.
+        mark: of `shared_mark`.
+        log: gets stdout and stderr; None: they come here.
+        variables: environment variables, in addition to those of the machine.
+    """
+    variables = dict(variables or {})
+    if 0.0 < share.num_gpus < 1.0 and not any(name in os.environ for name in GPU_MEMORY_VARIABLES):
+        variables[GPU_MEMORY_VARIABLES[0]] = f"{GPU_MEMORY * share.num_gpus:.3f}"
+    return {
+        "argv": list(argv),
+        "run_dir": os.fspath(run_dir),
+        "log": None if log is None else os.fspath(log),
+        "directory": os.getcwd(),
+        "variables": variables,
+        "num_cpus": share.num_cpus,
+        "uses_accelerator": share.num_gpus > 0,
+        "mark": os.fspath(mark),
+        "version": __version__,
+    }
+
+
+def prefixed_by(name: str) -> Callable[[str], None]:
+    """Return a function that prints lines of a run to stderr, each after the run's name."""
+    return lambda line: say(f"[{name}] {line}")
+
+
+def say(text: str) -> None:
+    """Print a line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class RayHolder:
+    """A `RunHolder` in a process of Ray, which starts it again."""
+
+    def __init__(self, name: str, share: RayShare, *, max_restarts: int, **options: Any):
+        """Ask for the process.
+
+        Args:
+            name: the run's.
+            share: what the process asks of its machine.
+            max_restarts: how often Ray starts it again, after losses of the process or machine.
+            options: of Ray's actors, such as `scheduling_strategy`.
+        """
+        import ray
+
+        # Ray repeats no call, so each loss is seen.
+        options |= {"num_cpus": share.num_cpus, "num_gpus": share.num_gpus}
+        options |= {"max_restarts": max_restarts, "max_task_retries": 0}
+        self._actor = ray.remote(RunHolder).options(**options).remote(name)
+        self._answer: Any = None
+
+    def ask(self, order: Order, is_again: bool, signals: Sequence[int]) -> None:
+        """See `Holder`."""
+        self._answer = self._actor.follow.remote(order, is_again, list(signals))
+
+    def answer(self) -> dict[str, Any] | None:
+        """See `Holder`."""
+        import ray
+        from ray.exceptions import ActorDiedError, RayActorError
+
+        try:
+            if not ray.wait([self._answer], timeout=0)[0]:
+                return None
+            answer: dict[str, Any] = ray.get(self._answer)
+            return answer
+        except ActorDiedError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            text = " ".join([lines[0], lines[-1]])
+            if "creation task" in str(error):  # It imports Sebulba there, and does nothing else.
+                raise HolderUnable(text) from error
+            raise HolderGone(text) from error
+        except RayActorError as error:
+            raise HolderLost from error
+
+    def kill(self) -> None:
+        """See `Holder`."""
+        import ray
+
+        with contextlib.suppress(Exception):  # Ray may be gone.
+            ray.kill(self._actor, no_restart=True)
