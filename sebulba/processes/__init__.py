@@ -3,4 +3,7 @@
 `runs.py` trains several runs, some at a time; `children.py` starts a process and forwards signals
 to it, `cores.py` gives it its CPU cores, and `command_line.py` takes the flags of the command out
 of the command line of its runs.
+
+On other machines each run is the child of a process of its own, `run_holder.py`. `remote_runs.py`
+follows them from here, `ray_runs.py` asks Ray for them, and `ray_cluster.py` joins Ray.
 """

@@ -113,7 +113,7 @@ def have_checkpoints(directory):
 def test_a_run_whose_process_of_ray_is_killed_ends_with_the_networks_of_a_local_one(tmp_path):
     pytest.importorskip("ray", reason="needs the extra ray")
     mark, directory = uuid.uuid4().hex, tmp_path / "ray"
-    steps = ("--run.total-env-steps", "2000000", "--learner.policy-lag", "1")
+    steps = ("--run.total-env-steps", "1000000", "--learner.policy-lag", "1")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with seeds_on_ray(directory, mark, *steps, **pipes) as process:
         wait_for(lambda: have_checkpoints(directory), process)
