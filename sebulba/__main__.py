@@ -22,7 +22,7 @@ COMMANDS = {
     "envs": "list environment suites and IDs",
     "check": "check that an agent and an environment work together",
     "rerun": "repeat an update or a learner cycle of a run, to debug it",
-    "launch": "run several hosts as processes on this machine",
+    "launch": "run several hosts, on machines of a Ray cluster or on this one",
     "compile": "compile a config's programs for accelerators that are not here",
 }
 """What each command does."""

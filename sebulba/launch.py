@@ -1,10 +1,12 @@
-"""Run a config on several hosts, simulated by processes of this machine.
+"""Run a config on several hosts: machines of a Ray cluster, or processes of this machine.
 
-`python -m sebulba.launch --local N [--virtual-devices K] [--cores C] CONFIG [--section.field VALUE
-...]` starts N processes of `python -m sebulba.train`, for tests and first steps. Imports no jax.
+`python -m sebulba.launch --ray N CONFIG [--section.field VALUE ...]` starts N processes of `python
+-m sebulba.train`, each on another machine; `--local N` starts them here, for tests and first steps.
+Imports no jax.
 """
 
 import os
+import pathlib
 import secrets
 import selectors
 import socket
@@ -15,26 +17,37 @@ from collections.abc import Sequence
 from typing import Any
 
 from sebulba.config import flags
-from sebulba.errors import ConfigError
+from sebulba.config.naming import default_run_dir
+from sebulba.errors import ConfigError, escaped
+from sebulba.hosts.ray_hosts import run_hosts_on_ray
 from sebulba.hosts.rendezvous import TOKEN_VARIABLE
 from sebulba.process import EXIT_CONFIG, program, run_command
 from sebulba.processes.children import Children, exit_code_of
-from sebulba.processes.command_line import take_count, take_switch
+from sebulba.processes.command_line import take_count, take_share, take_switch
 from sebulba.processes.cores import on_cores_of_process
+from sebulba.processes.ray_runs import with_absolute_paths
 
-_PROG = f"{program('launch')} --local N [--virtual-devices K] [--cores C]"
+_PROG = f"{program('launch')} (--ray N | --local N) [--virtual-devices K]"
 _DESCRIPTION = """\
-Runs a config on N hosts, simulated by N processes of python -m sebulba.train on this machine. Each
-line of their output begins with the process's number. When one process fails, the others are ended,
-and the exit code is that of the failed one. The processes need devices of their own: NCCL refuses
-two of them on one GPU.
+Runs a config on N hosts, each of which is a process of python -m sebulba.train. Each line of their
+output begins with the process's number. When one process fails, the others are ended, and the exit
+code is that of the failed one. The processes need devices of their own: NCCL refuses two of them on
+one GPU.
 
---local N             number of processes
+--ray N               number of machines of the Ray cluster at RAY_ADDRESS, an environment variable;
+                      without it, all hosts are on this machine. When one is lost, the run is
+                      resumed on those that are left. All have to share the run directory
+--cpus N, --gpus N    with --ray: CPUs and GPUs of each host (default: 1 and 0)
+--min-hosts N         with --ray: after a loss, at least this many hosts (default: 1)
+--wait-s S            with --ray: after a loss, wait so many seconds for as many machines as before
+                      (default: 60)
+--local N             number of processes on this machine
+--cores C             with --local: CPU cores of each process (default: an equal part of all)
 --virtual-devices K   number of virtual CPU devices of each process (default: no virtual devices)
---cores C             number of CPU cores of each process (default: an equal part of all)
 --verbose             passed to python -m sebulba.train"""
 _GRACE_S = 15.0
 _POLL_S = 0.2
+_WAIT_S = 60
 
 
 def main() -> None:
@@ -42,22 +55,57 @@ def main() -> None:
     is_verbose, argv = take_switch(sys.argv[1:], "--verbose")
     try:
         num_processes, argv = take_count(argv, "--local")
+        num_machines, argv = take_count(argv, "--ray")
         num_devices, argv = take_count(argv, "--virtual-devices")
         num_cores, argv = take_count(argv, "--cores")
+        share, argv = take_share(argv, is_on_ray=num_machines is not None)
+        min_hosts, argv = take_count(argv, "--min-hosts")
+        wait_s, argv = take_count(argv, "--wait-s")
         wants_help = any(argument in ("-h", "--help") for argument in argv)
-        if num_processes is None and not wants_help:
-            raise ConfigError("--local: expected the number of processes, got no flag")
+        if num_processes is None and num_machines is None and not wants_help:
+            raise ConfigError("expected --ray with the number of machines, or --local, got neither")
+        of_ray = {"--local": num_processes, "--cores": num_cores}
+        of_here = {"--min-hosts": min_hosts, "--wait-s": wait_s}
+        for flag, value in (of_here if num_machines is None else of_ray).items():
+            if value is not None:
+                other = "without --ray" if num_machines is None else "with --ray"
+                raise ConfigError(f"{flag}: cannot be used {other}")
     except ConfigError as error:
         print(f"usage: {_PROG} CONFIG [--section.field VALUE ...]\n{error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    flags.parse(argv, _PROG, _DESCRIPTION)
-    code = run_together(
-        [*argv, "--verbose"] if is_verbose else argv,
-        num_processes=num_processes or 1,
-        num_devices=num_devices,
-        cores_per_process=num_cores,
-    )
+    config = flags.parse(argv, _PROG, _DESCRIPTION)
+    argv = [*argv, "--verbose"] if is_verbose else argv
+    if num_machines is None:
+        code = run_together(
+            argv,
+            num_processes=num_processes or 1,
+            num_devices=num_devices,
+            cores_per_process=num_cores,
+        )
+        sys.exit(code)
+    text = os.path.expandvars(config.run_dir or default_run_dir(config))
+    run_dir = pathlib.Path(text).expanduser().absolute()
+    try:
+        code = run_hosts_on_ray(
+            with_absolute_paths(argv, run_dir),
+            num_hosts=num_machines,
+            share=share,
+            run_dir=run_dir,
+            heartbeat_timeout_s=config.distributed.heartbeat_timeout_s,
+            min_hosts=min(min_hosts or 1, num_machines),
+            wait_s=_WAIT_S if wait_s is None else wait_s,
+            variables=_variables_of_devices(num_devices),
+        )
+    except ConfigError as error:
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
     sys.exit(code)
+
+
+def _variables_of_devices(num_devices: int | None) -> dict[str, str]:
+    if num_devices is None:
+        return {}
+    return {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
 
 
 def run_together(
@@ -91,9 +139,7 @@ def run_together(
         *("--distributed.num-processes", str(num_processes)),
     ]
     # Other users of the machine reach the port too.
-    variables = {TOKEN_VARIABLE: secrets.token_hex(16)}
-    if num_devices is not None:
-        variables |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices)}
+    variables = {TOKEN_VARIABLE: secrets.token_hex(16), **_variables_of_devices(num_devices)}
     with Children().forwarding_signals() as children:
         processes = []
         for number in range(num_processes):

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sebulba.config import Config, flags
-from sebulba.config.loading import split_arguments
 from sebulba.config.naming import default_run_dir
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import (
@@ -30,7 +29,7 @@ from sebulba.processes.command_line import (
     take_seeds,
     take_switch,
 )
-from sebulba.processes.ray_runs import train_runs_on_ray
+from sebulba.processes.ray_runs import train_runs_on_ray, with_absolute_paths
 from sebulba.processes.runs import TrainingRun
 from sebulba.storage.lock import refuse_if_in_use
 
@@ -234,17 +233,12 @@ def train_seeds_on_ray(
         As `train_seeds`; 2 if Ray is not installed, or a machine cannot run them.
     """
     directory = pathlib.Path(os.path.expandvars(run_dir)).expanduser().absolute()
-    rest, verbose = take_switch(argv, "--verbose")[::-1]
-    paths, given = split_arguments(rest)
-    fixed = [os.path.abspath(path) if os.path.isfile(path) else path for path in paths]
-    fixed += [f"{flag}={text}" for flag, text in given.items()]
-    fixed += ["--verbose"] if verbose else []
     by_run = {f"seed-{seed}": seed for seed in seeds}
     ends = dict.fromkeys(seeds, "not started")
     runs = []
     for name, seed in by_run.items():
         own = directory / name
-        of_seed = (*fixed, f"--seed={seed}", f"--run-dir={own}")
+        of_seed = (*with_absolute_paths(argv, own), f"--seed={seed}")
         runs.append(TrainingRun(name=name, directory=own, argv=of_seed))
 
     def on_start(run: TrainingRun, machine: str) -> None:

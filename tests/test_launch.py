@@ -13,7 +13,11 @@ from sebulba.processes.cores import cores_of_process
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["c.yaml"], "--local: expected the number of processes"),
+        (["c.yaml"], "expected --ray with the number of machines, or --local"),
+        (["--local", "2", "--ray", "2", "c.yaml"], "--local: cannot be used with --ray"),
+        (["--ray", "2", "--cores", "1", "c.yaml"], "--cores: cannot be used with --ray"),
+        (["--local", "2", "--wait-s", "1", "c.yaml"], "--wait-s: cannot be used without --ray"),
+        (["--local", "2", "--gpus", "1", "c.yaml"], "--gpus: expected --ray beside it"),
         (["--local", "2", "no.yaml"], "no.yaml"),
         (["--local", "2"], "expected a config file"),
     ],

@@ -22,13 +22,14 @@ _HIDDEN_LINES = r"^A worker died or was killed while executing a task|\(raylet\)
 
 
 @contextlib.contextmanager
-def ray_cluster(*, num_cpus: int, wanted: str) -> Iterator[str]:
+def ray_cluster(*, num_cpus: int, wanted: str, shows_logs: bool = True) -> Iterator[str]:
     """Join the Ray cluster of `RAY_ADDRESS`, or start one here, for as long as the `with` lasts.
 
     Args:
         num_cpus: CPUs that a Ray which is started here counts at least. What runs there shares the
             machine's CPUs.
         wanted: what was asked for, which is the beginning of an error if Ray is not installed.
+        shows_logs: whether Ray prints what its processes print, and that they died.
 
     Yields:
         Where Ray runs, in words.
@@ -48,6 +49,7 @@ def ray_cluster(*, num_cpus: int, wanted: str) -> Iterator[str]:
     is_ours = not ray.is_initialized()  # A notebook may have connected.
     if is_ours:
         options: dict[str, Any] = {"address": address, "logging_level": "ERROR"}
+        options["log_to_driver"] = shows_logs
         if address is None:
             num_cpus = max(os.cpu_count() or 1, num_cpus)
             # Without an address, Ray would join a cluster that somebody has started here.

@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sebulba import __version__
+from sebulba.config.loading import split_arguments
 from sebulba.errors import ConfigError
-from sebulba.processes.command_line import RayShare
+from sebulba.processes.command_line import RayShare, take_switch
 from sebulba.processes.ray_cluster import ray_cluster
 from sebulba.processes.remote_runs import (
     HolderGone,
     HolderLost,
-    HolderUnable,
     RemoteRun,
     train_elsewhere,
 )
-from sebulba.processes.run_holder import Order, RunHolder
+from sebulba.processes.run_holder import Order
 from sebulba.processes.runs import GPU_MEMORY, GPU_MEMORY_VARIABLES, TrainingRun
 
 MAX_RESTARTS = 20
@@ -81,7 +81,9 @@ def run_cluster(share: RayShare, *, num_runs: int = 1) -> Iterator[str]:
         ConfigError: Ray is not installed, there is no such cluster, or no GPU in one that is here.
     """
     with ray_cluster(
-        num_cpus=num_runs * share.num_cpus, wanted="--ray: expected Ray, which is not installed"
+        num_cpus=num_runs * share.num_cpus,
+        wanted="--ray: expected Ray, which is not installed",
+        shows_logs=False,
     ) as where:
         import ray
 
@@ -109,12 +111,29 @@ def shared_mark(directory: pathlib.Path) -> Iterator[pathlib.Path]:
         mark.unlink(missing_ok=True)
 
 
+def with_absolute_paths(argv: Sequence[str], run_dir: pathlib.Path) -> list[str]:
+    """Return a command line of `sebulba.train` that means the same in another directory.
+
+    Args:
+        argv: the command line.
+        run_dir: absolute; it replaces another one.
+
+    Raises:
+        ConfigError: a flag has no value.
+    """
+    is_verbose, argv = take_switch(argv, "--verbose")
+    paths, flags = split_arguments(argv)
+    absolute = [os.path.abspath(path) if os.path.isfile(path) else path for path in paths]
+    absolute += [f"{flag}={text}" for flag, text in flags.items() if flag != "--run-dir"]
+    return [*absolute, f"--run-dir={run_dir}", *(["--verbose"] if is_verbose else [])]
+
+
 def order_of(
     argv: Sequence[str],
     share: RayShare,
     *,
     run_dir: str | os.PathLike[str],
-    mark: pathlib.Path,
+    mark: pathlib.Path | None = None,
     log: pathlib.Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Order:
@@ -124,7 +143,7 @@ def order_of(
         argv: the command line of `sebulba.train`.
         share: what the run asks for.
         run_dir: its directory.
-        mark: of `shared_mark`.
+        mark: of `shared_mark`; None: the run itself finds out whether `run_dir` is shared.
         log: gets stdout and stderr; None: they come here.
         variables: environment variables, in addition to those of the machine.
     """
@@ -139,7 +158,7 @@ def order_of(
         "variables": variables,
         "num_cpus": share.num_cpus,
         "uses_accelerator": share.num_gpus > 0,
-        "mark": os.fspath(mark),
+        "mark": None if mark is None else os.fspath(mark),
         "version": __version__,
     }
 
@@ -152,6 +171,35 @@ def prefixed_by(name: str) -> Callable[[str], None]:
 def say(text: str) -> None:
     """Print a line to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _holder_class() -> type:
+    """Return a class that Ray sends as code, since a machine may lack Sebulba, or this version."""
+
+    class SebulbaRun:
+        def __init__(self, name: str):
+            self._name = name
+            self._holder: Any = None
+
+        def __repr__(self) -> str:
+            return self._name
+
+        def follow(self, order: Order, is_again: bool, signals: list[int]) -> dict[str, Any]:
+            if self._holder is None:
+                try:
+                    from sebulba.processes.run_holder import RunHolder
+                except ImportError as error:
+                    import platform
+
+                    problem = (
+                        f"--ray: expected Sebulba {order['version']} on all machines, got"
+                        f" {platform.node()}, which cannot run it: {error}"
+                    )
+                    return {"problem": problem}
+                self._holder = RunHolder()
+            return self._holder.follow(order, is_again, signals)
+
+    return SebulbaRun
 
 
 class RayHolder:
@@ -171,7 +219,7 @@ class RayHolder:
         # Ray repeats no call, so each loss is seen.
         options |= {"num_cpus": share.num_cpus, "num_gpus": share.num_gpus}
         options |= {"max_restarts": max_restarts, "max_task_retries": 0}
-        self._actor = ray.remote(RunHolder).options(**options).remote(name)
+        self._actor = ray.remote(_holder_class()).options(**options).remote(name)
         self._answer: Any = None
 
     def ask(self, order: Order, is_again: bool, signals: Sequence[int]) -> None:
@@ -191,8 +239,6 @@ class RayHolder:
         except ActorDiedError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             text = " ".join([lines[0], lines[-1]])
-            if "creation task" in str(error):  # It imports Sebulba there, and does nothing else.
-                raise HolderUnable(text) from error
             raise HolderGone(text) from error
         except RayActorError as error:
             raise HolderLost from error

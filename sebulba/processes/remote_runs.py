@@ -24,10 +24,6 @@ class HolderGone(RuntimeError):
     """The holder died, and no other is started."""
 
 
-class HolderUnable(RuntimeError):
-    """A machine cannot run a holder."""
-
-
 class Holder(Protocol):
     """A `RunHolder` elsewhere, and whoever starts it again when it has died."""
 
@@ -41,7 +37,6 @@ class Holder(Protocol):
         Raises:
             HolderLost: there will be none. Another call reaches the next holder.
             HolderGone: there will be none, and no other holder.
-            HolderUnable: the same, from the beginning.
         """
         ...
 
@@ -61,6 +56,7 @@ class RemoteRun:
         *,
         on_line: Callable[[str], None],
         on_message: Callable[[str], None],
+        is_again: bool = False,
     ):
         """Ask for the run to be started.
 
@@ -70,6 +66,7 @@ class RemoteRun:
             holder: where, once there is room.
             on_line: takes each line of its output, if `order` has no log.
             on_message: takes a line of text when it is lost, and when it continues.
+            is_again: another process began it and was lost.
         """
         self.machine: str | None = None  # where it runs; None: it waits for a machine
         self.num_starts = 0
@@ -77,6 +74,7 @@ class RemoteRun:
         self.is_lost = False  # its end is that of its holder
         self._name, self._order, self._holder = name, order, holder
         self._on_line, self._on_message = on_line, on_message
+        self._is_again = is_again
         self._incomplete = b""  # the unfinished last line
         self._signals: list[int] = []  # since the last call
         self._last_signal: int | None = None
@@ -88,10 +86,11 @@ class RemoteRun:
         if self.machine is not None:
             self._signals.append(number)
         elif self.code is None:
-            self._end(EXIT_SIGNAL_BASE + number)
+            self.end(EXIT_SIGNAL_BASE + number)
 
-    def kill(self) -> None:
-        """End the run, which saves, and its holder."""
+    def end(self, code: int) -> None:
+        """End the run at once with an exit code; a machine may still save it."""
+        self.code = code
         self._holder.kill()
 
     def look(self) -> None:
@@ -106,7 +105,7 @@ class RemoteRun:
             answer = self._holder.answer()
         except HolderLost:
             if self._last_signal is not None:
-                self._end(EXIT_SIGNAL_BASE + self._last_signal)
+                self.end(EXIT_SIGNAL_BASE + self._last_signal)
                 return
             if self.machine is not None:
                 self._on_message(
@@ -119,20 +118,14 @@ class RemoteRun:
         except HolderGone as gone:
             self._on_message(f"{self._name}: lost: {gone}")
             self.is_lost = True
-            self._end(EXIT_LOST)
+            self.end(EXIT_LOST)
             return
-        except HolderUnable as unable:
-            self._end(EXIT_LOST)
-            raise ConfigError(
-                "--ray: expected Sebulba in the same version on all machines, got one that cannot"
-                f" run it: {unable}"
-            ) from unable
         if answer is not None:
             self._take(answer)
 
     def _take(self, answer: dict[str, Any]) -> None:
         if answer["problem"] is not None:
-            self._end(EXIT_LOST)
+            self.end(EXIT_LOST)
             raise ConfigError(answer["problem"])
         if answer["is_start"]:
             self.num_starts += 1
@@ -147,15 +140,11 @@ class RemoteRun:
         if answer["code"] is None:
             self._ask()
         else:
-            self._end(answer["code"])
+            self.end(answer["code"])
 
     def _ask(self) -> None:
         signals, self._signals = self._signals, []
-        self._holder.ask(self._order, self.num_starts > 0, signals)
-
-    def _end(self, code: int) -> None:
-        self.code = code
-        self._holder.kill()
+        self._holder.ask(self._order, self._is_again or self.num_starts > 0, signals)
 
 
 def train_elsewhere(

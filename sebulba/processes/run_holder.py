@@ -20,8 +20,8 @@ from sebulba.storage.lock import wait_until_released
 Order = dict[str, Any]
 """What a run needs: `argv`, of `sebulba.train`; `run_dir`; `log`, its file or None, then `follow`
 returns the output; `directory`, in which its command was called; `variables` of its environment;
-`num_cpus`; `uses_accelerator`; `mark`, a file on the file system that all machines share, and
-`version` of Sebulba, which both have to be the same here."""
+`num_cpus`; `uses_accelerator`; `mark`, a file that has to be visible on this machine, or None; and
+`version`, of Sebulba, which has to be the same here."""
 
 _REPLY_S = 1.0
 _SHARED_WITHIN_S = 20.0  # The client of a network file system may show a new file later.
@@ -31,14 +31,9 @@ _SAVED_WITHIN_S = 60.0
 class RunHolder:
     """Starts a run, and tells whoever asks how it goes. Only numbers, text and bytes cross."""
 
-    def __init__(self, name: str):
-        """Do nothing that can fail; `name` is the run's, for the lines of this process in logs."""
-        self._name = name
+    def __init__(self) -> None:
         self._children = Children()
         self._run: subprocess.Popen[bytes] | None = None
-
-    def __repr__(self) -> str:
-        return self._name
 
     def follow(self, order: Order, is_again: bool, signals: Sequence[int]) -> dict[str, Any]:
         """Start the run unless it is here, and return after a second, with output, or at its end.
@@ -82,9 +77,9 @@ class RunHolder:
         if not order["uses_accelerator"]:
             # JAX finds GPUs that Ray gave to nobody.
             variables = {"JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"), **variables}
-        log, directory = order["log"], order["directory"]
-        if not os.path.isdir(directory):  # Modules of an agent may be there, but need not.
-            directory = os.path.dirname(order["mark"])
+        log = order["log"]
+        # Modules of an agent may be there, but need not.
+        directory = order["directory"] if os.path.isdir(order["directory"]) else None
         # Ray blocks SIGINT in its processes, and a child would inherit that.
         blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
         try:
@@ -141,6 +136,8 @@ def _find_problem(order: Order) -> str | None:
             f"--ray: expected Sebulba {order['version']} on all machines, got {__version__} on"
             f" {machine}. Install the same version of everything"
         )
+    if order["mark"] is None:
+        return None
     mark = pathlib.Path(order["mark"])
     deadline = time.monotonic() + _SHARED_WITHIN_S
     while True:

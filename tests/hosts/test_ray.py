@@ -1,13 +1,14 @@
-"""Runs under Ray, by the script of docs/clusters.md, on a cluster of nodes on this machine."""
+"""Hosts that `sebulba.launch --ray` starts, on a cluster of nodes on this machine."""
 
 import contextlib
 import random
 import re
+import signal
 import subprocess
 
 import pytest
 
-from tests.docs.blocks import ROOT, blocks_of
+from tests.docs.blocks import ROOT
 from tests.hosts.losing_nodes import (
     DEADLINE_S,
     HEARTBEAT,
@@ -17,13 +18,12 @@ from tests.hosts.losing_nodes import (
     check_end,
     variables,
 )
-from tests.hosts.processes import checkpoints
+from tests.hosts.processes import checkpoints, summaries
 from tests.subprocesses import started, wait_for
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
-SCRIPT = "launch_ray.py"
 CATCH = ROOT / "configs" / "impala_catch.yaml"
 CARTPOLE = ROOT / "configs" / "impala_cartpole.yaml"
 
@@ -60,65 +60,88 @@ def cluster(tmp_path):
 
 
 @contextlib.contextmanager
-def script(nodes, tmp_path, config, *flags):
-    """Run the script of the page, for use in a `with`; yields its process and its output file."""
-    (block,) = [
-        each for each in blocks_of(ROOT / "docs" / "clusters.md") if each.file_name == SCRIPT
-    ]
-    path, output = tmp_path / SCRIPT, tmp_path / "output"
-    path.write_text(block.text)
-    command = (path, "--hosts", 2, config, "--run-dir", tmp_path / "run", *HEARTBEAT, *flags)
+def launched(nodes, tmp_path, config, *flags):
+    """Launch two hosts, for use in a `with`; yields the command's process and its output file."""
+    output = tmp_path / "output"
+    command = ("-m", "sebulba.launch", "--ray", 2, config, "--run-dir", tmp_path / "run")
     own = variables(RAY_ADDRESS=nodes.address)
     with output.open("a") as file:
         pipes = {"stdout": file, "stderr": subprocess.STDOUT}
-        with started(*command, variables=own, **pipes) as process:
+        with started(*command, *HEARTBEAT, *flags, variables=own, **pipes) as process:
             yield process, output
 
 
-def attempts_in(output):
-    return re.findall(r"attempt \d+: exit codes (.*)", output.read_text())
+def num_restarts_in(output):
+    return len(re.findall(r"\(restart \d+ of at most", output.read_text()))
 
 
 def test_cartpole_is_solved_after_a_node_was_killed(tmp_path):
     run_dir, flags = tmp_path / "run", ("--actor.num-envs", 8, "--checkpoint.interval-s", 2)
-    with cluster(tmp_path) as nodes, script(nodes, tmp_path, CARTPOLE, *flags) as (process, output):
+    with (
+        cluster(tmp_path) as nodes,
+        launched(nodes, tmp_path, CARTPOLE, *flags) as (process, output),
+    ):
         wait_for(lambda: len(checkpoints(run_dir)) > 1, process)
         nodes.replace(1)
         assert process.wait(DEADLINE_S) == 0, output.read_text()
     print(output.read_text())
-    assert len(attempts_in(output)) == 2
+    assert num_restarts_in(output) == 1
     assert "resumes at cycle" in output.read_text()
     assert check_end(tmp_path)["final_episode_return_mean"] >= 475.0
 
 
 def test_a_run_reaches_its_goal_although_ten_nodes_are_killed(tmp_path):
     run_dir, draw = tmp_path / "run", random.Random(0)
-    with cluster(tmp_path) as nodes, script(nodes, tmp_path, *SLOW) as (process, output):
+    with cluster(tmp_path) as nodes, launched(nodes, tmp_path, *SLOW) as (process, output):
         for num_killed in range(NUM_KILLS):
             before = checkpoints(run_dir)[-1:]
             wait_for(lambda before=before: checkpoints(run_dir)[-1:] > before, process)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(draw.uniform(0.0, 1.0))
             nodes.replace(draw.randrange(2))
-            wait_for(lambda ended=num_killed: len(attempts_in(output)) > ended, process)
+            wait_for(lambda ended=num_killed: num_restarts_in(output) > ended, process)
         assert process.wait(DEADLINE_S) == 0, output.read_text()
     print(output.read_text())
-    assert attempts_in(output)[-1] == "[0, 0]"
+    assert num_restarts_in(output) == NUM_KILLS
     assert check_end(tmp_path)["env_steps"] >= NUM_ENV_STEPS
 
 
 def test_a_run_continues_on_fewer_nodes_and_a_final_code_ends_it(tmp_path):
     run_dir = tmp_path / "run"
-    flags = ("--min-hosts", 1, "--wait-s", 5, "--checkpoint.interval-s", 1)
+    flags = ("--wait-s", 5, "--checkpoint.interval-s", 1)
     goal = ("--run.total-env-steps", 60_000, "--run.stop-at-return", "null")
     with cluster(tmp_path) as nodes:
-        with script(nodes, tmp_path, CATCH, *flags, *goal) as (process, output):
+        with launched(nodes, tmp_path, CATCH, *flags, *goal) as (process, output):
             wait_for(lambda: checkpoints(run_dir), process)
             nodes.kill(0)
             assert process.wait(DEADLINE_S) == 0, output.read_text()
-        assert attempts_in(output)[-1] == "[0]"
         assert "hosts: 1 instead of 2" in output.read_text()
-        wrong = ("--min-hosts", 1, "--wait-s", 5, "--actor.num-envs", 0)
-        with script(nodes, tmp_path, CATCH, *wrong) as (process, output):
-            assert process.wait(DEADLINE_S) == 2
-    assert attempts_in(output)[-1] == "[2]"
+        assert num_restarts_in(output) == 1
+
+
+def test_a_run_that_fails_ends_with_its_code_and_is_not_started_again(tmp_path):
+    wrong = ("--env.options", "{rows: 0}")
+    with (
+        cluster(tmp_path) as nodes,
+        launched(nodes, tmp_path, CATCH, *wrong) as (process, output),
+    ):
+        assert process.wait(DEADLINE_S) == 2
+    assert num_restarts_in(output) == 0
+
+
+def test_ctrl_c_saves_all_hosts_and_without_a_cluster_they_are_here(tmp_path):
+    command = ("-m", "sebulba.launch", "--ray", 2, CATCH, "--run-dir", tmp_path / "run")
+    endless = ("--run.total-env-steps", 2_000_000_000, "--run.stop-at-return", "null")
+    flags = ("--checkpoint.interval-s", 1, *endless)
+    own, output = variables(), tmp_path / "output"
+    with (
+        output.open("w") as file,
+        started(*command, *flags, variables=own, stderr=file) as process,
+    ):
+        wait_for(lambda: checkpoints(tmp_path / "run"), process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 130, output.read_text()
+    first, second = summaries(tmp_path / "run")
+    assert first["status"] == second["status"] == "interrupted"
+    assert first["learner_cycles"] == second["learner_cycles"]
+    assert "[1] " in output.read_text()

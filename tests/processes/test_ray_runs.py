@@ -117,7 +117,7 @@ def test_a_run_whose_process_of_ray_is_killed_ends_with_the_networks_of_a_local_
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with seeds_on_ray(directory, mark, *steps, **pipes) as process:
         wait_for(lambda: have_checkpoints(directory), process)
-        holders = [pid for pid, line in processes_with(mark).items() if "RunHolder" in line]
+        holders = [pid for pid, line in processes_with(mark).items() if "SebulbaRun" in line]
         os.kill(holders[0], signal.SIGKILL)
         output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output

@@ -1,7 +1,6 @@
 """The process that holds a run; the run is a stand-in for training."""
 
 import os
-import pathlib
 import signal
 import time
 import types
@@ -67,7 +66,7 @@ def follow_to_its_end(holder, order, *, is_again=False):
 
 
 def test_a_held_run_has_the_exit_code_output_and_directory_of_a_local_one(order, tmp_path):
-    code, output = follow_to_its_end(RunHolder("x"), order)
+    code, output = follow_to_its_end(RunHolder(), order)
     assert code == 5
     assert output == f"argv ['x.yaml'] in {tmp_path} cpu\nblocked set()\nno newline"
 
@@ -75,7 +74,7 @@ def test_a_held_run_has_the_exit_code_output_and_directory_of_a_local_one(order,
 def test_a_run_in_a_process_that_blocks_signals_gets_them(order):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as Ray does
     try:
-        holder = RunHolder("x")
+        holder = RunHolder()
         order["argv"] = ["wait"]
         output = holder.follow(order, False, [])["output"]
         while b"waits" not in output:
@@ -90,20 +89,21 @@ def test_a_run_in_a_process_that_blocks_signals_gets_them(order):
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_a_log_on_the_shared_file_system_gets_the_output(order, tmp_path):
+def test_a_log_on_the_shared_file_system_gets_the_output(order, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     order |= {"log": str(tmp_path / "log"), "directory": "/nonexistent", "uses_accelerator": True}
-    assert follow_to_its_end(RunHolder("x"), order) == (5, "")
-    shared = pathlib.Path(order["mark"]).parent  # a machine may lack the command's directory
-    assert (tmp_path / "log").read_text().startswith(f"argv ['x.yaml'] in {shared} None")
+    assert follow_to_its_end(RunHolder(), order) == (5, "")
+    # A machine may lack the command's directory.
+    assert (tmp_path / "log").read_text().startswith(f"argv ['x.yaml'] in {tmp_path} None")
 
 
 def test_a_run_that_another_process_began_is_resumed_from_its_checkpoint(order, tmp_path):
     order["argv"] = ["x.yaml", "--resume", "7"]
-    assert "['x.yaml', '--resume', '7']" in follow_to_its_end(RunHolder("x"), order)[1]
-    again = follow_to_its_end(RunHolder("x"), order, is_again=True)[1]
+    assert "['x.yaml', '--resume', '7']" in follow_to_its_end(RunHolder(), order)[1]
+    again = follow_to_its_end(RunHolder(), order, is_again=True)[1]
     assert "['x.yaml', '--resume', '7']" in again  # There is no checkpoint.
     (tmp_path / "run" / "checkpoints" / "12").mkdir(parents=True)
-    again = follow_to_its_end(RunHolder("x"), order, is_again=True)[1]
+    again = follow_to_its_end(RunHolder(), order, is_again=True)[1]
     assert "['x.yaml', '--resume=latest']" in again
 
 
@@ -122,7 +122,7 @@ def test_a_checkpoint_that_is_being_written_does_not_count(tmp_path):
 )
 def test_a_machine_that_cannot_run_it_says_why(change, message, order, monkeypatch):
     monkeypatch.setattr(run_holder, "_SHARED_WITHIN_S", 0.0)
-    reply = RunHolder("x").follow(order | change, False, [])
+    reply = RunHolder().follow(order | change, False, [])
     assert message in reply["problem"]
     assert not reply["is_start"]
 
