@@ -1,10 +1,8 @@
 """The hosts of one run on the machines of a Ray cluster. Imports no jax."""
 
 import contextlib
-import os
 import pathlib
 import secrets
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -64,13 +62,16 @@ def run_hosts_on_ray(
     signals: list[int] = []
     grace_s = 2.0 * heartbeat_timeout_s + _GRACE_S  # until the others have noticed a loss
     with (
-        run_cluster(share, num_runs=num_hosts),
+        run_cluster(share, num_runs=num_hosts) as is_here,
         handled(lambda number, frame: signals.append(number)),
     ):
-        count = num_hosts
-        for num_losses in range(MAX_RESTARTS + 1):
+        count, num_losses = num_hosts, 0
+        while True:
             least = min_hosts if num_losses else num_hosts
-            with _machines(num_hosts, least, share, wait_s=wait_s, signals=signals) as places:
+            machines = _machines(
+                num_hosts, least, share, is_here=is_here, wait_s=wait_s, signals=signals
+            )
+            with machines as places:
                 if not places:
                     return EXIT_SIGNAL_BASE + signals[-1]
                 if len(places) != count:
@@ -84,27 +85,33 @@ def run_hosts_on_ray(
                     is_again=num_losses > 0,
                     variables=variables or {},
                 )
-                code = _wait(hosts, signals, grace_s=grace_s)
-            lost = [number for number, host in enumerate(hosts) if host.is_lost]
-            if not lost or signals or num_losses == MAX_RESTARTS:
+                code = _wait(hosts, signals, grace_s=grace_s) if hosts else EXIT_LOST
+            lost = [str(number) for number, host in enumerate(hosts) if host.is_lost]
+            if (hosts and not lost) or signals or num_losses == MAX_RESTARTS:
                 return code
+            num_losses += 1
             say(
-                f"lost host {', '.join(map(str, lost))}: the run is resumed from its newest"
-                f" checkpoint (restart {num_losses + 1} of at most {MAX_RESTARTS})"
+                f"lost host {', '.join(lost or '0')}: the run is resumed from its newest checkpoint"
+                f" (restart {num_losses} of at most {MAX_RESTARTS})"
             )
-    raise AssertionError("The last restart returns.")
 
 
 @contextlib.contextmanager
 def _machines(
-    num_hosts: int, least: int, share: RayShare, *, wait_s: float, signals: Sequence[int]
+    num_hosts: int,
+    least: int,
+    share: RayShare,
+    *,
+    is_here: bool,
+    wait_s: float,
+    signals: Sequence[int],
 ) -> Iterator[list[Any]]:
     """Wait for as many machines as possible, and hold a part of each; none if a signal comes."""
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     bundle = {"CPU": share.num_cpus, **({"GPU": share.num_gpus} if share.num_gpus else {})}
-    strategy = "STRICT_SPREAD" if os.environ.get("RAY_ADDRESS") else "PACK"
+    strategy = "PACK" if is_here else "STRICT_SPREAD"
     count, has_waited, group = num_hosts, False, None
     try:
         while not signals:
@@ -138,11 +145,9 @@ def _start(
     is_again: bool,
     variables: dict[str, str],
 ) -> list[RemoteRun]:
-    """Ask for the hosts to be started, once it is known where the first one listens."""
-    import ray
-
-    options = {"num_cpus": share.num_cpus, "scheduling_strategy": places[0]}
-    address = ray.get(ray.remote(free_address).options(**options).remote())
+    """Ask for the hosts to be started; returns none if the first one's machine is lost now."""
+    if (address := _free_address(places[0], share)) is None:
+        return []
     connection = [
         "--distributed.mode=manual",
         f"--distributed.coordinator={address}",
@@ -172,15 +177,28 @@ def _start(
     return hosts
 
 
-def free_address() -> str:
-    """Return an address at which other machines reach this one, with a port that is free."""
+def _free_address(place: Any, share: RayShare) -> str | None:
+    """Return where other machines reach one of the machines, with a free port; None: it is lost."""
     import ray
+    from ray.exceptions import RayError
 
-    ip = ray.util.get_node_ip_address()
-    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
-        probe.bind((ip, 0))
-        port = probe.getsockname()[1]
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+    def free_address() -> str:  # Ray sends it as code, since a machine may lack Sebulba.
+        import socket
+
+        import ray
+
+        ip = ray.util.get_node_ip_address()
+        with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
+            probe.bind((ip, 0))
+            port = probe.getsockname()[1]
+        return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+    options = {"num_cpus": share.num_cpus, "scheduling_strategy": place, "max_retries": 0}
+    try:
+        address: str = ray.get(ray.remote(free_address).options(**options).remote())
+    except RayError:
+        return None
+    return address
 
 
 def _wait(hosts: Sequence[RemoteRun], signals: Sequence[int], *, grace_s: float) -> int:

@@ -14,7 +14,9 @@ from sebulba.config.extras import install_command
 from sebulba.errors import ConfigError
 from sebulba.process import call_before_end
 
-_ADDRESS = "RAY_ADDRESS"
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+"""Environment variable with the address of a cluster that runs; without it, one is started here."""
+
 _CONNECT_TIMEOUT_S = 10.0
 # Ray shows the lines of remote processes, and its own. Its own about a death have up to 1,200
 # characters; ours names actor, machine and cycle.
@@ -45,7 +47,7 @@ def ray_cluster(*, num_cpus: int, wanted: str, shows_logs: bool = True) -> Itera
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
     import ray
 
-    address = os.environ.get(_ADDRESS) or None
+    address = os.environ.get(ADDRESS_VARIABLE) or None
     is_ours = not ray.is_initialized()  # A notebook may have connected.
     if is_ours:
         options: dict[str, Any] = {"address": address, "logging_level": "ERROR"}
@@ -88,7 +90,7 @@ def _check_reachable(address: str) -> None:
 
 def _refused(address: str | None, error: Exception) -> ConfigError:
     return ConfigError(
-        f"{_ADDRESS}: expected the address of a Ray cluster, or none to start one here, got"
+        f"{ADDRESS_VARIABLE}: expected the address of a Ray cluster, or none to start one here, got"
         f" {address}: {error}. A cluster with a token takes who has it in ~/.ray/auth_token and"
         " sets RAY_AUTH_MODE=token"
     )

@@ -12,7 +12,7 @@ from sebulba import __version__
 from sebulba.config.loading import split_arguments
 from sebulba.errors import ConfigError
 from sebulba.processes.command_line import RayShare, take_switch
-from sebulba.processes.ray_cluster import ray_cluster
+from sebulba.processes.ray_cluster import ADDRESS_VARIABLE, ray_cluster
 from sebulba.processes.remote_runs import (
     HolderGone,
     HolderLost,
@@ -70,12 +70,15 @@ def train_runs_on_ray(
 
 
 @contextlib.contextmanager
-def run_cluster(share: RayShare, *, num_runs: int = 1) -> Iterator[str]:
+def run_cluster(share: RayShare, *, num_runs: int = 1) -> Iterator[bool]:
     """Join or start a Ray cluster for runs, and say where they run.
 
     Args:
         share: what each run asks for.
         num_runs: of so many, for which a Ray that is started here has the CPUs.
+
+    Yields:
+        Whether it was started here.
 
     Raises:
         ConfigError: Ray is not installed, there is no such cluster, or no GPU in one that is here.
@@ -88,15 +91,16 @@ def run_cluster(share: RayShare, *, num_runs: int = 1) -> Iterator[str]:
         import ray
 
         say(f"{share} for each run on {where}")
+        is_here = not os.environ.get(ADDRESS_VARIABLE)
         totals = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(
             total.get("CPU", 0) >= share.num_cpus and total.get("GPU", 0) >= share.num_gpus
             for total in totals
         ):
-            if not os.environ.get("RAY_ADDRESS"):
+            if is_here:
                 raise ConfigError(f"--gpus: this machine has too few, got {share.num_gpus:g}")
             say(f"no machine of the cluster has {share}: runs wait until one joins")
-        yield where
+        yield is_here
 
 
 @contextlib.contextmanager

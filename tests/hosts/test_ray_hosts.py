@@ -28,10 +28,10 @@ def run(monkeypatch, tmp_path):
         left = list(answers)
 
         @contextlib.contextmanager
-        def machines(num_hosts, least, share, *, wait_s, signals):
+        def machines(num_hosts, least, share, *, is_here, wait_s, signals):
             before_start()
             assert not starts or least == 1
-            yield [] if signals else [None] * len(left[0])
+            yield [] if signals else [None] * (len(left[0]) or num_hosts)
 
         def start(argv, places, share, *, run_dir, is_again, variables):
             starts.append((len(places), list(argv), is_again))
@@ -44,7 +44,7 @@ def run(monkeypatch, tmp_path):
         monkeypatch.setattr(ray_hosts, "_machines", machines)
         monkeypatch.setattr(ray_hosts, "_start", start)
         monkeypatch.setattr(
-            ray_hosts, "run_cluster", lambda share, num_runs: contextlib.nullcontext("here")
+            ray_hosts, "run_cluster", lambda share, num_runs: contextlib.nullcontext(True)
         )
         monkeypatch.setattr(ray_hosts, "_POLL_S", 0.0)
         code = run_hosts_on_ray(
@@ -70,6 +70,11 @@ def test_a_run_that_loses_a_host_is_resumed_on_those_that_are_left(run, tmp_path
         "lost host 1: the run is resumed from its newest checkpoint (restart 1 of at most 20)",
         "hosts: 2 instead of 3",
     ]
+
+
+def test_a_first_machine_that_is_lost_before_the_start_is_replaced(run, capsys):
+    assert run([], [DONE, DONE])[0] == 0
+    assert "lost host 0: the run is resumed" in capsys.readouterr().err
 
 
 def test_a_run_that_had_no_checkpoint_begins_again(run):
