@@ -50,7 +50,8 @@ def ray_cluster(*, num_cpus: int, wanted: str, shows_logs: bool = True) -> Itera
     address = os.environ.get(ADDRESS_VARIABLE) or None
     is_ours = not ray.is_initialized()  # A notebook may have connected.
     if is_ours:
-        options: dict[str, Any] = {"address": address, "logging_level": "ERROR"}
+        # Without `local`, Ray would join a cluster that somebody else runs on this machine.
+        options: dict[str, Any] = {"address": address or "local", "logging_level": "ERROR"}
         options["log_to_driver"] = shows_logs
         if address is None:
             num_cpus = max(os.cpu_count() or 1, num_cpus)
