@@ -134,7 +134,10 @@ def main() -> None:
         seeds, argv = take_seeds(argv)
         share, argv = take_ray(argv)
         if share is not None and seeds is None:
-            raise ConfigError("--ray: expected --seeds beside it. One run can have remote actors")
+            raise ConfigError(
+                "--ray: expected --seeds beside it. One run on a cluster has remote actors"
+                " (--actor.remote 8) or several hosts (sebulba launch --ray 4)"
+            )
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
@@ -142,6 +145,9 @@ def main() -> None:
     of_seed = [] if seeds is None else ["--seed", str(max(seeds))]
     config = flags.parse([*argv, *of_seed], _PROG, _DESCRIPTION)
     is_one_host = config.distributed.effective_mode == "off"
+    if share is not None and not is_one_host:
+        print("--ray: cannot be combined with distributed.mode", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
     seeds_dir = config.run_dir or default_run_dir(config)
     if seeds is not None and report is None:
         argv = [*argv, "--verbose"] if is_verbose else argv

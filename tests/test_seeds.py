@@ -114,6 +114,12 @@ def test_the_signal_is_the_exit_code_if_the_run_succeeds(tmp_path):
         ((CATCH, "--seeds", "0..3000000000"), "--seeds: expected at most 1000 seeds"),
         ((CATCH, "--seeds", "0,3000000000"), "--seed: expected int in [0, 2147483647]"),
         (("--seeds", "0..1"), "expected a config file, or --env.id"),
+        ((CATCH, "--ray"), "--ray: expected --seeds beside it"),
+        ((CATCH, "--seeds", "0..1", "--gpus", "1"), "--gpus: expected --ray beside it"),
+        (
+            (CATCH, "--seeds", "0..1", "--ray", "--distributed.mode", "auto"),
+            "--ray: cannot be combined with distributed.mode",
+        ),
     ],
 )
 def test_train_with_wrong_seeds_exits_2_before_any_run(arguments, message):
