@@ -70,8 +70,9 @@ def measure(config: Config, *, cycles: int) -> dict[str, float]:
 
 def _cycles_per_second(anakin: Anakin, program: Any, *, seconds: float = 2.0) -> float:
     """Return the cycles per second of a program that returns the results of an earlier call."""
-    anakin._ahead, learner = None, anakin.ring.learner
-    results = jax.block_until_ready(program.call(*anakin._begin(), program.capacity))
+    anakin._calls.drop_ahead()
+    learner = anakin.ring.learner
+    results = jax.block_until_ready(program.call(*anakin.begin(), program.capacity))
     made = learner.programs.of_cycles
     for num_updates, (act_cycles, each) in list(made.items()):
         made[num_updates] = (act_cycles, dataclasses.replace(each, call=lambda *_: results))

@@ -23,7 +23,7 @@ from sebulba.devices.xla_workarounds import is_slow_in_a_loop as is_slow_in_a_lo
 from sebulba.hosts.agreement import Agreement
 from sebulba.process import start_daemon
 from sebulba.pytree import pytree_dataclass
-from sebulba.ring import act_functions, anakin, running
+from sebulba.ring import act_functions, anakin, calls, running
 from sebulba.ring import make as making
 from sebulba.ring.act_cycle import Buffer, act_row, init_carry
 from sebulba.ring.actor import Actor
@@ -711,24 +711,24 @@ def before(step, call, *, setattr=setattr):
 
 def note_calls(call, setattr):
     """Have a function called with the learner cycles of each call of one program."""
-    dispatch = anakin.Anakin._dispatch
+    dispatch = calls.Calls.dispatch
 
-    def after_call(self, begin, num_cycles, num_updates):
+    def after_call(self, program, begin, num_cycles, num_updates):
         call(num_cycles)
-        return dispatch(self, begin, num_cycles, num_updates)
+        return dispatch(self, program, begin, num_cycles, num_updates)
 
-    setattr(anakin.Anakin, "_dispatch", after_call)
+    setattr(calls.Calls, "dispatch", after_call)
 
 
 def set_most_ahead(monkeypatch, *, num_bytes=float("inf"), seconds=float("inf")):
     """Set the state and the length of calls up to which one program is dispatched ahead."""
-    monkeypatch.setattr(anakin, "_MAX_BYTES_AHEAD", num_bytes)
-    monkeypatch.setattr(anakin, "_MAX_S_AHEAD", seconds)
+    monkeypatch.setattr(calls, "_MAX_BYTES_AHEAD", num_bytes)
+    monkeypatch.setattr(calls, "_MAX_S_AHEAD", seconds)
 
 
 def program_of_cycles(ring):
     """Return the one program of a ring, whose cycles have an update."""
-    return anakin.Anakin(ring)._program(1)
+    return anakin.Anakin(ring).program(1)
 
 
 def before_learning_from(call, *, setattr=setattr):

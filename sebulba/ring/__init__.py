@@ -38,7 +38,9 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     ring            act, take, learn, report
     make            a ring from a config, from the top
     one_program     learner cycles with their act cycles as one jitted function
-    anakin          calls it, several cycles at a time
+    calls           which cycles the next call holds, and when it is dispatched
+    anakin          a ring whose cycles are such calls
+    mapped_seeds    rings of several seeds, whose cycles are common calls
     running         the three ways to run a ring: threads, one thread, one program
     state           a ring between two cycles as arrays and a dict, and back
 """

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -72,9 +72,9 @@ class LearnerPrograms:
         self.has_one_call = None if config.cycle == "auto" else config.cycle == "one_program"
         # By the number of updates, and whether trajectories are added.
         self._updates: dict[tuple[int, bool], Mapped] = {}
-        # Programs of `Anakin` by the updates of a learner cycle: the act cycles that are part of
-        # the program, and the `ProgramOfCycles`.
-        self.of_cycles: dict[int, tuple[tuple[Any, ...], Any]] = {}
+        # Programs of `Anakin` by the updates of a learner cycle, and whether they are mapped over
+        # seeds: the act cycles that are part of the program, and the `ProgramOfCycles`.
+        self.of_cycles: dict[tuple[int, bool], tuple[tuple[Any, ...], Any]] = {}
 
     def state_shapes(self) -> LearnerState:
         """Return the shapes of a new learner's state; a later `init` does not trace it again."""
@@ -116,8 +116,30 @@ class Learner:
         self.clock = clock
         self.programs = programs
         self.learner_devices = programs.learner_devices
+        self._arrive: Callable[[], None] | None = None  # see `follow`
         self.state = programs.init(self.learner_devices.replicate(key))
-        self.published: Networks = programs.actor_networks(self.state.networks)
+        self.published = programs.actor_networks(self.state.networks)
+
+    @property
+    def state(self) -> LearnerState:
+        """All that updates change, on the learner devices; an update donates it."""
+        self.settle()
+        assert self._state is not None
+        return self._state
+
+    @state.setter
+    def state(self, state: LearnerState) -> None:
+        self._state: LearnerState | None = state
+
+    @property
+    def published(self) -> Networks:
+        """The networks for the actors, which nothing donates."""
+        self.settle()
+        return self._published
+
+    @published.setter
+    def published(self, networks: Networks) -> None:
+        self._published: Networks = networks
 
     @functools.partial(jax.profiler.annotate_function, name=UPDATE)  # in a trace of `run.profile`
     def update(self, unrolls: Sequence[Unroll], *, env_steps: int) -> list[Metrics]:
@@ -219,14 +241,24 @@ class Learner:
         self.state = dataclasses.replace(self.state, networks=networks, opt_state=opt_state)
         self.published = self.programs.actor_networks(networks)
 
-    def advance(
-        self, state: LearnerState, published: Networks, *, num_cycles: int, num_updates: int
-    ) -> None:
-        """Take the state and the actors' networks after learner cycles that were run elsewhere."""
-        self.state = state
-        self.published = published
+    def advance(self, *, num_cycles: int, num_updates: int) -> None:
+        """Count learner cycles that were run elsewhere; their arrays are set, or `follow`."""
         self.num_cycles += num_cycles
         self.num_updates += num_updates
+
+    def follow(self, arrive: Callable[[], None]) -> None:
+        """Have the arrays of the present cycle set when the next of them is asked for.
+
+        Args:
+            arrive: sets `state` and `published`, and what else its caller keeps with them.
+        """
+        self._arrive, self._state, self._published = arrive, None, None
+
+    def settle(self) -> None:
+        """Set the arrays now, if they still `follow`."""
+        arrive, self._arrive = self._arrive, None
+        if arrive is not None:
+            arrive()
 
     @property
     def state_of_host(self) -> LearnerState:

@@ -1,4 +1,8 @@
-"""Learner cycles with their act cycles as one jitted function."""
+"""Learner cycles with their act cycles as one jitted function, of one seed or mapped over several.
+
+Mapped, every array has a leading axis of seeds. All seeds compute every cycle of a call: one that
+has ended costs an accelerator nothing that the others would not cost, and nobody reads its results.
+"""
 
 import dataclasses
 import functools
@@ -43,10 +47,10 @@ class ProgramOfCycles:
     # Takes the learner's state, the networks of the last `policy_lag` versions before it, the
     # oldest first, the actors' carries, the env steps learned from, and the number of cycles.
     # Returns the first four as of its end, the actors' networks, and the records: the bytes of a
-    # `RecordedCycle` of each cycle, `[capacity, bytes]` uint8.
+    # `RecordedCycle` of each cycle, `[capacity, bytes]` uint8; mapped `[capacity, S, bytes]`.
     call: Callable[..., Any]
     capacity: int  # most cycles of a call
-    shapes: RecordedCycle  # of a learner cycle
+    shapes: RecordedCycle  # of a learner cycle of a seed
 
     def of_cycles(self, records: jax.Array, num_cycles: int) -> jax.Array:
         """Return the records of the cycles that ran; of up to twice as many.
@@ -59,14 +63,17 @@ class ProgramOfCycles:
         return _first_rows(records, length)
 
     def read(self, records: jax.Array, num_cycles: int) -> RecordedCycle:
-        """Wait for the records of so many cycles, and return them as NumPy arrays `[n, ...]`."""
+        """Wait for the records of so many cycles, and return them as NumPy arrays.
+
+        They are `[n, ...]`; mapped over seeds `[n, S, ...]`.
+        """
         rows = np.asarray(records)[:num_cycles]
         leaves, structure = jax.tree.flatten(self.shapes)
         read, begin = [], 0
         for leaf in leaves:
             end = begin + num_bytes(leaf)
-            values = np.ascontiguousarray(rows[:, begin:end]).view(leaf.dtype)
-            read.append(values.reshape(num_cycles, *leaf.shape))
+            values = np.ascontiguousarray(rows[..., begin:end]).view(leaf.dtype)
+            read.append(values.reshape(*rows.shape[:-1], *leaf.shape))
             begin = end
         return jax.tree.unflatten(structure, read)
 
@@ -88,13 +95,21 @@ def _bytes_of(recorded: RecordedCycle) -> jax.Array:
 def carry_shardings(
     carries: PyTree, learner_devices: LearnerDevices, *, num_streams: int
 ) -> PyTree:
-    """Return where each leaf of the actors' carries is: what is per stream is split."""
+    """Return where each leaf of the actors' carries of a seed is: what is per stream is split."""
 
     def sharding(leaf: Any) -> jax.sharding.NamedSharding:
         is_per_stream = leaf.ndim > 0 and leaf.shape[0] == num_streams
         return learner_devices.sharding(PER_DEVICE if is_per_stream else REPLICATED)
 
     return jax.tree.map(sharding, carries)
+
+
+def with_seeds(shardings: PyTree) -> PyTree:
+    """Return the shardings of arrays that have an axis of seeds before the axes of each seed's."""
+    return jax.tree.map(
+        lambda each: jax.sharding.NamedSharding(each.mesh, PartitionSpec(None, *each.spec)),
+        shardings,
+    )
 
 
 def program_of_cycles(
@@ -107,6 +122,7 @@ def program_of_cycles(
     num_updates: int,
     max_cycles: int,
     shardings: PyTree,
+    is_mapped: bool = False,
 ) -> ProgramOfCycles:
     """Return the jitted call for several learner cycles.
 
@@ -119,23 +135,31 @@ def program_of_cycles(
         num_updates: the optimisation steps of a learner cycle.
         max_cycles: the call need not take more.
         shardings: the result of `carry_shardings`.
+        is_mapped: whether each array has a leading axis of seeds, but for the number of cycles.
     """
     agent, learner_devices = programs.agent, programs.learner_devices
+    of_seeds: Callable[..., Any] = jax.vmap if is_mapped else lambda function: function
     cycle = jax.jit(
-        _cycle_function(
-            act_cycles=act_cycles,
-            placed_states=placed_states,
-            num_rounds=num_rounds,
-            device_update=programs.device_update,
-            learner_devices=learner_devices,
-            num_updates=num_updates,
+        of_seeds(
+            _cycle_function(
+                act_cycles=act_cycles,
+                placed_states=placed_states,
+                num_rounds=num_rounds,
+                device_update=programs.device_update,
+                learner_devices=learner_devices,
+                num_updates=num_updates,
+            )
         )
     )
+    actor_networks, bytes_of = of_seeds(agent.actor_networks), of_seeds(_bytes_of)
     state, _, carries, env_steps = begin
-    networks = jax.eval_shape(agent.actor_networks, state.networks)
-    shapes = jax.eval_shape(cycle, state, networks, carries, env_steps)[-1]
-    bytes_of_cycle = num_bytes(shapes)
-    capacity = max(1, min(max_cycles, _MAX_BYTES // bytes_of_cycle))
+    networks = jax.eval_shape(actor_networks, state.networks)
+    recorded = jax.eval_shape(cycle, state, networks, carries, env_steps)[-1]
+    records_of_cycle = jax.eval_shape(bytes_of, recorded)
+    shapes = recorded
+    if is_mapped:
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shapes)
+    capacity = max(1, min(max_cycles, _MAX_BYTES // num_bytes(shapes)))
 
     def program(
         state: PyTree,
@@ -146,21 +170,23 @@ def program_of_cycles(
     ) -> PyTree:
         def body(i: jax.Array, looped: PyTree) -> PyTree:
             state, older, carries, env_steps, records = looped
-            networks, older = _take_oldest(older, i, agent.actor_networks(state.networks))
+            networks, older = _take_oldest(older, i, actor_networks(state.networks))
             state, carries, env_steps, new = cycle(state, networks, carries, env_steps)
-            return state, older, carries, env_steps, _write(records, i, _bytes_of(new))
+            return state, older, carries, env_steps, _write(records, i, bytes_of(new))
 
         policy_lag = len(older)
-        records = jnp.zeros((capacity, bytes_of_cycle), jnp.uint8)
+        records = jnp.zeros((capacity, *records_of_cycle.shape), jnp.uint8)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *older) if older else ()
         start = (state, stacked, carries, env_steps, records)
         state, stacked, carries, env_steps, records = jax.lax.fori_loop(0, num_cycles, body, start)
         slots = [(num_cycles + i) % policy_lag for i in range(policy_lag)]
         older = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in slots)
-        return state, older, carries, env_steps, agent.actor_networks(state.networks), records
+        return state, older, carries, env_steps, actor_networks(state.networks), records
 
     replicated = learner_devices.sharding(REPLICATED)
     states = jax.tree.map(learner_devices.sharding, STATE_SPECS)
+    if is_mapped:
+        states, shardings = with_seeds(states), with_seeds(shardings)
     out_shardings = (states, replicated, shardings, replicated, replicated, replicated)
     call = jax.jit(program, out_shardings=out_shardings)
     return ProgramOfCycles(call=call, capacity=capacity, shapes=shapes)

@@ -113,9 +113,6 @@ class Ring:
         )
         self._programs = programs
         self.is_between_cycles = True  # False: the learner's state and the points do not agree
-        # What a checkpoint holds of each actor: its point after the last trajectory of it that was
-        # learned from.
-        self.points: list[Point] = []
         self.reset_points()
         self._gather = gather
         self._has_gathered = False
@@ -126,6 +123,16 @@ class Ring:
         if self._programs is None:
             raise ValueError("programs: expected those of make_programs, got none")
         return self._programs
+
+    @property
+    def points(self) -> list[Point]:
+        """Each actor's point after its last trajectory that was learned from, for checkpoints."""
+        self.learner.settle()
+        return self._points
+
+    @points.setter
+    def points(self, points: list[Point]) -> None:
+        self._points = points
 
     def reset_points(self) -> None:
         """Take the actors' present points as those that were learned from."""
@@ -205,12 +212,15 @@ class Ring:
 
         The next act cycles need them. Before the first learner cycles, version 0 stands for all.
         """
+        self.learner.settle()
         device = self.actors[0].device
         current = self.learner.num_cycles
         staged = self.stagings[device].staged
         older = [networks for version, networks in staged if version < current]
+        num_older = self.schedule.num_staged - 1
+        older = older[max(0, len(older) - num_older) :]  # More, if the current are not staged.
         first = older[0] if older else self.learner.networks_on(device)
-        return [first] * (self.schedule.num_staged - 1 - len(older)) + older
+        return [first] * (num_older - len(older)) + older
 
     def stage_older(self, older: Sequence[Networks]) -> None:
         """Stage `older_networks` of a ring at the learner's cycle, except those that are staged."""

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -111,10 +111,11 @@ class RunEnd:
 
         Outside of the main thread nothing is received.
         """
-        with handled(self._receive):
+        with handled(self.receive):
             yield self
 
-    def _receive(self, number: int, frame: Any) -> None:
+    def receive(self, number: int, frame: Any) -> None:
+        """Take a stop signal, as its handler; a second one ends the process at once."""
         now = time.monotonic()
         if self._received_at is not None:
             # One request may arrive twice: GNU `timeout` signals the process and then its group.
@@ -131,3 +132,15 @@ class RunEnd:
         self.received = number
         if not self._hosts_agree:
             self.signal = number
+
+
+@contextmanager
+def listening_together(ends: Sequence[RunEnd]) -> Iterator[None]:
+    """Let several runs of this process receive stop signals; see `RunEnd.listening`."""
+
+    def receive(number: int, frame: Any) -> None:
+        for end in ends:
+            end.receive(number, frame)
+
+    with handled(receive):
+        yield

@@ -1,16 +1,19 @@
 """The three ways to run a ring: with threads, in this thread, or as one program.
 
+The rings of several seeds can be one program together.
+
 With threads, the one that calls `run` supervises the others. The actors and the learner are daemon
 threads. The first exception of any of them closes the deques, which ends all others.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ALSO, ConfigError
 from sebulba.ring.anakin import Anakin, reason_against
+from sebulba.ring.mapped_seeds import MappedSeeds
 from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.threads import Threads, WatchdogError
 
@@ -114,6 +117,104 @@ def run(
     finally:
         ring.close()
         ring.ledger.discard_in_flight()
+
+
+def run_mapped(
+    rings: Sequence[Ring],
+    *,
+    observers: Sequence[Sequence[Observer]],
+    boundaries: Sequence[int],
+    on_end: Callable[[int], None],
+) -> None:
+    """Run the rings of several seeds as one program until the `end` of each is set; never raises.
+
+    A ring at another learner cycle than the first that has not ended, as after a resume, and one
+    with a cycle that the program cannot take, is run alone after the others, as one program.
+
+    Args:
+        rings: new or restored ones, for each of which `check_mapping` passes.
+        observers: those of each ring; the caller closes them.
+        boundaries: as of `run`.
+        on_end: called in this thread with the number of each ring, once it has ended and nothing
+            else uses it.
+    """
+    waiting = list(range(len(rings)))  # numbers of the rings that have not ended
+
+    def end_ring(number: int) -> None:
+        waiting.remove(number)
+        rings[number].close()
+        rings[number].ledger.discard_in_flight()
+        on_end(number)
+
+    is_running = [not ring.end.is_set for ring in rings]
+    cycles = [ring.learner.num_cycles for ring in rings]
+    first = cycles[is_running.index(True)] if any(is_running) else 0
+    together = [n for n in waiting if is_running[n] and cycles[n] == first]
+    if len(together) > 1:
+        _run_together(
+            {number: rings[number] for number in together},
+            observers={number: observers[number] for number in together},
+            boundaries=boundaries,
+            on_left=lambda number: end_ring(number) if rings[number].end.is_set else None,
+        )
+    for number in tuple(waiting):
+        ring = rings[number]
+        if not ring.end.is_set:
+            with ring.end.collecting():
+                run(ring, mode="anakin", observers=observers[number], boundaries=boundaries)
+        end_ring(number)
+
+
+def _run_together(
+    rings: Mapping[int, Ring],
+    *,
+    observers: Mapping[int, Sequence[Observer]],
+    boundaries: Sequence[int],
+    on_left: Callable[[int], None],
+) -> None:
+    """Run rings as one program until all have left it; a failure is recorded in their ends.
+
+    Args:
+        rings: by their numbers.
+        observers: by the numbers of the rings.
+        boundaries: as of `run`.
+        on_left: called in this thread with the number of each ring that has left.
+    """
+    numbers, threads, left = tuple(rings), Threads(), set[int]()
+    ends = [ring.end for ring in rings.values()]
+    failure: BaseException | None = None
+    try:
+        seeds = MappedSeeds(tuple(rings.values()), boundaries)
+
+        def poll() -> None:
+            for slot, number in enumerate(numbers):
+                if slot not in seeds.running:
+                    if number not in left:
+                        left.add(number)
+                        on_left(number)
+                elif not rings[number].end.is_set:
+                    try:
+                        _poll(observers[number])
+                    except WatchdogError:  # They all wait for the same call.
+                        raise
+                    except BaseException as error:
+                        rings[number].end.fail(error)
+
+        for ring in rings.values():
+            ring.learner.clock.restart()
+        learner = functools.partial(seeds.run, tuple(observers.values()))
+        threads.start("learner", learner, rings[numbers[0]].learner.clock)
+        threads.wait("learner", ends[0], poll)
+    except BaseException as error:
+        failure = error
+    is_hanging = isinstance(failure, WatchdogError)
+    stuck = threads.join(_STOP_DEADLINE_OF_HANGING_S if is_hanging else _STOP_DEADLINE_S)
+    failure = failure or threads.late_error() or stuck
+    for number, end in zip(numbers, ends, strict=True):
+        if number not in left:
+            end.is_stuck = stuck is not None
+            if failure is not None and not end.goal:
+                end.fail(failure)
 
 
 def _poll(observers: Sequence[Observer]) -> None:

@@ -59,7 +59,7 @@ def test_a_signal_that_has_to_wait_for_the_gil_is_not_lost():
         outlasted.append(not is_over.wait(60))
 
     running = Threads()
-    previous = signal.signal(signal.SIGALRM, end._receive)
+    previous = signal.signal(signal.SIGALRM, end.receive)
     try:
         running.start("busy", hold_the_gil_beyond_a_poll, WallClock())
         running.wait("busy", end, is_polling.set)
