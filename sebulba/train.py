@@ -31,6 +31,7 @@ from sebulba.processes.command_line import (
 )
 from sebulba.processes.ray_runs import train_runs_on_ray, with_absolute_paths
 from sebulba.processes.runs import TrainingRun
+from sebulba.processes.seeds import are_mapped
 from sebulba.storage.lock import refuse_if_in_use
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ _PROG = program("train")
 _DESCRIPTION = f"""\
 Trains the agent of a config.
 
---seeds 0..4          train with each of these seeds (or a list: 0,3,7), one run after another, each
-                      in RUN_DIR/seed-N; they are compiled once
+--seeds 0..4          train with each of these seeds (or a list: 0,3,7), each in RUN_DIR/seed-N: one
+                      after another or as one program, as run.seeds says; they are compiled once
 {RAY_HELP}"""
 
 
@@ -149,6 +150,14 @@ def main() -> None:
         print("--ray: cannot be combined with distributed.mode", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     seeds_dir = config.run_dir or default_run_dir(config)
+    is_mapped = False
+    try:
+        if share is not None and config.run.seeds == "mapped":
+            raise ConfigError("run.seeds: expected auto or in_turn with --ray, got mapped")
+        is_mapped = seeds is not None and len(seeds) > 1 and are_mapped(config)
+    except ConfigError as error:
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
     if seeds is not None and report is None:
         argv = [*argv, "--verbose"] if is_verbose else argv
         if share is not None:
@@ -166,6 +175,7 @@ def main() -> None:
     try:
         from sebulba.devices import tuner_lines
         from sebulba.devices.xla_flags import has_nvidia_gpu
+        from sebulba.run.mapped_runs import train_mapped
         from sebulba.run.training import train_to_exit_code
     except (OSError, MemoryError) as error:  # too few open files are allowed, for example
         print(
@@ -181,20 +191,25 @@ def main() -> None:
     ]
 
     def on_start(number: int) -> None:
-        if number:
-            os.write(report, b".")
-        print(f"seed {seeds[number]}: {configs[number].run_dir}", file=sys.stderr)
+        os.write(report, f"{seeds[number]}\n".encode())
+        if not is_mapped:
+            print(f"seed {seeds[number]}: {configs[number].run_dir}", file=sys.stderr)
 
-    leave(train_to_exit_code(*configs, verbose=is_verbose, on_start=on_start))
+    def on_end(number: int, code: int) -> None:
+        os.write(report, f"{seeds[number]} {code}\n".encode())
+
+    train_all = train_mapped if is_mapped else train_to_exit_code
+    leave(train_all(*configs, verbose=is_verbose, on_start=on_start, on_end=on_end))
 
 
 def train_seeds(
     argv: Sequence[str], seeds: Sequence[int], *, run_dir: str, share_process: bool = True
 ) -> int:
-    """Train with each seed in `run_dir/seed-N`, one after another, and print how each run ended.
+    """Train with each seed in `run_dir/seed-N`, and print how each run ended.
 
-    The runs are in one child process for as long as they are done. A run that fails or crashes ends
-    that process, and the next run starts in a new one.
+    The runs are in one child process for as long as they are done, one after another or as one
+    program. A run that fails or crashes ends that process, and the runs that have not begun start
+    in a new one.
 
     Args:
         argv: the command line of the runs, without a seed.
@@ -212,12 +227,14 @@ def train_seeds(
         while waiting and children.signal_number is None:
             together = waiting if share_process else waiting[:1]
             flags = ("--seeds", ",".join(map(str, together)), "--run-dir", run_dir)
-            code, num_before = children.run_in_turn((*argv, *flags))
-            done, waiting = waiting[: num_before + 1], waiting[num_before + 1 :]
-            ends |= dict.fromkeys(done, "done")
-            if code:
-                ends[done[-1]] = f"ended with {code}"
-                failures.append(code)
+            code, codes = children.run_seeds((*argv, *flags))
+            # A process that ends before it begins a run would end so again.
+            codes = codes or {together[0]: code}
+            for seed, code_of_run in codes.items():
+                ended = code if code_of_run is None else code_of_run
+                ends[seed] = f"ended with {ended}" if ended else "done"
+                failures += [ended] if ended else []
+            waiting = [seed for seed in waiting if seed not in codes]
     _show_ends(ends)
     if not failures and waiting and children.signal_number is not None:
         return EXIT_SIGNAL_BASE + children.signal_number

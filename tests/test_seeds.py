@@ -42,11 +42,14 @@ def run_seeds(interpreter, numbers):
     return run_python("-c", code)
 
 
-REPORT = "printf . > /proc/self/fd/$SEBULBA_REPORTS"
+def report(*lines):
+    """Return the command that reports runs: `0` begins the run of seed 0, `0 3` ends it with 3."""
+    text = "".join(f"{line}\\n" for line in lines)
+    return f"printf '{text}' > /proc/self/fd/$SEBULBA_REPORTS"
 
 
 def test_seeds_train_in_one_process(tmp_path, monkeypatch, capfd):
-    interpreter = make_interpreter(tmp_path / "python", REPORT)
+    interpreter = make_interpreter(tmp_path / "python", report(3, "3 0", 0, "0 0"))
     monkeypatch.setattr(sys, "executable", interpreter)
     assert train_seeds(["x.yaml", "--run-dir", "r"], [3, 0], run_dir="r") == 0
     assert calls_of(interpreter) == [
@@ -69,8 +72,8 @@ def test_seeds_after_a_failed_one_train_and_the_first_exit_code_is_returned(
 ):
     script = f"""
         case "$*" in
-            *"--seeds 0,1,2,3 "*) {REPORT}; exit 3;;
-            *"--seeds 2,3 "*) kill -KILL $$;;
+            *"--seeds 0,1,2,3 "*) {report(0, "0 0", 1, "1 3")}; exit 3;;
+            *"--seeds 2,3 "*) {report(2)}; kill -KILL $$;;
         esac"""
     interpreter = make_interpreter(tmp_path / "python", script)
     monkeypatch.setattr(sys, "executable", interpreter)
@@ -78,6 +81,17 @@ def test_seeds_after_a_failed_one_train_and_the_first_exit_code_is_returned(
     assert len(calls_of(interpreter)) == 3
     assert capfd.readouterr().err.splitlines()[-1] == (
         "seed 0 done; seed 1 ended with 3; seed 2 ended with 137; seed 3 done"
+    )
+
+
+def test_seeds_of_one_program_end_each_with_its_own_code(tmp_path, monkeypatch, capfd):
+    script = f"{report(0, 1, 2, 3, '2 0', '0 6')}; kill -KILL $$"
+    interpreter = make_interpreter(tmp_path / "python", script)
+    monkeypatch.setattr(sys, "executable", interpreter)
+    assert train_seeds([], [0, 1, 2, 3], run_dir="r") == 6
+    assert len(calls_of(interpreter)) == 1
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "seed 0 ended with 6; seed 1 ended with 137; seed 2 done; seed 3 ended with 137"
     )
 
 

@@ -145,6 +145,10 @@ class RunConfig:
     """threads: actors and learner run concurrently. serial: they take turns in one thread without
     timeouts, for a debugger. anakin: they are one jitted program, for JAX environments and
     an exact policy_lag. auto: anakin where it is possible and not slower, else threads."""
+    seeds: Literal["auto", "in_turn", "mapped"] = "auto"
+    """How the runs of `--seeds` are trained. in_turn: one after another. mapped: as one program,
+    with run.mode anakin, whose bits are not those of runs in turn. auto: mapped on a GPU or TPU
+    with run.mode anakin, else in_turn."""
     compile_timeout_s: Seconds | None = 1800.0
     """Timeout of the first call of a program, which compiles it, in seconds. null: no limit."""
     close_timeout_s: Positive = 10.0

@@ -18,8 +18,8 @@ PARENT_VARIABLE = "SEBULBA_PARENT_PROCESS"
 
 
 REPORTS_VARIABLE = "SEBULBA_REPORTS"
-"""Environment variable of a child with several runs: the descriptor to which it writes a byte when
-it goes on to the next run."""
+"""Environment variable of a child with several runs: the descriptor to which it writes a line for
+each run that begins, with its seed, and for each that ends, with its seed and its exit code."""
 
 
 class Children:
@@ -66,14 +66,15 @@ class Children:
             process.send_signal(self.signal_number)
         return process
 
-    def run_in_turn(self, argv: Sequence[str]) -> tuple[int, int]:
-        """Run a child that trains several runs, one after another, and wait for its end.
+    def run_seeds(self, argv: Sequence[str]) -> tuple[int, dict[int, int | None]]:
+        """Run a child that trains several runs, and wait for its end.
 
         Args:
             argv: its command line, with `--seeds`.
 
         Returns:
-            The exit code of its last run, and the number of runs before, which are done.
+            Its exit code; and by the seed of each run that has begun, the run's exit code, None if
+            the run had not ended.
         """
         reader, writer = os.pipe()
         try:
@@ -81,10 +82,14 @@ class Children:
             process = self.start(argv, variables=variables, pass_fds=[writer])
             code = exit_code_of(process.wait())
             os.set_blocking(reader, False)
-            reports = b""  # one byte each
+            reports = b""
             with suppress(BlockingIOError):
-                reports = os.read(reader, 4096)
-            return code, len(reports)
+                reports = os.read(reader, 1 << 16)  # all that a pipe holds
+            codes: dict[int, int | None] = {}
+            for line in reports.decode().splitlines():
+                seed, *ended = map(int, line.split())
+                codes[seed] = ended[0] if ended else None
+            return code, codes
         finally:
             os.close(reader)
             os.close(writer)
@@ -107,7 +112,7 @@ def exit_code_of(returncode: int) -> int:
 
 
 def end_of_reports() -> int | None:
-    """Return where this process reports each further run; None: no other process waits for it."""
+    """Return where this process reports its runs; None: no other process waits for it."""
     descriptor = os.environ.pop(REPORTS_VARIABLE, None)
     if descriptor is None:
         return None

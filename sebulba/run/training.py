@@ -22,7 +22,7 @@ from sebulba.devices.small_networks import describe_small_network
 from sebulba.devices.xla_flags import describe_xla_flags, has_accelerator
 from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.envs.closing import closed_on_error
-from sebulba.envs.task_defaults import with_task_defaults
+from sebulba.envs.task_defaults import TaskDefaults, with_task_defaults
 from sebulba.errors import ConfigError
 from sebulba.evaluation.rendering import load_opengl
 from sebulba.evaluation.stored import parse_which
@@ -44,6 +44,7 @@ from sebulba.remote.make import RemoteCollectors
 from sebulba.remote.ray_processes import ray_processes
 from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.make import make_ring
+from sebulba.ring.mapped_seeds import check_mapping
 from sebulba.ring.programs import RingPrograms, actor_devices_of
 from sebulba.ring.ring import Ring
 from sebulba.ring.run_end import RunEnd
@@ -59,19 +60,20 @@ from sebulba.run.ending import (
     report,
     report_before_start,
 )
-from sebulba.run.observers import make_observers
+from sebulba.run.observers import RunObservers, make_observers
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
 from sebulba.run.warm_start import InitialNetworks, exact_source
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
-from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
+from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json, record_seeds
 
 
 def train_to_exit_code(
     *configs: Config,
     verbose: bool = False,
     on_start: Callable[[int], None] = lambda number: None,
+    on_end: Callable[[int, int], None] = lambda number, code: None,
 ) -> int:
     """Train, print how each run ended, and return the exit code of the last one that was started.
 
@@ -85,6 +87,7 @@ def train_to_exit_code(
         configs: the settings of each run.
         verbose: whether the console shows details too, such as the memory plan.
         on_start: called with the position of each run before it starts.
+        on_end: called with the position of each run that has ended, and its exit code.
     """
     started_in, code = pathlib.Path.cwd(), EXIT_DONE
     directories = [with_absolute_run_dir(each).run_dir or "" for each in configs]
@@ -104,6 +107,7 @@ def train_to_exit_code(
             with RunEnd().listening():  # The first signal does not keep the cause from being told.
                 path, is_resume = pathlib.Path(directories[number]), config.resume is not None
                 code = report_before_start(error, path, is_resume=is_resume)
+        on_end(number, code)
         if finished is not None:
             with finished.end.listening():  # as above
                 report(finished)
@@ -150,24 +154,130 @@ def train(
         Exception: the ring could not be made.
     """
     started_in = pathlib.Path.cwd()
+    task_defaults, fastest = set_up(config)
+    with (
+        RunEnd(hosts_agree=hosts.are_several()).listening() as end,
+        prepared(
+            task_defaults,
+            end=end,
+            fastest=fastest,
+            started_in=started_in,
+            display=display,
+            verbose=verbose,
+            callbacks=callbacks,
+            programs=programs,
+        ) as ready,
+    ):
+        with end.collecting():  # the first failure is the cause
+            run(
+                ready.ring,
+                mode=ready.config.run.mode,
+                observers=ready.observers.in_order,
+                boundaries=ready.boundaries,
+                compile_timeout_s=ready.config.run.compile_timeout_s,
+            )
+        return ready.finish()
+
+
+def set_up(config: Config) -> tuple[TaskDefaults, str | None]:
+    """Set process-wide options, before JAX starts; return the config with the task's defaults.
+
+    Returns:
+        The config and its defaults; and a line about kernels that are not repeatable, if it has to
+        be shown.
+
+    Raises:
+        ConfigError: there is no device of JAX_PLATFORMS, or no repeatable kernels.
+    """
     if config.evaluation.video is not None:
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
     # Before an environment is made, which may start JAX.
-    is_exact = config.has_fixed_order
-    fastest = use_repeatable_kernels(config.run.repeatable, is_exact=is_exact)
+    fastest = use_repeatable_kernels(config.run.repeatable, is_exact=config.has_fixed_order)
     # First of all, since `run.keep_memory` may be among the defaults. The directory of the run is
     # made absolute before, because an environment may change the working directory.
     task_defaults = with_task_defaults(with_absolute_run_dir(config))
-    config = task_defaults.config
-    prepare_process(config)
+    prepare_process(task_defaults.config)
+    return task_defaults, fastest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """A run that is ready for its first learner cycle."""
+
+    config: Config  # with the complete path of the run directory
+    path: pathlib.Path  # the run directory
+    display: Display
+    started_in: pathlib.Path
+    ring: Ring
+    observers: RunObservers
+    resumed: Resumed | None
+
+    @property
+    def boundaries(self) -> list[int]:
+        """Numbers of env steps at whose multiples something is due."""
+        run = self.config.run.log_interval_env_steps
+        return [
+            each for each in (run, self.config.evaluation.interval_env_steps) if each is not None
+        ]
+
+    def finish(self) -> Finished:
+        """Save and close the run once it has ended; never raises."""
+        return finish(
+            self.ring,
+            self.observers,
+            self.config,
+            self.path,
+            self.display,
+            started_in=self.started_in,
+            resumed_at=None if self.resumed is None else self.resumed.num_cycles,
+        )
+
+
+@contextlib.contextmanager
+def prepared(
+    task_defaults: TaskDefaults,
+    *,
+    end: RunEnd,
+    fastest: str | None,
+    started_in: pathlib.Path,
+    display: Display | None = None,
+    verbose: bool = False,
+    callbacks: Sequence[Callback] = (),
+    programs: RingPrograms | None = None,
+    mapped_seeds: Sequence[int] = (),
+    mapped_with: Ring | None = None,
+) -> Iterator[Prepared]:
+    """Open the run directory, and make the ring and its observers; close what `finish` does not.
+
+    Args:
+        task_defaults: the run's settings, from `set_up`, like `fastest`.
+        end: why the run ends.
+        fastest: a line about kernels that are not repeatable; None: none.
+        started_in: the working directory at the start.
+        display: as of `train`, like all that follow.
+        verbose: whether a console shows details.
+        callbacks: the user's functions.
+        programs: those of an earlier run.
+        mapped_seeds: those that share one program; `run.json` records them.
+        mapped_with: the ring of the first of them; None: this run has the first.
+
+    Raises:
+        Exception: as `train`.
+    """
     with (
-        RunEnd(hosts_agree=hosts.are_several()).listening() as end,
-        _open_run_dir(config, display, verbose=verbose) as (config, path, lock, display),
+        _open_run_dir(task_defaults.config, display, verbose=verbose) as (
+            config,
+            path,
+            lock,
+            display,
+        ),
         contextlib.ExitStack() as ended,
     ):
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
+        # Of seeds that share a program, the first says it for all.
+        show = display.message if mapped_with is None else display.detail
         for line in _describe_run(config, devices, task_defaults.message):
-            display.message(line)
+            show(line)
         if fastest:
             display.message(fastest)
         display.message(f"run directory: {path_from(started_in, path)}")
@@ -188,7 +298,7 @@ def train(
         ring = make_ring(
             config,
             devices=devices,
-            programs=programs,
+            programs=programs if mapped_with is None else mapped_with.programs,
             end=end,
             gather=agreement.gather,
             initial_networks=initial_networks,
@@ -198,6 +308,8 @@ def train(
         environments = {f"actor {actor.actor_id}": actor.collector for actor in ring.actors}
         with closed_on_error(environments, config.run.close_timeout_s):
             check_mode(ring, config.run.mode)
+            if mapped_with is not None:
+                check_mapping(mapped_with, ring)
             display.detail(f"memory: {ring.programs.memory_plan.describe()}")
             collector = ring.actors[0].collector
             spec = collector.spec
@@ -216,6 +328,8 @@ def train(
                 display.message(str(warm_start))
                 if hosts.is_first():
                     record_in_run_json(path, "init_from", warm_start.to_json())
+            if hosts.is_first() and (change := record_seeds(path, mapped_seeds)) is not None:
+                display.message(change)
             resumed = _resume(ring, config, path, display)
             observers = make_observers(
                 ring,
@@ -228,23 +342,14 @@ def train(
                 resumed=resumed,
             )
             check_networks(networks_crc32(ring))
-        boundaries = [config.run.log_interval_env_steps, config.evaluation.interval_env_steps]
-        with end.collecting():  # the first failure is the cause
-            run(
-                ring,
-                mode=config.run.mode,
-                observers=observers.in_order,
-                boundaries=[each for each in boundaries if each is not None],
-                compile_timeout_s=config.run.compile_timeout_s,
-            )
-        return finish(
-            ring,
-            observers,
-            config,
-            path,
-            display,
+        yield Prepared(
+            config=config,
+            path=path,
+            display=display,
             started_in=started_in,
-            resumed_at=None if resumed is None else resumed.num_cycles,
+            ring=ring,
+            observers=observers,
+            resumed=resumed,
         )
 
 

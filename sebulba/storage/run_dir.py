@@ -13,7 +13,7 @@ import pathlib
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -45,6 +45,8 @@ VIDEOS = "videos"
 EARLIER = "earlier"
 """Holds what runs have left that learned nothing, numbered from 1."""
 RUN = "run.json"
+MAPPED_SEEDS = "mapped_seeds"
+"""In `run.json`: the seeds of the program that trained the run; no key, or null: its own."""
 SOURCES = "sources"
 """In `run.json`: the file of each module that the config names."""
 _WRITTEN = (
@@ -72,6 +74,7 @@ _MAY_CHANGE = (
     "run.log_interval_env_steps",
     "run.profile",
     "run.repeatable",
+    "run.seeds",
     "checkpoint.interval_s",
     "checkpoint.keep",
     "actor.on_env_error",
@@ -215,6 +218,27 @@ def describe_change_of_kernels(path: pathlib.Path, config: Config) -> str | None
     return (
         f"warning: this run has used the {before} kernels of the GPU so far, and uses the {now}"
         " ones now, so its bits change. run.repeatable and XLA_FLAGS choose them"
+    )
+
+
+def record_seeds(path: pathlib.Path, seeds: Sequence[int]) -> str | None:
+    """Record in `run.json` with which seeds a run shares one program; return a warning of a change.
+
+    Args:
+        path: the run directory.
+        seeds: those of the program; empty: the run has a program of its own.
+    """
+    stored = _read_run_json(path)
+    before = stored.get(MAPPED_SEEDS)
+    if list(seeds) == (before or []):
+        return None
+    is_resumed = before is not None or "resumed" in stored
+    record_in_run_json(path, MAPPED_SEEDS, list(seeds) or None)
+    if not is_resumed:
+        return None
+    return (
+        "warning: this run shares one program with other seeds than before, so its bits change"
+        " (run.seeds)"
     )
 
 
