@@ -50,7 +50,7 @@ def measure(config: Config, *, cycles: int) -> dict[str, float]:
         before: dict[str, float] = {}
         first = 0
         for call in itertools.count():
-            anakin._run_call(())
+            anakin.run_call(())
             if call == 0:  # It was compiled.
                 before, first = dict(clock.seconds), learner.num_cycles
             elif learner.num_cycles - first >= cycles:
@@ -78,7 +78,7 @@ def _cycles_per_second(anakin: Anakin, program: Any, *, seconds: float = 2.0) ->
         made[num_updates] = (act_cycles, dataclasses.replace(each, call=lambda *_: results))
     begin, first = time.perf_counter(), learner.num_cycles
     while time.perf_counter() - begin < seconds:
-        anakin._run_call(())
+        anakin.run_call(())
     return (learner.num_cycles - first) / (time.perf_counter() - begin)
 
 

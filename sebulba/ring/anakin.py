@@ -172,7 +172,7 @@ class Anakin:
         ring = self.ring
         while not ring.end.is_set:
             with annotate_errors(lambda: where_learner(ring.learner)):
-                is_usable = self._run_call(observers)
+                is_usable = self.run_call(observers)
             if not is_usable:
                 self.give_to_actors()
                 ring.learn(ring.act_in_turn(), observers)
@@ -205,7 +205,7 @@ class Anakin:
         env_steps = self._learner_devices.replicate(EnvStepCount.of(ring.progress.env_steps))
         return ring.learner.state, self._older, self._carries, env_steps
 
-    def _run_call(self, observers: Sequence[Observer]) -> bool:
+    def run_call(self, observers: Sequence[Observer]) -> bool:
         """Wait for a call of learner cycles, and count and report them.
 
         Returns:

@@ -76,20 +76,22 @@ class MappedSeeds:
             observers: those of each ring.
         """
         while self.running:
-            with annotate_errors(
-                lambda: where_learner(self._anakins[min(self.running)].ring.learner)
-            ):
-                call, recorded = self._calls.next(self)
-            self._begin = call.end
-            for number in sorted(self.running):
-                ring = self._anakins[number].ring
-                is_usable = False
-                # What an observer raises ends its own run.
-                with ring.end.collecting(), annotate_errors(lambda: where_learner(ring.learner)):  # noqa: B023
-                    of_seed = jax.tree.map(lambda leaf, number=number: leaf[:, number], recorded)
-                    is_usable = self._count(number, call, of_seed, observers[number])
-                if ring.end.is_set or not is_usable:
-                    self._leave(number)
+            self.run_call(observers)
+
+    def run_call(self, observers: Sequence[Sequence[Observer]]) -> None:
+        """Wait for a call of learner cycles, and count and report them for each seed."""
+        first = self._anakins[min(self.running)].ring.learner
+        with annotate_errors(lambda: where_learner(first)):
+            call, recorded = self._calls.next(self)
+        self._begin = call.end
+        for number in sorted(self.running):
+            ring, is_usable = self._anakins[number].ring, False
+            of_seed = jax.tree.map(lambda leaf, number=number: leaf[:, number], recorded)
+            # What an observer raises ends its own run.
+            with ring.end.collecting(), annotate_errors(lambda: where_learner(ring.learner)):  # noqa: B023 - used in this turn
+                is_usable = self._count(number, call, of_seed, observers[number])
+            if ring.end.is_set or not is_usable:
+                self._leave(number)
 
     def begin(self) -> Begin:
         """Return what the next call starts from; see `Cycles`."""
