@@ -19,6 +19,7 @@ from sebulba.config import Config, flags
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, program, run_command
 from sebulba.processes.children import PARENT_VARIABLE, end_with_parent
+from sebulba.processes.command_line import take_seeds
 
 if TYPE_CHECKING:
     from sebulba.aot.program import CompiledProgram, Message
@@ -33,6 +34,7 @@ and the least time that they take at the published peaks of the chips. Nothing i
 --for TOPOLOGY               v5e:2x2, v5e:4x8, v6e:2x2, h100:4, h200:8, b200:8, cpu:8 and others of
                              these chips; v5e:2x2:2 has two slices, and h100:8:2 two hosts.
                              TPUs need 'sebulba[aot-tpu]', GPUs 'sebulba[aot-cuda]'
+--seeds 0..7                 these seeds as one program (run.seeds: mapped), with run.mode anakin
 --env-steps-per-second RATE  what the environments of a host can do at most, for the least times
 --json                       print the same as JSON
 
@@ -50,6 +52,11 @@ def main() -> None:
     parser.add_argument("--env-steps-per-second", type=float)
     parser.add_argument("--json", action="store_true")
     options, argv = parser.parse_known_args()
+    try:
+        seeds, argv = take_seeds(argv)
+    except ConfigError as error:
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     if not end_with_parent() and not str(options.topology).startswith("cpu:"):
         sys.exit(_run_in_a_child(sys.argv[1:]))
@@ -59,6 +66,7 @@ def main() -> None:
             options.topology,
             env_steps_per_second=options.env_steps_per_second,
             as_json=options.json,
+            num_seeds=1 if seeds is None else len(seeds),
         )
     )
 
@@ -95,6 +103,7 @@ def compile_config(
     *,
     env_steps_per_second: float | None = None,
     as_json: bool = False,
+    num_seeds: int = 1,
 ) -> int:
     """Compile a config's programs for a topology, print the report, and return the exit code.
 
@@ -103,6 +112,7 @@ def compile_config(
         topology_name: such as `v5e:2x2`.
         env_steps_per_second: of all environments of a host at most; None: not known.
         as_json: whether to print JSON instead of a table.
+        num_seeds: of several, the one program is mapped over them.
     """
     from sebulba.aot.chips import Topology
 
@@ -123,7 +133,12 @@ def compile_config(
         from sebulba.envs.base import EnvironmentFault
 
         try:
-            report = compile_for(config, topology, env_steps_per_second=env_steps_per_second)
+            report = compile_for(
+                config,
+                topology,
+                env_steps_per_second=env_steps_per_second,
+                num_seeds=num_seeds,
+            )
         except (AgentError, EnvironmentFault) as error:
             print(escaped(f"sebulba: {type(error).__name__}: {error}"), file=sys.stderr)
             return EXIT_FAILED

@@ -81,7 +81,11 @@ class Report:
 
 
 def compile_for(
-    config: Config, topology: Topology, *, env_steps_per_second: float | None = None
+    config: Config,
+    topology: Topology,
+    *,
+    env_steps_per_second: float | None = None,
+    num_seeds: int = 1,
 ) -> Report:
     """Compile a config's programs for a topology.
 
@@ -89,6 +93,7 @@ def compile_for(
         config: the run's settings.
         topology: prepared.
         env_steps_per_second: the most that a host's environments make; None: not known.
+        num_seeds: of several, the one program is mapped over them.
 
     Raises:
         ConfigError: the topology does not exist, or the config does not fit its devices.
@@ -96,7 +101,7 @@ def compile_for(
     config = with_task_defaults(config).config
     notes: list[str] = []
     hosts = topology.hosts()
-    run = trace_programs(config, hosts, on_warning=notes.append)
+    run = trace_programs(config, hosts, num_seeds=num_seeds, on_warning=notes.append)
     hosts_per_slice = len(hosts) // topology.count if topology.platform == "tpu" else None
     programs = tuple(
         compile_program(each, hosts_per_slice=hosts_per_slice) for each in run.programs
@@ -192,7 +197,7 @@ def _at_best(
     seconds: dict[str, float] = collections.defaultdict(float)
     for each in programs:
         seconds[each.role] += each.calls * least_seconds(each, chip)
-    per_trajectory = run.run_spec.num_streams * run.run_spec.trajectory_length
+    per_trajectory = run.num_seeds * run.run_spec.num_streams * run.run_spec.trajectory_length
     per_cycle = run.run_spec.trajectories_per_cycle
     rates = {"learning": per_cycle * per_trajectory / seconds["learner"]}
     act_cycle_s, ratio = None, None

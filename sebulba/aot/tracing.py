@@ -45,21 +45,30 @@ class TracedRun:
     roles: Roles
     run_spec: RunSpec
     num_updates: int  # of a learner cycle
+    num_seeds: int = 1  # of the program
 
 
 def trace_programs(
-    config: Config, hosts: Sequence[Sequence[jax.Device]], *, on_warning: Callable[[str], None]
+    config: Config,
+    hosts: Sequence[Sequence[jax.Device]],
+    *,
+    num_seeds: int = 1,
+    on_warning: Callable[[str], None],
 ) -> TracedRun:
     """Trace the programs that a run compiles, after the first learner cycles.
 
     Args:
         config: the run's settings.
         hosts: the devices of each host.
+        num_seeds: of several, the one program is mapped over them.
         on_warning: takes one line of text.
 
     Raises:
-        ConfigError: the config does not fit the devices, the environment or the agent.
+        ConfigError: the config does not fit the devices, the environment or the agent, or seeds
+            cannot be one program.
     """
+    if num_seeds > 1 and config.run.mode != "anakin":
+        raise ConfigError(f"run.mode: expected anakin with --seeds, got {config.run.mode}")
     roles = assign_devices_of_hosts(config.devices, hosts, host=0, num_envs=config.actor.num_envs)
     check_devices(config, roles)
     if config.learner.mapping != "shard_map":
@@ -134,6 +143,7 @@ def trace_programs(
                 num_actors=num_actors,
                 policy_lag=config.policy_lag or 0,
                 max_cycles=num_cycles,
+                num_seeds=num_seeds,
             )
             if config.run.mode == "auto" and is_slow_in_a_loop(
                 one_program.traced.jaxpr, one_program.platform
@@ -151,12 +161,14 @@ def trace_programs(
     }
     if set(roles.actor) & set(roles.learner):
         arrays = dict.fromkeys(arrays, sum(arrays.values()))
+    arrays = {role: num_seeds * size for role, size in arrays.items()}
     return TracedRun(
         programs=tuple(programs),
         arrays=arrays,
         roles=roles,
         run_spec=run_spec,
         num_updates=learner.num_updates,
+        num_seeds=num_seeds,
     )
 
 
@@ -268,6 +280,7 @@ class _Learner:
                 (self.state, (unroll,) * self.run_spec.trajectories_per_cycle, _ENV_STEPS),
                 calls=calls,
                 carried=lambda results: (self.state, results[0]),
+                in_place=self.state.experience,
             )
 
         program, is_by_update = trace(self.num_updates), cycle == "update_by_update"
@@ -285,8 +298,9 @@ class _Learner:
         num_actors: int,
         policy_lag: int,
         max_cycles: int,
+        num_seeds: int,
     ) -> Program:
-        """Return the program of acting and learning, for one learner cycle."""
+        """Return the program of acting and learning, for one learner cycle of all seeds."""
         agent, devices = self.programs.agent, self.programs.learner_devices
         carries = (carry,) * num_actors
         shardings = one_program.carry_shardings(
@@ -294,7 +308,14 @@ class _Learner:
         )
         networks = jax.eval_shape(agent.actor_networks, self.state.networks)
         older = (placed_shapes(networks, devices.sharding(REPLICATED)),) * policy_lag
-        begin = (self.state, older, jax.tree.map(placed_shapes, carries, shardings), _ENV_STEPS)
+        begin: Any = (
+            self.state,
+            older,
+            jax.tree.map(placed_shapes, carries, shardings),
+            _ENV_STEPS,
+        )
+        if num_seeds > 1:
+            begin = jax.tree.map(functools.partial(_with_seeds, num_seeds=num_seeds), begin)
         program = one_program.program_of_cycles(
             begin,
             self.programs,
@@ -304,24 +325,39 @@ class _Learner:
             num_updates=self.num_updates,
             max_cycles=max_cycles,
             shardings=shardings,
+            is_mapped=num_seeds > 1,
         )
+        of_seeds = f" of {num_seeds} seeds" * (num_seeds > 1)
         return self._trace(
-            "one program, a learner cycle",
+            f"one program, a learner cycle{of_seeds}",
             program.call,
             (*begin, jax.ShapeDtypeStruct((), np.int32)),
             carried=lambda results: (begin[:3], results[:3]),
+            in_place=begin[0].experience,
         )
 
-    def _trace(self, name: str, function: Any, arguments: Any, **options: Any) -> Program:
+    def _trace(
+        self, name: str, function: Any, arguments: Any, *, in_place: PyTree, **options: Any
+    ) -> Program:
         return trace_program(
             name,
             function,
             arguments,
             role="learner",
             devices=list(self.programs.learner_devices.mesh.devices),
-            in_place=self.state.experience,
+            in_place=in_place,
             **options,
         )
+
+
+def _with_seeds(leaf: Any, *, num_seeds: int) -> jax.ShapeDtypeStruct:
+    """Return the shape of so many arrays, as a program that is mapped over seeds takes them."""
+    sharding = leaf.sharding
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        sharding = one_program.with_seeds(sharding)
+    return jax.ShapeDtypeStruct(
+        (num_seeds, *leaf.shape), leaf.dtype, sharding=sharding, weak_type=leaf.weak_type
+    )
 
 
 def _on(device: jax.Device, tree: PyTree) -> PyTree:

@@ -119,8 +119,15 @@ def check_memory(
     *,
     actor_devices: Sequence[jax.Device],
     learner_devices: Sequence[jax.Device],
+    num_seeds: int = 1,
 ) -> None:
     """Check that every device, and the host, has enough memory for its part of the plan.
+
+    Args:
+        plan: what a run needs.
+        actor_devices: act.
+        learner_devices: learn.
+        num_seeds: runs that are one program.
 
     Raises:
         ConfigError: one has too little.
@@ -133,15 +140,18 @@ def check_memory(
         (None, plan.checkpoint * len(learner_devices)),
     ):
         name, capacity = _memory_of(place)
-        needs[name] = needs.get(name, 0) + size
+        needs[name] = needs.get(name, 0) + num_seeds * size
         capacities[name] = capacity
     for name, need in needs.items():
         if need > capacities[name]:
             parts = plan.learner_device | plan.actor_device
             largest = max(parts, key=parts.__getitem__)
+            runs = "the run needs" if num_seeds == 1 else f"{num_seeds} seeds as one program need"
+            of_each = "" if num_seeds == 1 else "of each seed, "
+            remedy = _REMEDIES[largest] if num_seeds == 1 else "the seeds, or set run.seeds in_turn"
             raise ConfigError(
-                f"memory: the run needs {format_bytes(need)} on {name}, which has"
-                f" {format_bytes(capacities[name])}: {plan.describe()}. Reduce {_REMEDIES[largest]}"
+                f"memory: {runs} {format_bytes(need)} on {name}, which has"
+                f" {format_bytes(capacities[name])}: {of_each}{plan.describe()}. Reduce {remedy}"
             )
 
 

@@ -15,7 +15,7 @@ from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
-from sebulba.devices.memory import describe_costly_network
+from sebulba.devices.memory import check_memory, describe_costly_network
 from sebulba.devices.repeatable import use_repeatable_kernels
 from sebulba.devices.roles import Roles, assign_devices, check_platforms
 from sebulba.devices.small_networks import describe_small_network
@@ -310,6 +310,13 @@ def prepared(
             check_mode(ring, config.run.mode)
             if mapped_with is not None:
                 check_mapping(mapped_with, ring)
+            elif mapped_seeds:
+                check_memory(
+                    ring.programs.memory_plan,
+                    actor_devices=devices.actor,
+                    learner_devices=devices.learner,
+                    num_seeds=len(mapped_seeds),
+                )
             display.detail(f"memory: {ring.programs.memory_plan.describe()}")
             collector = ring.actors[0].collector
             spec = collector.spec

@@ -26,6 +26,7 @@ from sebulba.aot.program import (
 )
 from sebulba.aot.tracing import trace_programs
 from sebulba.config import Config
+from sebulba.errors import ConfigError
 from tests.rings import act, close, make_ring, trace_update
 from tests.run.test_modes import make_config
 
@@ -183,6 +184,21 @@ def test_one_program_acts_and_learns():
     (each,) = report.programs
     assert each.name == "one program, a learner cycle"
     assert (each.problem, each.unasked, report.at_best) == (None, (), None)
+
+
+def test_seeds_as_one_program_launch_as_much_as_one_and_need_their_memory():
+    config = make_config(lag=0, threads=1)
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="anakin"))
+    one, several = (
+        reporting.compile_for(config, Topology.parse("cpu:1"), num_seeds=number)
+        for number in (2, 8)
+    )
+    assert several.programs[0].name == "one program, a learner cycle of 8 seeds"
+    assert several.programs[0].unasked == ()
+    assert several.launches == one.launches
+    assert several.places[0].arrays == 4 * one.places[0].arrays
+    with pytest.raises(ConfigError, match=r"run.mode: expected anakin with --seeds, got thr"):
+        reporting.compile_for(make_config(lag=0), Topology.parse("cpu:1"), num_seeds=2)
 
 
 def test_what_does_not_fit_ends_with_2_and_its_bytes(report, monkeypatch, capsys):

@@ -12,6 +12,7 @@ import pytest
 
 from sebulba.config import LearnerConfig
 from sebulba.config.loading import load_config
+from sebulba.devices.memory import check_memory
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_NON_FINITE
 from sebulba.processes import seeds
@@ -224,6 +225,17 @@ def test_a_seed_whose_directory_is_taken_is_refused_and_the_others_are_trained(t
     assert train([second]) == [EXIT_DONE]
     assert train([first, second]) == [EXIT_DONE, EXIT_CONFIG]
     assert "run_dir: expected a new or empty directory" in capfd.readouterr().err
+
+
+def test_seeds_that_do_not_fit_into_memory_are_refused(tmp_path):
+    (config,) = configs_of(tmp_path, [0])
+    ring = rings.make_ring(config)
+    plan, devices = ring.programs.memory_plan, ring.learner.learner_devices.devices
+    rings.close(ring)
+    roles = {"actor_devices": devices, "learner_devices": devices}
+    check_memory(plan, **roles, num_seeds=2)
+    with pytest.raises(ConfigError, match=r"1000000000 seeds as one program need .* in_turn"):
+        check_memory(plan, **roles, num_seeds=10**9)
 
 
 def test_seeds_whose_environments_step_with_other_functions_are_refused(
