@@ -13,6 +13,7 @@ import jax
 
 from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
+from sebulba.config.objects import source_files
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
 from sebulba.devices.memory import describe_costly_network
@@ -63,9 +64,10 @@ from sebulba.run.observers import make_observers
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
 from sebulba.run.warm_start import InitialNetworks, exact_source
+from sebulba.storage.fingerprint import CodeReading
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
-from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json
+from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json, record_in_start
 
 
 def train_to_exit_code(
@@ -163,6 +165,7 @@ def train(
         _open_run_dir(config, display, verbose=verbose) as (config, path, lock, display),
         contextlib.ExitStack() as ended,
     ):
+        code = CodeReading(source_files(config))
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         for line in _describe_run(config, devices, task_defaults.message):
             display.message(line)
@@ -226,6 +229,9 @@ def train(
                 resumed=resumed,
             )
             check_networks(networks_crc32(ring))
+            if hosts.is_first():
+                at = {} if resumed is None else {"at": resumed.num_cycles, "level": resumed.level}
+                record_in_start(path, {"code": code.wait(), **at})
         boundaries = [config.run.log_interval_env_steps, config.evaluation.interval_env_steps]
         with end.collecting():  # the first failure is the cause
             run(
