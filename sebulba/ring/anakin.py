@@ -19,7 +19,7 @@ import dataclasses
 import itertools
 import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -143,17 +143,25 @@ class _Call:
 class Anakin:
     """Runs learner cycles of a ring, including their act cycles, in calls of several cycles."""
 
-    def __init__(self, ring: Ring, boundaries: Sequence[int] = ()):
+    def __init__(
+        self,
+        ring: Ring,
+        boundaries: Sequence[int] = (),
+        next_look: Callable[[int], int] | None = None,
+    ):
         """Place the actors' arrays on the learner devices.
 
         Args:
             ring: a new or a restored one, without a `reason_against`.
             boundaries: numbers of env steps at whose multiples a call ends.
+            next_look: takes a number of learner cycles, and returns the next one with which a call
+                ends, too; None: only the boundaries end a call.
         """
         self.ring = ring
         first = ring.actors[0].collector
         assert isinstance(first, LocalCollector)  # `reason_against` others
         self._run_spec = first.functions.run_spec
+        self._next_look = next_look
         self._boundaries = tuple(boundaries) or (self._run_spec.total_env_steps,)
         # The trajectories of an actor that a learner cycle takes.
         self._trajectories_per_actor = ring.schedule.trajectories_per_cycle // len(ring.actors)
@@ -349,6 +357,8 @@ class Anakin:
         left = max(1, min(left, *of_boundaries))
         num_cycles = min(self._max_cycles, -(-left // self._env_steps_per_cycle))
         first = learner.num_cycles + before
+        if self._next_look is not None:
+            num_cycles = min(num_cycles, self._next_look(first) - first)
         updates = [num_updates_of(learner.programs.agent, first + i) for i in range(num_cycles)]
         same = itertools.takewhile(lambda each: each == updates[0], updates)
         return len(list(same)), updates[0]

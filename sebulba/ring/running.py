@@ -5,7 +5,7 @@ threads. The first exception of any of them closes the deques, which ends all ot
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from sebulba.envs.base import EnvironmentFault
@@ -36,6 +36,7 @@ def run(
     mode: Literal["threads", "serial", "anakin", "auto"],
     observers: Sequence[Observer] = (),
     boundaries: Sequence[int] = (),
+    next_look: Callable[[int], int] | None = None,
     compile_timeout_s: float | None = None,
 ) -> None:
     """Run the ring until its `end` is set, and end every thread of it.
@@ -46,6 +47,8 @@ def run(
         observers: are told of every learner cycle, and polled; the caller closes them.
         boundaries: numbers of env steps at whose multiples a program of several learner cycles
             ends, because an observer wants to see the state there.
+        next_look: for the same reason: the number of learner cycles at which it ends, after the
+            number that is its argument.
         compile_timeout_s: at its goal, the run waits so long for an actor that compiles; None: as
             long as it takes.
 
@@ -64,7 +67,7 @@ def run(
                 _poll(observers)
             return
 
-        anakin = _anakin(ring, mode, boundaries)
+        anakin = _anakin(ring, mode, boundaries, next_look)
 
         def learn() -> None:
             if anakin is not None:
@@ -122,9 +125,14 @@ def _poll(observers: Sequence[Observer]) -> None:
         observer.on_poll()
 
 
-def _anakin(ring: Ring, mode: str, boundaries: Sequence[int]) -> Anakin | None:
+def _anakin(
+    ring: Ring,
+    mode: str,
+    boundaries: Sequence[int],
+    next_look: Callable[[int], int] | None,
+) -> Anakin | None:
     """Return the program of acting and learning; None: the run has threads for them."""
     if mode == "threads" or (mode == "auto" and reason_against(ring) is not None):
         return None
-    anakin = Anakin(ring, boundaries)
+    anakin = Anakin(ring, boundaries, next_look)
     return None if mode == "auto" and anakin.is_slow() else anakin

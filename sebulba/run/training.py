@@ -64,6 +64,7 @@ from sebulba.run.observers import make_observers
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
 from sebulba.run.warm_start import InitialNetworks, exact_source
+from sebulba.storage.checksums import next_row
 from sebulba.storage.fingerprint import CodeReading
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
@@ -239,6 +240,7 @@ def train(
                 mode=config.run.mode,
                 observers=observers.in_order,
                 boundaries=[each for each in boundaries if each is not None],
+                next_look=next_row if config.run.checksums else None,
                 compile_timeout_s=config.run.compile_timeout_s,
             )
         return finish(
@@ -348,6 +350,8 @@ def _describe_run(config: Config, devices: Roles, defaults: str | None) -> Itera
             f" {len(devices.learner)} learner devices; change it, or set devices.actor"
         )
     goals = [f"{config.run.total_env_steps:,} env steps"]
+    if config.run.total_learner_cycles is not None:
+        goals.insert(0, f"{config.run.total_learner_cycles:,} learner cycles")
     if config.run.total_episodes is not None:
         goals.insert(0, f"{config.run.total_episodes:,} episodes")
     if config.run.stop_at_return is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from sebulba.devices.variables import describe_variables
 from sebulba.devices.xla_flags import num_cpu_threads
 from sebulba.process import start_daemon
 
@@ -53,9 +54,6 @@ JAX_SETTINGS = (
 )
 """The settings of JAX that decide bits, which a variable or a program may have set."""
 
-_PREFIXES = ("JAX_", "XLA_", "PJRT_")
-_OTHER_VARIABLES = ("NPROC", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "TF32_OVERRIDE")
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _CPUINFO = pathlib.Path("/proc/cpuinfo")
 _MAX_CPUINFO = 1 << 16  # bytes; it has a block for each core, and the first suffices
 _GIT_TIMEOUT_S = 5.0
@@ -70,16 +68,6 @@ def describe_machine() -> dict[str, Any]:
         "threads": num_cpu_threads(),
         "environment": describe_variables(os.environ),
         "jax": {name: jax.config.values[name] for name in JAX_SETTINGS},
-    }
-
-
-def describe_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that JAX and XLA read, except those with secrets."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(_PREFIXES) or name in _OTHER_VARIABLES
-        if not any(word in name for word in _SECRET)
     }
 
 

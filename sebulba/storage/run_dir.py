@@ -28,6 +28,7 @@ from sebulba.devices.xla_flags import VARIABLE
 from sebulba.errors import ConfigError
 from sebulba.process import program
 from sebulba.storage.checkpoints.restore import Which, steps_in
+from sebulba.storage.checksums import CHECKSUMS
 from sebulba.storage.fingerprint import PACKAGES, describe_machine, version
 from sebulba.storage.lock import LOCK, RunLock, take_lock
 from sebulba.storage.metrics.files import write_json, write_text
@@ -54,6 +55,7 @@ _WRITTEN = (
     NON_FINITE,
     "summary.json",
     "schedule.jsonl",
+    CHECKSUMS,
     "metrics.*",
     "events.out.tfevents.*",
     "wandb",
@@ -67,9 +69,11 @@ _WRITTEN = (
 _MAY_CHANGE = (
     "run.total_env_steps",
     "run.total_episodes",
+    "run.total_learner_cycles",
     "run.stop_at_return",
     "run.log_interval_env_steps",
     "run.profile",
+    "run.checksums",
     "run.repeatable",
     "checkpoint.interval_s",
     "checkpoint.keep",

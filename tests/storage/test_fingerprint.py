@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from sebulba.config import LearnerConfig
+from sebulba.devices.variables import describe_variables
 from sebulba.devices.xla_flags import num_cpu_threads
 from sebulba.run import training
 from sebulba.storage import fingerprint
@@ -14,7 +15,6 @@ from sebulba.storage.fingerprint import (
     crc32_of_package,
     describe_cpu,
     describe_machine,
-    describe_variables,
 )
 from sebulba.storage.run_dir import record_in_start
 from tests.run.runs import make_config
