@@ -93,7 +93,7 @@ def test_another_version_and_other_code_are_named_where_numbers_are_equal(train,
     )
     code, lines = compare(first, edited, capsys)
     assert code == EXIT_DONE
-    assert any(line.startswith("  sebulba: commit") or "without a commit" in line for line in lines)
+    assert any(line.startswith("  sebulba: ") and "and 0000 (" in line for line in lines)
 
 
 def test_json_is_one_object(train, capsys):

@@ -52,15 +52,43 @@ def differences(first: Run, second: Run) -> list[Difference]:
 
     What one of them has not recorded, as earlier versions did not, is not compared.
     """
-    ours, theirs = first.process, second.process
-    found = [
+    return [
         *_settings(first.config, second.config),
-        *_code(ours.get("code"), theirs.get("code")),
-        *_each("versions", _versions(ours), _versions(theirs)),
-        *_machine(ours, theirs),
-        *_flags(ours, theirs),
+        *differences_of_starts(first.process, second.process),
     ]
-    return sorted(found, key=lambda each: KINDS.index(each.kind))
+
+
+def differences_of_starts(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+    """Return what differs between two starts besides settings: contents of `run.json`."""
+    return [
+        *_code(first.get("code"), second.get("code")),
+        *_each("versions", _versions(first), _versions(second)),
+        *_machine(first, second),
+        *_flags(first, second),
+    ]
+
+
+def describe_change_of_start(process: Mapping[str, Any]) -> str | None:
+    """Return a warning that a resume differs from the start before it in what decides bits.
+
+    None: it does not, or the run was not resumed.
+
+    Args:
+        process: the run's `run.json`.
+    """
+    resumed = process.get("resumed")
+    starts = [process, *(resumed if isinstance(resumed, list) else [])]
+    if len(starts) < 2:
+        return None
+    # Which kernels a GPU has is told when the run is opened.
+    found = [
+        f"{each.name} (before {each.first}, now {each.second})"
+        for each in differences_of_starts(_mapping(starts[-2]), _mapping(starts[-1]))
+        if each.name != "kernels"
+    ]
+    if not found:
+        return None
+    return f"warning: the bits of this run may change from here on: {', '.join(found)}"
 
 
 def describe_start(run: Run) -> str:
@@ -92,22 +120,24 @@ def _code(first: Any, second: Any) -> Iterator[Difference]:
     first, second = _mapping(first), _mapping(second)
     if not first or not second:
         return
-    commits = [_describe_commit(code) for code in (first, second)]
     for part in ("sources", "files"):
         ours, theirs = _mapping(first.get(part)), _mapping(second.get(part))
         for name in {**ours, **theirs}:
             if ours.get(name) != theirs.get(name):
-                yield Difference(kind="code", name=name, first=commits[0], second=commits[1])
+                yield Difference(
+                    kind="code",
+                    name=name,
+                    first=f"{ours.get(name, ABSENT)} ({_describe_commit(first)})",
+                    second=f"{theirs.get(name, ABSENT)} ({_describe_commit(second)})",
+                )
 
 
 def _describe_commit(code: Mapping[str, Any]) -> str:
-    commit = code.get("commit")
+    commit, changed = code.get("commit"), code.get("changed")
     if not commit:
-        return "sources without a commit"
-    changed = code.get("changed") or []
-    return f"commit {str(commit)[:12]}" + (
-        f" with changes in {', '.join(changed)}" if changed else ""
-    )
+        return "no commit"
+    files = f", changes in {len(changed)} files" if isinstance(changed, list) and changed else ""
+    return f"commit {str(commit)[:12]}{files}"
 
 
 def _machine(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:

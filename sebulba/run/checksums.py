@@ -72,7 +72,8 @@ class ChecksumRows(Observer):
 
     def _write(self, unrolls: Sequence[Unroll] = ()) -> None:
         ring, state = self._ring, self._ring.learner.state
-        trajectories = [unroll.trajectory for unroll in unrolls]
+        devices = ring.learner.learner_devices  # maybe of several hosts
+        trajectories = [devices.share_of_host(unroll.trajectory) for unroll in unrolls]
         leaves: dict[str, Any] = {}
         for part, trees in (
             (NETWORKS, [state.networks]),

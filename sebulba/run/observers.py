@@ -147,11 +147,11 @@ def make_observers(
             )
         )
     observers += [ReplicaCheck(ring.learner), all_reduce]
-    if config.run.checksums:
+    if config.run.checksums and is_first:
         observers.append(
             ChecksumRows(
                 ring,
-                own / CHECKSUMS,
+                path / CHECKSUMS,
                 resume_env_steps=env_steps,
                 check=lock.check,
                 on_warning=display.message,

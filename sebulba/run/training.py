@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
+from sebulba.comparison.starts import describe_change_of_start
 from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
 from sebulba.config.objects import source_files
@@ -68,7 +69,12 @@ from sebulba.storage.checksums import next_row
 from sebulba.storage.fingerprint import CodeReading
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
-from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json, record_in_start
+from sebulba.storage.run_dir import (
+    CHECKPOINTS,
+    read_run_json,
+    record_in_run_json,
+    record_in_start,
+)
 
 
 def train_to_exit_code(
@@ -233,6 +239,9 @@ def train(
             if hosts.is_first():
                 at = {} if resumed is None else {"at": resumed.num_cycles, "level": resumed.level}
                 record_in_start(path, {"code": code.wait(), **at})
+                change = describe_change_of_start(read_run_json(path))
+                if change is not None and config.has_fixed_order:
+                    display.message(change)
         boundaries = [config.run.log_interval_env_steps, config.evaluation.interval_env_steps]
         with end.collecting():  # the first failure is the cause
             run(

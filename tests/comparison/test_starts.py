@@ -2,7 +2,7 @@
 
 import pytest
 
-from sebulba.comparison.starts import describe_start, differences
+from sebulba.comparison.starts import describe_change_of_start, describe_start, differences
 from sebulba.figures.curves import Run
 
 PROCESS = {
@@ -66,7 +66,10 @@ CHANGES = {
     ),
     "code": (
         run(code={"commit": "b" * 40, "changed": ["x.py"], "sources": {"sebulba": "03"}}),
-        ("code", "sebulba: commit aaaaaaaaaaaa and commit bbbbbbbbbbbb with changes in x.py"),
+        (
+            "code",
+            "sebulba: 01 (commit aaaaaaaaaaaa) and 03 (commit bbbbbbbbbbbb, changes in 1 files)",
+        ),
     ),
 }
 
@@ -91,3 +94,14 @@ def test_what_an_earlier_version_did_not_record_is_not_compared():
     assert differences(run({"agent.learning_rate": "none"}), old) == []
     assert describe_start(old) == "a CPU that is not recorded, jax 0.10.2"
     assert describe_start(run()) == "Fast 9, 2 threads, jax 0.10.2, commit aaaaaaaaaaaa"
+
+
+def test_a_resume_with_other_versions_or_code_is_told_and_an_equal_one_is_not():
+    newer = PROCESS | {"versions": {"jax": "0.11.0", "numpy": "2.4.6"}}
+    assert describe_change_of_start(PROCESS) is None
+    assert describe_change_of_start(PROCESS | {"resumed": [PROCESS]}) is None
+    warning = describe_change_of_start(PROCESS | {"resumed": [newer]})
+    assert "may change from here on" in warning and "jax (before 0.10.2, now 0.11.0)" in warning
+    assert describe_change_of_start(PROCESS | {"resumed": [newer, newer]}) is None
+    for damaged in (3, [3], [{}]):
+        assert describe_change_of_start(PROCESS | {"resumed": damaged}) is None
