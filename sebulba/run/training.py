@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
-from sebulba.comparison.starts import describe_change_of_start
 from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
 from sebulba.config.objects import source_files
@@ -239,8 +238,11 @@ def train(
             if hosts.is_first():
                 at = {} if resumed is None else {"at": resumed.num_cycles, "level": resumed.level}
                 record_in_start(path, {"code": code.wait(), **at})
-                change = describe_change_of_start(read_run_json(path))
-                if change is not None and config.has_fixed_order:
+            if resumed is not None and config.has_fixed_order and hosts.is_first():
+                # Importing it takes 8 ms, of which a new run has no use.
+                from sebulba.comparison.starts import describe_change_of_start
+
+                if (change := describe_change_of_start(read_run_json(path))) is not None:
                     display.message(change)
         boundaries = [config.run.log_interval_env_steps, config.evaluation.interval_env_steps]
         with end.collecting():  # the first failure is the cause
