@@ -155,7 +155,7 @@ def compare_metrics(
     """
     # A row of an evaluation has the env steps of a row of training.
     ours, theirs = (
-        {row.get("env_steps"): row for row in rows if "updates" in row} for rows in (first, second)
+        {int(row["env_steps"]): row for row in rows if "updates" in row} for rows in (first, second)
     )
     num_equal = 0
     for env_steps, row in ours.items():
@@ -165,7 +165,7 @@ def compare_metrics(
         for column, value in row.items():
             if column in other and not column.startswith(_TIMES) and value != other[column]:
                 return num_equal, MetricDifference(
-                    env_steps=int(env_steps), column=column, first=value, second=other[column]
+                    env_steps=env_steps, column=column, first=value, second=other[column]
                 )
         num_equal += 1
     return num_equal, None

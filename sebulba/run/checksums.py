@@ -4,11 +4,13 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sebulba.errors import describe_error
 from sebulba.process import start_daemon
 from sebulba.ring.records import CycleReport, Unroll
 from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.run_end import RunEnd
 from sebulba.storage.checksums import NETWORKS, OPTIMIZER, TRAJECTORIES, next_row
+from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.jsonl import JsonlWriter
 from sebulba.storage.metrics.writers import WriterQueue
 from sebulba.storage.sketches import Checksums
@@ -45,6 +47,8 @@ class ChecksumRows(Observer):
         """
         self._ring = ring
         self._checksums = Checksums()
+        self._on_warning = on_warning
+        self._has_failed = False
         self._queue = WriterQueue(
             writer=JsonlWriter(path, resume_env_steps=resume_env_steps, on_warning=on_warning),
             on_warning=on_warning,
@@ -71,6 +75,16 @@ class ChecksumRows(Observer):
         self._queue.join(_DEADLINE_S)
 
     def _write(self, unrolls: Sequence[Unroll] = ()) -> None:
+        """Write a row; after an error, which the run does not need to end for, no more of them."""
+        if self._has_failed:
+            return
+        try:
+            self._queue.put(self._row(unrolls))
+        except Exception as error:
+            self._has_failed = True
+            self._on_warning(f"checksums: {describe_error(error)}; training continues without them")
+
+    def _row(self, unrolls: Sequence[Unroll]) -> Row:
         ring, state = self._ring, self._ring.learner.state
         devices = ring.learner.learner_devices  # maybe of several hosts
         trajectories = [devices.share_of_host(unroll.trajectory) for unroll in unrolls]
@@ -82,10 +96,8 @@ class ChecksumRows(Observer):
         ):
             leaves |= self._checksums.of(part, trees) if trees else {}
         self._last = ring.learner.num_cycles
-        self._queue.put(
-            {
-                "learner_cycles": self._last,
-                "env_steps": ring.progress.env_steps,
-                "leaves": {name: leaf.to_json() for name, leaf in leaves.items()},
-            }
-        )
+        return {
+            "learner_cycles": self._last,
+            "env_steps": ring.progress.env_steps,
+            "leaves": {name: leaf.to_json() for name, leaf in leaves.items()},
+        }

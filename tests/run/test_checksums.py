@@ -56,6 +56,16 @@ def test_a_run_without_checksums_learns_the_same_and_writes_none(threads, tmp_pa
     assert not (tmp_path / "run" / "checksums.jsonl").exists()
 
 
+def test_a_leaf_without_a_checksum_does_not_end_the_run(tmp_path, monkeypatch, capsys):
+    def fail(arrays):
+        raise TypeError("no bytes")
+
+    monkeypatch.setattr("sebulba.storage.sketches.leaf_sum", fail)
+    assert rows_of(tmp_path / "run") == []
+    lines = [line for line in capsys.readouterr().err.splitlines() if "checksums:" in line]
+    assert lines == ["checksums: TypeError: no bytes; training continues without them"]
+
+
 def test_one_program_ends_its_calls_at_the_due_cycles(tmp_path):
     flags = ["--devices.actor", "[0]", "--devices.learner", "[0]", "--learner.policy-lag", "1"]
     flags += ["--actor.threads-per-device", "1"]
