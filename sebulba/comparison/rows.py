@@ -13,6 +13,7 @@ from sebulba.storage.checksums import (
 )
 
 _TIMES = ("wall_time_s", "steps_per_second", "queue_depth", "time/", "all_reduce/")
+_EVALUATION = "evaluation/"
 _PARTS = (NETWORKS, OPTIMIZER, TRAJECTORIES)
 
 
@@ -153,9 +154,14 @@ def compare_metrics(
     Returns:
         The number of rows before the first that differs, and that; None: none differs.
     """
-    # A row of an evaluation has the env steps of a row of training.
+    # A row of an evaluation may have the env steps of a row of training.
     ours, theirs = (
-        {int(row["env_steps"]): row for row in rows if "updates" in row} for rows in (first, second)
+        {
+            int(row["env_steps"]): row
+            for row in rows
+            if "env_steps" in row and not any(column.startswith(_EVALUATION) for column in row)
+        }
+        for rows in (first, second)
     )
     num_equal = 0
     for env_steps, row in ours.items():

@@ -82,7 +82,8 @@ def test_rows_of_metrics_are_compared_without_times_and_without_evaluations():
     rows = [{"env_steps": 100, "updates": 1, "loss": 0.5, "wall_time_s": 1.0, "time/actor/act": 1}]
     rows += [{"env_steps": 200, "updates": 2, "loss": 0.25, "wall_time_s": 2.0}]
     slower = [{**each, "wall_time_s": 9.0, "time/actor/act": 0.5} for each in rows]
-    slower.insert(1, {"env_steps": 100, "evaluation/return_mean": 3.0})
+    evaluation = {"env_steps": 100, "updates": 1, "loss": None, "evaluation/return_mean": 3.0}
+    slower.insert(1, evaluation)
     assert compare_metrics(rows, slower) == (2, None)
     slower[-1]["loss"] = 0.26
     num_equal, found = compare_metrics(rows, slower)
