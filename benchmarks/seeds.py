@@ -64,7 +64,7 @@ def measure(config: Config, num_seeds: int, *, num_pairs: int, seconds: float) -
                 for name, rate in of_pair.items():
                     rates[name].append(rate)
         num_updates = mapped.next_cycles(None, 1)[1]
-        call = mapped.program(num_updates).call
+        call: Any = mapped.program(num_updates).call
         text = call.lower(*mapped.begin(), np.int32(1)).compile().as_text()
         ratios = [a / b for a, b in zip(rates["mapped"], rates["in turn"], strict=True)]
     return {

@@ -22,6 +22,8 @@ COMMANDS = {
     "envs": "list environment suites and IDs",
     "check": "check that an agent and an environment work together",
     "rerun": "repeat an update or a learner cycle of a run, to debug it",
+    "verify": "repeat a run, and say whether it gives the same bits",
+    "diff": "say where two runs part",
     "launch": "run several hosts, on machines of a Ray cluster or on this one",
     "compile": "compile a config's programs for accelerators that are not here",
 }

@@ -40,6 +40,10 @@ EXIT_UNSAVED = 7
 is gone."""
 EXIT_NOT_JOINED = 8
 """The hosts of the run did not find each other at the start; nothing ran."""
+EXIT_ROUNDING = 9
+"""`sebulba verify`: the repetition has other bits, which are consistent with rounding."""
+EXIT_OTHER_RESULT = 10
+"""`sebulba verify` and `sebulba diff`: the runs have other numbers."""
 EXIT_SIGNAL_BASE = 128
 """Plus the number of the signal that stopped the run: 129 SIGHUP, 130 SIGINT, 143 SIGTERM."""
 

@@ -27,7 +27,7 @@ CONTRACT = [
     "task",
 ]
 DOORS = ["train", "evaluate", "plot", "rerun", "launch", "configs"]
-DOORS += ["sweep", "lag", "compile", "__main__"]  # the command `sebulba`
+DOORS += ["sweep", "lag", "compile", "verify", "diff", "__main__"]  # the command `sebulba`
 OBSERVING = [
     "aot",
     "storage",
@@ -36,6 +36,7 @@ OBSERVING = [
     "evaluation",
     "export",
     "figures",
+    "comparison",
     "run",
     "check",
 ]

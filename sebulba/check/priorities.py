@@ -72,14 +72,15 @@ def importance(evidence: Evidence) -> Answer:
     def effect(favoured: np.ndarray) -> tuple[float, float]:
         """Return how far rewards of the first half move the gradients, and their size."""
         mass = stored * np.where(favoured, np.float32(_TIMES_AS_LIKELY), np.float32(1.0))
-        changes, sizes = [], []
+        changes: list[np.ndarray] = []
+        sizes: list[float] = []
         for draw in range(_NUM_BATCHES):
             pair = [
                 priorities.gradients(each, mass, draw) for each in (priorities.rewards, rewards)
             ]
             changes.append(pair[1] - pair[0])
-            sizes += map(np.linalg.norm, pair)
-        return float(np.linalg.norm(np.mean(changes, axis=0))), float(max(sizes))
+            sizes += [float(np.linalg.norm(each)) for each in pair]
+        return float(np.linalg.norm(np.mean(changes, axis=0))), max(sizes)
 
     (likely, _), (unlikely, size) = effect(is_first_half), effect(~is_first_half)
     if unlikely <= MAX_ROUNDING * size:

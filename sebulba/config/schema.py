@@ -141,6 +141,9 @@ class RunConfig:
     total_episodes: Count | None = None
     """End the run after the learner cycle by which this many episodes have finished, on all hosts.
     null: no limit."""
+    total_learner_cycles: Count | None = None
+    """End the run after this many learner cycles; schedules still follow total_env_steps. null: no
+    limit."""
     mode: Literal["threads", "serial", "anakin", "auto"] = "threads"
     """threads: actors and learner run concurrently. serial: they take turns in one thread without
     timeouts, for a debugger. anakin: they are one jitted program, for JAX environments and
@@ -171,6 +174,9 @@ class RunConfig:
     profile: ProfileConfig | None = None
     """Learner cycles that JAX's profiler records into profile/ of the run directory, as
     {from_cycle: 10, cycles: 3}. null: none."""
+    checksums: bool = True
+    """Write checksums of networks, optimizer state and trajectories after some learner cycles:
+    `sebulba verify` repeats the run, and `sebulba diff` says where two runs part."""
     keep_memory: bool = False
     """Keep freed host memory in the process (Linux, glibc). On a CPU this makes convolutions up to
     twice as fast, and may make small networks slower. Without effect if no CPU acts or learns."""

@@ -5,7 +5,8 @@ import os
 from typing import NamedTuple  # A dataclass would add a tenth to the time of `sebulba --help`.
 
 VARIABLE = "XLA_FLAGS"
-_NUM_THREADS = "PJRT_NPROC"
+NUM_THREADS = "PJRT_NPROC"
+"""Environment variable: the threads of XLA's CPU backend."""
 
 
 class Flag(NamedTuple):
@@ -52,6 +53,20 @@ def set_xla_flags() -> None:
         os.environ[VARIABLE] = " ".join([given, *missing]).strip()
 
 
+def num_cpu_threads() -> int:
+    """Return the threads that XLA's CPU backend of this process has; they decide some bits."""
+    for name in (NUM_THREADS, "NPROC"):
+        if (text := os.environ.get(name, "")).isdecimal() and int(text):
+            return int(text)
+    return _num_cores()
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def set_num_cpu_threads(*, num_devices: int) -> None:
     """Give XLA a second thread on a host with one core; call before JAX starts its backends.
 
@@ -63,9 +78,8 @@ def set_num_cpu_threads(*, num_devices: int) -> None:
         num_devices: CPU devices of this process; it gets a thread more than these, if it has no
             more cores than these.
     """
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if (num_cores or 1) <= num_devices and _runs_on_cpu():
-        os.environ.setdefault(_NUM_THREADS, str(num_devices + 1))
+    if _num_cores() <= num_devices and _runs_on_cpu():
+        os.environ.setdefault(NUM_THREADS, str(num_devices + 1))
 
 
 def describe_xla_flags() -> str:

@@ -121,7 +121,7 @@ def read_run(path: pathlib.Path) -> Run:
         if not (path / name).is_file():
             raise ConfigError(f"{path}: expected a run directory with a {name}, got none")
     rows = _read_rows(path / METRICS)
-    summary = _read_json(path / "summary.json")
+    summary = read_json(path / "summary.json")
     if summary is not None and rows:
         has_resumed = _number(rows[-1].get("env_steps")) > _number(summary.get("env_steps"))
         summary = None if has_resumed else summary  # It is from before the run was resumed.
@@ -130,7 +130,7 @@ def read_run(path: pathlib.Path) -> Run:
         config={key: each.value for key, each in read_config_file(str(path / CONFIG)).items()},
         rows=rows,
         summary=summary,
-        process=_read_json(path / "run.json") or {},
+        process=read_json(path / "run.json") or {},
     )
 
 
@@ -159,7 +159,7 @@ def _read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     return [_parse_object(f"{path}:{number}", line) for number, line in enumerate(lines, start=1)]
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
+def read_json(path: pathlib.Path) -> dict[str, Any] | None:
     """Return the object of a JSON file; None: there is no such file."""
     return _parse_object(str(path), _read(path)) if path.is_file() else None
 

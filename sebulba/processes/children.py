@@ -36,6 +36,7 @@ class Children:
         *,
         variables: Mapping[str, str] | None = None,
         directory: str | None = None,
+        base: Mapping[str, str] = os.environ,
         output: int | IO[bytes] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
@@ -43,14 +44,15 @@ class Children:
 
         Args:
             argv: its command line.
-            variables: environment variables, in addition to those of this process.
+            variables: environment variables, in addition to those of `base`.
             directory: its working directory; None: that of this process.
+            base: default: the variables of this process.
             output: file for stdout and stderr; None: inherited.
             pass_fds: descriptors that the child inherits.
         """
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "sebulba.train", *argv],
-            env={**os.environ, **(variables or {}), PARENT_VARIABLE: str(os.getpid())},
+            env={**base, **(variables or {}), PARENT_VARIABLE: str(os.getpid())},
             cwd=directory,
             # The terminal sends Ctrl-C to the whole process group. With the forwarded one the child
             # would get two, and the second signal ends a run without saving.

@@ -11,7 +11,7 @@ to the cycle before, and the actors and the learner run that cycle themselves, w
 to report it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -128,17 +128,25 @@ def act_cycles_of(ring: Ring) -> tuple[Any, ...]:
 class Anakin:
     """Runs learner cycles of a ring, including their act cycles, in calls of several cycles."""
 
-    def __init__(self, ring: Ring, boundaries: Sequence[int] = ()):
+    def __init__(
+        self,
+        ring: Ring,
+        boundaries: Sequence[int] = (),
+        next_look: Callable[[int], int] | None = None,
+    ):
         """Place the actors' arrays on the learner devices.
 
         Args:
             ring: a new or a restored one, without a `reason_against`.
             boundaries: numbers of env steps at whose multiples a call ends.
+            next_look: takes a number of learner cycles, and returns the next one with which a call
+                ends, too; None: only the boundaries end a call.
         """
         self.ring = ring
         first = ring.actors[0].collector
         assert isinstance(first, LocalCollector)  # `reason_against` others
         self._run_spec = first.functions.run_spec
+        self._next_look = next_look
         self._boundaries = tuple(boundaries) or (self._run_spec.total_env_steps,)
         # The trajectories of an actor that a learner cycle takes.
         self._trajectories_per_actor = ring.schedule.trajectories_per_cycle // len(ring.actors)
@@ -247,24 +255,28 @@ class Anakin:
         self.ring.points = [Point(cycle=cycles_of_actor, carry=carry) for carry in self._carries]
 
     def cycles_until_due(self, after: Call | None = None) -> int:
-        """Return the cycles until something may be due at a number of env steps.
+        """Return the cycles until something may be due.
 
         Args:
             after: a call that is not counted yet. 0 cycles if it may end the run.
         """
         before = 0 if after is None else after.num_cycles
-        return cycles_until_due(
+        num_cycles = cycles_until_due(
             self.ring.progress.env_steps,
             uncounted=before * self._env_steps_per_cycle,
             env_steps_per_cycle=self._env_steps_per_cycle,
             total_env_steps=self._run_spec.total_env_steps,
             boundaries=self._boundaries,
         )
+        if self._next_look is None:
+            return num_cycles
+        first = self.ring.learner.num_cycles + before
+        return min(num_cycles, self._next_look(first) - first)
 
     def next_cycles(self, after: Call | None, most: int) -> tuple[int, int]:
         """Return the learner cycles of the next call, and the updates of each; see `Calls`.
 
-        The call ends with the first cycle at which something is due at a number of env steps.
+        The call ends with the first cycle at which something is due.
         """
         learner, left = self.ring.learner, self.cycles_until_due(after)
         if left == 0:

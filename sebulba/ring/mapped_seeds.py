@@ -6,7 +6,7 @@ when they are asked for. A seed that has ended leaves: the program still compute
 reads it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,15 +41,21 @@ def check_mapping(first: Ring, ring: Ring) -> None:
 class MappedSeeds:
     """Runs learner cycles of several rings that differ in their seed, in common calls."""
 
-    def __init__(self, rings: Sequence[Ring], boundaries: Sequence[int] = ()):
+    def __init__(
+        self,
+        rings: Sequence[Ring],
+        boundaries: Sequence[int] = (),
+        next_look: Callable[[int], int] | None = None,
+    ):
         """Stack the arrays of the seeds.
 
         Args:
             rings: for each of which `check_mapping` passes, at the same learner cycle and with the
                 same programs; the `end` of none is set.
             boundaries: numbers of env steps of a seed at whose multiples a call ends.
+            next_look: as of `Anakin`.
         """
-        self._anakins = [Anakin(ring, boundaries) for ring in rings]
+        self._anakins = [Anakin(ring, boundaries, next_look) for ring in rings]
         self.running = set(range(len(rings)))  # numbers of those that have not left
         first = self._anakins[0]
         learner_devices = rings[0].learner.learner_devices

@@ -242,5 +242,7 @@ class Progress:
         solved = goal is not None and mean is not None and mean >= goal
         most = self._config.total_episodes
         played = most is not None and self.window.num_episodes >= most
-        if solved or played or self.env_steps >= self._config.total_env_steps:
+        cycles = self._config.total_learner_cycles
+        stopped = cycles is not None and self.cycles >= cycles
+        if solved or played or stopped or self.env_steps >= self._config.total_env_steps:
             self._end.goal = True

@@ -218,3 +218,5 @@ class CycleReport:
     policy_lags: Sequence[int]  # of these unrolls, in learner cycles
     metrics: Sequence[Metrics]  # of the updates, on the devices; leading axis: updates
     queue_depth: int  # trajectories left in the deque
+    # This host's unrolls that were learned from; empty if they stayed inside of one program.
+    unrolls: Sequence[Unroll] = ()

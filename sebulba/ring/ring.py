@@ -29,7 +29,7 @@ from sebulba.ring.learner import Learner
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.programs import RingPrograms
 from sebulba.ring.progress import Progress
-from sebulba.ring.records import CycleReport, Delivery, Point, UnrollInfo
+from sebulba.ring.records import CycleReport, Delivery, Point, Unroll, UnrollInfo
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.schedule import Schedule
 from sebulba.types import Networks
@@ -197,7 +197,7 @@ class Ring:
             for each in deliveries:
                 self.points[each.info.actor_id] = each.point
             self.is_between_cycles = True
-            self.report([counted], observers)
+            self.report([counted], observers, unrolls=[each.unroll for each in deliveries])
             # After the observers, so that a checkpoint can hold the frozen state.
             self.learner.check()
 
@@ -245,7 +245,13 @@ class Ring:
         clock.lap(METRICS)
         return CountedCycle(infos=of_all_hosts, policy_lags=lags, metrics=metrics)
 
-    def report(self, counted: Sequence["CountedCycle"], observers: Sequence[Observer]) -> None:
+    def report(
+        self,
+        counted: Sequence["CountedCycle"],
+        observers: Sequence[Observer],
+        *,
+        unrolls: Sequence[Unroll] = (),
+    ) -> None:
         """Report learner cycles to the observers: one, or those of a program of several."""
         report = CycleReport(
             num_cycles=self.learner.num_cycles,
@@ -253,6 +259,7 @@ class Ring:
             policy_lags=[lag for cycle in counted for lag in cycle.policy_lags],
             metrics=[each for cycle in counted for each in cycle.metrics],
             queue_depth=len(self.trajectories),
+            unrolls=unrolls,
         )
         for observer in observers:
             try:

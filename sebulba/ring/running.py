@@ -39,6 +39,7 @@ def run(
     mode: Literal["threads", "serial", "anakin", "auto"],
     observers: Sequence[Observer] = (),
     boundaries: Sequence[int] = (),
+    next_look: Callable[[int], int] | None = None,
     compile_timeout_s: float | None = None,
 ) -> None:
     """Run the ring until its `end` is set, and end every thread of it.
@@ -49,6 +50,8 @@ def run(
         observers: are told of every learner cycle, and polled; the caller closes them.
         boundaries: numbers of env steps at whose multiples a program of several learner cycles
             ends, because an observer wants to see the state there.
+        next_look: for the same reason: the number of learner cycles at which it ends, after the
+            number that is its argument.
         compile_timeout_s: at its goal, the run waits so long for an actor that compiles; None: as
             long as it takes.
 
@@ -67,7 +70,7 @@ def run(
                 _poll(observers)
             return
 
-        anakin = _anakin(ring, mode, boundaries)
+        anakin = _anakin(ring, mode, boundaries, next_look)
 
         def learn() -> None:
             if anakin is not None:
@@ -124,6 +127,7 @@ def run_mapped(
     *,
     observers: Sequence[Sequence[Observer]],
     boundaries: Sequence[int],
+    next_look: Callable[[int], int] | None,
     on_end: Callable[[int], None],
 ) -> None:
     """Run the rings of several seeds as one program until the `end` of each is set; never raises.
@@ -134,7 +138,8 @@ def run_mapped(
     Args:
         rings: new or restored ones, for each of which `check_mapping` passes.
         observers: those of each ring; the caller closes them.
-        boundaries: as of `run`.
+        boundaries: as of `run`, like `next_look`.
+        next_look: see there.
         on_end: called in this thread with the number of each ring, once it has ended and nothing
             else uses it.
     """
@@ -155,13 +160,20 @@ def run_mapped(
             {number: rings[number] for number in together},
             observers={number: observers[number] for number in together},
             boundaries=boundaries,
+            next_look=next_look,
             on_left=lambda number: end_ring(number) if rings[number].end.is_set else None,
         )
     for number in tuple(waiting):
         ring = rings[number]
         if not ring.end.is_set:
             with ring.end.collecting():
-                run(ring, mode="anakin", observers=observers[number], boundaries=boundaries)
+                run(
+                    ring,
+                    mode="anakin",
+                    observers=observers[number],
+                    boundaries=boundaries,
+                    next_look=next_look,
+                )
         end_ring(number)
 
 
@@ -170,6 +182,7 @@ def _run_together(
     *,
     observers: Mapping[int, Sequence[Observer]],
     boundaries: Sequence[int],
+    next_look: Callable[[int], int] | None,
     on_left: Callable[[int], None],
 ) -> None:
     """Run rings as one program until all have left it; a failure is recorded in their ends.
@@ -177,14 +190,15 @@ def _run_together(
     Args:
         rings: by their numbers.
         observers: by the numbers of the rings.
-        boundaries: as of `run`.
+        boundaries: as of `run`, like `next_look`.
+        next_look: see there.
         on_left: called in this thread with the number of each ring that has left.
     """
     numbers, threads, left = tuple(rings), Threads(), set[int]()
     ends = [ring.end for ring in rings.values()]
     failure: BaseException | None = None
     try:
-        seeds = MappedSeeds(tuple(rings.values()), boundaries)
+        seeds = MappedSeeds(tuple(rings.values()), boundaries, next_look)
 
         def poll() -> None:
             for slot, number in enumerate(numbers):
@@ -223,9 +237,14 @@ def _poll(observers: Sequence[Observer]) -> None:
         observer.on_poll()
 
 
-def _anakin(ring: Ring, mode: str, boundaries: Sequence[int]) -> Anakin | None:
+def _anakin(
+    ring: Ring,
+    mode: str,
+    boundaries: Sequence[int],
+    next_look: Callable[[int], int] | None,
+) -> Anakin | None:
     """Return the program of acting and learning; None: the run has threads for them."""
     if mode == "threads" or (mode == "auto" and reason_against(ring) is not None):
         return None
-    anakin = Anakin(ring, boundaries)
+    anakin = Anakin(ring, boundaries, next_look)
     return None if mode == "auto" and anakin.is_slow() else anakin

@@ -174,7 +174,11 @@ def _show_result(
                 longer += f" --run.total-env-steps {2 * total_env_steps}"
             if most is not None and is_played:
                 longer += f" --run.total-episodes {2 * most}"
-            if config.run.stop_at_return is not None and not (is_long or is_played):
+            cycles = config.run.total_learner_cycles
+            is_stopped = cycles is not None and summary["learner_cycles"] >= cycles
+            if is_stopped:
+                longer += " --run.total-learner-cycles null"
+            if config.run.stop_at_return is not None and not (is_long or is_played or is_stopped):
                 longer += " --run.stop-at-return null"
             display.message("continue:", command=longer)
     if status != "done":

@@ -81,6 +81,7 @@ def train_mapped(
                 [each.ring for each in runs],
                 observers=[_observers_of(each, position) for position, each in enumerate(runs)],
                 boundaries=runs[0].boundaries if runs else (),
+                next_look=runs[0].next_look if runs else None,
                 on_end=finish,
             )
         # The report of a run whose threads are stuck ends the process.

@@ -17,6 +17,7 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.run.all_reduce import AllReduceProbe
 from sebulba.run.autosave import Autosave
 from sebulba.run.callbacks import Callback, Callbacks
+from sebulba.run.checksums import ChecksumRows
 from sebulba.run.periodic_evaluation import EvaluationVideos, PeriodicEvaluation
 from sebulba.run.profile import PROFILE, Profiler
 from sebulba.run.replicas import ReplicaCheck
@@ -26,6 +27,7 @@ from sebulba.run.short_episodes import ShortEpisodes
 from sebulba.run.slow_compilation import slow_compilation_of
 from sebulba.run.watchdog import Timeouts, watchdog_of
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
+from sebulba.storage.checksums import CHECKSUMS
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.base import MetricsWriter, Row
 from sebulba.storage.metrics.console import Display
@@ -145,6 +147,16 @@ def make_observers(
             )
         )
     observers += [ReplicaCheck(ring.learner), all_reduce]
+    if config.run.checksums and is_first:
+        observers.append(
+            ChecksumRows(
+                ring,
+                path / CHECKSUMS,
+                resume_env_steps=env_steps,
+                check=lock.check,
+                on_warning=display.message,
+            )
+        )
     if config.run.profile is not None:
         observers.append(
             Profiler(

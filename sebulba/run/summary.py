@@ -95,6 +95,8 @@ def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
         return f"the mean return reached {run.stop_at_return:,g}"
     if run.total_episodes is not None and progress.window.num_episodes >= run.total_episodes:
         return f"the episodes reached {run.total_episodes:,}"
+    if run.total_learner_cycles is not None and progress.cycles >= run.total_learner_cycles:
+        return f"the learner cycles reached {run.total_learner_cycles:,}"
     if progress.env_steps >= run.total_env_steps:
         return f"the env steps reached {run.total_env_steps:,}"
     return "a callback ended the run"

@@ -13,6 +13,7 @@ import jax
 
 from sebulba.config import Config
 from sebulba.config.naming import default_run_dir
+from sebulba.config.objects import source_files
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
 from sebulba.devices.memory import check_memory, describe_costly_network
@@ -64,9 +65,17 @@ from sebulba.run.observers import RunObservers, make_observers
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
 from sebulba.run.warm_start import InitialNetworks, exact_source
+from sebulba.storage.checksums import next_row
+from sebulba.storage.fingerprint import CodeReading
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
-from sebulba.storage.run_dir import CHECKPOINTS, record_in_run_json, record_seeds
+from sebulba.storage.run_dir import (
+    CHECKPOINTS,
+    read_run_json,
+    record_in_run_json,
+    record_in_start,
+    record_seeds,
+)
 
 
 def train_to_exit_code(
@@ -174,6 +183,7 @@ def train(
                 mode=ready.config.run.mode,
                 observers=ready.observers.in_order,
                 boundaries=ready.boundaries,
+                next_look=ready.next_look,
                 compile_timeout_s=ready.config.run.compile_timeout_s,
             )
         return ready.finish()
@@ -219,6 +229,11 @@ class Prepared:
         return [
             each for each in (run, self.config.evaluation.interval_env_steps) if each is not None
         ]
+
+    @property
+    def next_look(self) -> Callable[[int], int] | None:
+        """The next number of learner cycles, after a number, at which something is due."""
+        return next_row if self.config.run.checksums else None
 
     def finish(self) -> Finished:
         """Save and close the run once it has ended; never raises."""
@@ -273,6 +288,7 @@ def prepared(
         ),
         contextlib.ExitStack() as ended,
     ):
+        code = CodeReading(source_files(config))
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         # Of seeds that share a program, the first says it for all.
         show = display.message if mapped_with is None else display.detail
@@ -349,6 +365,15 @@ def prepared(
                 resumed=resumed,
             )
             check_networks(networks_crc32(ring))
+            if hosts.is_first():
+                at = {} if resumed is None else {"at": resumed.num_cycles, "level": resumed.level}
+                record_in_start(path, {"code": code.wait(), **at})
+            if resumed is not None and config.has_fixed_order and hosts.is_first():
+                # Importing it takes 8 ms, of which a new run has no use.
+                from sebulba.comparison.starts import describe_change_of_start
+
+                if (change := describe_change_of_start(read_run_json(path))) is not None:
+                    display.message(change)
         yield Prepared(
             config=config,
             path=path,
@@ -456,6 +481,8 @@ def _describe_run(config: Config, devices: Roles, defaults: str | None) -> Itera
             f" {len(devices.learner)} learner devices; change it, or set devices.actor"
         )
     goals = [f"{config.run.total_env_steps:,} env steps"]
+    if config.run.total_learner_cycles is not None:
+        goals.insert(0, f"{config.run.total_learner_cycles:,} learner cycles")
     if config.run.total_episodes is not None:
         goals.insert(0, f"{config.run.total_episodes:,} episodes")
     if config.run.stop_at_return is not None:

@@ -5,8 +5,6 @@ import contextlib
 import dataclasses
 import datetime
 import fnmatch
-import functools
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -30,6 +28,8 @@ from sebulba.devices.xla_flags import VARIABLE
 from sebulba.errors import ConfigError
 from sebulba.process import program
 from sebulba.storage.checkpoints.restore import Which, steps_in
+from sebulba.storage.checksums import CHECKSUMS
+from sebulba.storage.fingerprint import describe_machine, version
 from sebulba.storage.lock import LOCK, RunLock, take_lock
 from sebulba.storage.metrics.files import write_json, write_text
 
@@ -57,6 +57,7 @@ _WRITTEN = (
     NON_FINITE,
     "summary.json",
     "schedule.jsonl",
+    CHECKSUMS,
     "metrics.*",
     "events.out.tfevents.*",
     "wandb",
@@ -70,9 +71,11 @@ _WRITTEN = (
 _MAY_CHANGE = (
     "run.total_env_steps",
     "run.total_episodes",
+    "run.total_learner_cycles",
     "run.stop_at_return",
     "run.log_interval_env_steps",
     "run.profile",
+    "run.checksums",
     "run.repeatable",
     "run.seeds",
     "checkpoint.interval_s",
@@ -93,7 +96,8 @@ _MAY_CHANGE = (
     "resume",
     "run_dir",
 )
-_PACKAGES = ("sebulba", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "envpool")
+# Others may be on some hosts only, such as a GPU's plugin, or a suite that the run does not use.
+_OF_ALL_HOSTS = ("sebulba", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "envpool")
 
 
 def open_run_dir(
@@ -159,7 +163,7 @@ def describe_software(config: Config) -> dict[str, str]:
         for key, value in flat_config(config).items()
         if not key.startswith(("distributed.", "run_dir"))
     }
-    versions = {f"the version of {package}": str(_version(package)) for package in _PACKAGES}
+    versions = {f"the version of {package}": str(version(package)) for package in _OF_ALL_HOSTS}
     return {**versions, "the version of Python": platform.python_version(), **settings}
 
 
@@ -191,7 +195,7 @@ def describe_run() -> dict:
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {package: _version(package) for package in _PACKAGES},
+        **describe_machine(),
         "devices": [f"{device.platform}: {device.device_kind}" for device in jax.devices()],
         "xla_flags": os.environ.get(VARIABLE, ""),
         "matmul_precision": jax.config.values["jax_default_matmul_precision"],
@@ -209,10 +213,7 @@ def describe_change_of_kernels(path: pathlib.Path, config: Config) -> str | None
         path: the run directory.
         config: the run's settings.
     """
-    stored = _read_run_json(path)
-    resumed = stored.get("resumed")
-    last = resumed[-1] if isinstance(resumed, list) and resumed else stored
-    before, now = last.get("kernels") if isinstance(last, dict) else None, kernels_of_gpu()
+    before, now = _last_start(read_run_json(path)).get("kernels"), kernels_of_gpu()
     if before is None or now in (None, before) or not config.has_fixed_order:
         return None
     return (
@@ -228,7 +229,7 @@ def record_seeds(path: pathlib.Path, seeds: Sequence[int]) -> str | None:
         path: the run directory.
         seeds: those of the program; empty: the run has a program of its own.
     """
-    stored = _read_run_json(path)
+    stored = read_run_json(path)
     before = stored.get(MAPPED_SEEDS)
     if list(seeds) == (before or []):
         return None
@@ -244,11 +245,30 @@ def record_seeds(path: pathlib.Path, seeds: Sequence[int]) -> str | None:
 
 def record_in_run_json(path: pathlib.Path, key: str, value: Any) -> None:
     """Add a key to `run.json`, or replace its value."""
-    stored = _read_run_json(path)
+    stored = read_run_json(path)
     write_json(path / RUN, {**stored, key: value})
 
 
-def _read_run_json(path: pathlib.Path) -> dict[str, Any]:
+def record_in_start(path: pathlib.Path, values: dict[str, Any]) -> None:
+    """Add what was not known before to the last start of a run in `run.json`.
+
+    On a full disk it is left out: the run itself does not need it.
+    """
+    stored = read_run_json(path)
+    _last_start(stored).update(values)
+    with contextlib.suppress(OSError):
+        write_json(path / RUN, stored)
+
+
+def _last_start(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return what the last resume has added to the contents of `run.json`; of a new run, these."""
+    resumed = stored.get("resumed")
+    last = resumed[-1] if isinstance(resumed, list) and resumed else stored
+    return last if isinstance(last, dict) else {}
+
+
+def read_run_json(path: pathlib.Path) -> dict[str, Any]:
+    """Return the contents of a run's `run.json`; empty if it has none that can be read."""
     try:
         stored = json.loads((path / RUN).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -323,7 +343,7 @@ def _reopen(path: pathlib.Path, config: Config) -> None:
             f" only {', '.join(key.rstrip('.') for key in _MAY_CHANGE)} may change, and which"
             f" actors are remote. To resume the run with its own config: {own}"
         )
-    resumed = _read_run_json(path).get("resumed")
+    resumed = read_run_json(path).get("resumed")
     resumed = [*(resumed if isinstance(resumed, list) else []), describe_run()]
     record_in_run_json(path, "resumed", resumed)
 
@@ -337,11 +357,3 @@ def _without_process_id(config: Config) -> Config:
     if config.distributed.effective_mode == "auto":
         return config
     return dataclasses.replace(config, distributed=DistributedConfig())
-
-
-@functools.cache
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -23,6 +23,7 @@ COMMAND_LINES = (
     "grid.py",
     "lag.py",
     "sweep.py",
+    "verify.py",
 )
 FILES = sorted(ROOT.rglob("*.py"))
 _LITERAL = re.compile(r"\{[a-z_]+[.(\[}!]")  # of an f-string that lacks its f

@@ -318,7 +318,9 @@ def test_metrics_files_go_on_without_double_or_missing_rows(tmp_path, monkeypatc
     table = (tmp_path / "run/metrics.csv").read_text().splitlines()
     assert [int(line.split(",")[0]) for line in table[1:]] == [row["env_steps"] for row in expected]
     assert load_config(str(tmp_path / "run/config.yaml")) == config
-    assert len(json.loads((tmp_path / "run/run.json").read_text())["resumed"]) == 2
+    resumed = json.loads((tmp_path / "run/run.json").read_text())["resumed"]
+    assert [(each["at"], each["level"]) for each in resumed] == [(step, "exact")] * 2
+    assert all(each["code"]["sources"] for each in resumed)
 
 
 def fail_at(monkeypatch, step, call):

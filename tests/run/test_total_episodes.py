@@ -1,4 +1,4 @@
-"""A run ends after the learner cycle by which `run.total_episodes` have finished."""
+"""A run ends after the learner cycle that reaches `run.total_episodes`, or their number."""
 
 import dataclasses
 import json
@@ -54,3 +54,18 @@ def test_the_start_names_the_episodes_and_env_steps_are_a_limit_too(tmp_path, ca
     summary = train(tmp_path / "run", total_env_steps=100, total_episodes=10_000)
     assert summary["reason"] == "the env steps reached 100"
     assert "goal: 10,000 episodes, or 100 env steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["threads", "anakin"])
+def test_a_run_ends_after_its_learner_cycles_and_continues_as_if_it_had_not(
+    cycles, tmp_path, mode, capsys
+):
+    summary = train(tmp_path / "run", total_env_steps=500, total_learner_cycles=7, mode=mode)
+    assert (summary["learner_cycles"], summary["env_steps"]) == (7, cycles[6][0])
+    assert summary["reason"] == "the learner cycles reached 7"
+    shown = capsys.readouterr().err
+    assert "goal: 7 learner cycles, or 500 env steps" in shown
+    assert "--resume latest --run.total-learner-cycles null" in shown
+    longer = train(tmp_path / "run", total_env_steps=500, resume="latest", mode=mode)
+    whole = train(tmp_path / "whole", total_env_steps=500, mode=mode)
+    assert longer["networks_crc32"] == whole["networks_crc32"]

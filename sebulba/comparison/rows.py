@@ -1,0 +1,177 @@
+"""The first rows of two runs that differ: of checksums, and of metrics."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from sebulba.storage.checksums import (
+    NETWORKS,
+    OPTIMIZER,
+    TRAJECTORIES,
+    ChecksumRow,
+)
+
+_TIMES = ("wall_time_s", "steps_per_second", "queue_depth", "time/", "all_reduce/")
+_EVALUATION = "evaluation/"
+_PARTS = (NETWORKS, OPTIMIZER, TRAJECTORIES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeafDifference:
+    """A leaf whose checksums differ."""
+
+    name: str
+    # The norm of the difference over the larger norm of the two leaves, estimated. None: integers,
+    # numbers that are not finite, or a leaf that only one run has.
+    size: float | None
+
+    def __str__(self) -> str:
+        return self.name if self.size is None else f"{self.name}, by {self.size:.1g} of its norm"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowDifference:
+    """What differs after a learner cycle; nothing does if there are no leaves."""
+
+    num_cycles: int
+    leaves: tuple[LeafDifference, ...]  # that differ, the largest difference first
+    num_leaves: int  # compared
+    has_trajectories: bool  # among them
+    # As `LeafDifference.size`, of all floats of the networks and of the trajectories; 0: equal.
+    size: float
+    has_other_integers: bool  # or numbers that are not finite, or leaves that one run lacks
+
+    def of(self, *parts: str) -> list[LeafDifference]:
+        """Return the leaves of some parts."""
+        return [leaf for leaf in self.leaves if leaf.name.startswith(tuple(f"{p}." for p in parts))]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChecksumComparison:
+    """The rows of checksums that two runs have in common."""
+
+    rows: tuple[RowDifference, ...]
+
+    @property
+    def parting(self) -> RowDifference | None:
+        """The first row that differs; None: none does."""
+        return next((row for row in self.rows if row.leaves), None)
+
+    @property
+    def last_equal(self) -> int | None:
+        """The last learner cycle before the parting at which all is equal; None: none is."""
+        equal = None
+        for row in self.rows:
+            if row.leaves:
+                break
+            equal = row.num_cycles
+        return equal
+
+    @property
+    def parted_first(self) -> Literal["start", "trajectories", "updates", "unknown"]:
+        """What differs first: networks before all cycles, trajectories, or what updates make.
+
+        It is unknown without checksums of trajectories, and if trajectories and networks both
+        differ in a row that is more than one learner cycle after the last equal one.
+        """
+        row = self.parting
+        if row is None or not (row.num_cycles == 0 or row.has_trajectories):
+            return "unknown"
+        if row.num_cycles == 0:
+            return "start"
+        if not row.of(TRAJECTORIES):
+            return "updates"
+        if not row.of(NETWORKS, OPTIMIZER) or self.last_equal == row.num_cycles - 1:
+            return "trajectories"
+        return "unknown"
+
+
+def compare_checksums(
+    first: Sequence[ChecksumRow], second: Sequence[ChecksumRow]
+) -> ChecksumComparison:
+    """Compare the rows of the learner cycles that both runs have."""
+    others = {row.num_cycles: row for row in second}
+    pairs = [(row, others[row.num_cycles]) for row in first if row.num_cycles in others]
+    return ChecksumComparison(rows=tuple(_compare(*pair) for pair in pairs))
+
+
+def _compare(first: ChecksumRow, second: ChecksumRow) -> RowDifference:
+    parts = [
+        {name.partition(".")[0] for name in row.leaves} & set(_PARTS) for row in (first, second)
+    ]
+    common = parts[0] & parts[1]  # The last row of an interrupted run has no trajectories.
+    names = [name for name in {**first.leaves, **second.leaves} if name.partition(".")[0] in common]
+    leaves, has_other_integers = [], False
+    squares = {part: [0.0, 0.0] for part in _PARTS}  # of the differences, and of the leaves
+    for name in names:
+        ours, theirs = first.leaves.get(name), second.leaves.get(name)
+        distance = None if ours is None or theirs is None else ours.distance(theirs)
+        norm = max((leaf.norm or 0.0 for leaf in (ours, theirs) if leaf is not None), default=0.0)
+        is_equal = ours is not None and theirs is not None and ours.crc32 == theirs.crc32
+        if distance is not None:
+            sums = squares[name.partition(".")[0]]
+            sums[0] += 0.0 if is_equal else distance**2
+            sums[1] += norm**2
+        if not is_equal:
+            has_other_integers |= distance is None
+            size = None if distance is None else distance / norm if norm else math.inf
+            leaves.append(LeafDifference(name=name, size=size))
+    return RowDifference(
+        num_cycles=first.num_cycles,
+        # Another integer is the largest difference.
+        leaves=tuple(
+            sorted(leaves, key=lambda leaf: -(math.inf if leaf.size is None else leaf.size))
+        ),
+        num_leaves=len(names),
+        has_trajectories=TRAJECTORIES in common,
+        size=max(
+            math.sqrt(apart / whole) if whole else 0.0
+            for apart, whole in (squares[NETWORKS], squares[TRAJECTORIES])
+        ),
+        has_other_integers=has_other_integers,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MetricDifference:
+    """The first row of metrics with the same number of env steps and another value."""
+
+    env_steps: int
+    column: str
+    first: Any
+    second: Any
+
+    def __str__(self) -> str:
+        return f"{self.column} at {self.env_steps:,} env steps: {self.first} and {self.second}"
+
+
+def compare_metrics(
+    first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]
+) -> tuple[int, MetricDifference | None]:
+    """Compare the rows of metrics of two runs, without columns of times.
+
+    Returns:
+        The number of rows before the first that differs, and that; None: none differs.
+    """
+    # A row of an evaluation may have the env steps of a row of training.
+    ours, theirs = (
+        {
+            int(row["env_steps"]): row
+            for row in rows
+            if "env_steps" in row and not any(column.startswith(_EVALUATION) for column in row)
+        }
+        for rows in (first, second)
+    )
+    num_equal = 0
+    for env_steps, row in ours.items():
+        if env_steps not in theirs:
+            continue
+        other = theirs[env_steps]
+        for column, value in row.items():
+            if column in other and not column.startswith(_TIMES) and value != other[column]:
+                return num_equal, MetricDifference(
+                    env_steps=env_steps, column=column, first=value, second=other[column]
+                )
+        num_equal += 1
+    return num_equal, None

@@ -1,0 +1,228 @@
+"""What two runs were made of: settings, code, versions, machine and flags."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from sebulba.config.file import read_config_file
+from sebulba.config.schema import Config, flat_config
+from sebulba.devices.variables import decides_bits
+from sebulba.figures.curves import CONFIG, METRICS, Run, read_json, read_run
+
+Kind = Literal["settings", "code", "versions", "machine", "flags"]
+KINDS: tuple[Kind, ...] = ("settings", "code", "versions", "machine", "flags")
+ABSENT = "none"
+"""Stands for what only the other run has."""
+
+_IGNORED_SETTINGS = ("run_dir", "resume")
+_MAX_FEATURES = 8
+# Of JAX's settings: platforms are compared as devices.
+_IGNORED_JAX = ("jax_platforms",)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Something that two runs do not have in common."""
+
+    kind: Kind
+    name: str
+    first: Any
+    second: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.first} and {self.second}"
+
+
+def read_start(path: pathlib.Path) -> Run:
+    """Read a run directory, which may have no metrics.
+
+    Raises:
+        ConfigError: it has no config, or a file is invalid.
+    """
+    if (path / METRICS).is_file():
+        return read_run(path)
+    config = {key: each.value for key, each in read_config_file(str(path / CONFIG)).items()}
+    process = read_json(path / "run.json") or {}
+    return Run(path=path, config=config, rows=[], summary=None, process=process)
+
+
+def differences(first: Run, second: Run) -> list[Difference]:
+    """Return what differs between two runs as they began, in the order of `KINDS`.
+
+    What one of them has not recorded, as earlier versions did not, is not compared.
+    """
+    return [
+        *_settings(first.config, second.config),
+        *differences_of_starts(first.process, second.process),
+    ]
+
+
+def differences_of_starts(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+    """Return what differs between two starts besides settings: contents of `run.json`."""
+    return [
+        *_code(first.get("code"), second.get("code")),
+        *_each("versions", _versions(first), _versions(second)),
+        *_machine(first, second),
+        *_flags(first, second),
+    ]
+
+
+def describe_change_of_start(process: Mapping[str, Any]) -> str | None:
+    """Return a warning that a resume differs from the start before it in what decides bits.
+
+    None: it does not, or the run was not resumed.
+
+    Args:
+        process: the run's `run.json`.
+    """
+    resumed = process.get("resumed")
+    starts = [process, *(resumed if isinstance(resumed, list) else [])]
+    if len(starts) < 2:
+        return None
+    # Which kernels a GPU has is told when the run is opened.
+    found = [
+        f"{each.name} (before {each.first}, now {each.second})"
+        for each in differences_of_starts(_mapping(starts[-2]), _mapping(starts[-1]))
+        if each.name != "kernels"
+    ]
+    if not found:
+        return None
+    return f"warning: the bits of this run may change from here on: {', '.join(found)}"
+
+
+def describe_start(run: Run) -> str:
+    """Return in one line where and with what a run has computed."""
+    process = run.process
+    cpu = _mapping(process.get("cpu")).get("model")
+    threads = process.get("threads")
+    parts = [
+        str(cpu) if cpu else "a CPU that is not recorded",
+        f"{threads} threads" if threads else "",
+        f"jax {_versions(process).get('jax', 'unknown')}",
+        f"commit {str(commit)[:12]}"
+        if (commit := _mapping(process.get("code")).get("commit"))
+        else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
+    # A key that a run of another version has not written had its default.
+    defaults = flat_config(Config())
+    for key in {**first, **second}:
+        ours, theirs = (each.get(key, defaults.get(key, ABSENT)) for each in (first, second))
+        if ours != theirs and key not in _IGNORED_SETTINGS and _plain(ours) != _plain(theirs):
+            yield Difference(kind="settings", name=key, first=ours, second=theirs)
+
+
+def _code(first: Any, second: Any) -> Iterator[Difference]:
+    first, second = _mapping(first), _mapping(second)
+    if not first or not second:
+        return
+    for part in ("sources", "files"):
+        ours, theirs = _mapping(first.get(part)), _mapping(second.get(part))
+        for name in {**ours, **theirs}:
+            if ours.get(name) != theirs.get(name):
+                yield Difference(
+                    kind="code",
+                    name=name,
+                    first=f"{ours.get(name, ABSENT)} ({_describe_commit(first)})",
+                    second=f"{theirs.get(name, ABSENT)} ({_describe_commit(second)})",
+                )
+
+
+def _describe_commit(code: Mapping[str, Any]) -> str:
+    commit, changed = code.get("commit"), code.get("changed")
+    if not commit:
+        return "no commit"
+    files = f", changes in {len(changed)} files" if isinstance(changed, list) and changed else ""
+    return f"commit {str(commit)[:12]}{files}"
+
+
+def _machine(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
+    ours, theirs = _mapping(first.get("cpu")), _mapping(second.get("cpu"))
+    yield from _each("machine", {"CPU": ours.get("model")}, {"CPU": theirs.get("model")})
+    features = [set(str(cpu.get("features", "")).split()) for cpu in (ours, theirs)]
+    if all(features) and features[0] != features[1]:
+        alone = [features[0] - features[1], features[1] - features[0]]
+        yield Difference(
+            kind="machine",
+            name="CPU features",
+            first=_only(alone[0]),
+            second=_only(alone[1]),
+        )
+    for name in ("threads", "devices"):
+        yield from _each("machine", {name: first.get(name)}, {name: second.get(name)})
+
+
+def _flags(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
+    words = [str(each.get("xla_flags") or "").split() for each in (first, second)]
+    if sorted(words[0]) != sorted(words[1]) and "xla_flags" in first and "xla_flags" in second:
+        alone = [" ".join(w for w in words[i] if w not in words[1 - i]) for i in (0, 1)]
+        yield Difference(
+            kind="flags",
+            name="XLA_FLAGS",
+            first=alone[0] or ABSENT,
+            second=alone[1] or ABSENT,
+        )
+    if "environment" in first and "environment" in second:
+        # A variable of a setting of JAX is compared as that setting.
+        as_settings = {
+            name.upper() for each in (first, second) for name in _mapping(each.get("jax"))
+        }
+        variables = [
+            {
+                name: text
+                for name, text in _mapping(each["environment"]).items()
+                if decides_bits(name) and name not in as_settings
+            }
+            for each in (first, second)
+        ]
+        yield from _each("flags", *variables, both=False)
+    settings = [
+        {name: v for name, v in _mapping(each.get("jax")).items() if name not in _IGNORED_JAX}
+        for each in (first, second)
+    ]
+    yield from _each("flags", *settings)
+    yield from _each("flags", *({"kernels": each.get("kernels")} for each in (first, second)))
+
+
+def _each(
+    kind: Kind,
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    *,
+    both: bool = True,
+) -> Iterator[Difference]:
+    """Yield what differs of two mappings; with `both`, only of what both have."""
+    for name in {**first, **second}:
+        ours, theirs = first.get(name), second.get(name)
+        if ours == theirs or (both and (ours is None or theirs is None)):
+            continue
+        yield Difference(
+            kind=kind,
+            name=name,
+            first=ABSENT if ours is None else ours,
+            second=ABSENT if theirs is None else theirs,
+        )
+
+
+def _versions(process: Mapping[str, Any]) -> dict[str, Any]:
+    python = {"Python": process["python"]} if "python" in process else {}
+    return python | _mapping(process.get("versions"))
+
+
+def _only(words: set[str]) -> str:
+    names = sorted(words)
+    more = f" and {len(names) - _MAX_FEATURES} more" if len(names) > _MAX_FEATURES else ""
+    return f"also {' '.join(names[:_MAX_FEATURES])}{more}" if names else "no others"
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as a file has it: tuples are lists there."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,233 @@
+"""Repeat a run, and say whether it gives the same bits: `python -m sebulba.verify RUN_DIR`.
+
+The repetition is a run of its own, in a process of its own, with the variables that the run had
+recorded. Imports no jax.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sebulba.devices.variables import decides_bits, is_read
+from sebulba.devices.xla_flags import NUM_THREADS, VARIABLE
+from sebulba.errors import ConfigError, escaped
+from sebulba.process import (
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_OTHER_RESULT,
+    EXIT_ROUNDING,
+    EXIT_SIGNAL_BASE,
+    program,
+    run_command,
+)
+from sebulba.processes.children import Children, exit_code_of
+from sebulba.storage.checksums import CHECKSUMS
+
+if TYPE_CHECKING:
+    from sebulba.figures.curves import Run
+    from sebulba.storage.checksums import ChecksumRow
+
+CONFIG = "config.yaml"
+_CODES = {"same": EXIT_DONE, "rounding": EXIT_ROUNDING, "other": EXIT_OTHER_RESULT}
+_DESCRIPTION = f"""\
+Repeats a run from its start in a new directory, with the XLA flags, threads and other variables
+that it recorded, and compares the checksums of networks, optimizer state and trajectories.
+
+Ends with {EXIT_DONE}: the same bits; {EXIT_ROUNDING}: other bits on another machine, or with other
+threads, flags or versions, consistent with rounding; {EXIT_OTHER_RESULT}: another result;
+{EXIT_CONFIG}: the run cannot be repeated."""
+_LAST_LINES = 20
+# What the repetition does not need, and what has no effect on its numbers.
+_QUIET = (
+    "--run.checksums=true",
+    "--run.wandb-project=null",
+    "--run.profile=null",
+    "--evaluation.interval-env-steps=null",
+    "--evaluation.video=null",
+    "--checkpoint.interval-s=null",
+)
+
+
+def main() -> None:
+    """Parse the command line, repeat the run, and exit."""
+    parser = argparse.ArgumentParser(
+        prog=program("verify"),
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_dir", type=pathlib.Path, metavar="RUN_DIR", help="run to repeat")
+    parser.add_argument(
+        "--cycles",
+        type=_cycles,
+        metavar="N",
+        help="repeat at most the first N learner cycles; default: all",
+    )
+    parser.add_argument(
+        "--run-dir",
+        type=pathlib.Path,
+        metavar="DIR",
+        dest="into",
+        help="directory of the repetition; default: one that is removed if the bits are the same",
+    )
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="keep this shell's JAX_, XLA_ and PJRT_ variables instead of setting those of the run",
+    )
+    options = parser.parse_args()
+    sys.exit(
+        verify(options.run_dir, cycles=options.cycles, into=options.into, with_own=not options.here)
+    )
+
+
+def _cycles(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text}")
+    return int(text)
+
+
+def verify(
+    run_dir: pathlib.Path,
+    *,
+    cycles: int | None = None,
+    into: pathlib.Path | None = None,
+    with_own: bool = True,
+) -> int:
+    """Repeat a run, print the verdict, and return the exit code.
+
+    Args:
+        run_dir: the run's directory, which is not changed.
+        cycles: the most learner cycles to repeat; None: no limit.
+        into: a new directory for the repetition; None: a temporary one.
+        with_own: whether the repetition has the variables that the run recorded; False: those of
+            this process.
+    """
+    # Importing numpy takes time, so command line errors and --help come first.
+    from sebulba.comparison.rows import compare_checksums
+    from sebulba.comparison.starts import describe_start, differences, read_start
+    from sebulba.comparison.verdict import verdict_of
+    from sebulba.storage.checksums import checksums_of
+
+    try:
+        if into is not None and into.exists():
+            raise ConfigError(f"--run-dir: expected a new directory, got {into}")
+        first = read_start(run_dir)
+        rows = _rows_to_repeat(first, cycles)
+    except ConfigError as error:
+        print(escaped(f"sebulba: {error}"), file=sys.stderr)
+        return EXIT_CONFIG
+    last = rows[-1].num_cycles
+    print(f"{run_dir}: {describe_start(first)}; repeating learner cycles 1 to {last:,}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="sebulba-verify-") as temporary:
+        scratch = pathlib.Path(temporary)
+        path = scratch / "run" if into is None else into
+        environment = dict(os.environ)
+        if with_own:
+            environment = variables_of(first.process, environment)
+        # Another CPU may have compiled what is in the user's cache.
+        environment["JAX_COMPILATION_CACHE_DIR"] = str(scratch / "cache")
+        argv = [str(run_dir / CONFIG), f"--run-dir={path}", f"--run.total-learner-cycles={last}"]
+        with Children().forwarding_signals() as children, open(scratch / "log", "wb") as log:
+            process = children.start([*argv, *_QUIET], base=environment, output=log)
+            code = exit_code_of(process.wait())
+        if children.signal_number is not None:
+            return EXIT_SIGNAL_BASE + children.signal_number
+        compared = compare_checksums(rows, checksums_of(path))
+        # A run that failed fails again, after the last of its rows.
+        is_complete = bool(compared.rows) and compared.rows[-1].num_cycles == last
+        if not is_complete and compared.parting is None:
+            text = (scratch / "log").read_text(encoding="utf-8", errors="replace")
+            print(escaped("\n".join(text.splitlines()[-_LAST_LINES:])), file=sys.stderr)
+            print(f"sebulba: the repetition ended with exit code {code}", file=sys.stderr)
+            return EXIT_FAILED
+        found = [each for each in differences(first, read_start(path)) if each.kind != "settings"]
+        verdict = verdict_of(compared, found)
+        if verdict.kind != "same" and into is None:
+            path = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-verify-")) / "run"
+            shutil.move(scratch / "run", path)
+    for each in found:
+        print(escaped(f"other {each.kind}: {each.name}: there {each.first}, here {each.second}"))
+    for line in verdict.lines:
+        print(escaped(line))
+    if path.exists():
+        print(f"the repetition: {path}")
+    return _CODES[verdict.kind]
+
+
+def _rows_to_repeat(run: "Run", cycles: int | None) -> "list[ChecksumRow]":
+    """Return the rows of checksums that a repetition from the start can give again.
+
+    Raises:
+        ConfigError: there are none, or the run is not repeatable.
+    """
+    from sebulba.config.loading import load_config
+    from sebulba.storage.checksums import checksums_of
+
+    config = load_config(str(run.path / CONFIG))
+    if not config.has_fixed_order:
+        raise ConfigError(
+            "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
+            " is not repeatable"
+        )
+    if config.distributed.effective_mode != "off":
+        raise ConfigError(
+            f"distributed.mode: expected off, got {config.distributed.effective_mode}; a run of"
+            " several hosts cannot be repeated by one process"
+        )
+    rows = checksums_of(run.path)
+    if not rows or "cpu" not in run.process:
+        what = f"{CHECKSUMS} and a run.json with the machine"
+        raise ConfigError(
+            f"{run.path}: expected {what}, got a run without; run.checksums was false, or an"
+            " earlier version of Sebulba trained it"
+        )
+    limits = [] if cycles is None else [cycles]
+    # Another part of a run may have had other settings, such as its length, or new episodes.
+    resumed = run.process.get("resumed")
+    for start in resumed if isinstance(resumed, list) else []:
+        if isinstance(start, dict) and isinstance(start.get("at"), int):
+            limits.append(start["at"])
+            print(
+                f"the run was resumed at learner cycle {start['at']:,}: only up to there",
+                flush=True,
+            )
+            break
+    rows = [row for row in rows if row.num_cycles <= min(limits, default=row.num_cycles)]
+    if not rows or rows[-1].num_cycles == 0:
+        raise ConfigError(f"{run.path}: expected a learner cycle with a row of {CHECKSUMS}")
+    return rows
+
+
+def variables_of(process: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables in which JAX and XLA compute as they did in a run.
+
+    Args:
+        process: the run's `run.json`.
+        environment: all variables of this process, of which those that JAX or XLA read are
+            replaced.
+    """
+    variables = {name: text for name, text in environment.items() if not is_read(name)}
+    recorded = process.get("environment")
+    variables |= {
+        name: str(text)
+        for name, text in (recorded if isinstance(recorded, dict) else {}).items()
+        if is_read(name) and (decides_bits(name) or name in ("JAX_PLATFORMS", VARIABLE))
+    }
+    settings = process.get("jax")
+    for name, value in (settings if isinstance(settings, dict) else {}).items():
+        # Each setting of JAX is a variable, too. -1: it was not set.
+        if value is not None and value != -1 and name.startswith("jax_"):
+            variables[name.upper()] = str(int(value)) if isinstance(value, bool) else str(value)
+    if isinstance(process.get("threads"), int):
+        variables[NUM_THREADS] = str(process["threads"])
+    return variables
+
+
+if __name__ == "__main__":
+    run_command(main)

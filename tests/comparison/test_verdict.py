@@ -1,0 +1,75 @@
+"""The verdict on a repetition: a cause, and a size."""
+
+import re
+
+import numpy as np
+import pytest
+
+from sebulba.comparison.rows import compare_checksums
+from sebulba.comparison.starts import Difference
+from sebulba.comparison.verdict import verdict_of
+from tests.comparison.test_rows import WEIGHTS, row
+
+CPU = Difference(kind="machine", name="CPU", first="A", second="B")
+CODE = Difference(kind="code", name="sebulba", first="commit a", second="commit b")
+CYCLES = (1, 2, 100)
+
+
+def verdict(found, *changes):
+    """Returns the verdict on rows with these changes of the rows at `CYCLES`."""
+    rows = [row(cycle) for cycle in CYCLES]
+    others = [row(cycle, **change) for cycle, change in zip(CYCLES, changes, strict=True)]
+    return verdict_of(compare_checksums(rows, others), found)
+
+
+def times(factor):
+    return {"weights": WEIGHTS * np.float32(factor)}
+
+
+@pytest.mark.parametrize("found", [[], [CPU], [CODE]])
+def test_equal_rows_are_the_same_bits_whatever_else_differs(found):
+    same = verdict(found, {}, {}, {})
+    assert same.kind == "same"
+    assert "the same bits up to learner cycle 100" in same.lines[0]
+    assert "in all 3 rows" in same.lines[0]
+
+
+@pytest.mark.parametrize("found", [[], [CODE]])
+def test_the_smallest_difference_without_another_machine_is_another_result(found):
+    other = verdict(found, {}, times(1 + 2e-7), times(1 + 2e-7))
+    assert other.kind == "other"
+    assert other.lines[0] == "another result from learner cycle 2 on"
+    assert "CPU, threads, versions, flags and code are the same" in other.lines or found
+    assert "networks.weights, by" in other.lines[-1] and "updates parted first" in other.lines[-1]
+
+
+def test_a_small_difference_on_another_machine_is_consistent_with_rounding():
+    rounding = verdict([CPU], {}, times(1 + 2e-7), times(1 + 1e-4))
+    assert rounding.kind == "rounding"
+    assert rounding.lines[0].startswith(
+        "consistent with rounding up to learner cycle 100: other CPU"
+    )
+    assert re.search(r"differences of about [1-9]e-05 of the norm", rounding.lines[0])
+    assert "after learner cycle 2 (the row before, of cycle 1, is equal)" in rounding.lines[1]
+
+
+def test_rounding_ends_where_an_integer_differs():
+    rounding = verdict([CPU], {}, times(1 + 2e-7), {**times(1 + 1e-5), "action": 1})
+    assert rounding.kind == "rounding"
+    assert "up to learner cycle 2:" in rounding.lines[0]
+    assert (
+        "after learner cycle 100 there are other integers, such as in trajectories.action"
+        in (rounding.lines[-1])
+    )
+
+
+@pytest.mark.parametrize("change", [times(1.01), {"action": 1}])
+def test_a_large_first_difference_is_another_result_on_any_machine(change):
+    other = verdict([CPU], {}, change, change)
+    assert other.kind == "other"
+
+
+def test_code_that_differs_beside_the_machine_is_named_as_a_cause():
+    rounding = verdict([CODE, CPU], times(1 + 2e-7), {}, {})
+    assert rounding.kind == "rounding"
+    assert rounding.lines[-1] == "the code differs, too, and may be the cause"
