@@ -14,6 +14,7 @@ import pathlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
