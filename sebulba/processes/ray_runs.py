@@ -223,7 +223,7 @@ class RayHolder:
         # Ray repeats no call, so each loss is seen.
         options |= {"num_cpus": share.num_cpus, "num_gpus": share.num_gpus}
         options |= {"max_restarts": max_restarts, "max_task_retries": 0}
-        self._actor = ray.remote(_holder_class()).options(**options).remote(name)
+        self._actor: Any = ray.remote(_holder_class()).options(**options).remote(name)
         self._answer: Any = None
 
     def ask(self, order: Order, is_again: bool, signals: Sequence[int]) -> None:

@@ -150,7 +150,7 @@ def _files_before(block):
 
 
 def _check_training_command(arguments, written):
-    arguments = [each for each in arguments if each not in ("-h", "--help")]
+    arguments = [each for each in arguments if each not in ("-h", "--help", "--ray")]
     positionals, flags = split_arguments(arguments)
     path = positionals[0] if positionals else None
     is_given = path is not None and ((ROOT / path).is_file() or path in shipped_configs())
