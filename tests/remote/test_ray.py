@@ -170,11 +170,12 @@ def test_a_free_running_run_solves_cartpole_under_twenty_kills(tmp_path):
         "impala_cartpole",
         tmp_path,
         *("--actor.threads-per-device", "0", "--actor.remote", "2"),
-        *("--learner.policy-lag", "null", "--run.total-env-steps", "1000000"),
+        *("--learner.policy-lag", "null", "--run.total-env-steps", "2000000"),
         num_kills=20,
-        pause_s=(0, 3),
+        pause_s=(1, 4),
     )
-    assert output.count("lost in cycle") >= 10  # A process may be killed before it acts.
+    # A process may be killed before it answers.
+    assert sum(each["restarts"] for each in summary["remote_actors"].values()) >= 7
     assert "new episodes" not in output
     assert summary["best_episode_return_mean"] >= 475
     check_ledger(summary)
@@ -196,13 +197,16 @@ def test_seeds_with_remote_actors_evaluate_and_end_with_the_bits_of_threads(tmp_
         )
         assert of_remote["networks_crc32"] == of_threads["networks_crc32"]
         assert list(of_remote["remote_actors"]) == ["1"]
-        returns = [evaluated(tmp_path / name / seed) for name in ("threads", "remote")]
-        assert len(returns[0]) == 3 and returns[0] == returns[1]
+        # An evaluation that is due while another is played may be left out.
+        one, other = (evaluated(tmp_path / name / seed) for name in ("threads", "remote"))
+        common = one.keys() & other.keys()
+        assert len(common) >= 2
+        assert [one[each] for each in common] == [other[each] for each in common]
 
 
 def evaluated(directory):
     lines = (directory / "evaluations.jsonl").read_text().splitlines()
-    return [(row["env_steps"], row["return_mean"]) for row in map(json.loads, lines)]
+    return {row["env_steps"]: row["return_mean"] for row in map(json.loads, lines)}
 
 
 @contextlib.contextmanager
