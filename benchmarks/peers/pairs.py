@@ -107,6 +107,22 @@ def _earl_acting(name: str, cycle: str) -> Pair:
     )
 
 
+def _rllib(name: str, actors: str, *own_flags: str) -> Pair:
+    return Pair(
+        name=name,
+        task=f"IMPALA on CartPole, 2 env runners of 16 environments, ours with 2 {actors}",
+        install=("pip install 'ray[rllib]==2.60.0' torch==2.14.1",),
+        program="peer_rllib.py",
+        config="../../configs/impala_cartpole.yaml",
+        own_flags=("--run.stop-at-return", "null", *own_flags),
+        equal="20 steps, a trajectory of 16 environments an update, two layers of 64 units that"
+        " policy and value share, Adam with 0.001",
+        different="ours steps EnvPool, the peer Gymnasium's Python environments; both count env"
+        " steps that are learned from; policy lag 3, and whatever the peer's queues hold; PyTorch",
+        warm_up_s=8.0,
+    )
+
+
 PAIRS = {
     pair.name: pair
     for pair in (
@@ -246,6 +262,12 @@ PAIRS = {
             " units each for policy and value",
             different="EnvPool 1.2 and 0.8, jax 0.10 and 0.5; ours writes rows and checkpoints; the"
             " peer standardises advantages once per batch and clips two gradients, not one",
+        ),
+        _rllib("rllib_impala", "threads"),
+        _rllib(
+            "rllib_impala_remote",
+            "remote actors",
+            *("--actor.threads-per-device", "0", "--actor.remote", "2"),
         ),
         _earl_acting("earl_acting", "fused"),
         _earl_acting("earl_acting_stepped", "stepped"),

@@ -19,6 +19,7 @@ from sebulba.config import ActorConfig, EvaluationConfig, RunConfig
 from sebulba.config.objects import with_agent, with_environment
 from sebulba.envs import make_environment
 from sebulba.envs.jax_tasks import Catch
+from sebulba.run import training
 from sebulba.run.result import TrainingError
 from sebulba_agents.config import ImpalaConfig
 from tests.run.runs import make_config
@@ -257,3 +258,22 @@ def test_ctrl_c_in_a_script_saves_and_is_a_keyboard_interrupt(tmp_path):
     assert stdout.splitlines()[-1] == "130 interrupted True"
     assert "TrainingInterrupted: stopped by SIGINT" in stderr and "to resume from it" in stderr
     assert any((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_ctrl_c_before_the_first_act_cycle_is_a_keyboard_interrupt_without_a_result(
+    tmp_path, monkeypatch, capsys
+):
+    def make_ring(config, *, end, **options):
+        os.kill(os.getpid(), signal.SIGINT)  # while a remote actor is waited for
+        end.raise_if_received()
+
+    monkeypatch.setattr(training, "make_ring", make_ring)
+    config = make_config(tmp_path / "run")
+    with pytest.raises(sebulba.TrainingInterrupted, match="by SIGINT before the first") as stopped:
+        sebulba.train(config)
+    assert stopped.value.exit_code == 130 and stopped.value.result is None
+    assert training.train_to_exit_code(config) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "sebulba: stopped by SIGINT before the first act cycle. Nothing was learned yet."
+    )
