@@ -302,6 +302,7 @@ def _rerun_to_cycle(
     from sebulba.run.warm_start import InitialNetworks
     from sebulba.storage.checkpoints.manifest import flatten
     from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
+    from sebulba.toolkit.frame_stack import with_stacks
 
     config = load_config(str(run_dir / CONFIG), env)
     if not config.has_fixed_order:
@@ -323,7 +324,7 @@ def _rerun_to_cycle(
                     np.asarray(leaf)
                 )
                 for item in items
-                for path, leaf in flatten(item.unroll.trajectory).items()
+                for path, leaf in flatten(with_stacks(item.unroll.trajectory)).items()
             }
             np.savez(dump, **arrays)
             print(f"wrote {dump}")
@@ -362,6 +363,7 @@ def _show_batch(items: "list[Delivery]", cycle: int) -> None:
     import rich.table
 
     from sebulba.storage.checkpoints.manifest import flatten
+    from sebulba.toolkit.frame_stack import with_stacks
 
     console = rich.console.Console(
         width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False
@@ -370,7 +372,7 @@ def _show_batch(items: "list[Delivery]", cycle: int) -> None:
     for column in ("actor", "version", "leaf", "minimum", "maximum", "NaN", "infinite", "largest"):
         table.add_column(column, justify="left" if column in ("leaf", "largest") else "right")
     for item in items:
-        for path, leaf in flatten(item.unroll.trajectory).items():
+        for path, leaf in flatten(with_stacks(item.unroll.trajectory)).items():
             if not jax.numpy.issubdtype(leaf.dtype, np.number):
                 continue
             array = np.asarray(leaf).astype(np.float64)

@@ -15,7 +15,7 @@ and the next row is a reset (`is_first`, reward 0). The transition between the t
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import jax
@@ -135,6 +135,25 @@ class Clock:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FrameStack:
+    """How an environment stacks frames: each row shows the newest `size` of them.
+
+    A row's stack is that of the row before with one frame added, or a new one, as after a reset. So
+    all are known, bit for bit, from the newest frame of each row.
+    """
+
+    size: int  # k
+    axis: int  # of one environment's observation, from 0; the last 1/k of it is the newest frame
+    # What a new stack shows in place of older frames: copies of its first frame, or zeros.
+    fill: Literal["repeat", "zeros"] = "repeat"
+
+    @property
+    def num_context_rows(self) -> int:
+        """Rows before a sequence whose frames are in its first stack."""
+        return self.size - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvironmentSpec:
     """The observation and action spaces of a single environment."""
 
@@ -149,6 +168,7 @@ class EnvironmentSpec:
     # space, () for another space; None: no leaf is of such a space. Networks see one-hot vectors.
     choices: tuple[tuple[range, ...], ...] | None = None
     num_players: int = 1  # that act in it at the same time, each in a stream of its own
+    frame_stack: FrameStack | None = None  # that `observation` is, one array; None: it is none
 
     @property
     def observation_leaves(self) -> tuple[ObservationLeaf, ...]:

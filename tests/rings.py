@@ -25,6 +25,7 @@ from sebulba.process import start_daemon
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring import act_functions, anakin, calls, running
 from sebulba.ring import make as making
+from sebulba.ring import programs as making_programs
 from sebulba.ring.act_cycle import Buffer, act_row, init_carry
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import UPDATE, WAIT_FOR_TRAJECTORIES, WallClock
@@ -56,6 +57,11 @@ from sebulba.storage.metrics.writers import MetricsFanOut
 from sebulba.types import ActorState, EnvStepCount, Trajectory
 
 # Rings
+
+
+def keep_observations(monkeypatch):
+    """Let trajectories of the rings made from now on hold stacks, and not each frame once."""
+    monkeypatch.setattr(making_programs, "_frames_kept_once", lambda config, environment: None)
 
 
 def make_ring(config, *, devices=None, programs=None, make_collector=None, on_warning=print):

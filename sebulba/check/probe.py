@@ -5,6 +5,7 @@ its row and the action that led to it. Episodes end as the `EpisodeSchedule` say
 actions are.
 """
 
+import dataclasses
 import zlib
 from typing import Any
 
@@ -39,7 +40,7 @@ class ProbeEnvironment:
 
     def __init__(self, *, num_envs: int, seed: int, spec: EnvironmentSpec, trajectory_length: int):
         self.num_envs = num_envs
-        self.spec = spec
+        self.spec = dataclasses.replace(spec, frame_stack=None)  # Each row has numbers of its own.
         self.schedule = make_schedule(
             num_envs=num_envs, trajectory_length=trajectory_length, seed=seed
         )

@@ -9,8 +9,9 @@ import jax
 
 from sebulba.agent_check import ActShapes, env_step_shapes
 from sebulba.errors import ConfigError
+from sebulba.toolkit.frame_stack import older_frames, with_older_frames, with_single_frames
 from sebulba.toolkit.settings import NetworkConfig
-from sebulba.types import EnvironmentSpec, EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import EnvironmentSpec, EnvStep, FrameStack, PyTree, RunSpec, Trajectory
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """In the message of XLA's error."""
@@ -58,6 +59,7 @@ def plan_memory(
     num_actor_devices: int,
     queue_slots_per_actor: int,
     policy_lag: int | None = None,
+    frame_stack: FrameStack | None = None,
 ) -> MemoryPlan:
     """Return the bytes that a run needs on each device.
 
@@ -69,11 +71,13 @@ def plan_memory(
         num_actor_devices: of this host.
         queue_slots_per_actor: places of the trajectory deque.
         policy_lag: `learner.policy_lag`.
+        frame_stack: how observations stack the frames that trajectories hold once; None: they hold
+            the observations.
     """
     networks, actor_networks = num_bytes(shapes.networks), num_bytes(shapes.actor_networks)
     num_learner_devices = run_spec.num_learner_devices * run_spec.num_hosts
     experience_of_device = num_bytes(experience) // num_learner_devices
-    trajectory = num_bytes(trajectory_shapes(run_spec, shapes))
+    trajectory = num_bytes(trajectory_shapes(run_spec, shapes, frame_stack))
     # Those in the deque, one per actor in `put`, and those of the current learner cycle.
     trajectories = run_spec.num_actors * (queue_slots_per_actor + 1)
     trajectories += run_spec.trajectories_per_cycle
@@ -94,11 +98,17 @@ def plan_memory(
     )
 
 
-def trajectory_shapes(run_spec: RunSpec, shapes: ActShapes) -> Trajectory:
+def trajectory_shapes(
+    run_spec: RunSpec, shapes: ActShapes, frame_stack: FrameStack | None = None
+) -> Trajectory:
     """Return the shapes of one actor's trajectory."""
-    return stack_rows(
-        env_step_shapes(run_spec), shapes.action, shapes.extras, length=run_spec.trajectory_length
-    )
+    length, row = run_spec.trajectory_length, env_step_shapes(run_spec)
+    if frame_stack is None:
+        return stack_rows(row, shapes.action, shapes.extras, length=length)
+    single = jax.eval_shape(lambda row: with_single_frames(row, frame_stack), row)
+    older = jax.eval_shape(lambda x: older_frames(x, frame_stack), row.observation)
+    trajectory = stack_rows(single, shapes.action, shapes.extras, length=length)
+    return with_older_frames(trajectory, older)
 
 
 def stack_rows(env_step: EnvStep, action: PyTree, extras: PyTree, *, length: int) -> Trajectory:

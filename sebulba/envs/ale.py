@@ -6,6 +6,7 @@ with the newest last, as in EnvPool. The episode limit `max_num_frames_per_episo
 not steps.
 """
 
+import dataclasses
 import inspect
 import re
 from typing import Any
@@ -23,7 +24,7 @@ from sebulba.envs.base import FusedEnvironment, reset_row
 from sebulba.envs.lookup import first_line, refuse_options
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import EnvStep
+from sebulba.types import EnvStep, FrameStack
 
 _REFUSED_OPTIONS = {
     "game": "set env.id",
@@ -92,7 +93,13 @@ class ALEEnvironment:
         self, pool: AtariVectorEnv, *, seed: int, episodic_life: bool, options: dict[str, Any]
     ):
         self.num_envs = pool.num_envs
-        self.spec = spaces.environment_spec(pool.single_observation_space, pool.single_action_space)
+        spec = spaces.environment_spec(pool.single_observation_space, pool.single_action_space)
+        size, *_ = spec.observation.shape
+        if size > 1:
+            # A reset of the game fills the stack with zeros. A lost life adds a frame, as any step.
+            stack = FrameStack(size=size, axis=0, fill="zeros")
+            spec = dataclasses.replace(spec, frame_stack=stack)
+        self.spec = spec
         self._to_native = to_native(self.spec)
         self._pool = pool
         self._seed = seed

@@ -44,6 +44,18 @@ def check_environment(environment: Any, *, suite: str, name: str) -> None:
             f"env.id: expected observations with at least one number, got"
             f" {describe_inline(spec.observation)} of {name}. Leave the empty array out"
         )
+    stack, leaves = spec.frame_stack, jax.tree.leaves(spec.observation)
+    if stack is not None and (
+        stack.size < 2
+        or len(leaves) != 1
+        or not 0 <= stack.axis < len(leaves[0].shape)
+        or leaves[0].shape[stack.axis] % stack.size
+    ):
+        raise ConfigError(
+            f"env.suite: expected `spec.frame_stack` of {name} to have a size of at least 2 that"
+            f" divides its axis of the one observation, got {stack} and observations of"
+            f" {describe_inline(spec.observation)}"
+        )
     if 0 in (spec.action_space.shape or ()):
         raise ConfigError(
             f"env.id: expected at least one action, got {spec.action_space} of {name}"

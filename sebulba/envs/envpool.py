@@ -1,5 +1,6 @@
 """EnvPool: environments in C++ threads, stepped from Python or inside `jit`."""
 
+import dataclasses
 import sys
 import warnings
 from typing import Any
@@ -18,7 +19,7 @@ from sebulba.envs.lookup import first_line, refuse_options
 from sebulba.envs.masks import ActionMasks
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import EnvStep, PyTree
+from sebulba.types import EnvStep, FrameStack, PyTree
 
 _REFUSED_OPTIONS = {
     "num_envs": "set actor.num_envs",
@@ -110,7 +111,7 @@ class EnvPoolEnvironment:
         self._action_dtype = np.dtype(action.dtype)
         action_space = _native_space(pool.action_space, self._action_dtype)
         self._masks = ActionMasks(pool.observation_space, action_space, in_info=mask_in_info)
-        self.spec = self._masks.spec
+        self.spec = dataclasses.replace(self._masks.spec, frame_stack=_frame_stack(pool))
         self._to_native = to_native(self.spec)
         self._pool = pool
         self._episodic_life = episodic_life
@@ -243,6 +244,17 @@ def _refusal(config: EnvConfig, error: Exception) -> str:
     valid = envpool.make_spec(config.id).config._fields
     unknown = [name for name in config.options if name not in valid]
     return message + "".join(did_you_mean(name, valid) for name in unknown)
+
+
+def _frame_stack(pool: gymnasium.Env) -> FrameStack | None:
+    """Return how a game of Atari stacks frames, on the axis of their channels; None: it does not.
+
+    A reset of the game repeats its first frame. A lost life adds a frame, as any step.
+    """
+    size = pool.config.get("stack_num", 1)
+    # ViZDoom has that option too, but at the end of an episode no frame is added to its stack.
+    is_atari = "noop_max" in pool.config
+    return FrameStack(size=size, axis=0) if is_atari and size > 1 else None
 
 
 def _native_space(space: gymnasium.Space, dtype: np.dtype) -> gymnasium.Space:

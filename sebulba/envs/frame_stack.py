@@ -8,6 +8,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 
+from sebulba import types
 from sebulba.envs.jax_suite import JaxTask, of_inner_state
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.errors import ConfigError
@@ -56,6 +57,14 @@ class FrameStack:
         frame = self.task.observation
         frames = jax.ShapeDtypeStruct((self.size, *frame.shape), frame.dtype)
         return jax.eval_shape(self._show, frames)
+
+    @property
+    def frame_stack(self) -> types.FrameStack | None:
+        """How frames are stacked; None: they are not."""
+        axis, num_axes = self.axis or 0, len(self.observation.shape)
+        if self.size == 1:
+            return None
+        return types.FrameStack(size=self.size, axis=axis % num_axes, fill=self.fill)
 
     @property
     def action_space(self) -> gymnasium.Space:

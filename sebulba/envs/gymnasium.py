@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ from sebulba.envs.lookup import refuse_options
 from sebulba.envs.masks import ActionMasks
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, describe_error, did_you_mean
-from sebulba.types import EnvStep, PyTree
+from sebulba.types import EnvStep, FrameStack, PyTree
 
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
 # Parts of Gymnasium's messages about classes that are no environments.
@@ -101,7 +102,7 @@ def make(
     try:
         _check_autoreset(config, vector_env)
         check_observation(vector_env.spec, vector_env.single_observation_space)
-        return GymnasiumEnvironment(vector_env, seed=seed)
+        return GymnasiumEnvironment(vector_env, seed=seed, frame_stack=_frame_stack(wrappers))
     except ConfigError:
         vector_env.close()
         raise
@@ -115,7 +116,7 @@ def ids() -> list[str]:
 class GymnasiumEnvironment:
     """A Gymnasium vector environment with autoreset on the next step, as an `Environment`."""
 
-    def __init__(self, vector_env: VectorEnv, *, seed: int):
+    def __init__(self, vector_env: VectorEnv, *, seed: int, frame_stack: FrameStack | None = None):
         self.num_envs = vector_env.num_envs
         action_space = vector_env.single_action_space
         name = "" if vector_env.spec is None else vector_env.spec.name
@@ -123,6 +124,8 @@ class GymnasiumEnvironment:
             vector_env.single_observation_space, action_space, in_info=_MASKS_IN_INFO.get(name)
         )
         self.spec = self._masks.spec
+        if len(jax.tree.leaves(self.spec.observation)) == 1:
+            self.spec = dataclasses.replace(self.spec, frame_stack=frame_stack)
         self._to_native = to_native(self.spec)
         self._vector_env = vector_env
         self._seed = seed
@@ -274,6 +277,17 @@ def _check_wrapper(wrapper: Wrapper, mode: str) -> None:
         one = getattr(gymnasium.wrappers, wrapper.function.__name__, None)
         advice = f": gymnasium.wrappers:{one.__name__}" if one else ""
         raise wrapper.refusal(f"a wrapper of one environment{advice}", "a wrapper of a batch")
+
+
+def _frame_stack(wrappers: Sequence[Wrapper]) -> FrameStack | None:
+    """Return how the last wrapper stacks observations; None: it does not, or with other frames."""
+    if not wrappers or wrappers[-1].function is not gymnasium.wrappers.FrameStackObservation:
+        return None
+    arguments = {"padding_type": "reset", **wrappers[-1].arguments}
+    size, padding = arguments["stack_size"], arguments["padding_type"]
+    if size == 1 or not isinstance(padding, str):
+        return None
+    return FrameStack(size=size, axis=0, fill="repeat" if padding == "reset" else "zeros")
 
 
 def _make_vec(

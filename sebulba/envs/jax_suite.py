@@ -40,7 +40,7 @@ class JaxTask(Protocol):
 
     Its state is any pytree of arrays with fixed shapes and dtypes. Optional methods are
     `action_mask(state) -> bool [A]`, see `EnvStep.action_mask`, and `render(state) -> uint8 [H, W,
-    3]`.
+    3]`. A task whose observations are stacks may say so with `frame_stack`, see `EnvironmentSpec`.
     """
 
     observation: PyTree  # of jax.ShapeDtypeStruct
@@ -154,6 +154,7 @@ class _BatchedTask:
             action_space=action_space,
             native_action_space=task.action_space,
             action_mask=mask,
+            frame_stack=getattr(task, "frame_stack", None),
         )
         convert = to_native(spec)
         check_task(task, spec, convert)

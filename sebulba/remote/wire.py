@@ -11,6 +11,7 @@ import numpy as np
 
 from sebulba.pytree import from_arrays, leaf_name, to_arrays
 from sebulba.ring.records import ActCarry, Collected, Point, StreamBoundary, StreamStart, Tally
+from sebulba.toolkit.frame_stack import last_row
 from sebulba.types import PyTree, Trajectory
 
 Record = dict[str, Any]
@@ -121,7 +122,7 @@ def unpack_collected(
     actor_state, statistics, env_state = unpack(copied, like=_without_row(like.carry), what="carry")
     after = ActCarry(
         actor_state=actor_state,
-        env_step=jax.tree.map(lambda leaf: np.array(leaf[-1]), rows.env_steps),
+        env_step=jax.tree.map(np.array, last_row(rows.env_steps)),
         statistics=statistics,
         env_state=env_state,
     )

@@ -28,7 +28,14 @@ from sebulba.errors import describe_error
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected, EpisodeStatistics, Tally
-from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
+from sebulba.toolkit.frame_stack import (
+    older_frames,
+    stack_of,
+    with_older_frames,
+    with_single_frames,
+    with_stacks,
+)
+from sebulba.types import ActorState, EnvStep, FrameStack, Networks, PyTree, Trajectory
 
 ENV_STEP_SCOPE = "env_step"
 """The named scope of what an act cycle computes for each row, in compiled programs and profiles."""
@@ -54,8 +61,9 @@ class ActCycle(Protocol):
 class Buffer:
     """A partly written trajectory, whose rows are written in place."""
 
-    trajectory: Trajectory
+    trajectory: Trajectory  # if stacks are kept as single frames, without the older ones of row 0
     num_rows: jax.Array  # [] int32, written
+    older: jax.Array | None = None  # [k - 1, B, ...], these frames
 
 
 def init_carry(
@@ -96,14 +104,32 @@ def traced_once(agent: Agent, *, greedy: bool = False) -> Act:
 
 
 def empty_buffer(
-    act: Act, networks: Networks, actor_state: ActorState, env_step: EnvStep, *, length: int
+    act: Act,
+    networks: Networks,
+    actor_state: ActorState,
+    env_step: EnvStep,
+    *,
+    length: int,
+    frame_stack: FrameStack | None = None,
 ) -> Buffer:
-    """Return a buffer for `length` transitions; call it within a jitted function."""
+    """Return a buffer for `length` transitions; call it within a jitted function.
+
+    Args:
+        act: selects actions.
+        networks: act.
+        actor_state: before `env_step`.
+        env_step: row 0.
+        length: `T`.
+        frame_stack: how observations stack the frames that are kept once; None: they are kept.
+    """
     action, extras, _ = jax.eval_shape(act, networks, actor_state, env_step)
-    shapes = stack_rows(env_step, action, extras, length=length)
+    row = with_single_frames(env_step, frame_stack)
+    shapes = stack_rows(row, action, extras, length=length)
+    older = None if frame_stack is None else older_frames(env_step.observation, frame_stack)
     return Buffer(
         trajectory=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
         num_rows=jnp.int32(0),
+        older=older,
     )
 
 
@@ -113,7 +139,8 @@ def act_row(
     """Select actions from a row, and append the row with the actions to the buffer."""
     # Write the row, act, and write the actions.
     trajectory, in_order = buffer.trajectory, OneAtATime(buffer.num_rows)
-    env_steps = in_order.map(write_row, trajectory.env_steps, env_step)
+    row = with_single_frames(env_step, stack_of(trajectory.env_steps))
+    env_steps = in_order.map(write_row, trajectory.env_steps, row)
     actor_state = in_order.follow(actor_state)
     action, extras, actor_state = act(networks, actor_state, env_step)
     in_order.wait_for(jax.tree.leaves(action)[0])
@@ -121,7 +148,8 @@ def act_row(
         write_row, (trajectory.action, trajectory.extras), (action, extras)
     )
     trajectory = Trajectory(env_steps=env_steps, action=actions, extras=every_extras)
-    return action, actor_state, Buffer(trajectory=trajectory, num_rows=in_order.counter + 1)
+    buffer = dataclasses.replace(buffer, trajectory=trajectory, num_rows=in_order.counter + 1)
+    return action, actor_state, buffer
 
 
 @jax.named_scope(ENV_STEP_SCOPE)
@@ -135,12 +163,14 @@ def append_rows(buffer: Buffer, env_steps: EnvStep, actions: PyTree, extras: PyT
             new,
         )
 
+    rows = with_single_frames(env_steps, stack_of(buffer.trajectory.env_steps))
     trajectory = Trajectory(
-        env_steps=write(buffer.trajectory.env_steps, env_steps),
+        env_steps=write(buffer.trajectory.env_steps, rows),
         action=write(buffer.trajectory.action, actions),
         extras=write(buffer.trajectory.extras, extras),
     )
-    return Buffer(trajectory=trajectory, num_rows=buffer.num_rows + len(env_steps.reward))
+    num_rows = buffer.num_rows + len(env_steps.reward)
+    return dataclasses.replace(buffer, trajectory=trajectory, num_rows=num_rows)
 
 
 def write_row(rows: PyTree, row: PyTree, t: jax.Array | int) -> PyTree:
@@ -156,6 +186,13 @@ def write_row(rows: PyTree, row: PyTree, t: jax.Array | int) -> PyTree:
         return jax.lax.dynamic_update_index_in_dim(leaf, new, t, axis=0)
 
     return jax.tree.map(write, rows, row)
+
+
+def trajectory_of(buffer: Buffer) -> Trajectory:
+    """Return the buffer's trajectory, complete in its written rows."""
+    if buffer.older is None:
+        return buffer.trajectory
+    return with_older_frames(buffer.trajectory, buffer.older)
 
 
 def finish_rows(
@@ -174,11 +211,14 @@ def finish_rows(
     """
     trajectory = buffer.trajectory
     length = trajectory.env_steps.reward.shape[0] - 1
-    env_steps = write_row(trajectory.env_steps, last, length)
+    row = with_single_frames(last, stack_of(trajectory.env_steps))
+    env_steps = write_row(trajectory.env_steps, row, length)
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
+    trajectory = trajectory_of(dataclasses.replace(buffer, trajectory=trajectory))
     # One scan per trajectory instead of an update in every step, which would add operations to the
-    # loop that is the hot path.
-    statistics, rows = tracker.follow(statistics, trajectory)
+    # loop that is the hot path. Only reducers look at observations.
+    seen = with_stacks(trajectory) if tracker.reducers else trajectory
+    statistics, rows = tracker.follow(statistics, seen)
     num_episodes, ended = tracker.ended(rows)
     tally = Tally(
         num_episodes=num_episodes,
@@ -222,7 +262,7 @@ def check_finite(trajectory: Trajectory, tally: Tally) -> None:
     if tally.is_finite:
         return
     # The flag was computed in the jitted cycle; finding the place copies the trajectory.
-    rows = jax.tree.map(np.asarray, trajectory.env_steps)
+    rows = jax.tree.map(np.asarray, with_stacks(trajectory).env_steps)
     fault = EnvironmentDataError(describe_non_finite(rows))
     fault.env_steps = int(tally.env_steps)
     raise fault

@@ -21,7 +21,7 @@ from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
 from sebulba.ring.records import ActCarry, Collected
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
-from sebulba.types import EnvStep, Networks, PyTree, RunSpec
+from sebulba.types import EnvStep, FrameStack, Networks, PyTree, RunSpec
 
 # Where `actor.cycle: auto` steps environments outside JAX inside jit. An accelerator's stream waits
 # for them, with the updates behind them. And a program that holds a pool's address is compiled
@@ -42,6 +42,7 @@ class ActFunctions:
         *,
         device: jax.Device,
         tracker: EpisodeTracker | None = None,
+        frame_stack: FrameStack | None = None,
     ):
         """Trace and compile nothing yet.
 
@@ -50,6 +51,8 @@ class ActFunctions:
             run_spec: the run's facts.
             device: acts.
             tracker: follows the episodes; None: one without custom metrics.
+            frame_stack: how observations stack the frames that trajectories hold once; None: they
+                hold the observations.
         """
         self.agent = agent
         self.run_spec = run_spec
@@ -59,6 +62,7 @@ class ActFunctions:
             "trajectory_length": run_spec.trajectory_length,
             "device": device,
             "tracker": self.tracker,
+            "frame_stack": frame_stack,
         }
         self.stepped = StepFunctions(agent, **options)
         self.fused = SharedFunctions(functools.partial(FusedFunctions, agent, **options))

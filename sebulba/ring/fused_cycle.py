@@ -26,7 +26,7 @@ from sebulba.ring.clocks import ACT, COMPILE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected
 from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
-from sebulba.types import Networks
+from sebulba.types import FrameStack, Networks
 
 # Off the CPU, where a turn of the loop costs the launches of its kernels: rows of a turn. A row's
 # leaves are then written together, and copies from turn to turn are needed less often. On an H100,
@@ -45,6 +45,7 @@ class FusedFunctions:
         trajectory_length: int,
         device: jax.Device,
         tracker: EpisodeTracker | None = None,
+        frame_stack: FrameStack | None = None,
         rows_together: int | None = None,
     ):
         """Trace and compile nothing yet.
@@ -55,6 +56,8 @@ class FusedFunctions:
             trajectory_length: T.
             device: acts.
             tracker: follows the episodes; None: one without custom metrics.
+            frame_stack: how observations stack the frames that trajectories hold once; None: they
+                hold the observations, as those of whole episodes have to.
             rows_together: rows of a turn of the loop; None: what suits the device.
         """
         tracker, act = tracker or EpisodeTracker(), traced_once(agent)
@@ -68,7 +71,12 @@ class FusedFunctions:
 
         def begin(networks, carry, env_state):
             buffer = empty_buffer(
-                act, networks, carry.actor_state, carry.env_step, length=trajectory_length
+                act,
+                networks,
+                carry.actor_state,
+                carry.env_step,
+                length=trajectory_length,
+                frame_stack=frame_stack,
             )
             return carry.actor_state, carry.env_step, buffer, env_state
 

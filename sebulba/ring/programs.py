@@ -20,7 +20,7 @@ from sebulba.errors import ConfigError
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.episodes import EpisodeTracker, load_reducers
 from sebulba.ring.learner import LearnerPrograms
-from sebulba.types import EnvironmentSpec, RunSpec
+from sebulba.types import EnvironmentSpec, FrameStack, RunSpec
 from sebulba_agents import AGENTS
 
 # `init_from` gives arrays only, and the directory is that of files.
@@ -92,6 +92,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
         num_hosts=learner_devices.num_hosts,
     )
     agent, shapes = _make_agent(config, run_spec)
+    frame_stack = _frames_kept_once(config, environment)
     learner = LearnerPrograms(
         agent=agent,
         learner_devices=learner_devices,
@@ -107,6 +108,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
         num_actor_devices=len(devices.actor),
         queue_slots_per_actor=queue_slots_per_actor(config, len(actor_devices)),
         policy_lag=config.policy_lag,
+        frame_stack=frame_stack,
     )
     tracker = _tracker(config)
     return RingPrograms(
@@ -117,7 +119,9 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
         memory_plan=memory_plan,
         learner=learner,
         act={
-            device: ActFunctions(agent, run_spec, device=device, tracker=tracker)
+            device: ActFunctions(
+                agent, run_spec, device=device, tracker=tracker, frame_stack=frame_stack
+            )
             for device in devices.actor
         },
     )
@@ -130,7 +134,19 @@ def make_act_functions(config: Config, run_spec: RunSpec, device: jax.Device) ->
         AgentError: the agent breaks the protocol.
     """
     agent, _ = _make_agent(config, run_spec)
-    return ActFunctions(agent, run_spec, device=device, tracker=_tracker(config))
+    return ActFunctions(
+        agent,
+        run_spec,
+        device=device,
+        tracker=_tracker(config),
+        frame_stack=_frames_kept_once(config, run_spec.environment),
+    )
+
+
+def _frames_kept_once(config: Config, environment: EnvironmentSpec) -> FrameStack | None:
+    """Return the stacks whose frames trajectories hold once; None: they hold observations."""
+    # At the end of a whole episode its last row is repeated, and no frame is added to its stack.
+    return None if config.actor.rollout == "episodes" else environment.frame_stack
 
 
 def _tracker(config: Config) -> EpisodeTracker:

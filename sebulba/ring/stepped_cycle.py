@@ -26,12 +26,14 @@ from sebulba.ring.act_cycle import (
     finish_rows,
     jit_on,
     traced_once,
+    trajectory_of,
 )
 from sebulba.ring.clocks import COMPILE, ENVIRONMENT, INFERENCE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected
 from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
-from sebulba.types import EnvStep, Networks
+from sebulba.toolkit.frame_stack import with_stacks
+from sebulba.types import EnvStep, FrameStack, Networks
 
 
 class StepFunctions:
@@ -44,12 +46,20 @@ class StepFunctions:
         trajectory_length: int,
         device: jax.Device,
         tracker: EpisodeTracker | None = None,
+        frame_stack: FrameStack | None = None,
         greedy: bool = False,
     ):
         tracker, act = tracker or EpisodeTracker(), traced_once(agent, greedy=greedy)
 
         def begin(networks, actor_state, env_step):
-            buffer = empty_buffer(act, networks, actor_state, env_step, length=trajectory_length)
+            buffer = empty_buffer(
+                act,
+                networks,
+                actor_state,
+                env_step,
+                length=trajectory_length,
+                frame_stack=frame_stack,
+            )
             # The steps donate this copy: the carry's own is the unroll's initial state.
             return jax.tree.map(jnp.copy, actor_state), buffer
 
@@ -160,7 +170,7 @@ def _find_fault(
     if buffer.num_rows.is_deleted():
         return error
     fault = error
-    rows = jax.tree.map(np.asarray, buffer.trajectory.env_steps)
+    rows = jax.tree.map(np.asarray, with_stacks(trajectory_of(buffer)).env_steps)
     try:
         # Another shape or dtype retraces the jitted step, which raises far from the environment.
         check_structure(env_step, expected)

@@ -18,6 +18,7 @@ from sebulba.agent import Agent, Metrics
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.records import Unroll
+from sebulba.toolkit.frame_stack import with_stacks
 from sebulba.toolkit.prng import stream
 from sebulba.toolkit.reductions import learner_device_index, mean_over_learner_devices
 from sebulba.toolkit.sums import global_norm
@@ -114,7 +115,7 @@ class Update:
                     experience,
                     unroll.initial_state,
                     unroll.final_state,
-                    unroll.trajectory,
+                    with_stacks(unroll.trajectory),
                     unroll.actor_id,
                 )
             state = dataclasses.replace(state, experience=_block(experience))

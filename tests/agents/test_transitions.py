@@ -11,9 +11,8 @@ from sebulba.devices.learner_devices import PER_DEVICE, LearnerDevices
 from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import transition_replay
-from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.transitions import fold
-from sebulba.types import Clock, EnvStep, Trajectory
+from sebulba.types import Clock, EnvStep, FrameStack, Trajectory
 from sebulba_agents.replay_config import DDQNConfig
 from tests.streams import random_env_steps
 from tests.toys import one_actor_run_spec

@@ -12,7 +12,8 @@ from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.actions import discretized
 from sebulba.errors import ConfigError
-from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
+from sebulba.toolkit.frame_stack import newest_frame, rebuild_stacks
+from sebulba.types import FrameStack
 from tests.envs.cases import play, random_actions
 
 HERE = "tests.envs.wrapped"

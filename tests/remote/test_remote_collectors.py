@@ -38,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
 CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
 GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
+STACKED = EnvConfig(suite="tests.envs.stacked:make", id="stacked", options={"lives": True})
 
 
 class _Breaking(gymnasium.Env):
@@ -115,6 +116,7 @@ KINDS = [
     pytest.param(CARTPOLE, {"cycle": "stepped", "exact": 3}, id="envpool recreated"),
     pytest.param(CARTPOLE, {}, id="envpool fused", marks=pytest.mark.slow),
     pytest.param(GYMNASIUM, {"rollout": "episodes"}, id="episodes"),
+    pytest.param(STACKED, {}, id="frame stacks"),
 ]
 
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame, rebuild_stacks
+from sebulba.toolkit.frame_stack import newest_frame, rebuild_stacks
 from sebulba.toolkit.spaces import action_shape
-from sebulba.types import Array, EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Array, EnvStep, FrameStack, PyTree, RunSpec, Trajectory
 
 
 @pytree_dataclass

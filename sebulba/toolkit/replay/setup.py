@@ -6,12 +6,11 @@ import jax
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay.buffer import ReplaySpec
-from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.transitions import TransitionReplay
 from sebulba.toolkit.schedules import Scheduled
 from sebulba.toolkit.settings import ReplayConfig
-from sebulba.types import RunSpec
+from sebulba.types import FrameStack, RunSpec
 
 
 def frame_stack(
@@ -20,7 +19,7 @@ def frame_stack(
     """Return how frames are stacked; None, also as `size`: whole observations are stored.
 
     Raises:
-        ConfigError: the observations are not stacks of `size` frames.
+        ConfigError: the observations are not stacks of `size` frames, or begin otherwise.
     """
     if size is None:
         return None
@@ -29,6 +28,12 @@ def frame_stack(
         raise ConfigError(
             f"agent.frame_stack: expected one observation with {size} frames on its"
             f" first axis, got observations of {' and '.join(map(str, shapes))}; null stores any"
+        )
+    known = run_spec.environment.frame_stack
+    if known is not None and known.fill != fill:
+        raise ConfigError(
+            f"agent.frame_stack_fill: expected {known.fill}, which the environment shows in place"
+            f" of frames before an episode, got {fill}"
         )
     return FrameStack(size=size, axis=0, fill=fill)
 

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.replay import buffer
 from sebulba.toolkit.replay.buffer import ReplaySpec, ReplayState, Sample, SequenceIds
-from sebulba.toolkit.replay.frame_stack import FrameStack
 from sebulba.toolkit.replay.priorities import (
     importance_weights,
     over_maximum,
@@ -15,7 +14,7 @@ from sebulba.toolkit.replay.priorities import (
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import Scheduled, value_at
-from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
+from sebulba.types import Clock, EnvStep, FrameStack, PyTree, RunSpec, Trajectory
 
 # Added to priorities, so that a transition with a TD error of 0 can still be drawn.
 _MIN_PRIORITY = 1e-6

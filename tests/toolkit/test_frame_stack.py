@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from sebulba.toolkit import replay
+from sebulba.toolkit.frame_stack import (
+    last_row,
+    newest_frame,
+    older_frames,
+    with_older_frames,
+    with_single_frames,
+    with_stacks,
+)
+from sebulba.toolkit.frame_stack import rebuild_stacks as rebuild
 from sebulba.toolkit.replay import ReplaySpec
-from sebulba.toolkit.replay.frame_stack import FrameStack, newest_frame
-from sebulba.toolkit.replay.frame_stack import rebuild_stacks as rebuild
+from sebulba.types import EnvStep, FrameStack, Trajectory
 
 STACK = FrameStack(size=3, axis=0)
 rebuild_stacks = jax.jit(rebuild, static_argnums=2)
@@ -102,3 +110,66 @@ def test_replayed_stacks_are_the_observations_of_envpool(game):
     ):
         lived = seen[start : start + 2 * length + 1, stream]
         np.testing.assert_array_equal(rebuilt[:, b], lived)
+
+
+def stacked_rows(frames, starts, *, axis, fill, lives):
+    """Return rows `[R, 1]` over frames `[R, 2, 2]` as an environment shows them."""
+    shown, stack = [], None
+    for frame, start in zip(frames, starts, strict=True):
+        if start:
+            older = frame if fill == "repeat" else np.zeros_like(frame)
+            stack = [older, older, frame]
+        else:
+            stack = [*stack[1:], frame]
+        shown.append(np.concatenate(stack, axis=axis))
+    num_rows = len(frames)
+    flags = np.zeros((num_rows, 1), bool)
+    # With lives, each row is a reset, whether its stack is new or not.
+    return EnvStep(
+        observation=np.stack(shown)[:, None],
+        reward=np.zeros((num_rows, 1), np.float32),
+        terminated=flags,
+        truncated=flags,
+        is_first=~flags if lives else np.array(starts)[:, None],
+        episode_over=flags if lives else None,
+    )
+
+
+@pytest.mark.parametrize("lives", [False, True])
+@pytest.mark.parametrize("fill", ["repeat", "zeros"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.bool_])
+def test_rows_with_single_frames_give_their_stacks_again_bit_for_bit(axis, fill, lives, dtype):
+    stack = FrameStack(size=3, axis=axis, fill=fill)
+    rng = np.random.default_rng(0)
+    # Few values, so that stacks look new that are not; -0.0 is another number than 0.0.
+    values = np.array([0.0, 1.0] if dtype != np.float32 else [0.0, -0.0, 1.0], dtype)
+    frames = values[rng.integers(0, len(values), (60, 2, 2))]
+    frames[rng.random(60) < 0.6] = values[1 if dtype == np.float32 else 0]
+    starts = rng.random(60) < 0.2
+    starts[0] = True
+    rows = stacked_rows(frames, starts, axis=axis, fill=fill, lives=lives)
+    single = jax.jit(with_single_frames, static_argnums=1)(rows, stack)
+    assert single.observation.newest.size == rows.observation.size // 3
+    for first, last in ((0, 59), (2, 9), (9, 10), (20, 40)):
+        window = slice(first, last + 1)
+        trajectory = Trajectory(
+            env_steps=jax.tree.map(lambda leaf, w=window: leaf[w], single), action=(), extras=()
+        )
+        older = older_frames(jnp.asarray(rows.observation[first]), stack)
+        trajectory = with_older_frames(trajectory, older)
+        seen = jax.jit(with_stacks)(trajectory).env_steps
+        expected = jax.tree.map(lambda leaf, w=window: leaf[w], rows)
+        assert np.asarray(seen.observation).tobytes() == expected.observation.tobytes()
+        in_host_memory = jax.tree.map(np.asarray, trajectory.env_steps)
+        assert last_row(in_host_memory).observation.tobytes() == rows.observation[last].tobytes()
+
+
+def test_a_trajectory_without_single_frames_stays_as_it_is():
+    rows = stacked_rows(
+        np.zeros((4, 2, 2)), [True, False, False, False], axis=0, fill="zeros", lives=False
+    )
+    trajectory = Trajectory(env_steps=rows, action=(), extras=())
+    assert with_stacks(trajectory) is trajectory
+    assert with_single_frames(rows, None) is rows
+    np.testing.assert_array_equal(last_row(rows).observation, rows.observation[-1])
