@@ -38,7 +38,12 @@ def memory(evidence: Evidence) -> Answer:
     subject, sensitivity = evidence.subject, evidence.loss
     axes = env_axes(subject.agent, subject.run_spec)
     items = [_with_start(item, is_first=False) for item in sensitivity.items]
-    for leaf in _remembered(subject, sensitivity.items, axes):
+    num_rows = 1
+    if not sensitivity.is_on_policy:
+        # The first rows of a sequence may only restore the memory. If it reaches no further back,
+        # as that of attention to a few rows, the loss is right not to depend on the stored state.
+        num_rows += getattr(subject.config.agent, "burn_in", subject.run_spec.trajectory_length)
+    for leaf in _remembered(subject, sensitivity.items, axes, num_rows):
         changed = _with_other_leaf(items, leaf)
         effect = sensitivity.greatest_effect(changed, before=items)
         if effect <= sensitivity.rounding and _is_expected(sensitivity, items, changed):
@@ -90,10 +95,11 @@ def _is_replay(node: Any) -> bool:
 
 
 def _remembered(
-    subject: Subject, items: Sequence[RecordedTrajectory], axes: PyTree
+    subject: Subject, items: Sequence[RecordedTrajectory], axes: PyTree, num_rows: int
 ) -> Iterator[tuple]:
     """Yield the paths of per-environment leaves of the actor state that change greedy acting.
 
+    They change what is acted in the last of `num_rows` equal rows.
     Leaves that are in the extras too, such as a skill, are left out: a loss may read them there.
     """
     item = items[-1]
@@ -104,6 +110,10 @@ def _remembered(
     def outputs(item: RecordedTrajectory, but: tuple) -> list[np.ndarray]:
         state = from_data(item.initial_state, subject.start_states[0])
         action, extras, state = act(item.networks, state)
+        for _ in range(num_rows - 1):
+            # The same action in both streams, as the loss is given what was done.
+            state = jax.tree.map(lambda leaf: _unless_equal(leaf, action), state)  # noqa: B023
+            action, extras, state = act(item.networks, state)
         others = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state) if path != but]
         return jax.tree.leaves(as_numpy((action, extras, others)))
 
@@ -114,6 +124,12 @@ def _remembered(
             (changed,) = _with_other_leaf([item], path)
             if differs(outputs(item, path), outputs(changed, path)):
                 yield path
+
+
+def _unless_equal(leaf: jax.Array, action: jax.Array) -> jax.Array:
+    """Return zeros if a leaf is the last action, and the leaf if not."""
+    is_like = (leaf.shape, leaf.dtype) == (action.shape, action.dtype)
+    return jnp.zeros_like(leaf) if is_like and bool(jnp.all(leaf == action)) else leaf
 
 
 def _is_in_extras(path: tuple, items: Sequence[RecordedTrajectory]) -> bool:

@@ -76,6 +76,12 @@ def test_rows_of_every_minibatch_of_an_epoch_are_learned_from():
 
 
 @pytest.mark.slow
+def test_a_stored_state_that_the_burn_in_replaces_may_be_without_effect():
+    agent, settings = SOUND["r2d2 whose burn-in is longer than its memory"]
+    assert statuses(agent, "memory", **settings)["memory"] != "fail"
+
+
+@pytest.mark.slow
 def test_two_devices_may_draw_other_minibatches_with_the_actors_keys():
     agent, settings = SOUND["tiny ppo"]
     assert statuses(agent, "devices", **settings)["devices"] == "pass"
@@ -112,6 +118,23 @@ SOUND = {
     ),
     "r2d2 with a complex memory": (
         dataclasses.replace(R2D2, core="tests.check.cores:LRU"),
+        {},
+    ),
+    "r2d2 whose burn-in is longer than its memory": (
+        dataclasses.replace(
+            R2D2, core="gtrxl", core_options={"memory_length": 3, "heads": 2, "layers": 1}
+        ),
+        {},
+    ),
+    "r2d2 with a linear recurrent unit": (dataclasses.replace(R2D2, core="lru"), {}),
+    "ppo with a gated transformer": (
+        other(
+            "ppo", core="gtrxl", core_options={"memory_length": 3}, lstm_size=4, num_minibatches=2
+        ),
+        {},
+    ),
+    "pqn with a linear recurrent unit": (
+        other("pqn", core="lru", lstm_size=4, num_minibatches=2),
         {},
     ),
     "normalised ppo": (
