@@ -117,8 +117,9 @@ def _rllib(name: str, actors: str, *own_flags: str) -> Pair:
         own_flags=("--run.stop-at-return", "null", *own_flags),
         equal="20 steps, a trajectory of 16 environments an update, two layers of 64 units that"
         " policy and value share, Adam with 0.001",
-        different="ours steps EnvPool, the peer Gymnasium's Python environments; both count env"
-        " steps that are learned from; policy lag 3, and whatever the peer's queues hold; PyTorch",
+        different="ours steps EnvPool, the peer Gymnasium's Python environments; ours counts env"
+        " steps that are learned from, the peer those that its queues hold too; their networks are"
+        " older by what these hold, ours by 3 updates; PyTorch",
         warm_up_s=8.0,
     )
 
