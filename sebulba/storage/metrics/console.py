@@ -239,6 +239,28 @@ def laid_out(text: str, command: str, width: int) -> str:
     return "\n".join([*lines, f"  {command}"] if command else lines)
 
 
+def remote_actors_in(row: Row) -> str:
+    """Return how many remote actors there are, the slowest, the fastest, and their restarts.
+
+    Returns:
+        An empty text without any.
+    """
+    numbers: dict[str, list[Any]] = {"steps_per_second": [], "restarts": []}
+    for key, value in row.items():
+        if key.startswith("remote_actor/"):
+            numbers.setdefault(key.split("/", 2)[2], []).append(value)
+    if not numbers["restarts"]:
+        return ""
+    text, num_restarts = f"{len(numbers['restarts'])} remote", sum(numbers["restarts"])
+    rates = [rate for rate in numbers["steps_per_second"] if rate is not None]
+    if rates:
+        low, high = _short(min(rates)), _short(max(rates))
+        text += f": {low}/s" if low == high else f": {low}/s–{high}/s"
+    if num_restarts:
+        text += f", {num_restarts} restart{'s' * (num_restarts != 1)}"
+    return text
+
+
 class _Progress:
     """Describes rows as progress to a run's goal, with the change since the row before."""
 
@@ -271,7 +293,7 @@ class _Progress:
             f"{'-' if rate is None else f'{rate:,.0f}':>9} steps/s",
             f"{_limit(row):<13}",
             self._time_left(row),
-            _remote_actors(row),
+            remote_actors_in(row),
         ]
         return f"  {self.fraction(row):>4.0%}  {'  '.join(fields)}".rstrip()
 
@@ -284,7 +306,7 @@ class _Progress:
             f"{_short(row['steps_per_second'])}/s",
             _limit(row),
             self._time_left(row),
-            _remote_actors(row),
+            remote_actors_in(row),
         ]
         return [field for field in fields if field]
 
@@ -327,24 +349,6 @@ def _limit(row: Row) -> str:
             _, kind, activity = key.split("/", 2)
             shares.setdefault(kind, {})[activity] = share
     return bottleneck(shares, all_reduce=row.get("all_reduce/share", 0.0)) or ""
-
-
-def _remote_actors(row: Row) -> str:
-    """Return how many remote actors there are, their slowest and fastest, and their restarts."""
-    numbers: dict[str, list[Any]] = {"steps_per_second": [], "restarts": []}
-    for key, value in row.items():
-        if key.startswith("remote_actor/"):
-            numbers.setdefault(key.split("/", 2)[2], []).append(value)
-    if not numbers["restarts"]:
-        return ""
-    text, num_restarts = f"{len(numbers['restarts'])} remote", sum(numbers["restarts"])
-    rates = [rate for rate in numbers["steps_per_second"] if rate is not None]
-    if rates:
-        low, high = _short(min(rates)), _short(max(rates))
-        text += f": {low}/s" if low == high else f": {low}/s–{high}/s"
-    if num_restarts:
-        text += f", {num_restarts} restart{'s' * (num_restarts != 1)}"
-    return text
 
 
 def _fitting(fields: Sequence[str], width: int) -> str:

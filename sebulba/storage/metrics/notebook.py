@@ -13,6 +13,7 @@ from typing import Any
 
 from sebulba.errors import escaped
 from sebulba.storage.metrics.base import Row
+from sebulba.storage.metrics.console import remote_actors_in
 
 _LOGGER = logging.getLogger("sebulba")
 _INTERVAL_S = 0.2  # each update is a message that the notebook's page has to draw
@@ -109,6 +110,8 @@ def _status(row: Row, total_env_steps: int | None) -> str:
         words.append(f"return {mean:,.5g}")
     if rate is not None:
         words.append(f"{rate:,.0f} env steps/s")
+    if remote_actors := remote_actors_in(row):
+        words.append(remote_actors)
     if total_env_steps is not None and rate:
         seconds = round(max(total_env_steps - row["env_steps"], 0) / rate)
         words.append(f"at most {datetime.timedelta(seconds=seconds)} left")

@@ -43,6 +43,15 @@ def test_a_notebook_has_one_line_that_is_updated_in_place_a_few_times_a_second()
     assert notebook.updates[-1]["text/html"].startswith('<progress value="4000" max="4000">')
 
 
+def test_a_notebook_shows_the_slowest_and_the_fastest_remote_actor():
+    notebook = FakeNotebook()
+    remote = {"remote_actor/0/steps_per_second": 400.0, "remote_actor/1/steps_per_second": 600.0}
+    restarts = {"remote_actor/0/restarts": 0, "remote_actor/1/restarts": 1}
+    NotebookDisplay(4000, show=notebook.show).update(row(1000) | remote | restarts)
+    text = notebook.shown[0]["text/plain"]
+    assert " · 1,000 env steps/s · 2 remote: 400/s–600/s, 1 restart · at most " in text
+
+
 def test_a_notebook_that_cannot_show_does_not_stop_training():
     def fail(*args, **kwargs):
         raise OSError("the page is closed")
