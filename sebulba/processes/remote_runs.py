@@ -108,10 +108,8 @@ class RemoteRun:
                 self.end(EXIT_SIGNAL_BASE + self._last_signal)
                 return
             if self.machine is not None:
-                self._on_message(
-                    f"{self._name}: lost, with its process on {self.machine}; it is resumed where"
-                    " there is room"
-                )
+                place = f"its process on {self.machine}"
+                self._on_message(f"{self._name}: {place} is lost or cannot be reached")
             self.machine = None
             self._ask()
             return
@@ -127,10 +125,9 @@ class RemoteRun:
         if answer["problem"] is not None:
             self.end(EXIT_LOST)
             raise ConfigError(answer["problem"])
-        if answer["is_start"]:
-            self.num_starts += 1
-            if self.num_starts > 1:
-                self._on_message(f"{self._name}: continues on {answer['machine']}")
+        if self.machine is None and self.num_starts:
+            self._on_message(f"{self._name}: continues on {answer['machine']}")
+        self.num_starts += answer["is_start"]
         self.machine = answer["machine"]
         *lines, self._incomplete = (self._incomplete + answer["output"]).split(b"\n")
         if answer["code"] is not None and self._incomplete:

@@ -62,10 +62,16 @@ def test_a_lost_run_is_resumed_on_another_machine_and_a_line_says_so():
     assert (code, ends) == (0, {"x": 0})
     assert [is_again for is_again, _ in holder.asked] == [False, True, True, True, True, True]
     assert said == [
-        "x: lost, with its process on a; it is resumed where there is room",
+        "x: its process on a is lost or cannot be reached",
         "x: continues on b",
     ]
     assert started == ["a"]  # A run starts once.
+
+
+def test_a_holder_that_is_reached_again_goes_on_with_the_run():
+    holder = FakeHolder(START, HolderLost(), reply(), reply(code=0))
+    code, _, said = train({"x": holder})
+    assert (code, said[-1]) == (0, "x: continues on a")
 
 
 def test_a_holder_that_is_lost_before_the_run_began_begins_it():
