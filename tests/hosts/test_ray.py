@@ -106,7 +106,7 @@ def test_a_run_reaches_its_goal_although_ten_nodes_are_killed(tmp_path):
     assert check_end(tmp_path)["env_steps"] >= NUM_ENV_STEPS
 
 
-def test_a_run_continues_on_fewer_nodes_and_a_final_code_ends_it(tmp_path):
+def test_a_run_continues_on_the_node_that_is_left(tmp_path):
     run_dir = tmp_path / "run"
     flags = ("--wait-s", 5, "--checkpoint.interval-s", 1)
     goal = ("--run.total-env-steps", 60_000, "--run.stop-at-return", "null")
