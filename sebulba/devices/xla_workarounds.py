@@ -95,17 +95,9 @@ class OneAtATime:
     def wait_for(self, array: jax.Array) -> None:
         """Compute everything that follows after `array`."""
 
-        def depend(array: jax.Array, counter: jax.Array) -> jax.Array:
-            first = jax.lax.index_in_dim(array.reshape(-1), 0, keepdims=False)
-            bits = jax.lax.bitcast_convert_type(first.astype(jnp.float32), jnp.int32)
-            return counter + ((bits << 1) & 1)  # Always 0, which XLA does not simplify.
-
         # Neither has an element that converts to float32.
-        if is_key(array) or array.size == 0:
-            return
-        self.counter = jax.lax.platform_dependent(
-            array, self.counter, cpu=depend, default=lambda array, counter: counter
-        )
+        if not is_key(array) and array.size > 0:
+            self.counter = _after(array, self.counter)
 
     def follow(self, tree: PyTree) -> PyTree:
         """Return `tree`; what is computed from it comes after everything before."""
@@ -117,6 +109,31 @@ class OneAtATime:
         return jax.lax.platform_dependent(
             tree, self.counter, cpu=depend, default=lambda tree, counter: tree
         )
+
+
+@jax.custom_batching.custom_vmap
+def _after(array: jax.Array, counter: jax.Array) -> jax.Array:
+    """Return the counter, on a CPU once the array is computed."""
+
+    def depend(array: jax.Array, counter: jax.Array) -> jax.Array:
+        first = jax.lax.index_in_dim(array.reshape(-1), 0, keepdims=False)
+        bits = jax.lax.bitcast_convert_type(first.astype(jnp.float32), jnp.int32)
+        return counter + ((bits << 1) & 1)  # Always 0, which XLA does not simplify.
+
+    return jax.lax.platform_dependent(
+        array, counter, cpu=depend, default=lambda array, counter: counter
+    )
+
+
+@_after.def_vmap
+def _after_in_batch(
+    axis_size: int, is_batched: list[bool], array: jax.Array, counter: jax.Array
+) -> tuple[jax.Array, bool]:
+    """Let one counter wait for all arrays: writing at a counter of each would be a scatter."""
+    if is_batched[1]:  # They may differ.
+        counters = [_after(array, each) for each in counter]
+        return jnp.stack(counters), True
+    return _after(array, counter), False
 
 
 def _zeros_like(leaf: jax.Array) -> jax.Array:

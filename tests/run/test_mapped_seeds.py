@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba.config import LearnerConfig
+from sebulba.config import DevicesConfig, LearnerConfig
 from sebulba.config.loading import load_config
 from sebulba.devices.memory import check_memory
 from sebulba.errors import ConfigError
@@ -73,11 +73,11 @@ def networks_of(config):
     return networks
 
 
-def assert_same_networks(config, expected):
+def assert_same_networks(config, expected, *, atol=1e-5):
     for leaf, other in zip(
         jax.tree.leaves(networks_of(config)), jax.tree.leaves(networks_of(expected)), strict=True
     ):
-        np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=atol)
 
 
 def files_of(config):
@@ -257,6 +257,48 @@ def test_later_seeds_of_one_program_trace_nothing(tmp_path, monkeypatch):
         assert set(train(configs_of(tmp_path / str(len(numbers)), numbers))) == {EXIT_DONE}
         traces.append(TracedAgent.num_losses - before)
     assert traces[0] == traces[1] > 0
+
+
+@pytest.mark.slow
+def test_seeds_on_several_devices_are_those_of_runs_alone(tmp_path):
+    changes = {
+        "devices": DevicesConfig(actor=(0, 1), learner=(0, 1)),
+        "learner": LearnerConfig(policy_lag=0, trajectories_per_cycle=2),
+    }
+    mapped = [
+        dataclasses.replace(each, **changes) for each in configs_of(tmp_path / "mapped", [0, 1])
+    ]
+    alone = [
+        dataclasses.replace(each, **changes) for each in configs_of(tmp_path / "alone", [0, 1])
+    ]
+    assert train(mapped) == [EXIT_DONE, EXIT_DONE]
+    assert training.train_to_exit_code(*alone) == EXIT_DONE
+    for one, other in zip(mapped, alone, strict=True):
+        assert counts_of(one) == counts_of(other)
+        assert_same_networks(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["a2c_bandit", "ddqn_bandit", "impala_recall", "pqn_bandit", "r2d2_recall", "sac_bandit"],
+)
+def test_shipped_agents_learn_with_other_seeds_as_alone(name, tmp_path):
+    flags = [
+        *("--run.mode", "anakin", "--run.seeds", "mapped", "--actor.threads-per-device", "1"),
+        *("--devices.actor", "[0]", "--devices.learner", "[0]", "--run.stop-at-return", "null"),
+        *("--run.total-env-steps", "2000", "--run.log-interval-env-steps", "1000"),
+    ]
+    config = load_config(name, flags)
+    mapped, alone = (
+        [dataclasses.replace(config, seed=i, run_dir=str(tmp_path / how / str(i))) for i in (0, 1)]
+        for how in ("mapped", "alone")
+    )
+    assert train(mapped) == [EXIT_DONE, EXIT_DONE]
+    assert training.train_to_exit_code(*alone) == EXIT_DONE
+    for one, other in zip(mapped, alone, strict=True):
+        assert counts_of(one) == counts_of(other)
+        assert_same_networks(one, other, atol=1e-2)
 
 
 FLAGS = ("--run.mode", "anakin", "--env.suite", "jax", "--env.id", "Catch-v0")
