@@ -40,7 +40,8 @@ class JaxTask(Protocol):
 
     Its state is any pytree of arrays with fixed shapes and dtypes. Optional methods are
     `action_mask(state) -> bool [A]`, see `EnvStep.action_mask`, and `render(state) -> uint8 [H, W,
-    3]`. A task whose observations are stacks may say so with `frame_stack`, see `EnvironmentSpec`.
+    3]`. A task whose observations are stacks may say so with a property `frame_stack` of its class,
+    see `EnvironmentSpec`.
     """
 
     observation: PyTree  # of jax.ShapeDtypeStruct
@@ -154,7 +155,10 @@ class _BatchedTask:
             action_space=action_space,
             native_action_space=task.action_space,
             action_mask=mask,
-            frame_stack=getattr(task, "frame_stack", None),
+            # A wrapper that forwards all attributes may show something else than the stacks inside.
+            frame_stack=getattr(task, "frame_stack", None)
+            if "frame_stack" in vars(type(task))
+            else None,
         )
         convert = to_native(spec)
         check_task(task, spec, convert)

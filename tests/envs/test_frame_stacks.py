@@ -68,13 +68,8 @@ def test_a_stack_is_the_one_before_with_one_frame_added_or_a_new_one(
     fill = newest if stack.fill == "repeat" else np.zeros_like(newest)
 
     def equal(frames, others):
-        return np.all(
-            [
-                (a == b).reshape(*a.shape[:2], -1).all(-1)
-                for a, b in zip(frames, others, strict=True)
-            ],
-            axis=0,
-        )
+        pairs = zip(frames, others, strict=True)
+        return np.all([(a == b).reshape(*a.shape[:2], -1).all(-1) for a, b in pairs], axis=0)
 
     is_new = equal([frame[1:] for frame in older], [fill[1:]] * len(older))
     is_added = equal([frame[1:] for frame in older], [x[:-1] for x in [*older[1:], newest]])
@@ -107,23 +102,23 @@ def test_a_stack_is_the_one_before_with_one_frame_added_or_a_new_one(
             "gymnasium",
             "CartPole-v1",
             {},
-            ({GYMNASIUM_STACK: {"stack_size": 2, "padding_type": np.ones(4, np.float32)}},),
+            ({GYMNASIUM_STACK: {"stack_size": 2, "padding_type": np.full(4, 0.1, np.float32)}},),
         ),
     ],
 )
-def test_other_observations_are_no_known_stacks(suite, name, options, wrappers):
+def test_other_observations_are_no_known_stacks(
+    suite, name, options, wrappers, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)  # ViZDoom writes a file.
     environment = make(suite, name, options, *wrappers)
     assert environment.spec.frame_stack is None
     environment.close()
 
 
-def test_a_stack_that_does_not_fit_the_observation_is_refused(monkeypatch):
+def test_a_stack_that_does_not_fit_the_observation_is_refused():
     environment = make("tests.envs.stacked:make", "stacked")
-    for stack in (
-        FrameStack(size=4, axis=0),
-        FrameStack(size=1, axis=0),
-        FrameStack(size=2, axis=1),
-    ):
+    for size, axis in ((4, 0), (1, 0), (2, 1)):
+        stack = FrameStack(size=size, axis=axis)
         object.__setattr__(environment.spec, "frame_stack", stack)
         with pytest.raises(ConfigError, match=r"`spec.frame_stack` of stacked .* got FrameStack"):
             check_environment(environment, suite="own", name="stacked")

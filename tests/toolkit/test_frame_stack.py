@@ -1,5 +1,6 @@
 """Stacks rebuilt from single frames are those that the agent saw."""
 
+import dataclasses
 import functools
 
 import envpool
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sebulba.errors import ConfigError
 from sebulba.toolkit import replay
 from sebulba.toolkit.frame_stack import (
     last_row,
@@ -20,6 +22,7 @@ from sebulba.toolkit.frame_stack import (
 from sebulba.toolkit.frame_stack import rebuild_stacks as rebuild
 from sebulba.toolkit.replay import ReplaySpec
 from sebulba.types import EnvStep, FrameStack, Trajectory
+from tests.toys import toy_run_spec
 
 STACK = FrameStack(size=3, axis=0)
 rebuild_stacks = jax.jit(rebuild, static_argnums=2)
@@ -173,3 +176,15 @@ def test_a_trajectory_without_single_frames_stays_as_it_is():
     assert with_stacks(trajectory) is trajectory
     assert with_single_frames(rows, None) is rows
     np.testing.assert_array_equal(last_row(rows).observation, rows.observation[-1])
+
+
+def test_a_replay_refuses_to_fill_new_stacks_otherwise_than_the_environment():
+    environment = dataclasses.replace(
+        toy_run_spec().environment,
+        observation=jax.ShapeDtypeStruct((3, 8, 8), np.uint8),
+        frame_stack=FrameStack(size=3, axis=0, fill="zeros"),
+    )
+    run_spec = toy_run_spec(environment=environment)
+    assert replay.frame_stack(3, "zeros", run_spec) == environment.frame_stack
+    with pytest.raises(ConfigError, match=r"frame_stack_fill: expected zeros, .*, got repeat"):
+        replay.frame_stack(3, "repeat", run_spec)
