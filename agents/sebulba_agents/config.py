@@ -27,7 +27,7 @@ class ActorCriticConfig(NetworkConfig):
     core: Core = "lstm"
     """Recurrent core: an LSTM, a GRU, a linear recurrent unit, a gated Transformer-XL, or your own
     flax module."""
-    core_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    core_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Options of the core beside its size, in docs/tutorials/recurrence.md; of your own flax
     module: its other fields."""
     normalize_observations: bool = False
@@ -158,7 +158,7 @@ class PQNConfig(NetworkConfig):
     core: Core = "lstm"
     """Recurrent core: an LSTM, a GRU, a linear recurrent unit, a gated Transformer-XL, or your own
     flax module."""
-    core_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    core_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Options of the core beside its size, in docs/tutorials/recurrence.md; of your own flax
     module: its other fields."""
     discount: Fraction = 0.99

@@ -56,7 +56,7 @@ class R2D2Config(QLearningConfig):
     core: Core = "lstm"
     """Recurrent core: an LSTM, a GRU, a linear recurrent unit, a gated Transformer-XL, or your own
     flax module."""
-    core_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    core_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Options of the core beside its size, in docs/tutorials/recurrence.md; of your own flax
     module: its other fields."""
     dueling_size: Count = 64
