@@ -178,15 +178,15 @@ def finish_rows(
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
     # One scan per trajectory instead of an update in every step, which would add operations to the
     # loop that is the hot path.
-    statistics, rows = tracker.follow(statistics, trajectory)
-    num_episodes, ended = tracker.ended(rows)
+    after, rows = tracker.follow(statistics, trajectory)
+    num_episodes, ended = tracker.ended(statistics, rows)
     tally = Tally(
         num_episodes=num_episodes,
         ended=ended,
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
         is_finite=is_finite(env_steps),
     )
-    return statistics, trajectory, tally
+    return after, trajectory, tally
 
 
 def jit_on(

@@ -39,6 +39,11 @@ class RingPrograms:
     learner: LearnerPrograms
     act: Mapping[jax.Device, ActFunctions]  # by the actor device
 
+    @property
+    def episode_metrics(self) -> tuple[str, ...]:
+        """The names of the metrics per episode, besides return and length."""
+        return next(iter(self.act.values())).tracker.names
+
     def check(self, config: Config, devices: Roles) -> None:
         """Check that a ring can use these programs.
 
@@ -108,7 +113,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
         queue_slots_per_actor=queue_slots_per_actor(config, len(actor_devices)),
         policy_lag=config.policy_lag,
     )
-    tracker = _tracker(config)
+    tracker = _tracker(config, environment)
     return RingPrograms(
         config=config,
         devices=devices,
@@ -130,12 +135,16 @@ def make_act_functions(config: Config, run_spec: RunSpec, device: jax.Device) ->
         AgentError: the agent breaks the protocol.
     """
     agent, _ = _make_agent(config, run_spec)
-    return ActFunctions(agent, run_spec, device=device, tracker=_tracker(config))
+    tracker = _tracker(config, run_spec.environment)
+    return ActFunctions(agent, run_spec, device=device, tracker=tracker)
 
 
-def _tracker(config: Config) -> EpisodeTracker:
-    window = config.run.return_window
-    return load_reducers(config.run.episode_reducers, max_finished=window)
+def _tracker(config: Config, environment: EnvironmentSpec) -> EpisodeTracker:
+    return EpisodeTracker(
+        load_reducers(config.run.episode_reducers),
+        max_finished=config.run.return_window,
+        num_players=environment.num_players,
+    )
 
 
 def _make_agent(config: Config, run_spec: RunSpec) -> tuple[Agent, ActShapes]:

@@ -33,6 +33,11 @@ def test_every_agent_solves_the_bandit(tmp_path, name):
     assert best_return(tmp_path, name, ["--seed", "1001"]) >= 0.95
 
 
+def test_ppo_learns_for_three_players(tmp_path):
+    """Random players have a mean return of about -0.3, the best ones of 0.827."""
+    assert best_return(tmp_path, "ppo_corridor", ["--seed", "1011"]) >= 0.8
+
+
 def test_random_actions_do_not_learn(tmp_path):
     assert 15 < best_return(tmp_path, "random_cartpole", ["--seed", "1004"]) < 40
 
