@@ -20,8 +20,8 @@ class EnvConfig:
     """The environment."""
 
     suite: str = "envpool"
-    """Environment adapter: envpool, ale, craftax, gymnasium, gymnax, jax, jumanji, pgx,
-    playground, or module:function."""
+    """Environment adapter: envpool, ale, craftax, gymnasium, gymnax, jax, jaxmarl, jumanji,
+    pettingzoo, pgx, playground, or module:function."""
     id: str = "CartPole-v1"
     """Environment ID within the suite."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -89,6 +89,12 @@ CASES = {
         )
         for ending in ("", "-fused")
     },
+    "pettingzoo-leavers": Case(
+        suite="pettingzoo",
+        id="tests.envs.leavers:LeaversInPython",
+        terminates=False,
+        num_players=NUM_PLAYERS,
+    ),
     "gymnasium-composite": Case(suite="gymnasium", id="tests.envs.composite:Composite-v0"),
     "masked": Case(suite="jax", id="tests.envs.masked:MaskedTask"),
     "masked-fused": Case(suite="jax", id="tests.envs.masked:MaskedTask", fused=True),

@@ -62,3 +62,61 @@ class Leavers:
     def _observe(self, state, action):
         elapsed = jnp.full(self.num_players, state["elapsed"].astype(jnp.float32))
         return jnp.stack([state["number"], elapsed, action.astype(jnp.float32)], axis=-1)
+
+
+class LeaversInPython:
+    """The same in Python, with the interface of PettingZoo's parallel environments."""
+
+    def __init__(self, render_mode=None, has_masks=False, late=None):
+        self.metadata = {"name": "leavers", "render_modes": ["rgb_array"]}
+        self.possible_agents = [f"player_{number}" for number in range(NUM_PLAYERS)]
+        self.agents = []
+        self.render_mode = render_mode
+        self._has_masks = has_masks
+        self._late_player = late
+
+    def observation_space(self, player):
+        numbers = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        if not self._has_masks:
+            return numbers
+        mask = gymnasium.spaces.MultiBinary(NUM_ACTIONS)
+        return gymnasium.spaces.Dict({"observation": numbers, "action_mask": mask})
+
+    def action_space(self, player):
+        return gymnasium.spaces.Discrete(NUM_ACTIONS)
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self.agents = self.possible_agents.copy()
+        self._elapsed, self._late = 0, int(self._rng.integers(4))
+        self._numbers = dict(zip(self.agents, self._rng.random(NUM_PLAYERS), strict=True))
+        here = [player for player in self.agents if player != self._late_player]
+        return {player: self._observe(player, 0) for player in here}, {}
+
+    def step(self, actions):
+        assert set(actions) == set(self.agents)
+        self._elapsed += 1
+        observations = {player: self._observe(player, actions[player]) for player in self.agents}
+        rewards = {player: 1.0 + 0.1 * int(actions[player]) for player in self.agents}
+        leaves = {
+            player: self._elapsed == FIRST_LEAVES + 2 * int(player[-1]) + self._late
+            for player in self.agents
+        }
+        terminated = {player: leaves[player] and player[-1] != "1" for player in self.agents}
+        truncated = {player: leaves[player] and player[-1] == "1" for player in self.agents}
+        self.agents = [player for player in self.agents if not leaves[player]]
+        return observations, rewards, terminated, truncated, {}
+
+    def render(self):
+        return np.full((2, 2, 3), self._elapsed, np.uint8)
+
+    def close(self):
+        pass
+
+    def _observe(self, player, action):
+        numbers = np.array([self._numbers[player], self._elapsed, int(action)], np.float32)
+        if not self._has_masks:
+            return numbers
+        mask = np.arange(NUM_ACTIONS) <= self._elapsed
+        return {"observation": numbers, "action_mask": mask.astype(np.int8)}
