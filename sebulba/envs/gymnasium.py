@@ -124,6 +124,11 @@ class GymnasiumEnvironment:
         )
         self.spec = self._masks.spec
         self._to_native = to_native(self.spec)
+        # Of a single environment, as it declares them.
+        self.observation_space, self.action_space = (
+            vector_env.single_observation_space,
+            action_space,
+        )
         self._vector_env = vector_env
         self._seed = seed
         self._done = np.zeros(self.num_envs, bool)
