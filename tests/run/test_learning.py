@@ -47,9 +47,10 @@ def test_ppo_learns_for_three_players(tmp_path):
 def test_ppo_learns_for_the_players_of_simple_spread(tmp_path, name, package, env_steps):
     """Random players have a mean return of -27.6 in JaxMARL's, of about -26 in MPE2's."""
     pytest.importorskip(package)
-    run_dir, length = tmp_path / "run", ("--run.total-env-steps", env_steps)
+    run_dir, flags = tmp_path / "run", ("--run.total-env-steps", env_steps, "--seed", "1012")
+    flags += ("--devices.actor", "[0]", "--devices.learner", "[0]")
     # In a process of its own: these packages promote types, which the tests forbid.
-    with resuming.training(f"configs/{name}.yaml", run_dir, *length, "--seed", "1012") as process:
+    with resuming.training(f"configs/{name}.yaml", run_dir, *flags) as process:
         _, stderr = process.communicate(timeout=280)
     assert process.returncode == 0, stderr
     best = json.loads((run_dir / "summary.json").read_text())["best_episode_return_mean"]
