@@ -12,7 +12,7 @@ from sebulba.agent import Agent
 from sebulba.envs.base import Environment
 from sebulba.envs.data_checks import is_finite
 from sebulba.ring.episodes import EpisodeTracker, update_statistics
-from sebulba.ring.records import ActCarry, Collected, Tally
+from sebulba.ring.records import ActCarry, Collected, EpisodeStatistics, Tally
 from sebulba.types import ActorState, EnvStep, Networks, Trajectory
 
 
@@ -41,12 +41,12 @@ class EagerCycle:
             statistics = update_statistics(statistics, env_step)
             rows.append((env_step, action, extras, statistics))
             env_step = self._environment.step(np.asarray(action))
-        trajectory, tally = jax.block_until_ready(self._stack(rows, env_step))
+        trajectory, tally = jax.block_until_ready(self._stack(carry.statistics, rows, env_step))
         carry = ActCarry(actor_state=actor_state, env_step=env_step, statistics=statistics)
         return Collected(carry=carry, trajectory=trajectory, tally=tally)
 
 
-def _stack(rows: list, last: EnvStep) -> tuple[Trajectory, Tally]:
+def _stack(before: EpisodeStatistics, rows: list, last: EnvStep) -> tuple[Trajectory, Tally]:
     env_steps, action, extras, statistics = zip(*rows, strict=True)
 
     def stack(*leaves: jax.Array) -> jax.Array:
@@ -57,7 +57,7 @@ def _stack(rows: list, last: EnvStep) -> tuple[Trajectory, Tally]:
         action=jax.tree.map(stack, *action),
         extras=jax.tree.map(stack, *extras),
     )
-    num_episodes, ended = EpisodeTracker().ended(jax.tree.map(stack, *statistics))
+    num_episodes, ended = EpisodeTracker().ended(before, jax.tree.map(stack, *statistics))
     return trajectory, Tally(
         num_episodes=num_episodes,
         ended=ended,

@@ -1,7 +1,8 @@
 """The pytrees that actors and learner exchange. Read this file first.
 
-Axes, in every docstring of the project: `T` transitions of a trajectory, `B` environments of one
-actor (on the learner: of one learner device's share), `A` actions.
+Axes, in every docstring of the project: `T` transitions of a trajectory, `B` streams of one actor
+(on the learner: of one learner device's share), `A` actions. An environment is one stream, or `P`
+streams that follow each other if `P` players act in it at the same time.
 
 The stream contract. A *row* is one time step: the observation, reward and flags of one env step,
 and the action selected from that observation.
@@ -12,6 +13,9 @@ and the action selected from that observation.
 `(observation_t, action_t) -> (reward_{t+1}, observation_{t+1})`. Every environment autoresets on
 the *next* step: a row that ends an episode has the true final observation, its action is ignored,
 and the next row is a reset (`is_first`, reward 0). The transition between the two is not `valid`.
+
+The players of an environment begin together. Of a player that is out before the others, the final
+row is repeated, done and with reward 0, until the environment begins anew.
 """
 
 import dataclasses
@@ -38,7 +42,7 @@ Experience = PyTree
 
 @pytree_dataclass
 class EnvStep:
-    """The result of one step of `B` environments; trajectories add a leading time axis."""
+    """The result of one step of `B` streams; trajectories add a leading time axis."""
 
     observation: PyTree  # [B, ...], the true final observation at an episode's end
     reward: Array  # [B] float32, raw, received on arriving here; 0 on a reset row

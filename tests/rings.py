@@ -126,7 +126,7 @@ def rows_observer(ring, *, interval=None):
     observer = MetricsRows(
         ring,
         interval_env_steps=_interval(ring, interval),
-        reducers=tuple(ring.progress._config.episode_reducers),
+        episode_metrics=ring.programs.episode_metrics,
         all_reduce=_probe(ring),
         files=MetricsFanOut([], print),
         listeners=[rows.append],
@@ -379,21 +379,23 @@ def append_to_rows(trajectory, num_rows, action, extras):
     return buffer.trajectory, buffer.num_rows
 
 
-def follow_episodes(reducers, trajectory, *, max_finished=10_000):
+def follow_episodes(reducers, trajectory, *, max_finished=10_000, num_players=1):
     """Return what an act cycle counts of a trajectory's episodes: a `Tally`'s two fields.
 
     Args:
         reducers: `{name: EpisodeReducer}`.
         trajectory: of `T` steps; all episodes are new at its first row.
         max_finished: the last episodes that are kept, if there are many rows.
+        num_players: of an environment.
     """
-    tracker = EpisodeTracker(reducers, max_finished=max_finished)
+    tracker = EpisodeTracker(reducers, max_finished=max_finished, num_players=num_players)
     num_envs = trajectory.env_steps.reward.shape[1]
 
     def follow(trajectory):
-        _, rows = tracker.follow(tracker.init(num_envs), trajectory)
+        statistics = tracker.init(num_envs)
+        _, rows = tracker.follow(statistics, trajectory)
         assert not rows.reducer_states
-        return tracker.ended(rows)
+        return tracker.ended(statistics, rows)
 
     num_episodes, ended = jax.tree.map(np.asarray, jax.jit(follow)(trajectory))
     return int(num_episodes), ended

@@ -303,9 +303,7 @@ class _Learner:
         """Return the program of acting and learning, for one learner cycle of all seeds."""
         agent, devices = self.programs.agent, self.programs.learner_devices
         carries = (carry,) * num_actors
-        shardings = one_program.carry_shardings(
-            carries, devices, num_streams=self.run_spec.num_streams
-        )
+        shardings = one_program.carry_shardings(carries, devices, run_spec=self.run_spec)
         networks = jax.eval_shape(agent.actor_networks, self.state.networks)
         older = (placed_shapes(networks, devices.sharding(REPLICATED)),) * policy_lag
         begin: Any = (

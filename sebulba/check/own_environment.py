@@ -37,6 +37,7 @@ class Play:
     """What came of stepping the environment; a fault ends it."""
 
     num_envs: int
+    num_players: int  # of an environment
     rows: list[dict[str, int]]  # a checksum of each leaf `[B, ...]`, for each row
     is_first: np.ndarray  # [R, B] bool
     done: np.ndarray  # [R, B] bool
@@ -82,7 +83,7 @@ def stream(own: OwnEnvironment) -> Answer:
         return failed(play.fault, likely_cause="")
     if play.broken is not None:
         return failed(play.broken)
-    num_ended = int(play.done.sum())
+    num_ended = sum(len(each) for each in _lengths(play))
     detail = f"{own.place}: shapes, flags and finite numbers"
     if not num_ended:
         return unclear(f"{detail}, but no episode ended in them")
@@ -127,9 +128,10 @@ def buffers(own: OwnEnvironment) -> Answer:
 
 
 def _lengths(play: Play) -> Iterator[list[int]]:
-    """Yield the lengths of each environment's finished episodes, in steps."""
-    for env in range(play.num_envs):
-        starts, ends = (np.flatnonzero(flag[:, env]) for flag in (play.is_first, play.done))
+    """Yield the lengths of each player's finished episodes, in steps."""
+    ends_now = play.done & ~np.concatenate([np.zeros_like(play.done[:1]), play.done[:-1]])
+    for row in range(play.done.shape[1]):
+        starts, ends = (np.flatnonzero(flag[:, row]) for flag in (play.is_first, ends_now))
         pairs = zip(starts, ends, strict=False)
         yield [int(end - start) for start, end in pairs]
 
@@ -140,16 +142,19 @@ def _play(config: Config, num_envs: int, actions: Sequence[np.ndarray] | None = 
     recorder = _Recorder()
     fault: str | None = None
     environment: Environment | None = None
+    num_players = 1
     taken: list[np.ndarray] = []
     try:
         environment = make_environment(config.env, num_envs=num_envs, seed=config.seed)
         if isinstance(environment, Interruptible):
             environment.timeout_s = config.actor.env_timeout_s
+        num_players = environment.spec.num_players
         recorder.take(environment, environment.reset())
         while _goes_on(recorder, taken, actions, config.actor.trajectory_length):
             if actions is None:
                 mask = recorder.last.action_mask
-                action = random_action(environment.spec.action_space, mask, num_envs, rng)
+                num_rows = num_envs * num_players
+                action = random_action(environment.spec.action_space, mask, num_rows, rng)
             else:
                 action = actions[len(taken)]
             taken.append(action)
@@ -169,9 +174,10 @@ def _play(config: Config, num_envs: int, actions: Sequence[np.ndarray] | None = 
     recorder.compare_kept()
     return Play(
         num_envs=num_envs,
+        num_players=num_players,
         rows=recorder.rows,
-        is_first=np.array(recorder.is_first, bool).reshape(-1, num_envs),
-        done=np.array(recorder.done, bool).reshape(-1, num_envs),
+        is_first=np.array(recorder.is_first, bool).reshape(-1, num_envs * num_players),
+        done=np.array(recorder.done, bool).reshape(-1, num_envs * num_players),
         actions=taken,
         broken=recorder.broken,
         fault=fault,
@@ -255,10 +261,20 @@ def _broken(
     where = describe_non_finite(jax.tree.map(lambda leaf: np.asarray(leaf)[None], row))
     if where is not None:
         return where.replace("row 0 of the trajectory", f"row {number}")
-    resets = done[-1] if number else np.ones(environment.num_envs, bool)
+    num_players = environment.spec.num_players
+    before = done[-1] if number else np.ones(environment.num_envs * num_players, bool)
+    resets = np.repeat(before.reshape(-1, num_players).all(axis=1), num_players)
     is_done = np.asarray(row.terminated) | np.asarray(row.truncated)
-    for env in range(environment.num_envs):
+    for env in range(environment.num_envs * num_players):
         place = f"row {number}, env {env}"
+        if num_players > 1:
+            place = f"row {number}, env {env // num_players}, player {env % num_players}"
+            if before[env] and not resets[env] and not (is_done[env] and row.reward[env] == 0.0):
+                return (
+                    f"reward and flags ({place}): expected the final row again, with reward 0, of a"
+                    f" player that is out, got reward {row.reward[env]:g}, terminated"
+                    f" {bool(row.terminated[env])}, truncated {bool(row.truncated[env])}"
+                )
         if bool(row.is_first[env]) != bool(resets[env]):
             after = "after the end of an episode" if resets[env] else "within an episode"
             return f"is_first ({place}): expected {bool(resets[env])} {after}, got the opposite"
@@ -275,7 +291,7 @@ def _broken(
 
 def _expected_row(environment: Environment, row: EnvStep) -> EnvStep:
     """Return the shapes of a row by the environment's spec."""
-    count = environment.num_envs
+    count = environment.num_envs * environment.spec.num_players
 
     def batch(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype)

@@ -133,11 +133,14 @@ def assemble_subject(config: Config) -> Subject:
         AgentError: the agent breaks the protocol.
     """
     spec = _environment_spec(config)
+    # An agent sees rows alone: each player is an environment of the probe.
+    num_envs = config.actor.num_envs * spec.num_players
+    spec = dataclasses.replace(spec, num_players=1)
     run = dataclasses.replace(
         config,
         env=probe_config(spec, config.actor.trajectory_length),
         # Episode rollouts truncate and mask streams; the probe's rows would not be predictable.
-        actor=dataclasses.replace(config.actor, rollout="steps"),
+        actor=dataclasses.replace(config.actor, num_envs=num_envs, rollout="steps"),
         run=dataclasses.replace(config.run, mode="serial", stop_at_return=None),
     )
     built: list[CapturingAgent] = []

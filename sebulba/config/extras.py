@@ -4,10 +4,13 @@ EXTRAS: dict[str, str] = {
     "ale_py": "atari",
     "craftax": "craftax",
     "gymnax": "gymnax",
+    "jaxmarl": "jaxmarl",
     "jumanji": "jumanji",
     "mctx": "search",
     "mujoco": "mujoco",
     "mujoco_playground": "playground",
+    "mpe2": "pettingzoo",
+    "pettingzoo": "pettingzoo",
     "pgx": "pgx",
     "ray": "ray",
 }

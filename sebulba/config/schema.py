@@ -20,8 +20,8 @@ class EnvConfig:
     """The environment."""
 
     suite: str = "envpool"
-    """Environment adapter: envpool, ale, craftax, gymnasium, gymnax, jax, jumanji, pgx,
-    playground, or module:function."""
+    """Environment adapter: envpool, ale, craftax, gymnasium, gymnax, jax, jaxmarl, jumanji,
+    pettingzoo, pgx, playground, or module:function."""
     id: str = "CartPole-v1"
     """Environment ID within the suite."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -54,9 +54,9 @@ class ActorConfig:
     threads_per_device: Natural = 2
     """Actor threads per actor device, each with its own environments. 0: all actors are remote."""
     num_envs: Count = 16
-    """Environments per actor thread."""
+    """Environments per actor thread. Each player of an environment is a row of the batch."""
     trajectory_length: Count = 20
-    """Env steps per environment in one act cycle."""
+    """Env steps per environment, and player of it, in one act cycle."""
     rollout: Literal["steps", "episodes"] = "steps"
     """steps: trajectories of a fixed length. episodes: one complete episode per environment,
     truncated after trajectory_length − 1 env steps and masked after its end."""

@@ -29,7 +29,9 @@ SUITES: dict[str, str] = {
     "gymnasium": "sebulba.envs.gymnasium:make",
     "gymnax": "sebulba.envs.gymnax:make",
     "jax": "sebulba.envs.jax_suite:make",
+    "jaxmarl": "sebulba.envs.jaxmarl:make",
     "jumanji": "sebulba.envs.jumanji:make",
+    "pettingzoo": "sebulba.envs.pettingzoo:make",
     "pgx": "sebulba.envs.pgx:make",
     "playground": "sebulba.envs.playground:make",
 }
@@ -46,7 +48,9 @@ PACKAGES: dict[str, str] = {
     "envpool": "envpool",
     "gymnasium": "gymnasium",
     "gymnax": "gymnax",
+    "jaxmarl": "jaxmarl",
     "jumanji": "jumanji",
+    "pettingzoo": "pettingzoo",
     "pgx": "pgx",
     "playground": "playground",
 }
@@ -127,15 +131,18 @@ def _wrappers(config: EnvConfig, make: Callable[..., Environment]) -> dict[str, 
         raise ConfigError(
             f"env.wrappers: {config.suite} steps its environments as a batch, which no wrapper can"
             " be put around. Remove env.wrappers and use env.options, or choose a suite with"
-            " wrappers: gymnasium (Gymnasium wrappers), craftax, gymnax, jax, jumanji, pgx or"
-            " playground (wrappers of JAX tasks)"
+            " wrappers: gymnasium (Gymnasium wrappers), pettingzoo (PettingZoo's), craftax, gymnax,"
+            " jax, jaxmarl, jumanji, pgx or playground (wrappers of JAX tasks)"
         )
     return {"wrappers": load_wrappers(config.wrappers)}
 
 
+_WITH_WORKERS = ("gymnasium", "pettingzoo")
+
+
 def without_workers(config: EnvConfig) -> EnvConfig:
     """Return the config of the same environments, stepped without worker processes."""
-    if config.suite != "gymnasium" or config.options.get("vectorization_mode") != "async":
+    if config.suite not in _WITH_WORKERS or config.options.get("vectorization_mode") != "async":
         return config
     options = config.options | {"vectorization_mode": "sync", "vector_kwargs": {}}
     return dataclasses.replace(config, options=options)

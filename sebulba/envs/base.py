@@ -51,7 +51,8 @@ class FusedEnvironment:
 class Environment(Protocol):
     """`num_envs` environments stepped together, with autoreset on the next step.
 
-    `sebulba.types` defines the stream contract; `tests/envs/test_conformance.py` tests it.
+    `sebulba.types` defines the stream contract; `tests/envs/test_conformance.py` tests it. `B` is
+    `num_envs`, times `spec.num_players` if several players act in an environment.
     """
 
     num_envs: int

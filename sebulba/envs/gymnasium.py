@@ -127,6 +127,11 @@ class GymnasiumEnvironment:
         if len(jax.tree.leaves(self.spec.observation)) == 1:
             self.spec = dataclasses.replace(self.spec, frame_stack=frame_stack)
         self._to_native = to_native(self.spec)
+        # Of a single environment, as it declares them.
+        self.observation_space, self.action_space = (
+            vector_env.single_observation_space,
+            action_space,
+        )
         self._vector_env = vector_env
         self._seed = seed
         self._done = np.zeros(self.num_envs, bool)

@@ -16,13 +16,20 @@ _RESET = ("state", "observation")
 _STEP = ("state", "observation", "reward", "terminated", "truncated")
 
 
-def check_task(task: Any, spec: EnvironmentSpec, to_native: Callable[[Any], PyTree]) -> None:
+def check_task(
+    task: Any,
+    spec: EnvironmentSpec,
+    to_native: Callable[[Any], PyTree],
+    *,
+    players: tuple[int, ...] = (),
+) -> None:
     """Compare what a task's methods return with its declarations.
 
     Args:
         task: a `JaxTask`, with its wrappers.
         spec: as the task declares it.
         to_native: from agents' actions `[B, ...]` to the task's.
+        players: `(P,)` of a task with an axis of players; (): without.
 
     Raises:
         ConfigError: a method raises, or returns another structure, shape or dtype.
@@ -34,21 +41,29 @@ def check_task(task: Any, spec: EnvironmentSpec, to_native: Callable[[Any], PyTr
             f" got {spec.observation!r}; correct the task"
         )
     key = jax.eval_shape(lambda: jax.random.key(0))
-    batch = jax.ShapeDtypeStruct((1, *spec.action_space.shape), spec.action_space.dtype)
-    action = jax.eval_shape(lambda batch: jax.tree.map(lambda x: x[0], to_native(batch)), batch)
+    space, num_actions = spec.action_space, players or (1,)
+    batch = jax.ShapeDtypeStruct((*num_actions, *space.shape), space.dtype)
+    action = jax.eval_shape(
+        lambda batch: jax.tree.map(lambda x: x if players else x[0], to_native(batch)), batch
+    )
     state, first = _results(task, "reset", _RESET, key=key)
     after, observation, *rest = _results(task, "step", _STEP, state=state, action=action, key=key)
-    flag = jax.ShapeDtypeStruct((), np.bool_)
-    scalars = [jax.ShapeDtypeStruct((), np.float32), flag, flag]
+
+    def of_all(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((*players, *leaf.shape), leaf.dtype)
+
+    flag = jax.ShapeDtypeStruct(players, np.bool_)
+    scalars = [jax.ShapeDtypeStruct(players, np.float32), flag, flag]
+    expected_observation = jax.tree.map(of_all, spec.observation)
     checked = [
-        ("reset's observation", narrowed(first), spec.observation),
-        ("step's observation", narrowed(observation), spec.observation),
+        ("reset's observation", narrowed(first), expected_observation),
+        ("step's observation", narrowed(observation), expected_observation),
         ("step's state", after, state),
         *zip([f"step's {each}" for each in _STEP[2:]], narrowed(rest), scalars, strict=True),
     ]
     if spec.action_mask is not None:
         mask = _trace(task, "action_mask", state=state)
-        checked.append(("action_mask", mask, spec.action_mask))
+        checked.append(("action_mask", mask, of_all(spec.action_mask)))
     for what, got, expected in checked:
         if _signature(got) != _signature(expected):
             raise ConfigError(

@@ -1,4 +1,8 @@
-"""Environments written in JAX: tasks as pure functions, batched and autoreset here."""
+"""Environments written in JAX: tasks as pure functions, batched and autoreset here.
+
+A task may have several players that act at the same time. Each is then a row of the batch, and the
+rows of an environment's players follow each other.
+"""
 
 import dataclasses
 import functools
@@ -15,6 +19,7 @@ from sebulba.config.plugins import load
 from sebulba.envs import spaces
 from sebulba.envs.actions import agent_action_space, to_native
 from sebulba.envs.base import FusedEnvironment
+from sebulba.envs.final_rows import repeated, where_row
 from sebulba.envs.jax_checks import check_task
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, calling, did_you_mean
@@ -25,6 +30,7 @@ TASKS: dict[str, str] = {
     "Catch-v0": "sebulba.envs.jax_tasks:Catch",
     "Recall-v0": "sebulba.envs.jax_tasks:Recall",
     "Room-v0": "sebulba.envs.jax_rooms:Room",
+    "Corridor-v0": "sebulba.envs.jax_players:Corridor",
     "Bandit-v0": "sebulba.envs.jax_tasks:Bandit",
     "ContinuousBandit-v0": "sebulba.envs.jax_tasks:ContinuousBandit",
 }
@@ -42,6 +48,13 @@ class JaxTask(Protocol):
     `action_mask(state) -> bool [A]`, see `EnvStep.action_mask`, and `render(state) -> uint8 [H, W,
     3]`. A task whose observations are stacks may say so with a property `frame_stack` of its class,
     see `EnvironmentSpec`.
+
+
+    Of several players, the optional attribute `num_players` says how many there are, `P`.
+    `observation` and `action_space` are then those of one player, and all that methods take and
+    return of players has the leading axis `P`. A player that is out may be terminated or truncated
+    before the others. What the task later says of that player is ignored, its rewards too, and its
+    action is 0. An episode ends when all players are out.
     """
 
     observation: PyTree  # of jax.ShapeDtypeStruct
@@ -66,12 +79,14 @@ class JaxTask(Protocol):
 
 @pytree_dataclass
 class JaxEnvState:
-    """The complete state of `B` environments."""
+    """The complete state of `N` environments."""
 
-    task_state: PyTree  # [B, ...]
-    key: jax.Array  # [B] keys
-    elapsed: jax.Array  # [B] int32, steps in the current episode
-    done: jax.Array  # [B] bool, at the latest row
+    task_state: PyTree  # [N, ...]
+    key: jax.Array  # [N] keys
+    elapsed: jax.Array  # [N] int32, steps in the current episode
+    done: jax.Array  # [N] bool, at the latest row, of all players
+    # [N, P, ...], what repeats the latest row: reward 0. None: the task has no axis of players.
+    row: EnvStep | None = None
 
 
 def make(
@@ -123,14 +138,17 @@ def wrap(task: JaxTask, wrappers: Sequence[Wrapper]) -> JaxTask:
     """Return the task inside its wrappers, of which the first is the innermost.
 
     Raises:
-        ConfigError: a wrapper is Gymnasium's, does not return a task, or loses the action mask.
+        ConfigError: a wrapper is Gymnasium's, does not return a task, or loses the action mask or
+            the number of players.
     """
     for wrapper in wrappers:
         function = wrapper.function
         if isinstance(function, type) and issubclass(function, _GYMNASIUM_WRAPPERS):
             raise wrapper.refusal(f"a wrapper of {type(task).__name__}, a JAX task", "Gymnasium's")
         has_mask = _action_mask_of(task) is not None
+        has_players = num_players_of(task) is not None
         members = [*_TASK_MEMBERS, *(["action_mask"] if has_mask else [])]
+        members += ["num_players"] if has_players else []
         task = wrapper(task)
         missing = [name for name in members if not hasattr(task, name)]
         if missing:
@@ -142,7 +160,7 @@ def wrap(task: JaxTask, wrappers: Sequence[Wrapper]) -> JaxTask:
 class _BatchedTask:
     """The spec of a task, and its functions for a batch.
 
-    `reset` takes keys `[B]`, `step` and `step_jitted` take a state and actions.
+    `reset` takes keys `[N]`, `step` and `step_jitted` take a state and actions `[B, ...]`.
     """
 
     def __init__(self, task: JaxTask, max_episode_steps: int | None, combined_actions: bool):
@@ -159,19 +177,47 @@ class _BatchedTask:
             frame_stack=getattr(task, "frame_stack", None)
             if "frame_stack" in vars(type(task))
             else None,
+            num_players=num_players_of(task) or 1,
         )
         convert = to_native(spec)
-        check_task(task, spec, convert)
+        players = () if num_players_of(task) is None else (spec.num_players,)
+        check_task(task, spec, convert, players=players)
         step_all = jax.vmap(functools.partial(_step_one, task, action_space, max_episode_steps))
 
         def step(state: JaxEnvState, action: jax.Array) -> tuple[JaxEnvState, EnvStep]:
             """Step inside another jitted function; cannot check an action's range."""
-            spaces.check_action_structure(action, action_space, len(state.done))
-            return step_all(state, convert(action))
+            num_envs = len(state.done)
+            spaces.check_action_structure(action, action_space, num_envs * spec.num_players)
+            if state.row is None:
+                return step_all(state, convert(action))
+            is_out = _as_rows(state.row.done)
+            action = convert(where_row(is_out, jnp.zeros_like(action), action))
+            state, env_step = step_all(state, _by_player(action, num_envs, *players))
+            return state, _as_rows(env_step)
 
+        def reset(keys: jax.Array) -> tuple[JaxEnvState, EnvStep]:
+            state, env_step = reset_all(keys)
+            return state, env_step if state.row is None else _as_rows(env_step)
+
+        reset_all = jax.vmap(functools.partial(_reset_one, task, action_space))
         self.step = step
         self.step_jitted = jax.jit(step)
-        self.reset = jax.jit(jax.vmap(functools.partial(_reset_one, task, action_space)))
+        self.reset = jax.jit(reset)
+
+
+def num_players_of(task: Any) -> int | None:
+    """Return how many players a task has; None: it has one, without an axis of players."""
+    return getattr(task, "num_players", None)
+
+
+def _as_rows(tree: PyTree) -> PyTree:
+    """Return `[N · P, ...]` for `[N, P, ...]`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
+
+
+def _by_player(tree: PyTree, num_envs: int, num_players: int) -> PyTree:
+    """Return `[N, P, ...]` for `[N · P, ...]`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(num_envs, num_players, *leaf.shape[1:]), tree)
 
 
 def _batch(task: Any, max_episode_steps: int | None, combined_actions: bool) -> _BatchedTask:
@@ -222,7 +268,7 @@ def _shared_batch(
 
 
 class JaxEnvironment:
-    """`B` copies of a `JaxTask` as an `Environment`; `step` and `fused` use the same function."""
+    """`N` copies of a `JaxTask` as an `Environment`; `step` and `fused` use the same function."""
 
     def __init__(
         self,
@@ -237,7 +283,7 @@ class JaxEnvironment:
 
         Args:
             task: one environment.
-            num_envs: `B`.
+            num_envs: `N`, which is `B` if the task has one player.
             seed: of all environments.
             max_episode_steps: after which episodes are truncated; None: no limit.
             combined_actions: whether agents see all combinations of its choices as one Discrete.
@@ -261,7 +307,8 @@ class JaxEnvironment:
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Step all environments; see `Environment.step`."""
-        spaces.check_action(action, self.spec.action_space, self.num_envs)
+        num_rows = self.num_envs * self.spec.num_players
+        spaces.check_action(action, self.spec.action_space, num_rows)
         self.whole_state, env_step = self._batch.step_jitted(self.whole_state, action)
         return jax.tree.map(np.array, env_step)
 
@@ -315,17 +362,22 @@ def _reset_one(
     key, reset_key = jax.random.split(key)
     task_state, observation = task.reset(reset_key)
     task_state = jax.tree.map(_strongly_typed, task_state)
-    false = jnp.zeros((), bool)
-    state = JaxEnvState(
-        task_state=task_state, key=key, elapsed=jnp.zeros((), jnp.int32), done=false
-    )
+    num_players = num_players_of(task)
+    false = jnp.zeros(() if num_players is None else num_players, bool)
     env_step = EnvStep(
         observation=spaces.narrowed(observation),
-        reward=jnp.zeros((), jnp.float32),
+        reward=jnp.zeros(false.shape, jnp.float32),
         terminated=false,
         truncated=false,
         is_first=~false,
         action_mask=_legal_actions(task, action_space, task_state),
+    )
+    state = JaxEnvState(
+        task_state=task_state,
+        key=key,
+        elapsed=jnp.zeros((), jnp.int32),
+        done=jnp.zeros((), bool),
+        row=None if num_players is None else repeated(env_step),
     )
     return state, env_step
 
@@ -347,16 +399,22 @@ def _step_one(
     elapsed = state.elapsed + 1
     if max_episode_steps is not None:
         truncated = (truncated | (elapsed >= max_episode_steps)) & ~terminated
-    next_state = JaxEnvState(
-        task_state=task_state, key=reset_state.key, elapsed=elapsed, done=terminated | truncated
-    )
     next_step = EnvStep(
         observation=spaces.narrowed(observation),
         reward=spaces.narrowed(reward),
         terminated=terminated,
         truncated=truncated,
-        is_first=jnp.zeros((), bool),
+        is_first=jnp.zeros(terminated.shape, bool),
         action_mask=_legal_actions(task, action_space, task_state),
+    )
+    if state.row is not None:
+        next_step = where_row(state.row.done, state.row, next_step)
+    next_state = JaxEnvState(
+        task_state=task_state,
+        key=reset_state.key,
+        elapsed=elapsed,
+        done=next_step.done if state.row is None else jnp.all(next_step.done),
+        row=None if state.row is None else repeated(next_step),
     )
 
     def choose(if_done: jax.Array, otherwise: jax.Array) -> jax.Array:

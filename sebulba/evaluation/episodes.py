@@ -1,7 +1,8 @@
 """Evaluate fixed networks on a fixed number of episodes, one slice of env steps at a time.
 
 Environment `b` contributes exactly its first `quota[b]` episodes. Counting the first N episodes to
-end over all environments instead would be biased towards short ones.
+end over all environments instead would be biased towards short ones. Players that act together have
+one episode, see `sebulba.ring.episodes`.
 """
 
 import dataclasses
@@ -83,7 +84,8 @@ class Evaluator:
             agent: the agent to evaluate.
             plan: the plan of every evaluation.
             device: the device that selects actions.
-            num_training_envs: environments of all actors of all hosts in training.
+            num_training_envs: environments of all actors of all hosts in training, times their
+                players.
             env_timeout_s: timeout per step and reset of `Interruptible` environments; None: no
                 limit.
             close_timeout_s: timeout of closing the environments.
@@ -129,6 +131,8 @@ class Evaluator:
 
     def _start(self, networks: Networks, environment: Environment, env_steps: int) -> "Evaluation":
         key = stream(jax.random.key(self.plan.seed), _STREAM)
+        num_envs, num_players = len(self.plan.quota), environment.spec.num_players
+        tracker = EpisodeTracker(max_finished=_SLICE_LENGTH * num_envs, num_players=num_players)
         carry = init_carry(
             self._agent,
             networks,
@@ -136,14 +140,14 @@ class Evaluator:
             key=key,
             global_actor_id=0,
             device=self._device,
-            tracker=EpisodeTracker(),
+            tracker=tracker,
         )
         if not self.plan.greedy:
             actor_state = init_actor_state(
                 self._agent,
                 networks,
                 key,
-                num_envs=len(self.plan.quota),
+                num_envs=num_envs * num_players,
                 num_training_envs=self._num_training_envs,
                 env_steps=env_steps,
                 greedy=False,
@@ -159,7 +163,7 @@ class Evaluator:
                 acting,
                 trajectory_length=_SLICE_LENGTH,
                 device=self._device,
-                tracker=EpisodeTracker(max_finished=_SLICE_LENGTH * len(self.plan.quota)),
+                tracker=tracker,
                 greedy=self.plan.greedy,
             )
         # Always stepped: every evaluation needs a new EnvPool pool, and since each pool is its own

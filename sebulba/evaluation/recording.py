@@ -18,7 +18,8 @@ _MAX_FRAMES = 30_000
 class Recording:
     """An environment wrapper that records the first environment's first episodes.
 
-    An episode of `n` env steps has `n + 1` frames, the first one from its reset.
+    An episode of `n` env steps has `n + 1` frames, the first one from its reset. That of several
+    players ends with the last of them.
     """
 
     def __init__(self, environment: Environment, *, episodes: int, max_frames: int = _MAX_FRAMES):
@@ -78,7 +79,7 @@ class Recording:
         # Compression takes an Atari frame from 100 KiB to 3 KiB, so long episodes fit into memory.
         self._frames.append((frame.shape, zlib.compress(frame.tobytes(), level=1)))
         over = env_step.done if env_step.episode_over is None else env_step.episode_over
-        self._episodes_left -= int(over[0])
+        self._episodes_left -= int(over[: self.spec.num_players].all())
 
     def _render(self) -> np.ndarray:
         try:

@@ -14,6 +14,7 @@ from sebulba.errors import ConfigError
 _RENDER_OPTIONS = {
     "envpool": {"render_mode": "rgb_array"},
     "gymnasium": {"render_mode": "rgb_array"},
+    "pettingzoo": {"render_mode": "rgb_array"},
 }
 _OPENGL = "libEGL.so.1"
 _RENDER_SCRIPT = """

@@ -35,8 +35,8 @@ def init_actor_state(
         agent: acts.
         networks: the result of `Agent.actor_networks`.
         key: consumed.
-        num_envs: environments to act in.
-        num_training_envs: environments of all actors of all hosts, as in the agent's `run_spec`.
+        num_envs: environments to act in; each player of one counts.
+        num_training_envs: those of all actors of all hosts, as in the agent's `run_spec`.
         env_steps: that the networks were trained for, on all hosts.
         greedy: whether the policy takes its mode instead of samples.
     """

@@ -42,9 +42,10 @@ class StoredPolicy:
 
     @property
     def num_training_envs(self) -> int:
-        """Environments of all actors of one host, for which `agent` was made."""
+        """Environments of all actors of a host, times their players: those of `agent`'s spec."""
         actor = self.config.actor
-        return num_actors_of_host(actor, num_actor_devices(self.config.devices)) * actor.num_envs
+        num_actors = num_actors_of_host(actor, num_actor_devices(self.config.devices))
+        return num_actors * actor.num_envs * self.environment.num_players
 
 
 _PLACES = ("run_dir", "init_from", "resume", "distributed.coordinator")

@@ -45,7 +45,6 @@ class Agreement:
         *,
         end: RunEnd,
         max_episodes: int,
-        reducers: Sequence[str] = (),
     ):
         """Start without any decision.
 
@@ -54,7 +53,6 @@ class Agreement:
             end: gives the signal that this host received, and is given the one agreed on.
             max_episodes: the last episodes of a trajectory that are gathered: the return window
                 holds no more.
-            reducers: names of the custom per-episode metrics.
         """
         self.wants_checkpoint = False
         self.last_saved = 0
@@ -62,7 +60,6 @@ class Agreement:
         self.saved_by_all: int | None = None
         self._end = end
         self._max_episodes = max_episodes
-        self._reducers = tuple(reducers)
         self._gather = None if learner_devices.num_hosts == 1 else _Gather(learner_devices)
 
     def gather(self, infos: Sequence[UnrollInfo]) -> list[UnrollInfo]:
@@ -72,18 +69,20 @@ class Agreement:
         """
         if self._gather is None:
             return list(infos)
-        kind = message_type(len(infos), self._max_episodes, self._reducers)
+        # The names of the metrics per episode, which are the same on every host.
+        names = sorted(infos[0].episodes.reduced)
+        kind = message_type(len(infos), self._max_episodes, names)
         message = np.zeros((), kind)
         message["signal"] = self._end.received or 0
         message["wants_checkpoint"] = self.wants_checkpoint
         message["last_saved"] = self.last_saved
-        write_infos(message["unrolls"], infos, self._reducers)
+        write_infos(message["unrolls"], infos, names)
         rows = self._gather(np.frombuffer(message.tobytes(), np.int32))
         messages = np.frombuffer(rows.tobytes(), kind)  # [hosts]
         self._end.signal = int(messages["signal"].max()) or None
         self.allows_checkpoint = bool(messages["wants_checkpoint"].all())
         self.saved_by_all = int(messages["last_saved"].min())
-        return [info for each in messages for info in read_infos(each["unrolls"], self._reducers)]
+        return [info for each in messages for info in read_infos(each["unrolls"], names)]
 
 
 def message_type(num_unrolls: int, max_episodes: int, reducers: Sequence[str]) -> np.dtype:

@@ -218,15 +218,15 @@ def finish_rows(
     # One scan per trajectory instead of an update in every step, which would add operations to the
     # loop that is the hot path. Only reducers look at observations.
     seen = with_stacks(trajectory) if tracker.reducers else trajectory
-    statistics, rows = tracker.follow(statistics, seen)
-    num_episodes, ended = tracker.ended(rows)
+    after, rows = tracker.follow(statistics, seen)
+    num_episodes, ended = tracker.ended(statistics, rows)
     tally = Tally(
         num_episodes=num_episodes,
         ended=ended,
         env_steps=jnp.sum(trajectory.valid, dtype=jnp.int32),
         is_finite=is_finite(env_steps),
     )
-    return statistics, trajectory, tally
+    return after, trajectory, tally
 
 
 def jit_on(

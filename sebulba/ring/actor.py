@@ -101,7 +101,7 @@ class Actor:
         """
         point = self.point
         if point.boundary is None and self.is_recreated_at(point):
-            point = _ended(point)
+            point = self._ended(point)
         num_losses = 0
         while True:
             try:
@@ -112,13 +112,13 @@ class Actor:
                 ledger.collect(self.actor_id, fault.env_steps)
                 ledger.move(self.actor_id, fault.env_steps, "in_flight", "discarded")
                 self._allow_restart(fault)
-                point = dataclasses.replace(_ended(point), attempt=point.attempt + 1)
+                point = dataclasses.replace(self._ended(point), attempt=point.attempt + 1)
             except StreamLost as lost:
                 self._on_warning(
                     f"actor {self.actor_id}, cycle {point.cycle}: new episodes begin, since the"
                     f" stream cannot continue in other environments: {lost}"
                 )
-                point = _ended(point)
+                point = self._ended(point)
             except CollectorLost as lost:
                 num_losses += 1
                 if num_losses == _MAX_LOSSES_AT_A_POINT:
@@ -195,10 +195,13 @@ class Actor:
             cycle=point.cycle + 1, carry=collected.carry, began=point.stream, actions=actions
         )
 
-
-def _ended(point: Point) -> Point:
-    """Return the point at which the stream has ended after its last delivered row."""
-    if point.boundary is not None:
-        return point
-    boundary = end_episodes(point.carry.statistics, point.carry.env_step)
-    return dataclasses.replace(point, boundary=boundary)
+    def _ended(self, point: Point) -> Point:
+        """Return the point at which the stream has ended after its last delivered row."""
+        if point.boundary is not None:
+            return point
+        boundary = end_episodes(
+            point.carry.statistics,
+            point.carry.env_step,
+            num_players=self.collector.spec.num_players,
+        )
+        return dataclasses.replace(point, boundary=boundary)

@@ -190,9 +190,7 @@ class Anakin:
     def _take_from_actors(self) -> None:
         """Begin at the points at which the ring's actors are, with the networks that they have."""
         carries = tuple(actor.point.carry for actor in self.ring.actors)
-        self.shardings = carry_shardings(
-            carries, self._learner_devices, num_streams=self._run_spec.num_streams
-        )
+        self.shardings = carry_shardings(carries, self._learner_devices, run_spec=self._run_spec)
         self._carries = jax.device_put(carries, self.shardings)
         replicated = self._learner_devices.sharding(REPLICATED)
         self._older = jax.device_put(tuple(self.ring.older_networks()), replicated)

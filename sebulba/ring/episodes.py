@@ -1,6 +1,8 @@
 """Episode statistics and users' episode reducers, computed inside the jitted act cycle.
 
-Statistics belong to raw rewards and continue across trajectories. Where a trajectory has many rows,
+Statistics belong to raw rewards and continue across trajectories. Players that act together in an
+environment are a team with one episode. It ends with that of its last player, whose length it has,
+and its return is the mean over the players. Where a trajectory has many rows,
 the device selects those that the host needs: the last that ended an episode, at most as many as are
 averaged for the mean return.
 `run.episode_reducers: {name: "my_module:MyReducer"}` adds the mean of the reducer's results over
@@ -18,6 +20,7 @@ import numpy as np
 
 from sebulba.config import RunConfig
 from sebulba.config.plugins import load
+from sebulba.envs.final_rows import where_row
 from sebulba.errors import ConfigError, calling
 from sebulba.ring.records import EndedRows, EpisodeStatistics, FinishedEpisodes, StreamBoundary
 from sebulba.toolkit.scans import scan_rows
@@ -59,6 +62,12 @@ class EpisodeTracker:
     reducers: Mapping[str, EpisodeReducer] = dataclasses.field(default_factory=dict)
     # The last episodes of a long trajectory that are kept; the return window needs no more.
     max_finished: int = RunConfig.return_window
+    num_players: int = 1  # of an environment
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics per episode, besides return and length."""
+        return (*self.reducers, *_names_of_players(self.num_players))
 
     def init(self, num_envs: int) -> EpisodeStatistics:
         """Return the statistics before the first row."""
@@ -74,10 +83,13 @@ class EpisodeTracker:
         """Return the statistics up to the next row, `env_step` `[B]`."""
         num_envs = env_step.reward.shape[0]
         is_new = statistics.is_over
+        is_repeated = is_new & ~env_step.is_first
         reduced, states = {}, {}
         for name, reducer in self.reducers.items():
-            begun = where_env(is_new, reducer.init(num_envs), statistics.reducer_states[name])
-            states[name], reduced[name] = reducer.update(begun, env_step, action, extras)
+            begun = where_row(is_new, reducer.init(num_envs), statistics.reducer_states[name])
+            states[name], result = reducer.update(begun, env_step, action, extras)
+            # A player that is out keeps its result until its team's episode ends.
+            reduced[name] = jnp.where(is_repeated, statistics.reduced[name], result)
         return dataclasses.replace(
             update_statistics(statistics, env_step), reduced=reduced, reducer_states=states
         )
@@ -110,12 +122,22 @@ class EpisodeTracker:
 
         return scan_rows(update, statistics, jnp.arange(trajectory.env_steps.reward.shape[0] - 1))
 
-    def ended(self, rows: EpisodeStatistics) -> tuple[jax.Array, EndedRows]:
-        """Return how many episodes ended in `[T, B]` rows, and the rows that tell of them.
+    def ended(
+        self, statistics: EpisodeStatistics, rows: EpisodeStatistics
+    ) -> tuple[jax.Array, EndedRows]:
+        """Return how many episodes ended in rows, and the rows that tell of them.
 
         Those are all rows if they are few, else the last `max_finished` that ended an episode.
+
+        Args:
+            statistics: `[B]`, up to the row before the first.
+            rows: `[T, B]`, up to each row.
         """
-        has_ended = _have_ended(rows)
+        before = of_environments(statistics.as_row(), self.num_players)
+        rows = of_environments(rows, self.num_players)
+        # Later rows repeat the final one, until a reset.
+        was_over = jnp.concatenate([before.is_over[None], rows.is_over[:-1]])
+        has_ended = rows.is_over & ~was_over
         num_envs, flags = has_ended.shape[1], has_ended.reshape(-1)
         if flags.size <= max(_FEW_ROWS, self.max_finished):
             num_episodes, at = jnp.sum(flags, dtype=jnp.int32), jnp.arange(flags.size)
@@ -136,14 +158,11 @@ class EpisodeTracker:
         )
 
 
-def load_reducers(
-    references: Mapping[str, str], *, max_finished: int = RunConfig.return_window
-) -> EpisodeTracker:
-    """Return a tracker with the reducers of `run.episode_reducers`.
+def load_reducers(references: Mapping[str, str]) -> dict[str, EpisodeReducer]:
+    """Return the reducers of `run.episode_reducers`.
 
     Args:
         references: `module:Name` of the reducers by their names.
-        max_finished: the last episodes of a trajectory that are kept.
 
     Raises:
         ConfigError: a reference names no class, or one that raises or is no reducer.
@@ -157,7 +176,7 @@ def load_reducers(
         missing = [each for each in ("init", "update") if not hasattr(reducers[name], each)]
         if missing:
             raise ConfigError(f"{key}: {reference} has no method {' and no '.join(missing)}")
-    return EpisodeTracker(reducers, max_finished=max_finished)
+    return reducers
 
 
 def init_statistics(num_envs: int) -> EpisodeStatistics:
@@ -171,21 +190,46 @@ def init_statistics(num_envs: int) -> EpisodeStatistics:
 
 def update_statistics(statistics: EpisodeStatistics, env_step: EnvStep) -> EpisodeStatistics:
     """Return the statistics up to the next row, `env_step` `[B]`."""
-    # A row after the end that is no reset repeats the final row (`whole_episodes`): no env step.
+    # A row after the end that is no reset repeats the final row: no env step, and nothing changes.
+    is_new = statistics.is_over & env_step.is_first
     is_repeated = statistics.is_over & ~env_step.is_first
-    episode_return = jnp.where(statistics.is_over, 0.0, statistics.episode_return)
-    episode_length = jnp.where(statistics.is_over, 0, statistics.episode_length)
     return dataclasses.replace(
         statistics,
-        episode_return=episode_return + env_step.reward,
-        episode_length=episode_length + jnp.where(env_step.is_first | is_repeated, 0, 1),
+        episode_return=jnp.where(is_new, 0.0, statistics.episode_return) + env_step.reward,
+        episode_length=jnp.where(is_new, 0, statistics.episode_length)
+        + jnp.where(env_step.is_first | is_repeated, 0, 1),
         is_over=env_step.done if env_step.episode_over is None else env_step.episode_over,
     )
 
 
-def _have_ended(rows: EpisodeStatistics) -> Array:
-    """Return which of the rows an episode ended with: not those that repeat a final row."""
-    return rows.is_over & (rows.episode_length > 0)
+def of_environments(rows: EpisodeStatistics, num_players: int) -> EpisodeStatistics:
+    """Return the statistics of environments, `[..., N]`, from those of their players, `[..., B]`.
+
+    The rows of an environment's players follow each other. The results of reducers are means over
+    the players, and each player's return is one more of them.
+    """
+    if num_players == 1:
+        return rows
+
+    def by_player(leaf: Array) -> Array:
+        return leaf.reshape(*leaf.shape[:-1], -1, num_players)
+
+    returns = by_player(rows.episode_return)
+    of_players = {
+        name: returns[..., player] for player, name in enumerate(_names_of_players(num_players))
+    }
+    return dataclasses.replace(
+        rows,
+        episode_return=returns.mean(axis=-1),
+        episode_length=by_player(rows.episode_length).max(axis=-1),
+        is_over=by_player(rows.is_over).all(axis=-1),
+        reduced={name: by_player(leaf).mean(axis=-1) for name, leaf in rows.reduced.items()}
+        | of_players,
+    )
+
+
+def _names_of_players(num_players: int) -> list[str]:
+    return [f"return_of_player_{player}" for player in range(num_players if num_players > 1 else 0)]
 
 
 def _last_true(flags: jax.Array, num: int) -> tuple[jax.Array, jax.Array]:
@@ -217,29 +261,24 @@ def _last_true(flags: jax.Array, num: int) -> tuple[jax.Array, jax.Array]:
     return num_from_block[0], jnp.clip(block * width + column, 0, flags.size - 1)
 
 
-def where_env(condition: Array, if_true: PyTree, otherwise: PyTree) -> PyTree:
-    """Return a pytree `[B, ...]` with the values of one of two, chosen per environment."""
-
-    def choose(x: Array, y: Array) -> Array:
-        xp = np if isinstance(y, np.ndarray) else jnp
-        return xp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
-
-    return jax.tree.map(choose, if_true, otherwise)
-
-
-def end_episodes(statistics: EpisodeStatistics, env_step: EnvStep) -> StreamBoundary:
+def end_episodes(
+    statistics: EpisodeStatistics, env_step: EnvStep, *, num_players: int
+) -> StreamBoundary:
     """Return the boundary of a stream that ends after a row.
 
     Args:
         statistics: `[B]`, up to the row before `env_step`.
         env_step: `[B]`, the last row. Its finished episodes have no results of reducers, which
             would need its action.
+        num_players: of an environment.
     """
     statistics = dataclasses.replace(statistics.as_row(), reduced={})
-    last = jax.tree.map(
-        np.asarray, update_statistics(statistics, jax.tree.map(np.asarray, env_step))
+    updated = update_statistics(statistics, jax.tree.map(np.asarray, env_step))
+    before, last = (
+        of_environments(jax.tree.map(np.asarray, each), num_players)
+        for each in (statistics, updated)
     )
-    has_ended = _have_ended(last)
+    has_ended = last.is_over & ~before.is_over
     return StreamBoundary(
         finished=FinishedEpisodes(
             episode_return=last.episode_return[has_ended],

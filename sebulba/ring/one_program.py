@@ -22,7 +22,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.ring.learner import LearnerPrograms
 from sebulba.ring.records import ActCarry, EndedRows, Unroll
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
-from sebulba.types import Array, EnvStepCount, Networks, PyTree
+from sebulba.types import Array, EnvStepCount, Networks, PyTree, RunSpec
 
 _MAX_BYTES = 1 << 20  # of what a call hands to Python; a cycle is 1 to 13 kilobytes
 _WORTH_A_SLICE = 256 << 10  # bytes: copying fewer from a device takes as long as copying none
@@ -93,13 +93,14 @@ def _bytes_of(recorded: RecordedCycle) -> jax.Array:
 
 
 def carry_shardings(
-    carries: PyTree, learner_devices: LearnerDevices, *, num_streams: int
+    carries: PyTree, learner_devices: LearnerDevices, *, run_spec: RunSpec
 ) -> PyTree:
-    """Return where each leaf of the actors' carries of a seed is: what is per stream is split."""
+    """Return where each leaf of a seed's carries is: split, if per stream or environment."""
+    split = (run_spec.num_streams, run_spec.num_envs)
 
     def sharding(leaf: Any) -> jax.sharding.NamedSharding:
-        is_per_stream = leaf.ndim > 0 and leaf.shape[0] == num_streams
-        return learner_devices.sharding(PER_DEVICE if is_per_stream else REPLICATED)
+        is_split = leaf.ndim > 0 and leaf.shape[0] in split
+        return learner_devices.sharding(PER_DEVICE if is_split else REPLICATED)
 
     return jax.tree.map(sharding, carries)
 

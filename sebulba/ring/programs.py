@@ -39,6 +39,11 @@ class RingPrograms:
     learner: LearnerPrograms
     act: Mapping[jax.Device, ActFunctions]  # by the actor device
 
+    @property
+    def episode_metrics(self) -> tuple[str, ...]:
+        """The names of the metrics per episode, besides return and length."""
+        return next(iter(self.act.values())).tracker.names
+
     def check(self, config: Config, devices: Roles) -> None:
         """Check that a ring can use these programs.
 
@@ -110,7 +115,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
         policy_lag=config.policy_lag,
         frame_stack=frame_stack,
     )
-    tracker = _tracker(config)
+    tracker = _tracker(config, environment)
     return RingPrograms(
         config=config,
         devices=devices,
@@ -138,20 +143,24 @@ def make_act_functions(config: Config, run_spec: RunSpec, device: jax.Device) ->
         agent,
         run_spec,
         device=device,
-        tracker=_tracker(config),
+        tracker=_tracker(config, run_spec.environment),
         frame_stack=_frames_kept_once(config, run_spec.environment),
     )
 
 
 def _frames_kept_once(config: Config, environment: EnvironmentSpec) -> FrameStack | None:
     """Return the stacks whose frames trajectories hold once; None: they hold observations."""
-    # At the end of a whole episode its last row is repeated, and no frame is added to its stack.
-    return None if config.actor.rollout == "episodes" else environment.frame_stack
+    # A final row that is repeated, of a whole episode or of a player that is out, adds no frame.
+    is_repeated = config.actor.rollout == "episodes" or environment.num_players > 1
+    return None if is_repeated else environment.frame_stack
 
 
-def _tracker(config: Config) -> EpisodeTracker:
-    window = config.run.return_window
-    return load_reducers(config.run.episode_reducers, max_finished=window)
+def _tracker(config: Config, environment: EnvironmentSpec) -> EpisodeTracker:
+    return EpisodeTracker(
+        load_reducers(config.run.episode_reducers),
+        max_finished=config.run.return_window,
+        num_players=environment.num_players,
+    )
 
 
 def _make_agent(config: Config, run_spec: RunSpec) -> tuple[Agent, ActShapes]:

@@ -28,7 +28,10 @@ def state_of(ring: Ring) -> tuple[dict[str, PyTree], dict[str, Any]]:
     """
     learner = ring.learner
     carries = [point.carry for point in ring.points]
-    boundaries = [end_episodes(carry.statistics, carry.env_step) for carry in carries]
+    num_players = ring.programs.run_spec.environment.num_players
+    boundaries = [
+        end_episodes(carry.statistics, carry.env_step, num_players=num_players) for carry in carries
+    ]
     arrays = {
         "learner": learner.state_of_host,
         "actors": [_stored_of_actor(carry) for carry in carries],

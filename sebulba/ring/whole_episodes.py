@@ -11,10 +11,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from sebulba.envs.final_rows import repeated, where_row
 from sebulba.ring.act_cycle import Buffer, write_row
-from sebulba.ring.episodes import where_env
 from sebulba.types import EnvStep, PyTree, Trajectory
 
 
@@ -23,8 +22,7 @@ def hold_final_row(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) -> 
 
     Both are `[B]`, of NumPy or JAX arrays. The last row, `T - 1`, truncates running episodes.
     """
-    repeated = dataclasses.replace(row, reward=np.zeros(row.reward.shape, row.reward.dtype))
-    chosen = where_env(row.done, repeated, new)
+    chosen = where_row(row.done, repeated(row), new)
     return dataclasses.replace(chosen, truncated=chosen.truncated | (is_last & ~chosen.done))
 
 
@@ -39,8 +37,7 @@ def fill_after_end(buffer: Buffer, row: EnvStep) -> Buffer:
         The buffer, which lacks only row `T`.
     """
     trajectory, t = buffer.trajectory, buffer.num_rows
-    repeated = dataclasses.replace(row, reward=jnp.zeros_like(trajectory.env_steps.reward[0]))
-    env_steps = write_row(_fill_rows(trajectory.env_steps, repeated, t), row, t)
+    env_steps = write_row(_fill_rows(trajectory.env_steps, repeated(row), t), row, t)
     # Repeat the last action and extras too: finite numbers, since 0 · NaN in a loss is NaN.
     chosen = (trajectory.action, trajectory.extras)
     last = jax.tree.map(

@@ -119,7 +119,7 @@ def make_observers(
     rows = MetricsRows(
         ring,
         interval_env_steps=config.run.log_interval_env_steps,
-        reducers=tuple(config.run.episode_reducers),
+        episode_metrics=ring.programs.episode_metrics,
         all_reduce=all_reduce,
         files=files,
         listeners=listeners,

@@ -29,7 +29,7 @@ class MetricsRows(Observer):
         ring: Ring,
         *,
         interval_env_steps: int,
-        reducers: Sequence[str],
+        episode_metrics: Sequence[str],
         all_reduce: AllReduceProbe,
         files: MetricsFanOut,
         listeners: Sequence[Callable[[Row], None]] = (),
@@ -39,14 +39,14 @@ class MetricsRows(Observer):
         Args:
             ring: a new or a restored one.
             interval_env_steps: env steps learned from between two rows.
-            reducers: names of the custom per-episode metrics.
+            episode_metrics: names of the metrics per episode, besides return and length.
             all_reduce: measures the all-reduces of the gradients.
             files: receives the rows; `close` closes it.
             listeners: take each row, in the learner's thread; they never wait.
         """
         self._ring = ring
         self._interval_env_steps = interval_env_steps
-        self._reducers = tuple(reducers)
+        self._episode_metrics = tuple(episode_metrics)
         self._files = files
         self._listeners = tuple(listeners)
         progress = ring.progress
@@ -120,7 +120,7 @@ class MetricsRows(Observer):
             # The number of trajectories with each policy lag, in learner cycles.
             **{f"policy_lag/{lag}": count for lag, count in lag_counts},
             "queue_depth": queue_depth,
-            **{f"episode/{name}": window.reduced_mean(name) for name in self._reducers},
+            **{f"episode/{name}": window.reduced_mean(name) for name in self._episode_metrics},
             **self._metrics.take(),
             **{f"all_reduce/{name}": value for name, value in self._all_reduce.columns().items()},
             **_flat(self._shares.shares()),

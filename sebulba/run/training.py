@@ -303,7 +303,6 @@ def prepared(
             devices.learner_devices,
             end=end,
             max_episodes=config.run.return_window,
-            reducers=tuple(config.run.episode_reducers),
         )
         source = config.init_from if config.resume is None else None  # else of its checkpoint
         initial_networks = InitialNetworks(source, mismatch=config.init_mismatch)
@@ -336,13 +335,17 @@ def prepared(
             display.detail(f"memory: {ring.programs.memory_plan.describe()}")
             collector = ring.actors[0].collector
             spec = collector.spec
+            if spec.num_players > 1:
+                display.message(
+                    f"players: {spec.num_players} in each environment; an env step is one player's"
+                )
             if costly := describe_costly_network(config.agent, spec, ring.learner.state.networks):
                 display.message(costly)
             if config.devices.actor is None and isinstance(collector, LocalCollector):
                 hint = describe_small_network(
                     ring.learner.state.networks,
                     actor_devices=devices.actor,
-                    num_envs=config.actor.num_envs,
+                    num_envs=config.actor.num_envs * spec.num_players,
                     is_on_host=collector.act_within is None,
                 )
                 if hint is not None:

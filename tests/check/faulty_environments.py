@@ -138,6 +138,30 @@ class EndsTwice(Countdown):
         return dataclasses.replace(row, terminated=row.terminated | row.is_first)
 
 
+class ForgetsWhoIsOut(Countdown):
+    """Of two players, the second is out early, and only its first row after that says so."""
+
+    def __init__(self, num_envs):
+        super().__init__(2 * num_envs)
+        self.num_envs = num_envs
+        self.spec = dataclasses.replace(self.spec, num_players=2)
+
+    def _row(self, place):
+        num_rows = len(self._observation)
+        row = reset_row(self._observe(), num_envs=num_rows)
+        is_out = np.tile([place == 5, place in (3, 5)], self.num_envs)
+        is_first = np.full(num_rows, place == 0)
+        reward = np.where(is_first, 0, 1).astype(np.float32)
+        return dataclasses.replace(row, reward=reward, terminated=is_out, is_first=is_first)
+
+    def reset(self):
+        return self._row(0)
+
+    def step(self, action):
+        self._number += 1
+        return self._row(self._number % 6)
+
+
 def countdown(config, *, num_envs, seed):
     """Make the suite of the batch that `env.id` names."""
     return globals()[config.id](num_envs)

@@ -17,10 +17,12 @@ MODULE = "tests.check.faulty_environments"
 def config_with(name):
     """Return a config with a Gymnasium environment, a batch or a shipped task of this name."""
     suite, id = "gymnasium", f"{MODULE}:{name}-v0"
-    if name in ("Countdown", "ReturnsViews", "HidesResets", "EndsTwice"):
+    if name in ("Countdown", "ReturnsViews", "HidesResets", "EndsTwice", "ForgetsWhoIsOut"):
         suite, id = f"{MODULE}:countdown", name
     elif name == "Bandit":
         suite, id = "jax", "Bandit-v0"
+    elif name == "Leavers":
+        suite, id = "jax", "tests.envs.leavers:Leavers"
     return dataclasses.replace(config_of(IMPALA), env=EnvConfig(suite=suite, id=id))
 
 
@@ -28,7 +30,7 @@ def answers(name):
     return {each.name: each for each in environment_results(config_with(name))}
 
 
-@pytest.mark.parametrize("name", ["Walk", "Countdown"])
+@pytest.mark.parametrize("name", ["Walk", "Countdown", "Leavers"])
 def test_a_sound_environment_passes(name):
     found = answers(name)
     assert {each.status for each in found.values()} == {"pass"}, found
@@ -45,6 +47,12 @@ FAULTS = [
     ("GivesNaN", "stream", "fail", " is nan in row 6: expected finite numbers"),
     ("HidesResets", "stream", "fail", "is_first (row 6, env 0): expected True after the end"),
     ("EndsTwice", "stream", "fail", "expected reward 0 and no end in the row of a reset"),
+    (
+        "ForgetsWhoIsOut",
+        "stream",
+        "fail",
+        "(row 4, env 0, player 1): expected the final row again, with reward 0, of a player that",
+    ),
     ("DrawsUnseeded", "seeds", "fail", "observation (row 0): expected the same with the same"),
     ("ReturnsViews", "buffers", "fail", "observation (row 0): expected an array that the env"),
     ("ForgetsItsFlag", "lengths", "unclear", "an environment that forgets to clear its flag"),

@@ -18,6 +18,7 @@ SMALL = [
     "impala_recall",
     "pg_bandit",
     "ppo_bandit",
+    "ppo_corridor",
     "ppo_recall",
     "pqn_bandit",
     "r2d2_recall",

@@ -12,6 +12,7 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.types import EnvironmentSpec, EnvStep
+from tests.envs.leavers import NUM_PLAYERS
 from tests.envs.units import SPACES
 
 NUM_ENVS = 3
@@ -30,6 +31,12 @@ class Case:
     options: tuple[tuple[str, int | str], ...] = ()
     terminates: bool = True
     wrappers: tuple[str, ...] = ()
+    num_players: int = 1
+
+    @property
+    def num_rows(self):
+        """Rows of the batch: one for each player."""
+        return NUM_ENVS * self.num_players
 
     @property
     def limit(self):
@@ -72,6 +79,22 @@ CASES = {
     ),
     "composite": Case(suite="jax", id="tests.envs.composite:CompositeTask"),
     "composite-fused": Case(suite="jax", id="tests.envs.composite:CompositeTask", fused=True),
+    **{
+        f"leavers{ending}": Case(
+            suite="jax",
+            id="tests.envs.leavers:Leavers",
+            fused=bool(ending),
+            terminates=False,
+            num_players=NUM_PLAYERS,
+        )
+        for ending in ("", "-fused")
+    },
+    "pettingzoo-leavers": Case(
+        suite="pettingzoo",
+        id="tests.envs.leavers:LeaversInPython",
+        terminates=False,
+        num_players=NUM_PLAYERS,
+    ),
     "gymnasium-composite": Case(suite="gymnasium", id="tests.envs.composite:Composite-v0"),
     "masked": Case(suite="jax", id="tests.envs.masked:MaskedTask"),
     "masked-fused": Case(suite="jax", id="tests.envs.masked:MaskedTask", fused=True),
@@ -180,7 +203,7 @@ def play(environment, actions, *, fused=False) -> EnvStep:
 def random_stream(case: Case, **options) -> tuple[EnvStep, np.ndarray]:
     """Return the stream of random actions, and the actions."""
     environment = case.make(**options)
-    actions = random_actions(environment.spec.action_space)
+    actions = random_actions(environment.spec.action_space, num_envs=case.num_rows)
     stream = play(environment, actions, fused=case.fused)
     environment.close()
     return stream, actions
@@ -191,6 +214,17 @@ def spec_of(case: Case) -> EnvironmentSpec:
     environment = case.make()
     environment.close()
     return environment.spec
+
+
+def with_players(case: Case, flags: np.ndarray) -> np.ndarray:
+    """Return flags `[R, B]` as those of environments and their players, `[R, N, P]`."""
+    return flags.reshape(len(flags), -1, case.num_players)
+
+
+def ends_of_environments(case: Case, stream: EnvStep) -> np.ndarray:
+    """Return `[R, B]` bool: whether the environment's episode has ended with all of its players."""
+    ended = with_players(case, stream.done).all(axis=-1)
+    return np.repeat(ended, case.num_players, axis=-1)
 
 
 def assert_same(a: EnvStep, b: EnvStep):

@@ -1,5 +1,7 @@
 """Tests of the stream contract for every adapter in `CASES`."""
 
+import dataclasses
+
 import gymnasium
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from tests.envs.cases import (
     all_cases,
     assert_same,
     choose,
+    ends_of_environments,
     is_same,
     masked_cases,
     other_actions,
@@ -30,7 +33,8 @@ SHORT = 20  # steps in which another seed or other actions are seen
 @all_cases
 def test_stream_matches_the_spec(case):
     stream, _ = random_stream(case)
-    rows = (NUM_STEPS + 1, NUM_ENVS)
+    rows = (NUM_STEPS + 1, case.num_rows)
+    assert spec_of(case).num_players == case.num_players
 
     def check(spec, leaf):
         assert (leaf.shape, leaf.dtype) == ((*rows, *spec.shape), spec.dtype)
@@ -60,8 +64,21 @@ def test_stream_without_masks_has_no_leaf_for_them(case):
 def test_stream_resets_on_the_row_after_an_episode_end(case):
     stream, _ = random_stream(case)
     assert stream.is_first[0].all()
-    np.testing.assert_array_equal(stream.is_first[1:], stream.done[:-1])
+    np.testing.assert_array_equal(stream.is_first[1:], ends_of_environments(case, stream)[:-1])
     assert stream.done.any(axis=0).all()
+
+
+@all_cases
+def test_stream_repeats_the_final_row_of_a_player_until_its_environment_begins_anew(case):
+    stream, _ = random_stream(case)
+    is_held = stream.done[:-1] & ~ends_of_environments(case, stream)[:-1]
+    assert is_held.any() == (case.num_players > 1)
+
+    def check(rows):
+        np.testing.assert_array_equal(rows[1:][is_held], rows[:-1][is_held])
+
+    jax.tree.map(check, dataclasses.replace(stream, reward=None))
+    assert not stream.reward[1:][is_held].any()
 
 
 @all_cases
@@ -99,7 +116,7 @@ def test_another_seed_and_other_actions_give_another_stream(case):
 def test_stream_truncates_at_the_limit(case):
     stream, _ = random_stream(case, **case.limit)
     row = np.arange(NUM_STEPS + 1)[:, None] % (LIMIT + 1)
-    everywhere = np.ones((1, NUM_ENVS), bool)
+    everywhere = np.ones((1, case.num_rows), bool)
     np.testing.assert_array_equal(stream.is_first, (row == 0) & everywhere)
     np.testing.assert_array_equal(stream.truncated, (row == LIMIT) & everywhere)
     assert not stream.terminated.any()
@@ -119,7 +136,7 @@ def test_stream_differs_between_environments_and_episodes(case):
     leaves = jax.tree.leaves(stream.observation)
     observation = np.concatenate([leaf.reshape(*rows, -1) for leaf in leaves], axis=-1)
     is_first = stream.is_first
-    starts = [observation[is_first[:, b], b] for b in range(NUM_ENVS)]
+    starts = [observation[is_first[:, b], b] for b in range(case.num_rows)]
     count = min(len(start) for start in starts)
     assert not np.array_equal(starts[0][:count], starts[1][:count])
     assert not np.array_equal(starts[1][:count], starts[2][:count])
@@ -146,7 +163,7 @@ def test_step_returns_arrays_that_it_never_uses_again(case):
 def test_step_refuses_wrong_actions(case):
     environment = case.make()
     environment.reset()
-    good = random_actions(environment.spec.action_space)[0]
+    good = random_actions(environment.spec.action_space, num_envs=case.num_rows)[0]
     is_continuous = isinstance(environment.spec.action_space, gymnasium.spaces.Box)
     outside = (np.nan, np.inf) if is_continuous else (100, -2)
     for bad in (

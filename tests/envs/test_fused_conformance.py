@@ -47,7 +47,7 @@ def test_fused_step_keeps_types_and_its_state_can_be_donated(case):
     environment = case.make()
     row = environment.reset()
     fused = environment.fused()
-    action = random_actions(environment.spec.action_space)[0]
+    action = random_actions(environment.spec.action_space, num_envs=case.num_rows)[0]
     state, next_row = jax.jit(fused.step, donate_argnums=0)(fused.state, action)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(fused.state))
 
@@ -66,7 +66,7 @@ def test_fused_before_reset_and_with_wrong_actions_is_refused(case):
         environment.fused()
     environment.reset()
     fused = environment.fused()
-    good = random_actions(environment.spec.action_space)[0]
+    good = random_actions(environment.spec.action_space, num_envs=case.num_rows)[0]
     wrong = np.float32 if good.dtype == np.int32 else np.int32
     for bad in (good[:-1], good[:, None], good.astype(wrong)):
         with pytest.raises(ValueError, match="expected an action of"):

@@ -84,7 +84,7 @@ def test_a_suite_of_another_package_is_created_and_listed(plugged):
 
 
 def test_an_unknown_suite_suggests_similar_ones_of_all_packages(plugged):
-    known = r"did you mean plugged\? \(known: .*, jumanji, pgx, playground, plugged"
+    known = r"did you mean plugged\? \(known: .*, jumanji, pettingzoo, pgx, playground, plugged"
     with pytest.raises(ConfigError, match=known):
         make("pluged", "Mine")
 

@@ -10,6 +10,7 @@ from sebulba.config.loading import load_config
 from sebulba.references import CORES
 from sebulba.run import training
 from tests.extras import needs_search
+from tests.run import resuming
 
 
 def best_return(tmp_path, name, arguments=()):
@@ -32,6 +33,29 @@ def best_return(tmp_path, name, arguments=()):
 def test_every_agent_solves_the_bandit(tmp_path, name):
     """With rewards shifted by a row, or resets masked wrongly, nothing can be learned here."""
     assert best_return(tmp_path, name, ["--seed", "1001"]) >= 0.95
+
+
+def test_ppo_learns_for_three_players(tmp_path):
+    """Random players have a mean return of about -0.3, the best ones of 0.827."""
+    assert best_return(tmp_path, "ppo_corridor", ["--seed", "1011"]) >= 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "package", "env_steps"),
+    [("ppo_simple_spread", "jaxmarl", 1_000_000), ("ppo_simple_spread_mpe2", "mpe2", 300_000)],
+)
+def test_ppo_learns_for_the_players_of_simple_spread(tmp_path, name, package, env_steps):
+    """Random players have a mean return of -27.6 in JaxMARL's, of about -26 in MPE2's."""
+    pytest.importorskip(package)
+    run_dir, flags = tmp_path / "run", ("--run.total-env-steps", env_steps, "--seed", "1012")
+    flags += ("--devices.actor", "[0]", "--devices.learner", "[0]")
+    # In a process of its own: these packages promote types, which the tests forbid.
+    with resuming.training(f"configs/{name}.yaml", run_dir, *flags) as process:
+        _, stderr = process.communicate(timeout=280)
+    assert process.returncode == 0, stderr
+    best = json.loads((run_dir / "summary.json").read_text())["best_episode_return_mean"]
+    assert best >= -23.5
 
 
 def test_random_actions_do_not_learn(tmp_path):

@@ -1,0 +1,41 @@
+"""Runs with several players: an exact resume, and the policy that they leave."""
+
+import json
+
+import numpy as np
+import pytest
+
+import sebulba
+from sebulba.config.loading import load_config
+from sebulba.run import training
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+
+def train(run_dir, env_steps, *flags):
+    """Train for some env steps; return the summary."""
+    flags = [*flags, "--run-dir", str(run_dir), "--run.total-env-steps", str(env_steps)]
+    flags += ["--actor.threads-per-device", "1", "--run.stop-at-return", "null"]
+    flags += ["--devices.actor", "[0]", "--devices.learner", "[0]"]
+    assert training.train_to_exit_code(load_config("configs/ppo_corridor.yaml", flags)) == 0
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def test_a_resumed_run_learns_what_an_uninterrupted_one_learns(tmp_path):
+    whole = train(tmp_path / "whole", 9000)
+    train(tmp_path / "resumed", 4000)
+    resumed = train(tmp_path / "resumed", 9000, "--resume", "latest")
+    for name in ("networks_crc32", "env_steps", "episodes", "episodes_cut"):
+        assert resumed[name] == whole[name]
+    assert whole["episodes_cut"] == 0
+
+
+def test_a_policy_acts_for_the_rows_of_all_players_and_is_evaluated_by_teams(tmp_path):
+    train(tmp_path / "run", 2000)
+    policy = sebulba.load_policy(tmp_path / "run")
+    actions, _ = policy(np.zeros((6, 7), np.float32))
+    assert actions.shape == (6,)
+    for greedy in (True, False):
+        result = sebulba.evaluate(policy, episodes=4, parallel_envs=2, greedy=greedy)
+        assert result.protocol["num_envs"] == 2
+        assert len(result.returns) == 4 and result.unfinished == 0
