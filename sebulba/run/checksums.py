@@ -54,6 +54,7 @@ class ChecksumRows(Observer):
             on_warning=on_warning,
             max_rows=_MAX_ROWS,
             check=check,
+            name=path.name,
         )
         start_daemon(self._queue.run, "writer checksums")
         self._last = ring.learner.num_cycles  # the learner cycles of the last row

@@ -27,7 +27,7 @@ def test_full_disk_stops_neither_training_nor_the_checkpoints_that_still_fit(
     config = make_config(tmp_path)
     assert training.train_to_exit_code(config) == 0
     error = capsys.readouterr().err
-    for what in ("metrics: JsonlWriter", "summary: not written"):
+    for what in ("metrics: JsonlWriter", "metrics: checksums.jsonl", "summary: not written"):
         assert error.count(what) == 1
     assert "No space left on device" in error
     assert any(tmp_path.glob("checkpoints/*"))

@@ -62,8 +62,9 @@ def test_a_leaf_without_a_checksum_does_not_end_the_run(tmp_path, monkeypatch, c
 
     monkeypatch.setattr("sebulba.storage.sketches.leaf_sum", fail)
     assert rows_of(tmp_path / "run") == []
-    lines = [line for line in capsys.readouterr().err.splitlines() if "checksums:" in line]
-    assert lines == ["checksums: TypeError: no bytes; training continues without them"]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "checksums:" in line]
+    assert line.startswith("checksums: TypeError: no bytes (")
+    assert line.endswith("; training continues without them")
 
 
 def test_one_program_ends_its_calls_at_the_due_cycles(tmp_path):

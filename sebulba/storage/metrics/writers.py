@@ -32,8 +32,9 @@ class WriterQueue:
         on_warning: Callable[[str], None],
         max_rows: int,
         check: Callable[[], None],
+        name: str | None = None,  # in warnings; None: the writer's type
     ):
-        self.name = type(writer).__name__
+        self.name = name or type(writer).__name__
         self._writer = writer
         self._on_warning = on_warning
         self._max_rows = max_rows
