@@ -214,7 +214,10 @@ MEMORY = Question(
         "each leaf of the states that trajectories begin with: real and complex numbers by "
         "amounts that differ from one to the next, as a LayerNorm would remove a constant"
     ),
-    proof=(f"greedy acting changes by more than {MIN_CHANGE_OF_ACTING:g} of its greatest output"),
+    proof=(
+        f"greedy acting changes by more than {MIN_CHANGE_OF_ACTING:g} of its greatest output; with"
+        " a replay, after as many equal rows as the burn-in has"
+    ),
     expects="an effect on the loss where row 0 is no reset, and none where it is",
     bound=("the loss's rounding (see `rewards`); of acting, a hundred times float32's rounding"),
     likely_cause="the recurrent state is not reset where is_first, or only after it was used",
