@@ -120,7 +120,7 @@ def _rllib(name: str, actors: str, *own_flags: str) -> Pair:
         different="ours steps EnvPool, the peer Gymnasium's Python environments; ours counts env"
         " steps that are learned from, the peer those that its queues hold too; their networks are"
         " older by what these hold, ours by 3 updates; PyTorch",
-        warm_up_s=6.0,
+        warm_up_s=5.0,
     )
 
 

@@ -38,7 +38,8 @@ def main():
     while True:
         # What RLlib calls trained has a row more for each piece of an episode, 8 % in all.
         sampled = algorithm.train()["num_env_steps_sampled_lifetime"]
-        print(f"env steps: {int(sampled)}", flush=True)
+        if sampled:  # For about 10 s, the first calls return without any.
+            print(f"env steps: {int(sampled)}", flush=True)
 
 
 if __name__ == "__main__":
