@@ -200,7 +200,10 @@ ENTROPY = Question(
         f"an entropy cost of {_ENTROPY_COST:g}, or a target entropy that is out of reach, for a "
         "policy that prefers an action"
     ),
-    proof=("the policy's entropy moves at all: an indifferent or a certain one has no gradient"),
+    proof=(
+        "the policy's entropy, or its learned weight, moves at all: an indifferent or a certain "
+        "policy has no gradient"
+    ),
     expects=(
         "it to grow; a learned weight to fall with the entropy, and to count as a reward of the "
         "next action"

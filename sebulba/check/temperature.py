@@ -39,18 +39,21 @@ def check_target_entropy(trainer: Trainer) -> Answer:
         for target in (-_TARGET_ENTROPY_NATS, _TARGET_ENTROPY_NATS)
     )
     low, high = trainer.policy.spread(narrow), trainer.policy.spread(wide)
-    if abs(high - low) <= _MIN_CHANGE_OF_SPREAD * max(high, low):
+    is_moved = abs(high - low) > _MIN_CHANGE_OF_SPREAD * max(high, low)
+    if not is_moved and not _differ_in_a_number(trainer, narrow, wide):
         return unclear(
             f"samples are {high:.3f} from greedy actions with a target_entropy of"
             f" {_TARGET_ENTROPY_NATS:g}, and {low:.3f} with {-_TARGET_ENTROPY_NATS:g}: in"
-            f" {_NUM_UPDATES} updates, the policy's entropy does not move"
+            f" {_NUM_UPDATES} updates, neither the policy's entropy nor a number that is learned"
+            " moves"
         )
-    if high < low:
+    if not is_moved or high < low:
         return failed(
             f"networks (updates 0 … {_NUM_UPDATES - 1}): expected samples farther from greedy"
             f" actions with a target_entropy of {_TARGET_ENTROPY_NATS:g} than with"
             f" {-_TARGET_ENTROPY_NATS:g}, got {high:.3f} and {low:.3f}",
-            "a sign in the temperature's loss",
+            "a sign in the temperature's loss, or a missing stop_gradient around the entropy in it,"
+            " which then cancels the bonus",
         )
     start = trainer.sensitivity.networks
     # Other leaves, such as the weight itself, stay the same.
@@ -75,6 +78,15 @@ def _weights(trainer: Trainer, networks: Networks) -> Iterator[int]:
     for index, (grad, acts) in enumerate(zip(grads, trainer.policy.is_acting, strict=True)):
         if grad.ndim == 0 and grad != 0.0 and not acts:
             yield index
+
+
+def _differ_in_a_number(trainer: Trainer, narrow: Networks, wide: Networks) -> bool:
+    """Whether a single number that acting does not use, as the weight may be, differs clearly."""
+    pairs = zip(jax.tree.leaves(narrow), jax.tree.leaves(wide), strict=True)
+    return any(
+        np.ndim(one) == 0 and not acts and abs(float(one) - float(other)) >= _SHIFT_OF_WEIGHT
+        for (one, other), acts in zip(pairs, trainer.policy.is_acting, strict=True)
+    )
 
 
 def _nothing(item: object) -> float:

@@ -210,14 +210,23 @@ def test_values_whose_errors_cancel_in_a_bias_may_differ_by_the_rounding_of_othe
 
 
 @pytest.mark.parametrize(
-    ("narrow", "wide", "status"),
-    [(0.2, 0.4, "pass"), (0.4, 0.2, "fail"), (0.4, 0.399, "unclear"), (0.0, 0.0, "unclear")],
+    ("narrow", "wide", "weight", "status"),
+    [
+        (0.2, 0.4, 1.0, "pass"),
+        (0.4, 0.2, 1.0, "fail"),
+        (0.4, 0.401, 1.0, "fail"),  # another weight of the entropy that leaves it as it is
+        (0.4, 0.401, 0.0, "unclear"),
+        (0.4, 0.399, 0.0, "unclear"),
+    ],
 )
-def test_a_target_entropy_that_moves_no_policy_proves_nothing(monkeypatch, narrow, wide, status):
-    """Networks are the target entropy that they were trained for."""
+def test_a_target_entropy_that_moves_neither_the_entropy_nor_its_weight_proves_nothing(
+    monkeypatch, narrow, wide, weight, status
+):
+    """Networks are the weight of the entropy, positive if it is learned for a high target."""
 
     def trainer_of(subject, sensitivity, *, target_entropy):
-        return types.SimpleNamespace(train=lambda items, *, num_updates: target_entropy)
+        learned = np.float32(np.copysign(weight, target_entropy))
+        return types.SimpleNamespace(train=lambda items, *, num_updates: learned)
 
     monkeypatch.setattr(temperature, "Trainer", trainer_of)
     monkeypatch.setattr(temperature, "chosen", lambda leaves, new, old: new)
@@ -226,7 +235,7 @@ def test_a_target_entropy_that_moves_no_policy_proves_nothing(monkeypatch, narro
         subject=types.SimpleNamespace(setting=lambda *names: 0.9),
         sensitivity=types.SimpleNamespace(items=[], networks=0.0),
         policy=types.SimpleNamespace(
-            spread=lambda networks: narrow if networks < 0.0 else wide, is_acting=[]
+            spread=lambda networks: narrow if np.signbit(networks) else wide, is_acting=[False]
         ),
     )
     assert temperature.check_target_entropy(trainer).status == status
