@@ -63,7 +63,7 @@ def replay_spec(
     if config.min_replay_rows < least:
         raise ConfigError(
             f"agent.min_replay_rows: expected at least {least}, for one sequence of"
-            f" {sequence_length} transitions in {num_streams} environments, got"
+            f" {sequence_length} transitions in {num_streams} streams, got"
             f" {config.min_replay_rows}"
         )
     length = run_spec.trajectory_length
@@ -82,7 +82,7 @@ def replay_spec(
     except ValueError as error:
         raise ConfigError(
             f"agent.replay_capacity: {config.replay_capacity} rows are {capacity} for each of"
-            f" {num_streams} environments: {error}"
+            f" {num_streams} streams: {error}"
         ) from error
 
 
