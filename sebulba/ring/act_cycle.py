@@ -30,7 +30,6 @@ from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected, EpisodeStatistics, Tally
 from sebulba.toolkit.frame_stack import (
     older_frames,
-    stack_of,
     with_older_frames,
     with_single_frames,
     with_stacks,
@@ -139,7 +138,7 @@ def act_row(
     """Select actions from a row, and append the row with the actions to the buffer."""
     # Write the row, act, and write the actions.
     trajectory, in_order = buffer.trajectory, OneAtATime(buffer.num_rows)
-    row = with_single_frames(env_step, stack_of(trajectory.env_steps))
+    row = _as_kept(env_step, buffer)
     env_steps = in_order.map(write_row, trajectory.env_steps, row)
     actor_state = in_order.follow(actor_state)
     action, extras, actor_state = act(networks, actor_state, env_step)
@@ -163,7 +162,7 @@ def append_rows(buffer: Buffer, env_steps: EnvStep, actions: PyTree, extras: PyT
             new,
         )
 
-    rows = with_single_frames(env_steps, stack_of(buffer.trajectory.env_steps))
+    rows = _as_kept(env_steps, buffer)
     trajectory = Trajectory(
         env_steps=write(buffer.trajectory.env_steps, rows),
         action=write(buffer.trajectory.action, actions),
@@ -186,6 +185,13 @@ def write_row(rows: PyTree, row: PyTree, t: jax.Array | int) -> PyTree:
         return jax.lax.dynamic_update_index_in_dim(leaf, new, t, axis=0)
 
     return jax.tree.map(write, rows, row)
+
+
+def _as_kept(env_steps: EnvStep, buffer: Buffer) -> EnvStep:
+    """Return rows `[..., B]` as the buffer keeps them."""
+    if buffer.older is None:
+        return env_steps
+    return with_single_frames(env_steps, buffer.trajectory.env_steps.observation.stack)
 
 
 def trajectory_of(buffer: Buffer) -> Trajectory:
@@ -211,8 +217,7 @@ def finish_rows(
     """
     trajectory = buffer.trajectory
     length = trajectory.env_steps.reward.shape[0] - 1
-    row = with_single_frames(last, stack_of(trajectory.env_steps))
-    env_steps = write_row(trajectory.env_steps, row, length)
+    env_steps = write_row(trajectory.env_steps, _as_kept(last, buffer), length)
     trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
     trajectory = trajectory_of(dataclasses.replace(buffer, trajectory=trajectory))
     # One scan per trajectory instead of an update in every step, which would add operations to the

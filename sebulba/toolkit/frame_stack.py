@@ -119,12 +119,6 @@ def older_frames(observation: jax.Array, stack: FrameStack) -> jax.Array:
     return jnp.stack(jnp.split(observation, stack.size, axis=1 + stack.axis)[:-1])
 
 
-def stack_of(env_step: EnvStep) -> FrameStack | None:
-    """Return how the frames of rows were stacked; None: they have their observations."""
-    observation = env_step.observation
-    return observation.stack if isinstance(observation, SingleFrames) else None
-
-
 def with_older_frames(trajectory: Trajectory, older: Array) -> Trajectory:
     """Return a trajectory of `with_single_frames` with the `older_frames` of its row 0."""
     frames = TrajectoryFrames(older=older, rows=trajectory.env_steps.observation)
