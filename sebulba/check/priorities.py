@@ -80,7 +80,7 @@ def importance(evidence: Evidence) -> Answer:
             ]
             changes.append(pair[1] - pair[0])
             sizes += [float(np.linalg.norm(each)) for each in pair]
-        return float(np.linalg.norm(np.mean(changes, axis=0))), max(sizes)
+        return float(np.linalg.norm(np.mean(changes, axis=0))), float(max(sizes))
 
     (likely, _), (unlikely, size) = effect(is_first_half), effect(~is_first_half)
     if unlikely <= MAX_ROUNDING * size:
