@@ -25,6 +25,7 @@ from sebulba.processes.children import Children, end_of_reports, end_with_parent
 from sebulba.processes.command_line import (
     RAY_HELP,
     RayShare,
+    check_ray,
     take_ray,
     take_seeds,
     take_switch,
@@ -134,11 +135,6 @@ def main() -> None:
     try:
         seeds, argv = take_seeds(argv)
         share, argv = take_ray(argv)
-        if share is not None and seeds is None:
-            raise ConfigError(
-                "--ray: expected --seeds beside it. One run on a cluster has remote actors"
-                " (--actor.remote 8) or several hosts (sebulba launch --ray 4)"
-            )
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
@@ -146,14 +142,11 @@ def main() -> None:
     of_seed = [] if seeds is None else ["--seed", str(max(seeds))]
     config = flags.parse([*argv, *of_seed], _PROG, _DESCRIPTION)
     is_one_host = config.distributed.effective_mode == "off"
-    if share is not None and not is_one_host:
-        print("--ray: cannot be combined with distributed.mode", file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
     seeds_dir = config.run_dir or default_run_dir(config)
     is_mapped = False
     try:
-        if share is not None and config.run.seeds == "mapped":
-            raise ConfigError("run.seeds: expected auto or in_turn with --ray, got mapped")
+        if share is not None:
+            check_ray(config, has_seeds=seeds is not None)
         is_mapped = seeds is not None and len(seeds) > 1 and are_mapped(config)
     except ConfigError as error:
         print(escaped(f"sebulba: {error}"), file=sys.stderr)

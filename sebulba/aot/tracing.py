@@ -68,7 +68,7 @@ def trace_programs(
             cannot be one program.
     """
     if num_seeds > 1 and config.run.mode != "anakin":
-        raise ConfigError(f"run.mode: expected anakin with --seeds, got {config.run.mode}")
+        raise ConfigError(f"run.mode: expected anakin for several seeds, got {config.run.mode}")
     roles = assign_devices_of_hosts(config.devices, hosts, host=0, num_envs=config.actor.num_envs)
     check_devices(config, roles)
     if config.learner.mapping != "shard_map":

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from sebulba.config import Config
 from sebulba.errors import ConfigError
 
 ENV_FLAG = "To use other arguments of the environment: --env.options.NAME VALUE"
@@ -124,6 +125,27 @@ def take_ray(argv: Sequence[str]) -> tuple[RayShare | None, list[str]]:
     is_on_ray, rest = take_switch(argv, "--ray")
     share, rest = take_share(rest, is_on_ray=is_on_ray)
     return (share if is_on_ray else None), rest
+
+
+def check_ray(config: Config, *, has_seeds: bool) -> None:
+    """Check that the runs of `sebulba train` can be given to Ray.
+
+    Args:
+        config: the settings of each run.
+        has_seeds: whether there are several, by `--seeds`.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if not has_seeds:
+        raise ConfigError(
+            "--ray: expected --seeds beside it. One run on a cluster has remote actors"
+            " (--actor.remote 8) or several hosts (sebulba launch --ray 4)"
+        )
+    if config.distributed.effective_mode != "off":
+        raise ConfigError("--ray: cannot be combined with distributed.mode")
+    if config.run.seeds == "mapped":
+        raise ConfigError("run.seeds: expected auto or in_turn with --ray, got mapped")
 
 
 def take_seeds(argv: Sequence[str]) -> tuple[list[int] | None, list[str]]:

@@ -272,7 +272,7 @@ def test_a_signal_ends_the_wait_for_the_first_processes(how, monkeypatch):
         """Actor 0 starts; actor 1 waits for a machine, or its process dies again and again."""
         asked.append(name)
         if asked.count("actor 1") == 3:
-            end._receive(signal.SIGTERM, None)
+            end.receive(signal.SIGTERM, None)
         return how if name == "actor 1" and method == "set_up" else None
 
     processes = FakeProcesses(dies)

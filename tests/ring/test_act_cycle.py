@@ -15,7 +15,7 @@ from sebulba.config import EnvConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.envs import make_environment
 from sebulba.ring.fused_cycle import FusedFunctions
-from sebulba.types import EnvironmentSpec, Trajectory
+from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
 from tests.envs.masked import expected_masks
 from tests.rings import (
     act_cycle,
@@ -270,7 +270,11 @@ def test_empty_leaves_and_keys_are_written_like_any_other():
     keys = jax.random.split(jax.random.key(0), (2, 3))
     extras = {"key": jax.random.split(jax.random.key(1), 3), "nothing": jnp.ones((3, 0))}
     rows = {"key": keys, "nothing": jnp.zeros((2, 3, 0))}
-    trajectory = Trajectory(env_steps=(), action=jnp.zeros((2, 3), jnp.int32), extras=rows)
+    no, nothing = jnp.zeros((2, 3), bool), jnp.zeros((2, 3, 0))
+    env_steps = EnvStep(
+        observation=nothing, reward=jnp.zeros((2, 3)), terminated=no, truncated=no, is_first=no
+    )
+    trajectory = Trajectory(env_steps=env_steps, action=jnp.zeros((2, 3), jnp.int32), extras=rows)
     written, num_rows = append_to_rows(trajectory, 1, jnp.full(3, 7, jnp.int32), extras)
     assert written.action.tolist() == [[0, 0, 0], [7, 7, 7]]
     assert (written.extras["key"] == jnp.stack([keys[0], extras["key"]])).all()
