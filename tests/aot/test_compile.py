@@ -196,7 +196,7 @@ def test_seeds_as_one_program_need_the_memory_of_each():
     assert several.programs[0].name == "one program, a learner cycle of 8 seeds"
     assert several.programs[0].unasked == ()
     assert several.places[0].arrays == 4 * one.places[0].arrays
-    with pytest.raises(ConfigError, match=r"run.mode: expected anakin with --seeds, got thr"):
+    with pytest.raises(ConfigError, match=r"run.mode: expected anakin for several seeds, got thr"):
         reporting.compile_for(make_config(lag=0), Topology.parse("cpu:1"), num_seeds=2)
 
 
