@@ -45,7 +45,8 @@ class NormalizedQNetwork(nn.Module):
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         """Return Q `[N, A]` of observations `[N, ...]`."""
-        return Dense(self.num_actions)(_features(self.torso, observation))
+        features = _features(self.torso, observation)  # First: flax numbers layers as they are made
+        return Dense(self.num_actions)(features)
 
 
 class RecurrentNormalizedQNetwork(nn.Module):

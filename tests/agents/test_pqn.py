@@ -201,6 +201,9 @@ def test_without_a_core_the_actor_state_has_no_memory_and_a_run_of_before_can_be
     agent, networks = agent_and_networks()
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
     assert state.memory == () and len(jax.tree.leaves(state)) == 3
+    layers = networks["params"]
+    numbered = sorted(name for name in layers if name.startswith("Dense_"))
+    assert layers[numbered[-1]]["bias"].shape == (agent.network.num_actions,), "the head is last"
 
 
 def test_a_core_needs_minibatches_of_environments():

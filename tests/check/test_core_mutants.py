@@ -46,6 +46,7 @@ def made(name):
     return core_settings(mutant_core(name), conformance.SIZE, OPTIONS.get(core, {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name not in BY_FORMULA])
 def test_a_mutant_that_acts_otherwise_than_it_learns_is_found_by_what_every_core_does(name):
     with pytest.raises(AssertionError):

@@ -96,6 +96,7 @@ def test_a_machine_without_sebulba_says_so_and_its_process_does_not_fail():
     assert "which cannot run it" in printed
 
 
+@pytest.mark.slow
 def test_a_sweep_on_ray_leaves_the_files_and_networks_of_a_local_one(tmp_path):
     pytest.importorskip("ray", reason="needs the extra ray")
     mark, ray, local = uuid.uuid4().hex, tmp_path / "far", tmp_path / "own"

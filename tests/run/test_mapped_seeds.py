@@ -163,6 +163,7 @@ def test_a_signal_ends_all_seeds_and_they_are_resumed_together_to_the_same_bits(
         assert summary_of(one)["networks_crc32"] == summary_of(other)["networks_crc32"]
 
 
+@pytest.mark.slow
 def test_a_seed_is_resumed_alone_with_a_warning(tmp_path, monkeypatch, capfd):
     (first, second), (whole,) = (
         configs_of(tmp_path / "mapped", [0, 1]),

@@ -21,6 +21,7 @@ def train(run_dir, env_steps, *flags):
     return json.loads((run_dir / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_resumed_run_learns_what_an_uninterrupted_one_learns(tmp_path):
     whole = train(tmp_path / "whole", 9000)
     train(tmp_path / "resumed", 4000)

@@ -23,7 +23,12 @@ EVERY = {name: (name, {}) for name in CORES} | VARIANTS
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(scope="module", params=EVERY)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in EVERY
+    ],
+)
 def core(request):
     name, options = EVERY[request.param]
     return core_settings(name, SIZE, options).make(parent=None)
