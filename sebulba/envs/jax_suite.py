@@ -49,7 +49,6 @@ class JaxTask(Protocol):
     3]`. A task whose observations are stacks may say so with a property `frame_stack` of its class,
     see `EnvironmentSpec`.
 
-
     Of several players, the optional attribute `num_players` says how many there are, `P`.
     `observation` and `action_space` are then those of one player, and all that methods take and
     return of players has the leading axis `P`. A player that is out may be terminated or truncated

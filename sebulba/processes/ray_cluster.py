@@ -50,14 +50,13 @@ def ray_cluster(*, num_cpus: int, wanted: str, shows_logs: bool = True) -> Itera
     address = os.environ.get(ADDRESS_VARIABLE) or None
     is_ours = not ray.is_initialized()  # A notebook may have connected.
     if is_ours:
-        # Without `local`, Ray would join a cluster that somebody else runs on this machine.
-        options: dict[str, Any] = {"address": address or "local", "logging_level": "ERROR"}
-        options["log_to_driver"] = shows_logs
+        options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": shows_logs}
         if address is None:
             num_cpus = max(os.cpu_count() or 1, num_cpus)
-            # Without an address, Ray would join a cluster that somebody has started here.
+            # Without an address, Ray would join a cluster that somebody else runs on this machine.
             options |= {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
         else:
+            options["address"] = address
             _check_reachable(address)
         with _keeping_signal_handlers():
             try:

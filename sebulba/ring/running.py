@@ -138,8 +138,8 @@ def run_mapped(
     Args:
         rings: new or restored ones, for each of which `check_mapping` passes.
         observers: those of each ring; the caller closes them.
-        boundaries: as of `run`, like `next_look`.
-        next_look: see there.
+        boundaries: as of `run`.
+        next_look: as of `run`.
         on_end: called in this thread with the number of each ring, once it has ended and nothing
             else uses it.
     """
@@ -190,8 +190,8 @@ def _run_together(
     Args:
         rings: by their numbers.
         observers: by the numbers of the rings.
-        boundaries: as of `run`, like `next_look`.
-        next_look: see there.
+        boundaries: as of `run`.
+        next_look: as of `run`.
         on_left: called in this thread with the number of each ring that has left.
     """
     numbers, threads, left = tuple(rings), Threads(), set[int]()
