@@ -18,19 +18,22 @@ CHECKSUMS = "checksums.jsonl"
 NETWORKS, OPTIMIZER, TRAJECTORIES = "networks", "opt_state", "trajectories"
 """The first words of the leaves' names."""
 
-_ALL_UNTIL = 10  # learner cycles
-_INTERVAL = 100  # learner cycles, until there are 100 times as many of them
+_FIRST = (1, 2, 5, 10, 20, 50, 100)  # learner cycles
+_INTERVAL = 200  # learner cycles, until there are 100 times as many of them
 
 
 def next_row(num_cycles: int) -> int:
     """Return the next number of learner cycles, after this one, that has a row.
 
-    Each of 1 to 10, then every 100th, from 10,000 on every 1,000th, from 100,000 on every 10,000th:
-    so a row and a file stay cheap however short the cycles and however long the run.
+    1, 2, 5, 10, 20, 50, 100, then every 200th, from 20,000 on every 2,000th, and so on: so a
+    row and a file stay cheap however short the cycles and however long the run.
     """
-    if num_cycles < _ALL_UNTIL:
-        return num_cycles + 1
-    interval = max(_INTERVAL, 10 ** (len(str(num_cycles)) - 2))
+    for first in _FIRST:
+        if num_cycles < first:
+            return first
+    interval = _INTERVAL
+    while num_cycles >= 100 * interval:
+        interval *= 10
     return (num_cycles // interval + 1) * interval
 
 

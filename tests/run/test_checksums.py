@@ -12,7 +12,7 @@ from tests.run.runs import make_config
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
-CYCLES = [*range(11), 21]
+CYCLES = [0, 1, 2, 5, 10, 20, 21]
 
 
 def rows_of(path, *, resume=None, checksums=True, **run):
@@ -78,7 +78,7 @@ def test_one_program_ends_its_calls_at_the_due_cycles(tmp_path):
         config = dataclasses.replace(config, run_dir=str(tmp_path / mode))
         assert training.train_to_exit_code(config) == 0
         found[mode] = checksums_of(tmp_path / mode)
-    assert [row.num_cycles for row in found["anakin"]][:12] == [*range(11), 100]
+    assert [row.num_cycles for row in found["anakin"]] == [0, 1, 2, 5, 10, 20, 50, 100, 139]
     assert [row.num_cycles for row in found["anakin"]] == [
         row.num_cycles for row in found["threads"]
     ]

@@ -21,9 +21,9 @@ def test_rows_are_dense_at_first_and_stay_few():
     while cycles < 300_000:
         cycles = next_row(cycles)
         rows.append(cycles)
-    assert rows[:12] == [*range(1, 11), 100, 200]
-    assert {9_900, 10_000, 11_000, 99_000, 100_000, 110_000, 300_000} <= set(rows)
-    assert 10_100 not in rows and 101_000 not in rows
+    assert rows[:9] == [1, 2, 5, 10, 20, 50, 100, 200, 400]
+    assert {19_800, 20_000, 22_000, 198_000, 200_000, 220_000, 300_000} <= set(rows)
+    assert 20_200 not in rows and 202_000 not in rows
     assert next_row(4_711) == 4_800
 
 
