@@ -22,6 +22,7 @@ from sebulba.devices.memory import num_bytes
 from sebulba.ring.anakin import Anakin
 from sebulba.ring.clocks import METRICS, UPDATE
 from sebulba.ring.make import made_ring
+from sebulba.ring.records import DueTimes
 
 _FOLDER = pathlib.Path(__file__).parent
 _CONFIGS = (_FOLDER / "peers/gymnax_cartpole.yaml", _FOLDER.parent / "configs/impala_catch.yaml")
@@ -45,7 +46,7 @@ def measure(config: Config, *, cycles: int) -> dict[str, float]:
     """Run learner cycles of one program; return the figures of a cycle."""
     with made_ring(config) as ring:
         ring.publish()
-        anakin = Anakin(ring, boundaries=[config.run.log_interval_env_steps])
+        anakin = Anakin(ring, DueTimes(every_env_steps=(config.run.log_interval_env_steps,)))
         clock, learner = ring.learner.clock, ring.learner
         before: dict[str, float] = {}
         first = 0

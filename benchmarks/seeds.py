@@ -25,6 +25,7 @@ from sebulba.ring.anakin import Anakin
 from sebulba.ring.make import made_ring
 from sebulba.ring.mapped_seeds import MappedSeeds
 from sebulba.ring.programs import RingPrograms
+from sebulba.ring.records import DueTimes
 from sebulba.ring.ring import Observer, Ring
 
 _CONFIG = pathlib.Path(__file__).parent / "peers/gymnax_cartpole.yaml"
@@ -48,11 +49,11 @@ def measure(config: Config, num_seeds: int, *, num_pairs: int, seconds: float) -
 
         first = ring_of(0, None)
         rings = [first, *(ring_of(seed, first.programs) for seed in range(1, num_seeds))]
-        boundaries = [config.run.log_interval_env_steps]
-        mapped = MappedSeeds(rings, boundaries)
+        due = DueTimes(every_env_steps=(config.run.log_interval_env_steps,))
+        mapped = MappedSeeds(rings, due)
         alone = ring_of(num_seeds, first.programs)
         alone.publish()
-        anakin = Anakin(alone, boundaries)
+        anakin = Anakin(alone, due)
         observers: list[tuple[Observer, ...]] = [()] * num_seeds
         rates: dict[str, list[float]] = {"mapped": [], "in turn": []}
         for pair in range(num_pairs + 1):  # The first compiles.

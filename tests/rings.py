@@ -40,6 +40,7 @@ from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
 from sebulba.ring.progress import Progress
 from sebulba.ring.records import ActCarry, Delivery, EndedRows, FinishedEpisodes, Unroll, UnrollInfo
+from sebulba.ring.records import DueTimes as DueTimes
 from sebulba.ring.ring import Observer as Observer
 from sebulba.ring.running import run as run
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
@@ -113,7 +114,7 @@ def run_ring(ring, *, mode="threads", on_cycle=lambda infos: None, interval=None
             ring,
             mode=mode,
             observers=[observer, *_checks(ring), _Cycles(on_cycle)],
-            boundaries=[_interval(ring, interval)],
+            due=DueTimes(every_env_steps=(_interval(ring, interval),)),
         )
     finally:
         close(ring)
@@ -199,7 +200,7 @@ def run_config(config, directory=None, *, which=None, stop_at_cycle=None, warnin
                 ring,
                 mode=config.run.mode,
                 observers=observers,
-                boundaries=[config.run.log_interval_env_steps],
+                due=DueTimes(every_env_steps=(config.run.log_interval_env_steps,)),
             )
     finally:
         if saving is not None:

@@ -11,7 +11,7 @@ to the cycle before, and the actors and the learner run that cycle themselves, w
 to report it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -36,7 +36,7 @@ from sebulba.ring.one_program import (
     carry_shardings,
     program_of_cycles,
 )
-from sebulba.ring.records import Point
+from sebulba.ring.records import NEVER_DUE, DueTimes, Point
 from sebulba.ring.ring import CountedCycle, Observer, Ring, annotate_errors, where_learner
 from sebulba.types import EnvStepCount, Networks
 
@@ -131,23 +131,19 @@ class Anakin:
     def __init__(
         self,
         ring: Ring,
-        boundaries: Sequence[int] = (),
-        next_look: Callable[[int], int] | None = None,
+        due: DueTimes = NEVER_DUE,
     ):
         """Place the actors' arrays on the learner devices.
 
         Args:
             ring: a new or a restored one, without a `reason_against`.
-            boundaries: numbers of env steps at whose multiples a call ends.
-            next_look: takes a number of learner cycles, and returns the next one with which a call
-                ends, too; None: only the boundaries end a call.
+            due: where a call ends.
         """
         self.ring = ring
         first = ring.actors[0].collector
         assert isinstance(first, LocalCollector)  # `reason_against` others
         self._run_spec = first.functions.run_spec
-        self._next_look = next_look
-        self._boundaries = tuple(boundaries) or (self._run_spec.total_env_steps,)
+        self._due = due
         # The trajectories of an actor that a learner cycle takes.
         self._trajectories_per_actor = ring.schedule.trajectories_per_cycle // len(ring.actors)
         rows = self._run_spec.num_streams * self._run_spec.trajectory_length
@@ -264,12 +260,12 @@ class Anakin:
             uncounted=before * self._env_steps_per_cycle,
             env_steps_per_cycle=self._env_steps_per_cycle,
             total_env_steps=self._run_spec.total_env_steps,
-            boundaries=self._boundaries,
+            due_every=self._due.every_env_steps,
         )
-        if self._next_look is None:
+        if self._due.next_cycle is None:
             return num_cycles
         first = self.ring.learner.num_cycles + before
-        return min(num_cycles, self._next_look(first) - first)
+        return min(num_cycles, self._due.next_cycle(first) - first)
 
     def next_cycles(self, after: Call | None, most: int) -> tuple[int, int]:
         """Return the learner cycles of the next call, and the updates of each; see `Calls`.
@@ -291,6 +287,7 @@ class Anakin:
                 this ring's.
         """
         ring, made = self.ring, self.ring.learner.programs.of_cycles
+        most = min(self._due.every_env_steps, default=self._run_spec.total_env_steps)
         key = (num_updates, begin_of_seeds is not None)
         if key in made and made[key][0] == self._act_cycles:
             return made[key][1]
@@ -301,7 +298,7 @@ class Anakin:
             placed_states=[actor.placed_state for actor in ring.actors],
             num_rounds=self._trajectories_per_actor,
             num_updates=num_updates,
-            max_cycles=-(-min(self._boundaries) // self._env_steps_per_cycle),
+            max_cycles=-(-most // self._env_steps_per_cycle),
             shardings=self.shardings,
             is_mapped=begin_of_seeds is not None,
         )

@@ -165,7 +165,7 @@ def cycles_until_due(
     uncounted: int,
     env_steps_per_cycle: int,
     total_env_steps: int,
-    boundaries: Sequence[int],
+    due_every: Sequence[int],
 ) -> int:
     """Return the learner cycles until something may be due at a number of env steps.
 
@@ -175,14 +175,14 @@ def cycles_until_due(
             these may end the run.
         env_steps_per_cycle: at most.
         total_env_steps: end the run.
-        boundaries: numbers of env steps at whose multiples something is due.
+        due_every: numbers of env steps at whose multiples something is due.
     """
     left = total_env_steps - env_steps - uncounted
     if left <= 0:
         return 0
     # If something may be due after the uncounted cycles, how far the next is is not known.
-    of_boundaries = [boundary - env_steps % boundary - uncounted for boundary in boundaries]
-    return -(-max(1, min(left, *of_boundaries)) // env_steps_per_cycle)
+    until_due = [interval - env_steps % interval - uncounted for interval in due_every]
+    return -(-max(1, min([left, *until_due])) // env_steps_per_cycle)
 
 
 def with_equal_updates(agent: Agent, first: int, num_cycles: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ when they are asked for. A seed that has ended leaves: the program still compute
 reads it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from sebulba.ring.anakin import Anakin, act_cycles_of
 from sebulba.ring.calls import Begin, Call, Calls, with_equal_updates
 from sebulba.ring.clocks import PUBLISH
 from sebulba.ring.one_program import ProgramOfCycles, RecordedCycle, with_seeds
+from sebulba.ring.records import NEVER_DUE, DueTimes
 from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
 from sebulba.ring.update import STATE_SPECS
 from sebulba.types import PyTree
@@ -44,18 +45,16 @@ class MappedSeeds:
     def __init__(
         self,
         rings: Sequence[Ring],
-        boundaries: Sequence[int] = (),
-        next_look: Callable[[int], int] | None = None,
+        due: DueTimes = NEVER_DUE,
     ):
         """Stack the arrays of the seeds.
 
         Args:
             rings: for each of which `check_mapping` passes, at the same learner cycle and with the
                 same programs; the `end` of none is set.
-            boundaries: numbers of env steps of a seed at whose multiples a call ends.
-            next_look: as of `Anakin`.
+            due: where a call ends, by the env steps and learner cycles of a seed.
         """
-        self._anakins = [Anakin(ring, boundaries, next_look) for ring in rings]
+        self._anakins = [Anakin(ring, due) for ring in rings]
         self.running = set(range(len(rings)))  # numbers of those that have not left
         first = self._anakins[0]
         learner_devices = rings[0].learner.learner_devices

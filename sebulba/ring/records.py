@@ -8,7 +8,7 @@ actor places the trajectory and the actor states at its two ends on the learner 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -220,3 +220,15 @@ class CycleReport:
     queue_depth: int  # trajectories left in the deque
     # This host's unrolls that were learned from; empty if they stayed inside of one program.
     unrolls: Sequence[Unroll] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DueTimes:
+    """When observers want to see the learner's state, with which a call of several cycles ends."""
+
+    every_env_steps: tuple[int, ...] = ()  # at multiples of these numbers of env steps
+    # Takes a number of learner cycles, and returns the next one; None: at none.
+    next_cycle: Callable[[int], int] | None = None
+
+
+NEVER_DUE = DueTimes()

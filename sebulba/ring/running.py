@@ -14,6 +14,7 @@ from sebulba.envs.base import EnvironmentFault
 from sebulba.errors import ALSO, ConfigError
 from sebulba.ring.anakin import Anakin, reason_against
 from sebulba.ring.mapped_seeds import MappedSeeds
+from sebulba.ring.records import NEVER_DUE, DueTimes
 from sebulba.ring.ring import Observer, Ring
 from sebulba.ring.threads import Threads, WatchdogError
 
@@ -38,8 +39,7 @@ def run(
     *,
     mode: Literal["threads", "serial", "anakin", "auto"],
     observers: Sequence[Observer] = (),
-    boundaries: Sequence[int] = (),
-    next_look: Callable[[int], int] | None = None,
+    due: DueTimes = NEVER_DUE,
     compile_timeout_s: float | None = None,
 ) -> None:
     """Run the ring until its `end` is set, and end every thread of it.
@@ -48,10 +48,8 @@ def run(
         ring: a new or a restored one.
         mode: `run.mode`, for which `check_mode` passes; `serial` runs everything in this thread.
         observers: are told of every learner cycle, and polled; the caller closes them.
-        boundaries: numbers of env steps at whose multiples a program of several learner cycles
-            ends, because an observer wants to see the state there.
-        next_look: for the same reason: the number of learner cycles at which it ends, after the
-            number that is its argument.
+        due: where a program of several learner cycles ends, because an observer wants to see the
+            state there.
         compile_timeout_s: at its goal, the run waits so long for an actor that compiles; None: as
             long as it takes.
 
@@ -70,7 +68,7 @@ def run(
                 _poll(observers)
             return
 
-        anakin = _anakin(ring, mode, boundaries, next_look)
+        anakin = _anakin(ring, mode, due)
 
         def learn() -> None:
             if anakin is not None:
@@ -126,8 +124,7 @@ def run_mapped(
     rings: Sequence[Ring],
     *,
     observers: Sequence[Sequence[Observer]],
-    boundaries: Sequence[int],
-    next_look: Callable[[int], int] | None,
+    due: DueTimes,
     on_end: Callable[[int], None],
 ) -> None:
     """Run the rings of several seeds as one program until the `end` of each is set; never raises.
@@ -138,8 +135,7 @@ def run_mapped(
     Args:
         rings: new or restored ones, for each of which `check_mapping` passes.
         observers: those of each ring; the caller closes them.
-        boundaries: as of `run`.
-        next_look: as of `run`.
+        due: as of `run`.
         on_end: called in this thread with the number of each ring, once it has ended and nothing
             else uses it.
     """
@@ -159,8 +155,7 @@ def run_mapped(
         _run_together(
             {number: rings[number] for number in together},
             observers={number: observers[number] for number in together},
-            boundaries=boundaries,
-            next_look=next_look,
+            due=due,
             on_left=lambda number: end_ring(number) if rings[number].end.is_set else None,
         )
     for number in tuple(waiting):
@@ -171,8 +166,7 @@ def run_mapped(
                     ring,
                     mode="anakin",
                     observers=observers[number],
-                    boundaries=boundaries,
-                    next_look=next_look,
+                    due=due,
                 )
         end_ring(number)
 
@@ -181,8 +175,7 @@ def _run_together(
     rings: Mapping[int, Ring],
     *,
     observers: Mapping[int, Sequence[Observer]],
-    boundaries: Sequence[int],
-    next_look: Callable[[int], int] | None,
+    due: DueTimes,
     on_left: Callable[[int], None],
 ) -> None:
     """Run rings as one program until all have left it; a failure is recorded in their ends.
@@ -190,15 +183,14 @@ def _run_together(
     Args:
         rings: by their numbers.
         observers: by the numbers of the rings.
-        boundaries: as of `run`.
-        next_look: as of `run`.
+        due: as of `run`.
         on_left: called in this thread with the number of each ring that has left.
     """
     numbers, threads, left = tuple(rings), Threads(), set[int]()
     ends = [ring.end for ring in rings.values()]
     failure: BaseException | None = None
     try:
-        seeds = MappedSeeds(tuple(rings.values()), boundaries, next_look)
+        seeds = MappedSeeds(tuple(rings.values()), due)
 
         def poll() -> None:
             for slot, number in enumerate(numbers):
@@ -240,11 +232,10 @@ def _poll(observers: Sequence[Observer]) -> None:
 def _anakin(
     ring: Ring,
     mode: str,
-    boundaries: Sequence[int],
-    next_look: Callable[[int], int] | None,
+    due: DueTimes,
 ) -> Anakin | None:
     """Return the program of acting and learning; None: the run has threads for them."""
     if mode == "threads" or (mode == "auto" and reason_against(ring) is not None):
         return None
-    anakin = Anakin(ring, boundaries, next_look)
+    anakin = Anakin(ring, due)
     return None if mode == "auto" and anakin.is_slow() else anakin

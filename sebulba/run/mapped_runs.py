@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 from sebulba.config import Config
 from sebulba.process import EXIT_DONE
+from sebulba.ring.records import NEVER_DUE
 from sebulba.ring.ring import Observer
 from sebulba.ring.run_end import RunEnd, listening_together
 from sebulba.ring.running import run_mapped
 from sebulba.run.ending import Finished, exit_code_of, report, report_before_start
+from sebulba.run.preparation import Prepared, prepared, set_up, with_absolute_run_dir
 from sebulba.run.slow_compilation import SlowCompilation
-from sebulba.run.training import Prepared, prepared, set_up, with_absolute_run_dir
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.metrics.console import Console, Goal
 
@@ -80,8 +81,7 @@ def train_mapped(
             run_mapped(
                 [each.ring for each in runs],
                 observers=[_observers_of(each, position) for position, each in enumerate(runs)],
-                boundaries=runs[0].boundaries if runs else (),
-                next_look=runs[0].next_look if runs else None,
+                due=runs[0].due if runs else NEVER_DUE,
                 on_end=finish,
             )
         # The report of a run whose threads are stuck ends the process.

@@ -24,7 +24,7 @@ from sebulba.devices.xla_flags import (
     set_xla_flags,
 )
 from sebulba.process import EXIT_FAILED
-from sebulba.run import training
+from sebulba.run import preparation, training
 from tests.conftest import HASTE
 from tests.evaluation.runs import tiny_config
 from tests.subprocesses import environment, run_python
@@ -102,12 +102,12 @@ def test_actors_on_the_cpu_beside_a_gpu_have_its_flags(
 )
 def test_memory_is_kept_where_a_cpu_acts_or_learns(actor, has_device, is_kept, monkeypatch):
     kept = []
-    monkeypatch.setattr(training, "keep_freed_memory", lambda: kept.append(True))
-    monkeypatch.setattr(training, "has_accelerator", lambda: has_device)
+    monkeypatch.setattr(preparation, "keep_freed_memory", lambda: kept.append(True))
+    monkeypatch.setattr(preparation, "has_accelerator", lambda: has_device)
     for name in ("use_compilation_cache", "check_platforms", "check_compiler"):
-        monkeypatch.setattr(training, name, lambda: None)
+        monkeypatch.setattr(preparation, name, lambda: None)
     config = Config(devices=DevicesConfig(actor=actor), run=RunConfig(keep_memory=True))
-    training.prepare_process(config)
+    preparation.prepare_process(config)
     assert bool(kept) == is_kept
 
 

@@ -15,7 +15,7 @@ from sebulba.devices import repeatable
 from sebulba.devices.repeatable import FLAGS, kernels_of_gpu, use_repeatable_kernels
 from sebulba.errors import ConfigError
 from sebulba.evaluate import evaluate_to_exit_code, parse
-from sebulba.run import training
+from sebulba.run import preparation, training
 from sebulba.storage import run_dir
 from sebulba.storage.run_dir import describe_change_of_kernels, describe_run, open_run_dir
 from tests.evaluation.runs import tiny_config
@@ -194,10 +194,10 @@ def test_a_run_asks_for_its_kernels_before_it_makes_an_environment(monkeypatch, 
         order.append("environment")
         return task_defaults(config)
 
-    task_defaults = training.with_task_defaults
-    monkeypatch.setattr(training, "use_repeatable_kernels", ask)
-    monkeypatch.setattr(training, "with_task_defaults", look_at_task)
-    monkeypatch.setattr(training, "make_ring", lambda config, **_: 1 / 0)
+    task_defaults = preparation.with_task_defaults
+    monkeypatch.setattr(preparation, "use_repeatable_kernels", ask)
+    monkeypatch.setattr(preparation, "with_task_defaults", look_at_task)
+    monkeypatch.setattr(preparation, "make_ring", lambda config, **_: 1 / 0)
     display = Lines()
     with pytest.raises(ZeroDivisionError):
         training.train(tiny_config("impala", tmp_path / "run"), display=display)

@@ -7,7 +7,7 @@ import pytest
 
 from sebulba.config import DevicesConfig
 from sebulba.devices.small_networks import describe_small_network
-from sebulba.run import training
+from sebulba.run import opening_lines, preparation, training
 from tests.evaluation.runs import tiny_config
 from tests.storage.lines import Lines
 
@@ -59,8 +59,8 @@ def test_a_run_asks_unless_the_user_has_chosen_the_devices(
         asked.append(options["is_on_host"])
         return "hint: small"
 
-    monkeypatch.setattr(training, "describe_small_network", describe)
-    monkeypatch.setattr(training, "make_observers", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(opening_lines, "describe_small_network", describe)
+    monkeypatch.setattr(preparation, "make_observers", lambda *_, **__: 1 / 0)
     config = tiny_config(name, tmp_path / "run")
     config = dataclasses.replace(
         config,

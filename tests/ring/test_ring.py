@@ -3,7 +3,7 @@
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
-from tests.rings import Observer, close, make_ring, run
+from tests.rings import DueTimes, Observer, close, make_ring, run
 from tests.toys import ToyConfig
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -40,7 +40,7 @@ def ran(mode, observers_of):
     ring = make_ring(make_config())
     observers = observers_of(ring)
     try:
-        run(ring, mode=mode, observers=observers, boundaries=[60])
+        run(ring, mode=mode, observers=observers, due=DueTimes(every_env_steps=(60,)))
     finally:
         close(ring)
     return ring, observers

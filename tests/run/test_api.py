@@ -19,7 +19,7 @@ from sebulba.config import ActorConfig, EvaluationConfig, RunConfig
 from sebulba.config.objects import with_agent, with_environment
 from sebulba.envs import make_environment
 from sebulba.envs.jax_tasks import Catch
-from sebulba.run import training
+from sebulba.run import preparation, training
 from sebulba.run.result import TrainingError
 from sebulba_agents.config import ImpalaConfig
 from tests.run.runs import make_config
@@ -267,7 +267,7 @@ def test_ctrl_c_before_the_first_act_cycle_is_a_keyboard_interrupt_without_a_res
         os.kill(os.getpid(), signal.SIGINT)  # while a remote actor is waited for
         end.raise_if_received()
 
-    monkeypatch.setattr(training, "make_ring", make_ring)
+    monkeypatch.setattr(preparation, "make_ring", make_ring)
     config = make_config(tmp_path / "run")
     with pytest.raises(sebulba.TrainingInterrupted, match="by SIGINT before the first") as stopped:
         sebulba.train(config)

@@ -12,7 +12,7 @@ import pytest
 
 from sebulba.config import LearnerConfig
 from sebulba.ring.ring import Observer, Ring
-from sebulba.run import training
+from sebulba.run import preparation, training
 from tests.rings import close, make_ring
 from tests.run.runs import make_config
 from tests.toys import ToyAgent
@@ -91,7 +91,7 @@ def test_seeds_after_one_that_fails_are_left_to_the_parent(tmp_path):
 def test_a_signal_ends_the_current_seed_and_all_are_resumed_exactly(tmp_path, monkeypatch):
     configs = configs_of(tmp_path / "runs", [0, 1, 2])
     wholes = configs_of(tmp_path / "wholes", [0, 1])
-    make_observers = training.make_observers
+    make_observers = preparation.make_observers
 
     class Signal(Observer):
         def on_cycle(self, report):
@@ -104,7 +104,7 @@ def test_a_signal_ends_the_current_seed_and_all_are_resumed_exactly(tmp_path, mo
         return dataclasses.replace(observers, in_order=(*signals, *observers.in_order))
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "make_observers", observers_of)
+        patch.setattr(preparation, "make_observers", observers_of)
         assert train_in_turn(configs) == 143
     assert [results_of(each)[0] for each in configs[:2]] == ["done", "interrupted"]
     assert not pathlib.Path(configs[2].run_dir).exists()

@@ -17,7 +17,7 @@ from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_NON_FINITE
 from sebulba.processes import seeds
 from sebulba.ring.ring import Observer
-from sebulba.run import training
+from sebulba.run import preparation, training
 from sebulba.run.mapped_runs import train_mapped
 from tests import rings
 from tests.run.runs import make_config
@@ -90,14 +90,14 @@ def files_of(config):
 
 def observed_by(monkeypatch, observer, *, seed):
     """Have an observer look at the runs of a seed, before their own."""
-    make_observers = training.make_observers
+    make_observers = preparation.make_observers
 
     def observers_of(ring, config, **options):
         observers = make_observers(ring, config, **options)
         first = (observer,) if config.seed == seed else ()
         return dataclasses.replace(observers, in_order=(*first, *observers.in_order))
 
-    monkeypatch.setattr(training, "make_observers", observers_of)
+    monkeypatch.setattr(preparation, "make_observers", observers_of)
 
 
 class AtCycle(Observer):
@@ -196,7 +196,7 @@ def test_an_error_of_a_seed_ends_that_seed_only(tmp_path, monkeypatch, capfd):
 def test_an_update_that_is_not_finite_ends_its_seed_as_in_turn(tmp_path, monkeypatch):
     def with_broken_seed(directory):
         configs = configs_of(directory, [0, 1, 2])
-        make_observers = training.make_observers
+        make_observers = preparation.make_observers
 
         def observers_of(ring, config, **options):
             if config.seed == 1:
@@ -206,7 +206,7 @@ def test_an_update_that_is_not_finite_ends_its_seed_as_in_turn(tmp_path, monkeyp
                 ring.learner.published = ring.programs.learner.actor_networks(broken)
             return make_observers(ring, config, **options)
 
-        monkeypatch.setattr(training, "make_observers", observers_of)
+        monkeypatch.setattr(preparation, "make_observers", observers_of)
         return configs
 
     configs = with_broken_seed(tmp_path / "mapped")
