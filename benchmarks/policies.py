@@ -9,20 +9,15 @@ it; training cannot be resumed from it. With the run's checksums and the record 
 import argparse
 import json
 import pathlib
-from typing import Any
 
 import jax
-import yaml
 
+from benchmarks.certificates import keep_start
 from benchmarks.results import FOLDER
-from sebulba.devices.variables import decides_bits
-from sebulba.devices.xla_flags import VARIABLE
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.checkpoints.manifest import ARRAYS, MANIFEST, Manifest
 from sebulba.storage.checkpoints.restore import find_step, restore
-from sebulba.storage.checksums import CHECKSUMS
-from sebulba.storage.metrics.files import write_json, write_text
-from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES, read_run_json
+from sebulba.storage.run_dir import CHECKPOINTS
 
 POLICIES = FOLDER / "results" / "policies"
 _NETWORKS = "learner.networks."
@@ -55,20 +50,8 @@ def keep(run_dir: pathlib.Path, target: pathlib.Path) -> int:
     checkpointer.save(step, networks, kept, score=manifest.score)
     checkpointer.close()
     checkpointer.check_for_errors()
-    config = yaml.safe_load((run_dir / CONFIG).read_text())
-    config["run_dir"] = None  # a path of one machine
-    (target / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
-    if (run_dir / CHECKSUMS).is_file():
-        write_text(target / CHECKSUMS, (run_dir / CHECKSUMS).read_text())
-        write_json(target / RUN, _without_places(read_run_json(run_dir)))
+    keep_start(run_dir, target)
     return (target / CHECKPOINTS / str(step) / ARRAYS).stat().st_size
-
-
-def _without_places(process: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of `run.json` without paths of one machine."""
-    kept = {key: value for key, value in process.items() if key not in ("argv", SOURCES)}
-    names = [name for name in process["environment"] if decides_bits(name) or name == VARIABLE]
-    return kept | {"environment": {name: process["environment"][name] for name in names}}
 
 
 def main() -> None:

@@ -2,27 +2,41 @@
 
 `python -m benchmarks.results --add RUN_DIR …` first adds the record of each finished run: its
 config, versions, command, and a thinned learning curve; `--name` names a row of other settings than
-those of the config. The page and its curves are functions of the records in `docs/results/`, of
-other systems' figures in `peers.json` there, and of `results_by_hand.md`, so that writing them
-again gives the same bytes; curves also depend on matplotlib's version. Beside a record there may
-be the output of `sebulba.evaluate --json`, for figures of policies without noise.
+those of the config. `--certify RUN_DIR …` keeps the certificate of a run that repeats the beginning
+of a row, and `--verify ROW …` trains it again. The page and its curves are functions of the records
+in `docs/results/`, of other systems' figures in `peers.json` there, and of `results_by_hand.md`, so
+that writing them again gives the same bytes; curves also depend on matplotlib's version. Beside a
+record there may be the output of `sebulba.evaluate --json`, for figures of policies without noise.
 """
 
 import argparse
-import datetime
 import json
 import pathlib
 import shlex
-import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.certificates import (
+    CERTIFICATE,
+    Certificate,
+    SameCurve,
+    commit_of,
+    keep_certificate,
+    read_certificate,
+    record_repetition,
+    same_curve,
+)
 from sebulba.config.loading import split_arguments
 from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean
 from sebulba.figures.curves import Group, Run, read_run
 from sebulba.figures.drawing import PANELS, draw, save
+from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, EXIT_ROUNDING
+from sebulba.storage.checksums import CHECKSUMS, checksums_of
+from sebulba.verify import verify
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +45,15 @@ FOLDER = pathlib.Path(__file__).parents[1] / "docs"
 _BY_HAND = pathlib.Path(__file__).with_name("results_by_hand.md")
 _MAX_POINTS = 60
 _COLUMNS = ("env_steps", "wall_time_s", "episode_return_mean")
+_LENGTHS = ("run_dir", "run.total_learner_cycles", "run.stop_at_return")
+"""Settings in which a certificate may differ from its row: they change no learner cycle."""
+_REPEATED = ("env_steps", "updates", "episodes", "final_episode_return_mean")
+"""Numbers of a result that its repetition has, too."""
+_VERDICTS = {
+    EXIT_DONE: "the same bits",
+    EXIT_ROUNDING: "consistent with rounding",
+    EXIT_OTHER_RESULT: "another result",
+}
 _HEADER = """# Results
 
 <!-- Written by `python -m benchmarks.results`; edit benchmarks/results_by_hand.md instead. -->
@@ -45,11 +68,42 @@ Each row is one config, trained with its command on each seed. "Return" is the m
 last `run.return_window` training episodes at the end of a run: the interquartile mean over the
 seeds, and its 95 % bootstrap interval, or "–" below three seeds. "Best" is the range of the seeds'
 best mean returns. The wall time is the slowest run's, and the machine did other work at the same
-time.
+time. "Repeat" says how much of the first seed's run [can be repeated](#verify-a-row).
 
-| config | environment | seeds | env steps | return [95 %] | best | wall time | commit |
-|---|---|---|---|---|---|---|---|
+| config | environment | seeds | env steps | return [95 %] | best | wall time | commit | repeat |
+|---|---|---|---|---|---|---|---|---|
 """
+_CERTIFICATES = """
+## Verify a row
+
+A certificate has the checksums of networks, optimizer state and trajectories of a run after some of
+its learner cycles, and its machine, versions and commit. This command trains it again, says whether
+the bits are the same ([verdicts](reproducibility.md#verify-a-run)), and up to where the mean
+returns are those of the result's learning curve:
+
+<!-- not run: minutes; and another CPU than that of the first run ends it with exit code 9 -->
+```sh
+python -m benchmarks.results --verify ROW
+```
+
+What a certificate says depends on its commit:
+
+- **That of the result**: the result itself is repeated, if the certificate covers the whole run, or
+  else its first learner cycles, which the rest followed from.
+- **A later one**, as for results from before there were certificates: with the code of that commit,
+  the same command and seed begin with these bits. It does not say that the result's run had them.
+  Where the curve is the same up to a number of env steps, both runs chose the same actions up to
+  there, in all likelihood. Where it is not, code between the two commits changed the numbers, and
+  only another training would tell whether the return is still reached.
+- **A commit before the code that you have**: the command names the code first, and other bits are
+  "another result" then, as a change of the code is.
+
+Rows that were trained free-running (`learner.policy_lag: null`) have no certificate: their numbers
+depend on the threads' timing, so nobody can repeat them, only train them again with other numbers.
+
+"""
+_NO_POINT = "no return in so few cycles"
+
 _PEERS = """
 ## Other systems
 
@@ -92,23 +146,108 @@ def add(
     run = read_run(run_dir)
     if run.status != "done":
         raise SystemExit(f"{run_dir}: expected a run that is done, got one that is {run.status}")
-    if changes := _uncommitted():
-        raise SystemExit(
-            f"{run_dir}: expected code that a commit holds, got changes of {', '.join(changes)};"
-            " commit them and train again"
-        )
-    committed, started = _git("log", "-1", "--format=%cI"), run.process["started_at"]
-    if datetime.datetime.fromisoformat(committed) > datetime.datetime.fromisoformat(started):
-        raise SystemExit(
-            f"{run_dir}: expected a run of this checkout's commit, which is of {committed}, got one"
-            f" that started at {started}; add it in a checkout of the commit that trained it"
-        )
-    record = make_record(run, commit=_git("rev-parse", "--short=7", "HEAD"))
+    record = make_record(run, commit=commit_of(run.process))
     record["name"] = name or record["name"]
     path = folder / "results" / "records" / record["name"] / f"seed-{record['seed']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    if path == min(path.parent.glob("seed-*.json"), key=_seed_of) and _is_repeatable(run):
+        keep_certificate(run_dir, path.parent / CERTIFICATE)
     return path
+
+
+def certify(
+    run_dir: pathlib.Path, folder: pathlib.Path = FOLDER, *, name: str | None = None
+) -> pathlib.Path:
+    """Write the certificate of a row from a run of its beginning; return its path.
+
+    Args:
+        run_dir: of a run with the row's settings and the seed of one of its records, which
+            `run.total_learner_cycles` may have ended early.
+        folder: the folder `docs`.
+        name: the row's name; None: the config's.
+
+    Raises:
+        SystemExit: the run is not the beginning of the row, or it cannot be repeated.
+    """
+    run = read_run(run_dir)
+    (config,), _ = split_arguments(run.process["argv"][1:])
+    row = folder / "results" / "records" / (name or pathlib.Path(config).stem)
+    record = _record_of(row, run.config["seed"])
+    commit_of(run.process)
+    settings = {**run.config, "run_dir": None, "run.total_learner_cycles": None}
+    # What the record lacks had its default then, as a setting that is new.
+    changed = [key for key, value in record["config"].items() if settings.get(key) != value]
+    if changed := [key for key in changed if key not in _LENGTHS]:
+        raise SystemExit(f"{run_dir}: expected the settings of {row.name}, got other {changed}")
+    if not _is_repeatable(run):
+        raise SystemExit(f"{run_dir}: expected a run with checksums and an exact policy lag")
+    keep_certificate(run_dir, row / CERTIFICATE)
+    return row / CERTIFICATE
+
+
+def repeat(
+    name: str, folder: pathlib.Path = FOLDER, *, cycles: int | None = None, keep: bool = False
+) -> int:
+    """Train a row's certificate again, print what is the same, and return the exit code.
+
+    Args:
+        name: of the row.
+        folder: the folder `docs`.
+        cycles: the most learner cycles to repeat; None: all of the certificate.
+        keep: whether to add the verdict to the certificate.
+
+    Raises:
+        SystemExit: the row has no certificate.
+    """
+    row = folder / "results" / "records" / name
+    certificate = read_certificate(row / CERTIFICATE)
+    if certificate is None:
+        raise SystemExit(f"{name}: {_without_certificate(row)}")
+    record = _record_of(row, certificate.seed)
+    print(f"{name}: {_describe_relation(record, certificate)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="sebulba-row-") as directory:
+        again = pathlib.Path(directory) / "run"
+        code = verify(row / CERTIFICATE, cycles=cycles, into=again)
+        if code not in _VERDICTS:
+            return code
+        run = read_run(again)
+        last = checksums_of(again)[-1]
+        if keep:
+            record_repetition(
+                row / CERTIFICATE,
+                process=run.process,
+                cycles=last.num_cycles,
+                verdict=_VERDICTS[code],
+            )
+        curve = same_curve(record, run.rows)
+        print(f"the result's learning curve: {_describe_curve(curve)}")
+        if last.env_steps >= record["summary"]["env_steps"]:
+            summary = run.summary or {}
+            other = [key for key in _REPEATED if summary.get(key) != record["summary"][key]]
+            for key in other:
+                print(f"another {key}: there {record['summary'][key]}, here {summary.get(key)}")
+            if not other:
+                print(f"the result is the same: {', '.join(_REPEATED)}")
+            elif code == EXIT_DONE:
+                return EXIT_OTHER_RESULT
+    return code
+
+
+def _record_of(row: pathlib.Path, seed: int) -> dict[str, Any]:
+    path = row / f"seed-{seed}.json"
+    if not path.is_file():
+        raise SystemExit(f"{row.name}: expected the record of seed {seed}, got none in {row}")
+    record: dict[str, Any] = json.loads(path.read_text())
+    return record
+
+
+def _seed_of(path: pathlib.Path) -> int:
+    return int(path.stem.removeprefix("seed-"))
+
+
+def _is_repeatable(run: Run) -> bool:
+    return run.config["learner.policy_lag"] is not None and (run.path / CHECKSUMS).is_file()
 
 
 def make_record(run: Run, *, commit: str) -> dict[str, Any]:
@@ -136,7 +275,10 @@ def make_record(run: Run, *, commit: str) -> dict[str, Any]:
 def make_page(folder: pathlib.Path = FOLDER) -> str:
     """Return the text of the page."""
     groups = read_records(folder)
-    rows = "".join(_table_row(name, records) for name, records in groups.items())
+    rows = "".join(
+        _table_row(name, records, _certificate_cell(folder, name, records))
+        for name, records in groups.items()
+    )
     curves = _CURVES + "".join(
         f"\n![Returns in {task} over env steps and wall time](results/{_file_name(task)})\n"
         for task in _tasks(groups)
@@ -148,6 +290,7 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
     return (
         _HEADER
         + rows
+        + _certificates(folder, groups)
         + curves
         + _peers(folder, groups)
         + _COMMANDS
@@ -213,7 +356,7 @@ def _file_name(task: str) -> str:
     return task.lower().replace("/", "-") + ".svg"
 
 
-def _table_row(name: str, records: list[dict[str, Any]]) -> str:
+def _table_row(name: str, records: list[dict[str, Any]], certificate: str) -> str:
     summaries = [each["summary"] for each in records]
     final = [each["final_episode_return_mean"] for each in summaries]
     best = [each["best_episode_return_mean"] for each in summaries]
@@ -232,8 +375,89 @@ def _table_row(name: str, records: list[dict[str, Any]]) -> str:
         f"{min(best):.2f} – {max(best):.2f}",
         f"{max(each['wall_time_s'] for each in summaries):,.0f} s",
         ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in records)),
+        certificate,
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def _certificate_cell(folder: pathlib.Path, name: str, records: list[dict[str, Any]]) -> str:
+    """Return how much of a row can be repeated."""
+    row = folder / "results" / "records" / name
+    certificate = read_certificate(row / CERTIFICATE)
+    if certificate is None:
+        return _without_certificate(row)
+    record = next(each for each in records if each["seed"] == certificate.seed)
+    if _is_whole(record, certificate):
+        return "whole run"
+    text = f"first {certificate.last.num_cycles:,} learner cycles"
+    same = certificate.commit == record["commit"]
+    return text if same else f"{text}, of `{certificate.commit}`"
+
+
+def _without_certificate(row: pathlib.Path) -> str:
+    (path, *_) = sorted(row.glob("seed-*.json"), key=_seed_of) or [None]
+    if path is None:
+        raise SystemExit(f"{row.name}: expected a row of docs/results.md, got none in {row}")
+    is_free = json.loads(path.read_text())["config"]["learner.policy_lag"] is None
+    return "none: free-running" if is_free else "none"
+
+
+def _is_whole(record: Mapping[str, Any], certificate: Certificate) -> bool:
+    steps = certificate.last.env_steps
+    return certificate.commit == record["commit"] and steps == record["summary"]["env_steps"]
+
+
+def _describe_relation(record: Mapping[str, Any], certificate: Certificate) -> str:
+    """Return which part of a result a certificate is of."""
+    seed, cycles = certificate.seed, f"{certificate.last.num_cycles:,} learner cycles"
+    if _is_whole(record, certificate):
+        return f"the whole run of seed {seed}, {cycles}, of commit {certificate.commit}"
+    if certificate.commit == record["commit"]:
+        return f"the first {cycles} of seed {seed}, of commit {certificate.commit}"
+    return (
+        f"the result of seed {seed} is of commit {record['commit']}, and its certificate, of the"
+        f" first {cycles}, of {certificate.commit}: it says what the later code computes"
+    )
+
+
+def _describe_curve(curve: SameCurve) -> str:
+    if not curve.num_compared:
+        return _NO_POINT
+    if curve.is_whole:
+        points = "its only point" if curve.num_points == 1 else f"all {curve.num_points} points"
+        return f"the same in {points}, up to {curve.env_steps:,} env steps"
+    if not curve.num_points:
+        return f"other from its first point on, of {curve.num_compared}"
+    return (
+        f"the same up to {curve.env_steps:,} env steps, {curve.num_points} of"
+        f" {curve.num_compared} points, then other"
+    )
+
+
+def _certificates(folder: pathlib.Path, groups: dict[str, list[dict[str, Any]]]) -> str:
+    """Return how a row is verified, and what is known of each certificate."""
+    lines = [
+        "| row | learner cycles | env steps | the result's learning curve | repeated on |",
+        "|---|---|---|---|---|",
+    ]
+    for name, records in groups.items():
+        certificate = read_certificate(folder / "results" / "records" / name / CERTIFICATE)
+        if certificate is None:
+            continue
+        record = next(each for each in records if each["seed"] == certificate.seed)
+        repeated = [
+            f"{each['cpu']}: {each['verdict']} in {each['cycles']:,} cycles, at `{each['commit']}`"
+            for each in certificate.repetitions
+        ]
+        cells = (
+            f"`{name}`, seed {certificate.seed}",
+            f"{certificate.last.num_cycles:,}",
+            f"{certificate.last.env_steps:,}",
+            _describe_curve(same_curve(record, certificate.metrics)),
+            "; ".join(repeated) or "–",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return _CERTIFICATES + "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
 def _peers(folder: pathlib.Path, groups: dict[str, list[dict[str, Any]]]) -> str:
@@ -276,24 +500,23 @@ def _shipped(argument: str) -> str:
     return path.stem if path.parent.name == "configs" and path.suffix == ".yaml" else argument
 
 
-def _uncommitted() -> list[str]:
-    """Return the files of the code and the configs that the checked-out commit does not hold."""
-    changes = _git("status", "--porcelain", "--", "sebulba", "agents", "configs")
-    return [line.split(maxsplit=1)[1] for line in changes.splitlines()]
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(FOLDER.parent), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def main() -> None:
     """Add records, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", type=pathlib.Path, nargs="+", default=[], metavar="RUN_DIR")
     parser.add_argument("--name", help="of the row of the added runs; default: the config's name")
+    parser.add_argument("--certify", type=pathlib.Path, nargs="+", default=[], metavar="RUN_DIR")
+    parser.add_argument("--verify", nargs="+", default=[], metavar="ROW", help="writes no page")
+    parser.add_argument("--cycles", type=int, help="with --verify: the most learner cycles")
+    parser.add_argument("--keep", action="store_true", help="with --verify: keep the verdicts")
     arguments = parser.parse_args()
+    if arguments.verify:
+        codes = [
+            repeat(row, cycles=arguments.cycles, keep=arguments.keep) for row in arguments.verify
+        ]
+        sys.exit(max(codes))
     written = [add(run_dir, name=arguments.name) for run_dir in arguments.add]
+    written += [certify(run_dir, name=arguments.name) for run_dir in arguments.certify]
     page = FOLDER / "results.md"
     page.write_text(make_page())
     figures = draw_curves()
