@@ -17,6 +17,7 @@ from sebulba.devices.variables import decides_bits, is_read
 from sebulba.devices.xla_flags import NUM_THREADS, VARIABLE
 from sebulba.errors import ConfigError, escaped
 from sebulba.process import (
+    EXIT_CHECKPOINT,
     EXIT_CONFIG,
     EXIT_DONE,
     EXIT_FAILED,
@@ -41,6 +42,7 @@ that it recorded, and compares the checksums of networks, optimizer state and tr
 
 Ends with {EXIT_DONE}: the same bits; {EXIT_ROUNDING}: other bits on another machine, or with other
 threads, flags or versions, consistent with rounding; {EXIT_OTHER_RESULT}: another result;
+{EXIT_CHECKPOINT}: a checkpoint has other networks than the checksums, so nothing is repeated;
 {EXIT_CONFIG}: the run cannot be repeated."""
 _LAST_LINES = 20
 # What the repetition does not need, and what has no effect on its numbers.
@@ -109,30 +111,43 @@ def verify(
             this process.
     """
     # Importing numpy takes time, so command line errors and --help come first.
+    from sebulba.comparison.policies import changed_networks, has_networks
     from sebulba.comparison.rows import compare_checksums
     from sebulba.comparison.starts import describe_start, differences, read_start
     from sebulba.comparison.verdict import verdict_of
-    from sebulba.storage.checksums import checksums_of
+    from sebulba.storage.checksums import checksums_of, read_checksums
 
     try:
         if into is not None and into.exists():
             raise ConfigError(f"--run-dir: expected a new directory, got {into}")
         first = read_start(run_dir)
         rows = _rows_to_repeat(first, cycles)
+        seeds = _mapped_seeds(first.process)
     except ConfigError as error:
         print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
+    all_rows, num_damaged = read_checksums(run_dir)
+    if (change := changed_networks(run_dir, all_rows)) is not None:
+        print(escaped(f"sebulba: {change}; the file is not what the run saved"), file=sys.stderr)
+        return EXIT_CHECKPOINT
     last = rows[-1].num_cycles
     print(f"{run_dir}: {describe_start(first)}; repeating learner cycles 1 to {last:,}", flush=True)
+    if num_damaged:
+        print(f"{CHECKSUMS}: {num_damaged} damaged lines are left out", flush=True)
+    if seeds:
+        print(f"with the seeds of its program: {', '.join(map(str, seeds))}", flush=True)
     with tempfile.TemporaryDirectory(prefix="sebulba-verify-") as temporary:
         scratch = pathlib.Path(temporary)
-        path = scratch / "run" if into is None else into
+        root = scratch / "run" if into is None else into
+        path = root / f"seed-{first.config['seed']}" if seeds else root
         environment = dict(os.environ)
         if with_own:
             environment = variables_of(first.process, environment)
         # Another CPU may have compiled what is in the user's cache.
         environment["JAX_COMPILATION_CACHE_DIR"] = str(scratch / "cache")
-        argv = [str(run_dir / CONFIG), f"--run-dir={path}", f"--run.total-learner-cycles={last}"]
+        argv = [str(run_dir / CONFIG), f"--run-dir={root}", f"--run.total-learner-cycles={last}"]
+        if seeds:
+            argv += ["--run.seeds=mapped", f"--seeds={','.join(map(str, seeds))}"]
         with Children().forwarding_signals() as children, open(scratch / "log", "wb") as log:
             process = children.start([*argv, *_QUIET], base=environment, output=log)
             code = exit_code_of(process.wait())
@@ -144,19 +159,25 @@ def verify(
         if not is_complete and compared.parting is None:
             text = (scratch / "log").read_text(encoding="utf-8", errors="replace")
             print(escaped("\n".join(text.splitlines()[-_LAST_LINES:])), file=sys.stderr)
+            for name, file in (first.process.get("sources") or {}).items():
+                print(escaped(f"the run had {name} in {file}"), file=sys.stderr)
             print(f"sebulba: the repetition ended with exit code {code}", file=sys.stderr)
             return EXIT_FAILED
         found = [each for each in differences(first, read_start(path)) if each.kind != "settings"]
         verdict = verdict_of(compared, found)
         if verdict.kind != "same" and into is None:
-            path = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-verify-")) / "run"
-            shutil.move(scratch / "run", path)
+            root = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-verify-")) / "run"
+            shutil.move(scratch / "run", root)
     for each in found:
         print(escaped(f"other {each.kind}: {each.name}: there {each.first}, here {each.second}"))
     for line in verdict.lines:
         print(escaped(line))
-    if path.exists():
-        print(f"the repetition: {path}")
+    if len(compared.rows) < len(rows):
+        print(f"{len(rows) - len(compared.rows)} rows of the run have no counterpart")
+    if verdict.kind == "same" and has_networks(run_dir, last):
+        print(f"checkpoint {last} of {run_dir} has these networks")
+    if root.exists():
+        print(f"the repetition: {root}")
     return _CODES[verdict.kind]
 
 
@@ -202,6 +223,24 @@ def _rows_to_repeat(run: "Run", cycles: int | None) -> "list[ChecksumRow]":
     if not rows or rows[-1].num_cycles == 0:
         raise ConfigError(f"{run.path}: expected a learner cycle with a row of {CHECKSUMS}")
     return rows
+
+
+def _mapped_seeds(process: Mapping[str, Any]) -> list[int]:
+    """Return the seeds with which a run shared one program, since they decide its bits.
+
+    Args:
+        process: the run's `run.json`.
+
+    Raises:
+        ConfigError: they are not known any more.
+    """
+    seeds = process.get("mapped_seeds", [])
+    if seeds is None or (seeds and "resumed" in process):
+        raise ConfigError(
+            "run.json: expected the seeds with which the run began as one program, got those of its"
+            " last resume; such a run cannot be repeated"
+        )
+    return list(map(int, seeds))
 
 
 def variables_of(process: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:

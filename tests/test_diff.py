@@ -115,4 +115,4 @@ def test_runs_without_checksums_and_directories_without_a_run_are_told(train, tm
     assert code == EXIT_DONE
     assert "checksums: B has none (run.checksums)" in lines
     assert diff(train(), tmp_path / "none") == EXIT_CONFIG
-    assert "config.yaml: no such file" in capsys.readouterr().err
+    assert "expected a run directory with a config.yaml, got none" in capsys.readouterr().err

@@ -1,12 +1,16 @@
 """A run is repeated, and the repetition is judged."""
 
 import json
+import pathlib
 import shutil
+import zlib
 
+import numpy as np
 import pytest
 
 from sebulba.config import LearnerConfig
 from sebulba.process import (
+    EXIT_CHECKPOINT,
     EXIT_CONFIG,
     EXIT_DONE,
     EXIT_FAILED,
@@ -14,6 +18,8 @@ from sebulba.process import (
     EXIT_ROUNDING,
 )
 from sebulba.run import training
+from sebulba.storage.checkpoints.manifest import crc32_of_json
+from sebulba.storage.checkpoints.restore import read_meta
 from sebulba.storage.checksums import checksums_of
 from sebulba.verify import variables_of, verify
 from tests.run.runs import make_config
@@ -91,8 +97,11 @@ def test_other_code_is_told_first(copy, capsys):
 @pytest.mark.slow
 def test_a_repetition_that_fails_shows_why(copy, capsys):
     edit(copy, lambda process: process["jax"].update(jax_platforms="nowhere"))
+    edit(copy, lambda process: process.update(sources={"mine:Task": "/there/mine.py"}))
     assert verify(copy, cycles=1) == EXIT_FAILED
-    assert "the repetition ended with exit code" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "the repetition ended with exit code" in err
+    assert "the run had mine:Task in /there/mine.py" in err
 
 
 @pytest.mark.slow
@@ -136,7 +145,98 @@ def test_what_cannot_be_repeated_is_refused(run_dir, copy, tmp_path, capsys):
     replace_in_config(copy, "policy_lag: 1", "policy_lag: null")
     assert "a free-running run is not repeatable" in refusal(copy, capsys)
     assert "expected a new directory" in refusal(run_dir, capsys, into=tmp_path)
-    assert "no such file" in refusal(tmp_path / "none", capsys)
+    assert "expected a run directory with a config.yaml" in refusal(tmp_path / "none", capsys)
+    err = refusal(copy.parent, capsys)
+    assert err.endswith("got none; name one of the runs in it: copy\n")
+
+
+def replace_networks(path, change):
+    """Changes an array of the last checkpoint, and its checksum in the manifest, too."""
+    (step,) = (path / "checkpoints").iterdir()
+    with np.load(step / "arrays.npz") as stored:
+        arrays = dict(stored)
+    change(arrays["learner.networks.weights"])
+    np.savez(step / "arrays.npz", **arrays)
+    manifest = json.loads((step / "manifest.json").read_text())
+    crc32 = f"{zlib.crc32(arrays['learner.networks.weights']):08x}"
+    manifest["leaves"]["learner.networks.weights"]["crc32"] = crc32
+    del manifest["crc32"]
+    manifest["crc32"] = crc32_of_json(manifest)
+    (step / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_networks_that_were_edited_after_the_run_are_found_before_it_is_repeated(copy, capsys):
+    def change(weights):
+        weights.flat[0] += 1e-3
+
+    replace_networks(copy, change)
+    assert read_meta(copy / "checkpoints", "latest"), "the manifest belongs to the edited array"
+    assert verify(copy) == EXIT_CHECKPOINT
+    err = capsys.readouterr().err
+    assert "arrays.npz: networks.weights: expected CRC32" in err
+    assert err.rstrip().endswith("; the file is not what the run saved")
+    (step,) = (copy / "checkpoints").iterdir()
+    (step / "arrays.npz").write_bytes(b"PK no archive")
+    assert verify(copy) == EXIT_CHECKPOINT
+
+
+@pytest.mark.slow
+def test_a_whole_run_has_the_networks_of_its_checkpoint_and_damaged_lines_are_counted(copy, capsys):
+    lines = (copy / "checksums.jsonl").read_text().splitlines(keepends=True)
+    lines[2] = lines[2].replace('"env_steps"', '"env_stops"')
+    (copy / "checksums.jsonl").write_text("".join(lines))
+    assert verify(copy) == EXIT_DONE
+    out = capsys.readouterr().out.splitlines()
+    assert "checksums.jsonl: 1 damaged lines are left out" in out
+    assert out[-1].startswith("checkpoint ") and out[-1].endswith(" has these networks")
+
+
+@pytest.mark.slow
+def test_a_digit_of_a_checksum_that_was_edited_is_another_result_at_its_cycle(copy, capsys):
+    lines = (copy / "checksums.jsonl").read_text().splitlines(keepends=True)
+    row = json.loads(lines[3])
+    crc32 = row["leaves"]["networks.weights"][0]
+    row["leaves"]["networks.weights"][0] = f"{int(crc32, 16) ^ 1:08x}"
+    (copy / "checksums.jsonl").write_text("".join([*lines[:3], json.dumps(row) + "\n", *lines[4:]]))
+    assert verify(copy, cycles=10) == EXIT_OTHER_RESULT
+    out = capsys.readouterr().out
+    assert f"another result from learner cycle {row['learner_cycles']} on" in out
+    assert "1 of " in out and "networks.weights" in out
+
+
+@pytest.mark.slow
+def test_a_run_of_mapped_seeds_is_repeated_with_its_seeds(tmp_path, capsys):
+    """Alone, a seed of such a run has other bits."""
+    flags = ["--devices.actor", "[0]", "--devices.learner", "[0]", "--actor.threads-per-device=1"]
+    flags += ["--run.mode=anakin", "--run.seeds=mapped", "--run.total-learner-cycles=20"]
+    path = tmp_path / "runs"
+    trained = run_python(
+        "-m", "sebulba.train", "impala_catch", *flags, "--seeds=0..2", "--run-dir", path
+    )
+    assert trained.returncode == 0, trained.stderr
+    assert verify(path / "seed-1") == EXIT_DONE, capsys.readouterr()
+    assert "with the seeds of its program: 0, 1, 2" in capsys.readouterr().out
+    edit(path / "seed-1", lambda process: process.update(mapped_seeds=None))
+    assert "got those of its last resume" in refusal(path / "seed-1", capsys)
+
+
+@pytest.mark.slow
+def test_a_stranger_verifies_from_another_directory_with_another_home(run_of, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    variables = environment() | {"HOME": str(tmp_path / "home")}
+    root = str(pathlib.Path(__file__).parents[1])
+    variables["PYTHONPATH"] = f"{root}:{root}/agents"
+    # With evaluation during training, which the repetition leaves out.
+    again = run_python(
+        "-m",
+        "sebulba.verify",
+        run_of("impala evaluated"),
+        variables=variables,
+        cwd=tmp_path / "work",
+    )
+    assert again.returncode == EXIT_DONE, again.stdout + again.stderr
+    assert not any((tmp_path / "work").iterdir())
 
 
 def test_a_resumed_run_is_repeated_up_to_its_resume(copy, capsys):

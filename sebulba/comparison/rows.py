@@ -27,6 +27,8 @@ class LeafDifference:
     size: float | None
 
     def __str__(self) -> str:
+        if self.size == 0:
+            return f"{self.name}, whose norm and projections are equal, as with 0.0 and -0.0"
         return self.name if self.size is None else f"{self.name}, by {self.size:.1g} of its norm"
 
 

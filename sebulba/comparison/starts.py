@@ -8,6 +8,7 @@ from typing import Any, Literal
 from sebulba.config.file import read_config_file
 from sebulba.config.schema import Config, flat_config
 from sebulba.devices.variables import decides_bits
+from sebulba.errors import ConfigError
 from sebulba.figures.curves import CONFIG, METRICS, Run, read_json, read_run
 
 Kind = Literal["settings", "code", "versions", "machine", "flags"]
@@ -17,6 +18,7 @@ ABSENT = "none"
 
 _IGNORED_SETTINGS = ("run_dir", "resume")
 _MAX_FEATURES = 8
+_MAX_RUNS = 5
 # Of JAX's settings: platforms are compared as devices.
 _IGNORED_JAX = ("jax_platforms",)
 
@@ -40,6 +42,13 @@ def read_start(path: pathlib.Path) -> Run:
     Raises:
         ConfigError: it has no config, or a file is invalid.
     """
+    if not (path / CONFIG).is_file():
+        inside = sorted(each.parent.name for each in path.glob(f"*/{CONFIG}"))
+        names = ", ".join(inside[:_MAX_RUNS]) + (", …" if len(inside) > _MAX_RUNS else "")
+        raise ConfigError(
+            f"{path}: expected a run directory with a {CONFIG}, got none"
+            + (f"; name one of the runs in it: {names}" if inside else "")
+        )
     if (path / METRICS).is_file():
         return read_run(path)
     config = {key: each.value for key, each in read_config_file(str(path / CONFIG)).items()}

@@ -79,11 +79,16 @@ class ChecksumRow:
 
 def checksums_of(run_dir: pathlib.Path) -> list[ChecksumRow]:
     """Return the rows of a run in their order; damaged lines are left out. Empty: it has none."""
+    return read_checksums(run_dir)[0]
+
+
+def read_checksums(run_dir: pathlib.Path) -> tuple[list[ChecksumRow], int]:
+    """Return the rows of a run in their order, and the number of damaged lines."""
     rows = []
     try:
-        lines, _ = read_lines(run_dir / CHECKSUMS)
+        lines, num_damaged = read_lines(run_dir / CHECKSUMS)
     except OSError:
-        return []
+        return [], 0
     for line in lines:
         try:
             value = json.loads(line)
@@ -93,6 +98,7 @@ def checksums_of(run_dir: pathlib.Path) -> list[ChecksumRow]:
                 leaves={name: LeafSum.from_json(leaf) for name, leaf in value["leaves"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            num_damaged += 1
             continue
         rows.append(row)
-    return rows
+    return rows, num_damaged

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sebulba.comparison.rows import compare_checksums, compare_metrics
+from sebulba.comparison.rows import LeafDifference, compare_checksums, compare_metrics
 from sebulba.storage.checksums import ChecksumRow
 from sebulba.storage.sketches import leaf_sum
 
@@ -89,3 +89,8 @@ def test_rows_of_metrics_are_compared_without_times_and_without_evaluations():
     num_equal, found = compare_metrics(rows, slower)
     assert (num_equal, str(found)) == (1, "loss at 200 env steps: 0.25 and 0.26")
     assert compare_metrics(rows, []) == (0, None)
+
+
+def test_a_leaf_whose_bits_alone_differ_says_so():
+    leaf = LeafDifference(name="networks.a", size=0.0)
+    assert str(leaf) == "networks.a, whose norm and projections are equal, as with 0.0 and -0.0"
