@@ -79,7 +79,7 @@ _CERTIFICATES = """
 A certificate has the checksums of networks, optimizer state and trajectories of a run after some of
 its learner cycles, and its machine, versions and commit. This command trains it again, says whether
 the bits are the same ([verdicts](reproducibility.md#verify-a-run)), and up to where the mean
-returns are those of the result's learning curve:
+returns are those of the result's learning curve. `--cycles 10` repeats ten learner cycles:
 
 <!-- not run: minutes; and another CPU than that of the first run ends it with exit code 9 -->
 ```sh
@@ -88,8 +88,8 @@ python -m benchmarks.results --verify ROW
 
 What a certificate says depends on its commit:
 
-- **That of the result**: the result itself is repeated, if the certificate covers the whole run, or
-  else its first learner cycles, which the rest followed from.
+- **That of the result**: the result itself is repeated, with its return, if the certificate covers
+  the whole run, or else its first learner cycles, which the rest followed from.
 - **A later one**, as for results from before there were certificates: with the code of that commit,
   the same command and seed begin with these bits. It does not say that the result's run had them.
   Where the curve is the same up to a number of env steps, both runs chose the same actions up to
@@ -97,6 +97,10 @@ What a certificate says depends on its commit:
   only another training would tell whether the return is still reached.
 - **A commit before the code that you have**: the command names the code first, and other bits are
   "another result" then, as a change of the code is.
+
+Another kind of CPU rounds otherwise. There, the numbers are consistent with rounding for some
+learner cycles, until the first other action; from there on the run is another one, as with another
+seed. [How far](results_in_detail.md#certificates-on-another-kind-of-cpu) was tried.
 
 Rows that were trained free-running (`learner.policy_lag: null`) have no certificate: their numbers
 depend on the threads' timing, so nobody can repeat them, only train them again with other numbers.
@@ -395,10 +399,10 @@ def _certificate_cell(folder: pathlib.Path, name: str, records: list[dict[str, A
 
 
 def _without_certificate(row: pathlib.Path) -> str:
-    (path, *_) = sorted(row.glob("seed-*.json"), key=_seed_of) or [None]
-    if path is None:
+    paths = sorted(row.glob("seed-*.json"), key=_seed_of)
+    if not paths:
         raise SystemExit(f"{row.name}: expected a row of docs/results.md, got none in {row}")
-    is_free = json.loads(path.read_text())["config"]["learner.policy_lag"] is None
+    is_free = json.loads(paths[0].read_text())["config"]["learner.policy_lag"] is None
     return "none: free-running" if is_free else "none"
 
 
@@ -453,7 +457,9 @@ def _certificates(folder: pathlib.Path, groups: dict[str, list[dict[str, Any]]])
             f"`{name}`, seed {certificate.seed}",
             f"{certificate.last.num_cycles:,}",
             f"{certificate.last.env_steps:,}",
-            _describe_curve(same_curve(record, certificate.metrics)),
+            "its own"
+            if certificate.commit == record["commit"]
+            else _describe_curve(same_curve(record, certificate.metrics)),
             "; ".join(repeated) or "–",
         )
         lines.append(f"| {' | '.join(cells)} |")

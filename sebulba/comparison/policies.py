@@ -31,7 +31,7 @@ def changed_networks(run_dir: pathlib.Path, rows: Sequence[ChecksumRow]) -> str 
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
                 for name, leaf in row.leaves.items():
                     if name.startswith(f"{NETWORKS}."):
-                        crc32 = f"{zlib.crc32(np.ascontiguousarray(stored[_PREFIX + name])):08x}"
+                        crc32 = f"{zlib.crc32(stored[_PREFIX + name].tobytes()):08x}"
                         if crc32 != leaf.crc32:
                             return f"{path}: {name}: expected CRC32 {leaf.crc32}, got {crc32}"
         except Exception as error:  # A damaged archive raises almost anything.
