@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from sebulba.comparison.starts import read_start
 from sebulba.devices.variables import decides_bits
 from sebulba.devices.xla_flags import VARIABLE
 from sebulba.figures.curves import CONFIG, METRICS, read_json
@@ -164,11 +165,16 @@ def same_curve(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
 class Certificate:
     """A certificate that was read."""
 
-    seed: int
+    config: Mapping[str, Any]  # keys are dotted
     process: Mapping[str, Any]  # run.json
     last: ChecksumRow
     metrics: Sequence[Mapping[str, Any]]
     repetitions: Sequence[Mapping[str, Any]]
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.config["seed"])
 
     @property
     def commit(self) -> str:
@@ -182,7 +188,7 @@ def read_certificate(path: pathlib.Path) -> Certificate | None:
         return None
     repetitions: Any = read_json(path / REPETITIONS)
     return Certificate(
-        seed=yaml.safe_load((path / CONFIG).read_text())["seed"],
+        config=read_start(path).config,
         process=read_json(path / RUN) or {},
         last=checksums_of(path)[-1],
         metrics=[json.loads(line) for line in (path / METRICS).read_text().splitlines()],

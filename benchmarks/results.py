@@ -13,6 +13,7 @@ import argparse
 import json
 import pathlib
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,8 +94,8 @@ What a certificate says depends on its commit:
 - **A later one**, as for results from before there were certificates: with the code of that commit,
   the same command and seed begin with these bits. It does not say that the result's run had them.
   Where the curve is the same up to a number of env steps, both runs chose the same actions up to
-  there, in all likelihood. Where it is not, code between the two commits changed the numbers, and
-  only another training would tell whether the return is still reached.
+  there, in all likelihood. Where it is not, code between the two commits or other versions of
+  libraries changed the numbers, and only another training tells whether the return is reached.
 - **A commit before the code that you have**: the command names the code first, and other bits are
   "another result" then, as a change of the code is.
 
@@ -179,11 +180,8 @@ def certify(
     row = folder / "results" / "records" / (name or pathlib.Path(config).stem)
     record = _record_of(row, run.config["seed"])
     commit_of(run.process)
-    settings = {**run.config, "run_dir": None, "run.total_learner_cycles": None}
-    # What the record lacks had its default then, as a setting that is new.
-    changed = [key for key, value in record["config"].items() if settings.get(key) != value]
-    if changed := [key for key in changed if key not in _LENGTHS]:
-        raise SystemExit(f"{run_dir}: expected the settings of {row.name}, got other {changed}")
+    if other := _other_settings(record, run.config):
+        raise SystemExit(f"{run_dir}: expected the settings of {row.name}, got other {other}")
     if not _is_repeatable(run):
         raise SystemExit(f"{run_dir}: expected a run with checksums and an exact policy lag")
     keep_certificate(run_dir, row / CERTIFICATE)
@@ -210,13 +208,12 @@ def repeat(
         raise SystemExit(f"{name}: {_without_certificate(row)}")
     record = _record_of(row, certificate.seed)
     print(f"{name}: {_describe_relation(record, certificate)}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="sebulba-row-") as directory:
-        again = pathlib.Path(directory) / "run"
-        code = verify(row / CERTIFICATE, cycles=cycles, into=again)
-        if code not in _VERDICTS:
-            return code
-        run = read_run(again)
-        last = checksums_of(again)[-1]
+    if other := _other_settings(record, certificate.config):
+        raise SystemExit(f"{name}: expected the settings of the result, got other {other}")
+    again = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-row-")) / "run"
+    code = verify(row / CERTIFICATE, cycles=cycles, into=again)
+    if code in _VERDICTS:
+        run, last = read_run(again), checksums_of(again)[-1]
         if keep:
             record_repetition(
                 row / CERTIFICATE,
@@ -224,18 +221,36 @@ def repeat(
                 cycles=last.num_cycles,
                 verdict=_VERDICTS[code],
             )
-        curve = same_curve(record, run.rows)
-        print(f"the result's learning curve: {_describe_curve(curve)}")
-        if last.env_steps >= record["summary"]["env_steps"]:
-            summary = run.summary or {}
-            other = [key for key in _REPEATED if summary.get(key) != record["summary"][key]]
-            for key in other:
-                print(f"another {key}: there {record['summary'][key]}, here {summary.get(key)}")
-            if not other:
-                print(f"the result is the same: {', '.join(_REPEATED)}")
-            elif code == EXIT_DONE:
-                return EXIT_OTHER_RESULT
+        print(f"the result's curve: {_describe_curve(same_curve(record, run.rows))}")
+        if last.env_steps >= record["summary"]["env_steps"] and not _is_result(record, run):
+            code = max(code, EXIT_OTHER_RESULT)
+    if code == EXIT_DONE:
+        shutil.rmtree(again.parent)
+        print("the repetition is removed")
     return code
+
+
+def _is_result(record: Mapping[str, Any], run: Run) -> bool:
+    """Print whether a run has the numbers of a result, and return it."""
+    summary = run.summary or {}
+    other = [key for key in _REPEATED if summary.get(key) != record["summary"][key]]
+    for key in other:
+        print(f"another {key}: there {record['summary'][key]}, here {summary.get(key)}")
+    if not other:
+        print(f"the result is the same: {', '.join(_REPEATED)}")
+    return not other
+
+
+def _other_settings(record: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a result that a run has not, but for those of its length.
+
+    What the result lacks had its default then, as a setting that is new.
+    """
+    return [
+        key
+        for key, value in record["config"].items()
+        if key not in _LENGTHS and config.get(key) != value
+    ]
 
 
 def _record_of(row: pathlib.Path, seed: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import platform
 import shutil
+import tempfile
 
 import pytest
 
@@ -28,6 +29,7 @@ MAX_BYTES = 150_000
 @pytest.fixture
 def row(run_of, tmp_path, monkeypatch):
     """Returns the folder of pages in which a short run is the only row, `impala`."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(results, "commit_of", lambda process: "abc1234")
     monkeypatch.setattr(certificates, "commit_of", lambda process: "abc1234")
     shutil.copytree(run_of("impala"), tmp_path / "run")
@@ -92,8 +94,8 @@ def test_a_certificate_of_other_code_says_what_it_does_not_say(row, monkeypatch,
 def test_a_row_is_repeated_and_the_verdict_kept(row, monkeypatch, capsys):
     assert repeat(row, monkeypatch) == EXIT_DONE
     lines = capsys.readouterr().out.splitlines()
-    assert "learning curve: the same in " in lines[-2]
-    assert lines[-1].startswith("the result is the same: env_steps, updates, episodes, ")
+    assert lines[-3].startswith("the result's curve: the same in ")
+    assert lines[-2].startswith("the result is the same: env_steps, updates, episodes, ")
     assert repeat(row, monkeypatch, code=EXIT_ROUNDING) == EXIT_ROUNDING
     found = read_certificate(row / "results" / "records" / "impala" / CERTIFICATE)
     (kept,) = found.repetitions  # the later one of the same machine
@@ -109,7 +111,10 @@ def test_a_digit_of_a_result_that_was_changed_is_found(row, monkeypatch, capsys)
     assert "another final_episode_return_mean: there 99.5, here " in capsys.readouterr().out
     edit(record, lambda value: value["curve"][0].__setitem__(2, 99.5))
     repeat(row, monkeypatch)
-    assert "learning curve: other from its first point on" in capsys.readouterr().out
+    assert "the result's curve: other from its first point on" in capsys.readouterr().out
+    edit(record, lambda value: value["config"].update({"agent.discount": 0.5}))
+    with pytest.raises(SystemExit, match=r"settings of the result, got other .*discount"):
+        repeat(row, monkeypatch)
 
 
 def test_the_beginning_of_a_row_is_certified_and_other_settings_are_refused(row):
@@ -178,9 +183,8 @@ def test_each_certificate_is_small_of_one_commit_and_was_repeated():
         assert sum(each.stat().st_size for each in files) < MAX_BYTES, path
         found = read_certificate(path / CERTIFICATE)
         assert found.process["code"]["changed"] == [], path
-        assert [
-            each["verdict"] for each in found.repetitions if each["commit"] == found.commit
-        ] == ["the same bits"], path
+        kept = [each["verdict"] for each in found.repetitions if each["commit"] == found.commit]
+        assert kept == ["the same bits"], f"{path}: python -m benchmarks.results --verify --keep"
 
 
 @pytest.mark.slow
