@@ -48,7 +48,7 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
     from sebulba.comparison.rows import compare_checksums, compare_metrics
     from sebulba.comparison.starts import KINDS, describe_start, differences, read_start
     from sebulba.comparison.verdict import describe_parting
-    from sebulba.storage.checksums import checksums_of
+    from sebulba.storage.checksums import read_checksums
 
     try:
         runs = [read_start(path) for path in (first, second)]
@@ -56,7 +56,7 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
         print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
     found = differences(*runs)
-    rows = [checksums_of(path) for path in (first, second)]
+    rows, num_damaged = zip(*map(read_checksums, (first, second)), strict=True)
     compared = compare_checksums(*rows)
     num_equal, metric = compare_metrics(runs[0].rows, runs[1].rows)
     if as_json:
@@ -69,9 +69,11 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
             print(f"{kind}: {'no difference' if not of_kind else ''}".rstrip())
             for each in of_kind:
                 print(escaped(f"  {each}"))
-        for name, of_run in zip("AB", rows, strict=True):
+        for name, of_run, damaged in zip("AB", rows, num_damaged, strict=True):
             if not of_run:
                 print(f"checksums: {name} has none (run.checksums)")
+            if damaged:
+                print(f"checksums: {damaged} damaged lines of {name} are left out")
         if compared.parting is not None:
             print(escaped(f"checksums: {describe_parting(compared)}"))
         elif compared.rows:

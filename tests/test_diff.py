@@ -114,5 +114,10 @@ def test_runs_without_checksums_and_directories_without_a_run_are_told(train, tm
     code, lines = compare(train(), tmp_path / "old", capsys)
     assert code == EXIT_DONE
     assert "checksums: B has none (run.checksums)" in lines
+    (tmp_path / "old" / "checksums.jsonl").write_text('{"learner_cycles": 0}\n')
+    assert (
+        "checksums: 1 damaged lines of B are left out"
+        in compare(train(), tmp_path / "old", capsys)[1]
+    )
     assert diff(train(), tmp_path / "none") == EXIT_CONFIG
     assert "expected a run directory with a config.yaml, got none" in capsys.readouterr().err
