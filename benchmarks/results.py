@@ -105,6 +105,7 @@ seed. [How far](results_in_detail.md#certificates-on-another-kind-of-cpu) was tr
 
 Rows that were trained free-running (`learner.policy_lag: null`) have no certificate: their numbers
 depend on the threads' timing, so nobody can repeat them, only train them again with other numbers.
+In the table, "–" under "repeated on" means: in no second process yet.
 
 """
 _NO_POINT = "no return in so few cycles"
