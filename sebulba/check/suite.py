@@ -47,8 +47,10 @@ OnProgress = Callable[[str], None]
 
 
 def _fits(evidence: Evidence) -> Answer:
-    del evidence  # The subject could be assembled.
-    return passed("act keeps its shapes, and its actions fit the action space")
+    # The subject could be assembled.
+    fits = "act keeps its shapes, and its actions fit the action space"
+    smaller = ", ".join(evidence.subject.smaller_sizes)
+    return passed(f"{fits}; for what follows, {smaller}" if smaller else fits)
 
 
 def _runs(evidence: Evidence) -> Answer:
