@@ -25,6 +25,7 @@ from sebulba.check import (
     samples,
     sampling,
     scale,
+    unrolls,
     updates,
     values,
 )
@@ -90,6 +91,7 @@ QUESTIONS = (
     PROTOCOL,
     learner_devices.SPLITTING,
     randomness.EXPLORATION,
+    unrolls.UNROLLS,
     PIPELINE,
     acting.ROWS,
     acting.STATES,
