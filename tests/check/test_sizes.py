@@ -1,5 +1,7 @@
 """The run on the probe has smaller sizes than the config's, where no question depends on them."""
 
+import dataclasses
+
 import gymnasium
 import jax
 import numpy as np
@@ -12,10 +14,15 @@ from sebulba.config.run_spec import make_run_spec
 from sebulba.types import EnvironmentSpec
 from sebulba_agents.config import PPOConfig
 from sebulba_agents.replay_config import DDQNConfig, R2D2Config
+from tests.check.test_faults import AGENTS, config_of
 
 ENVIRONMENT = EnvironmentSpec(
     observation=jax.ShapeDtypeStruct((8,), np.float32),
     action_space=gymnasium.spaces.Discrete(3, dtype=np.int32),
+)
+ACTIONS = (
+    gymnasium.spaces.Discrete(3, dtype=np.int32),
+    gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32),
 )
 LARGE_REPLAY = {"replay_capacity": 1_000_000, "min_replay_rows": 50_000}
 
@@ -75,6 +82,14 @@ def test_a_replay_that_is_small_is_not_changed():
     agent = DDQNConfig(replay_capacity=800, min_replay_rows=120, batch_size=16)
     config = make_config(agent, num_envs=4, length=8)
     assert smallest(agent, is_large=False, num_envs=4, length=8) == config
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "muzero"])
+def test_planted_faults_are_asked_with_the_sizes_that_they_have(name):
+    config = config_of(AGENTS[name])
+    environment = dataclasses.replace(ENVIRONMENT, action_space=ACTIONS[name == "sac"])
+    run_spec = make_run_spec(config, environment, 2, 1)
+    assert next(smaller(config, run_spec, has_large_networks=False)) == config
 
 
 def test_long_sequences_have_more_rows_before_learning_starts():
