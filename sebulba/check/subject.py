@@ -17,7 +17,6 @@ from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory import MemoryPlan
 from sebulba.devices.roles import Roles, assign_devices
 from sebulba.envs import make_environment
-from sebulba.errors import ConfigError
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.learner import Learner, LearnerPrograms
@@ -135,10 +134,11 @@ def assemble_subject(config: Config) -> Subject:
     ]
     for number, candidate in enumerate(candidates):
         probe = probe_config(spec, candidate.actor.trajectory_length)
-        small, built = dataclasses.replace(candidate, env=probe), []
+        small = dataclasses.replace(candidate, env=probe)
+        built: list[CapturingAgent] = []
         try:
             ring = _assemble(small, built)
-        except ConfigError:
+        except Exception:
             if number == len(candidates) - 1:
                 raise
         else:

@@ -13,6 +13,7 @@ from sebulba.config import ActorConfig, Config, EnvConfig, LearnerConfig
 from sebulba.config.run_spec import make_run_spec
 from sebulba.types import EnvironmentSpec
 from sebulba_agents.config import PPOConfig
+from sebulba_agents.ddqn import DDQN
 from sebulba_agents.replay_config import DDQNConfig, R2D2Config
 from tests.check.test_faults import AGENTS, config_of
 
@@ -109,6 +110,19 @@ def test_sizes_that_the_agent_refuses_are_not_tried():
     """Three minibatches have equal shares of six environments, and not of four."""
     agent = PPOConfig(num_minibatches=3, num_epochs=1)
     assert smallest(agent, num_envs=6, length=8) == make_config(agent, num_envs=6, length=8)
+
+
+class Picky(DDQN):
+    """Raises an error of its own at another size than that of its run."""
+
+    def __init__(self, config, run_spec):
+        assert config.replay_capacity == 1_000_000
+        super().__init__(config, run_spec)
+
+
+def test_an_agent_may_refuse_sizes_with_any_error():
+    agent = DDQNConfig(name="tests.check.test_sizes:Picky", **LARGE_REPLAY)
+    assert smallest(agent, is_large=False) == make_config(agent)
 
 
 def test_images_of_a_screen_make_networks_large_and_vectors_do_not():
