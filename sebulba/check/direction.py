@@ -13,7 +13,7 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
-from sebulba.check.subject import settings_of
+from sebulba.check.settings import settings_of
 from sebulba.check.temperature import check_target_entropy
 from sebulba.check.training import Trainer, in_steps, mean_component
 from sebulba.types import Networks

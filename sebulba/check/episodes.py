@@ -11,7 +11,7 @@ from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.sensitivity import ATTEMPTS
-from sebulba.check.subject import settings_of
+from sebulba.check.settings import settings_of
 
 # What mixes all episodes of a batch on purpose: their moments, and their chances to be drawn.
 _APART = {"normalize_advantages": False, "priority_exponent": 0.0}

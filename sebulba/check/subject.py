@@ -1,7 +1,7 @@
 """The subject of the checks: a ring assembled as for a run, on probe environments."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import jax
@@ -9,13 +9,14 @@ import jax
 from sebulba.agent import Agent
 from sebulba.check.capture import CaptureConfig, CapturingAgent
 from sebulba.check.probe import ProbeEnvironment, probe_config
+from sebulba.check.settings import settings_of, with_settings
+from sebulba.check.sizes import differences, is_large, smaller
 from sebulba.config import Config, LearnerConfig
 from sebulba.config.agents import make_agent
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory import MemoryPlan
-from sebulba.devices.roles import assign_devices
+from sebulba.devices.roles import Roles, assign_devices
 from sebulba.envs import make_environment
-from sebulba.errors import ConfigError
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.learner import Learner, LearnerPrograms
@@ -37,6 +38,7 @@ class Subject:
     ring: Ring
     probes: tuple[ProbeEnvironment, ...]  # one for each actor
     start_states: tuple[ActorState, ...]  # one for each actor, before row 0 of its stream
+    smaller_sizes: tuple[str, ...]  # keys and values that differ from the run's
     memory_plan: MemoryPlan  # memory of a run, without the recorded arguments
 
     def agent_on(
@@ -101,32 +103,11 @@ class Subject:
         return [each for values in found for each in values if isinstance(each, float)]
 
 
-def settings_of(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of an agent's settings, those of wrapped agents included."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from settings_of(value)
-        else:
-            yield field.name, value
-
-
-def with_settings(config: Any, **settings: Any) -> Any:
-    """Return an agent's settings with other values of those that it has."""
-    values = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in settings:
-            values[field.name] = settings[field.name]
-        elif dataclasses.is_dataclass(value):
-            values[field.name] = with_settings(value, **settings)
-    return dataclasses.replace(config, **values)
-
-
 def assemble_subject(config: Config) -> Subject:
     """Assemble the ring of a config, in serial mode and with probes as environments.
 
-    A config with one actor thread gets a second one, if the agent's settings allow it.
+    A config with one actor thread gets a second one, and smaller sizes, if the agent's settings
+    allow it.
 
     Raises:
         ConfigError: devices, environment or agent cannot be built from the config.
@@ -143,14 +124,28 @@ def assemble_subject(config: Config) -> Subject:
         actor=dataclasses.replace(config.actor, num_envs=num_envs, rollout="steps"),
         run=dataclasses.replace(config.run, mode="serial", stop_at_return=None),
     )
-    built: list[CapturingAgent] = []
-    try:
-        config, ring = _assemble(_with_threads(run), built)
-    except ConfigError:
-        built.clear()
-        config, ring = _assemble(run, built)
+    # That of a run, with all its sizes, whose agent is not captured.
+    programs = make_programs(run, _roles(run), spec)
+    networks = jax.eval_shape(programs.agent.init_networks, jax.random.key(0))
+    candidates = [
+        threaded
+        for each in smaller(run, programs.run_spec, has_large_networks=is_large(networks, spec))
+        for threaded in (_with_threads(each), each)
+    ]
+    for number, candidate in enumerate(candidates):
+        probe = probe_config(spec, candidate.actor.trajectory_length)
+        small = dataclasses.replace(candidate, env=probe)
+        built: list[CapturingAgent] = []
+        try:
+            ring = _assemble(small, built)
+        except Exception:
+            if number == len(candidates) - 1:
+                raise
+        else:
+            break
     return Subject(
-        config=config,
+        config=small,
+        smaller_sizes=differences(run, small),
         run_spec=built[0].run_spec,
         agent=built[0].captured,
         ring=ring,
@@ -159,8 +154,7 @@ def assemble_subject(config: Config) -> Subject:
             for actor in ring.actors
         ),
         start_states=tuple(actor.point.carry.actor_state for actor in ring.actors),
-        # That of a run, whose agent is not captured.
-        memory_plan=make_programs(run, ring.programs.devices, spec).memory_plan,
+        memory_plan=programs.memory_plan,
     )
 
 
@@ -171,15 +165,17 @@ def _with_threads(config: Config) -> Config:
     )
 
 
-def _assemble(config: Config, built: list[CapturingAgent]) -> tuple[Config, Ring]:
+def _assemble(config: Config, built: list[CapturingAgent]) -> Ring:
     captured = CaptureConfig(captured=config.agent, built=built)
+    return make_ring(dataclasses.replace(config, agent=captured), devices=_roles(config))
+
+
+def _roles(config: Config) -> Roles:
     local = jax.local_devices()
     if config.devices.actor is None and config.devices.learner is None:
         # Virtual CPU devices serve the comparison of updates alone, not the ring.
         local = _real_devices()
-    devices = assign_devices(config.devices, local, num_envs=config.actor.num_envs)
-    ring = make_ring(dataclasses.replace(config, agent=captured), devices=devices)
-    return config, ring
+    return assign_devices(config.devices, local, num_envs=config.actor.num_envs)
 
 
 def _real_devices() -> list[jax.Device]:

@@ -25,6 +25,7 @@ from sebulba.check import (
     samples,
     sampling,
     scale,
+    unrolls,
     updates,
     values,
 )
@@ -47,8 +48,10 @@ OnProgress = Callable[[str], None]
 
 
 def _fits(evidence: Evidence) -> Answer:
-    del evidence  # The subject could be assembled.
-    return passed("act keeps its shapes, and its actions fit the action space")
+    # The subject could be assembled.
+    fits = "act keeps its shapes, and its actions fit the action space"
+    smaller = ", ".join(evidence.subject.smaller_sizes)
+    return passed(f"{fits}; for what follows, {smaller}" if smaller else fits)
 
 
 def _runs(evidence: Evidence) -> Answer:
@@ -88,6 +91,7 @@ QUESTIONS = (
     PROTOCOL,
     learner_devices.SPLITTING,
     randomness.EXPLORATION,
+    unrolls.UNROLLS,
     PIPELINE,
     acting.ROWS,
     acting.STATES,

@@ -15,6 +15,7 @@ from sebulba.check.perturbation import Perturbation, is_valid
 from sebulba.check.recording import RecordedTrajectory, first_learning_cycle
 from sebulba.check.result import as_numpy
 from sebulba.check.sensitivity import LossSensitivity
+from sebulba.check.sizes import is_large
 from sebulba.check.subject import Subject
 from sebulba.types import Clock, Experience, Networks, PyTree
 
@@ -34,7 +35,6 @@ _MAX_STEPS_OF_A_CYCLE = 64  # statistics may change in the last one only
 _NUM_LOSSES = 8  # whose gradients are averaged
 _MAX_GAP = 0.02  # of gradients that differ in their size alone, relative
 _ROUNDING = 1e-6  # of a sum in float32, relative to its terms
-_MAX_PRODUCTS = 1e9  # of parameters and elements of an observation
 
 Items = Sequence[RecordedTrajectory]
 RewardOf = Callable[[RecordedTrajectory], Any]
@@ -43,10 +43,10 @@ RewardOf = Callable[[RecordedTrajectory], Any]
 
 def too_large(evidence: Evidence) -> str | None:
     """Return why a training of the agent would take too long; None: it does not."""
-    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(evidence.loss.networks))
-    observation = jax.tree.leaves(evidence.subject.run_spec.environment.observation)
-    if num_parameters * sum(leaf.size for leaf in observation) <= _MAX_PRODUCTS:
+    networks = evidence.loss.networks
+    if not is_large(networks, evidence.subject.run_spec.environment):
         return None
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(networks))
     return f"{num_parameters:,} parameters and images take too long; check a smaller task"
 
 

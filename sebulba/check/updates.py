@@ -21,7 +21,7 @@ from sebulba.check.result import (
     unclear,
 )
 from sebulba.check.sensitivity import ATTEMPTS
-from sebulba.check.subject import settings_of
+from sebulba.check.settings import settings_of
 from sebulba.types import Clock, Experience, Networks, PyTree
 
 _TARGET_PERIOD_UPDATES = 3

@@ -36,6 +36,7 @@ KEPT: dict[str, str] = {
     "masks": "it changes actions and extras, which `episodes` does not",
     "episodes": "it asks of every term of a loss, where the others name those they know",
     "splitting": "it names the leaf in a second, where `devices` compiles two updates",
+    "unrolls": "it finds mutants of the shipped cores that learn otherwise than they act",
     "actor-keys": "it names the actors, where `log-probs` sees frequencies",
     "donation": "it asks compiled buffers, which no result shows; the tests plant a kept one",
     "symmetry": "it finds seven mutants alone",

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / "agents" / "sebulba_agents"
-# The agents, of `test_faults.AGENTS`, that run a module's code. No single one runs all of `ppo`.
+# The agents, of `test_faults.AGENTS`, that run a module's code. No single one runs all of `ppo`, or
+# of `pqn`.
 AGENTS_OF = {
     "impala": ("impala",),
     "actor_critic": ("normalised ppo",),
     "ppo": ("ppo", "lagging ppo"),
-    "pqn": ("pqn",),
+    "pqn": ("pqn", "recurrent pqn"),
     "ddqn": ("ddqn",),
     "q_learning": ("r2d2",),
     "target_networks": ("r2d2",),
@@ -48,6 +49,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "impala": {"normalize_observations": True, "normalize_rewards": True, "reward_clip": 1.0},
     "ppo": {"value_clip": 0.2},
     "normalised ppo": {"normalize_observations": True, "normalize_rewards": True},
+    "recurrent pqn": {"lstm_size": 4, "num_minibatches": 2},
     # Else the short run never sees a copy to the target network.
     "ddqn": {"target_period": 2},
     "r2d2": {"target_period": 2},

@@ -8,6 +8,7 @@ that does not fit. Runs with the same `--results FILE` add up.
 """
 
 import argparse
+import collections
 import json
 import os
 import pathlib
@@ -122,8 +123,11 @@ def examine(name: str, limit_s: float) -> dict[str, Any]:
 
 
 def make_table(rows: list[dict[str, Any]]) -> str:
-    """Return the table of the documentation."""
-    lines = ["| agent | ✓ | ✗ | ? | – | seconds |", "|---|---|---|---|---|---|"]
+    """Return the table of the documentation, and the commits at which the agents were checked."""
+    counts = collections.Counter(row["commit"] for row in rows)
+    commits = ", ".join(f"{commit} ({count})" for commit, count in counts.items())
+    lines = [f"{len(rows)} agents, checked at these commits: {commits}.", ""]
+    lines += ["| agent | ✓ | ✗ | ? | – | seconds |", "|---|---|---|---|---|---|"]
     for row in rows:
         if "passed" not in row:
             why = row.get("why", row["outcome"])
@@ -143,7 +147,8 @@ def make_table(rows: list[dict[str, Any]]) -> str:
 def read_table(text: str) -> dict[str, list[str]]:
     """Return the cells of each agent after its name, from the documentation."""
     table = text.partition(_BEGIN)[2].partition(_END)[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    lines = [line for line in table.splitlines() if line.startswith("|")][2:]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     return {name: cells for name, *cells in rows}
 
 
