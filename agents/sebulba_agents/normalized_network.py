@@ -9,19 +9,18 @@ from flax.linen.initializers import he_normal
 
 from sebulba.errors import ConfigError
 from sebulba.toolkit.convolutions import Conv
-from sebulba.toolkit.cores import CoreSettings, join_past, unroll_core
+from sebulba.toolkit.cores import CoreSettings
 from sebulba.toolkit.dense import Dense, LayerNorm
-from sebulba.toolkit.distributions import one_hot
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import (
     ObservationTorso,
     as_channels_last,
     check_network,
     flatten,
-    fold_time,
     with_one_hot_choices,
 )
 from sebulba.types import PyTree
+from sebulba_agents.q_learning import RecurrentQNetwork
 
 # Features, kernel and stride of each convolution.
 _CONVOLUTIONS: dict[str, tuple[tuple[int, int, int], ...]] = {
@@ -49,40 +48,17 @@ class NormalizedQNetwork(nn.Module):
         return Dense(self.num_actions)(features)
 
 
-class RecurrentNormalizedQNetwork(nn.Module):
-    """The layers of `NormalizedQNetwork`, a core that also sees last action and reward, a head."""
-
-    num_actions: int
-    torso: TorsoSettings
-    core: CoreSettings
-
-    @nn.compact
-    def __call__(
-        self,
-        observation: PyTree,
-        *,
-        reward: jax.Array,
-        last_action: jax.Array,
-        is_first: jax.Array,
-        state: PyTree,
-    ) -> tuple[jax.Array, PyTree]:
-        """Unroll consecutive rows.
-
-        Args:
-            observation: `[T, B, ...]`.
-            reward: `[T, B]`, received with the observation.
-            last_action: `[T, B]` int32, of the previous row.
-            is_first: `[T, B]` bool, rows before which state, last action and reward are zeroed.
-            state: the core's, before row 0.
-
-        Returns:
-            Q `[T, B, A]`, and the core's state after the last row.
-        """
-        features = fold_time(functools.partial(_features, self.torso), observation)
-        encoded = one_hot(last_action, self.num_actions)
-        inputs = join_past(features, reward, encoded, is_first)
-        x, state = unroll_core(self.core, inputs, is_first, state, name="core")
-        return Dense(self.num_actions)(x), state
+def recurrent_normalized_q_network(
+    *, num_actions: int, torso: TorsoSettings, core: CoreSettings
+) -> RecurrentQNetwork:
+    """Return the layers of `NormalizedQNetwork` with a core before the head."""
+    return RecurrentQNetwork(
+        num_actions=num_actions,
+        features=functools.partial(_features, torso),
+        core=core,
+        head=lambda x: Dense(num_actions)(x),
+        core_name="core",
+    )
 
 
 def _features(torso: TorsoSettings, observation: PyTree) -> jax.Array:

@@ -41,10 +41,10 @@ from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import PQNConfig
 from sebulba_agents.normalized_network import (
     NormalizedQNetwork,
-    RecurrentNormalizedQNetwork,
     check_normalized_network,
+    recurrent_normalized_q_network,
 )
-from sebulba_agents.q_learning import num_discrete_actions
+from sebulba_agents.q_learning import RecurrentQNetwork, num_discrete_actions
 
 
 @pytree_dataclass
@@ -72,11 +72,11 @@ class PQN(Agent):
         self._config = config
         self._run_spec = run_spec
         num_actions = num_discrete_actions(run_spec, "pqn")
-        self.network: NormalizedQNetwork | RecurrentNormalizedQNetwork = NormalizedQNetwork(
+        self.network: NormalizedQNetwork | RecurrentQNetwork = NormalizedQNetwork(
             num_actions=num_actions, torso=torso
         )
         if self._core is not None:
-            self.network = RecurrentNormalizedQNetwork(
+            self.network = recurrent_normalized_q_network(
                 num_actions=num_actions, torso=torso, core=self._core
             )
         self.exploration = ScheduledExploration(

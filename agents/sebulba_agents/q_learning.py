@@ -1,5 +1,7 @@
 """What Q-learning agents share: networks, and the arithmetic of targets."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import gymnasium
 import jax
@@ -51,12 +53,13 @@ class QNetwork(nn.Module):
 
 
 class RecurrentQNetwork(nn.Module):
-    """Torso, recurrent core that also sees last action and reward, dueling head."""
+    """Layers, a recurrent core that also sees last action and reward, and a head."""
 
     num_actions: int
-    torso: TorsoSettings
+    features: Callable[[PyTree], jax.Array]  # makes layers: observations [N, ...] to [N, F]
     core: CoreSettings
-    dueling_size: int
+    head: Callable[[jax.Array], jax.Array]  # makes layers: [T, B, F'] to Q [T, B, A]
+    core_name: str | None = None  # of its parameters
 
     @nn.compact
     def __call__(
@@ -72,7 +75,7 @@ class RecurrentQNetwork(nn.Module):
 
         Args:
             observation: `[T, B, ...]`.
-            reward: `[T, B]`, raw, received with the observation.
+            reward: `[T, B]`, received with the observation.
             last_action: `[T, B]` int32, of the previous row.
             is_first: `[T, B]` bool, rows before which state, last action and reward are zeroed.
             state: the core's, before row 0.
@@ -80,11 +83,11 @@ class RecurrentQNetwork(nn.Module):
         Returns:
             Q `[T, B, A]`, and the core's state after the last row.
         """
-        features = fold_time(make_torso(self.torso), observation)
+        features = fold_time(self.features, observation)
         encoded = one_hot(last_action, self.num_actions)
         inputs = join_past(features, reward, encoded, is_first)
-        x, state = unroll_core(self.core, inputs, is_first, state)
-        return DuelingHead(self.num_actions, self.dueling_size)(x), state
+        x, state = unroll_core(self.core, inputs, is_first, state, name=self.core_name)
+        return self.head(x), state
 
     def initial_state(self, batch_size: int) -> PyTree:
         """Return the core's zero state of `batch_size` environments."""

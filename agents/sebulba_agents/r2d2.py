@@ -31,7 +31,9 @@ from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import check_network
 from sebulba.types import Array, Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.q_learning import (
+    DuelingHead,
     RecurrentQNetwork,
+    make_torso,
     num_discrete_actions,
     rescaled_td_errors,
     sequence_priority,
@@ -100,11 +102,12 @@ class R2D2(TargetNetworkAgent):
             priority_exponent=config.priority_exponent,
         )
         self._batch_size = config.batch_size // run_spec.num_learner_devices
+        num_actions = num_discrete_actions(run_spec, "r2d2")
         self.network = RecurrentQNetwork(
-            num_actions=num_discrete_actions(run_spec, "r2d2"),
-            torso=torso,
+            num_actions=num_actions,
+            features=lambda observation: make_torso(torso)(observation),
             core=core,
-            dueling_size=config.dueling_size,
+            head=lambda x: DuelingHead(num_actions, config.dueling_size)(x),
         )
 
     def init_networks(self, key: jax.Array) -> TargetNetworks:
