@@ -160,6 +160,7 @@ CONFIGS = {
     "ppo_cartpole": [],
     "ppo_continuous_bandit": [],
     "ddqn_cartpole": ["--agent.min-replay-rows", "500"],
+    "rainbow_cartpole": ["--agent.min-replay-rows", "500"],
     "pqn_cartpole": [],
     "r2d2_recall": ["--agent.min-replay-rows", "500"],
     "sac_pendulum": ["--agent.min-replay-rows", "500"],

@@ -29,6 +29,7 @@ AGENTS: dict[str, AgentEntry] = {
     ),
     "random": _entry("random:RandomAgent", "config:RandomConfig"),
     "ddqn": _entry("ddqn:DDQN", "replay_config:DDQNConfig"),
+    "rainbow": _entry("rainbow:make_rainbow", "replay_config:RainbowConfig"),
     "pqn": _entry("pqn:PQN", "config:PQNConfig"),
     "sac": _entry("sac:SAC", "replay_config:SACConfig"),
     "gumbel_muzero": _entry("gumbel_muzero:GumbelMuZero", "replay_config:GumbelMuZeroConfig"),

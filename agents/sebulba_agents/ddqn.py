@@ -12,6 +12,7 @@ import optax
 
 from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration, greedy_action
+from sebulba.toolkit.prng import stream
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Transitions, frame_stack, transition_replay
 from sebulba.toolkit.sharding import shard_per_env_leaves
@@ -25,16 +26,9 @@ from sebulba_agents.own_q_learning import (
     checked_network,
     checked_values,
 )
-from sebulba_agents.q_learning import (
-    QNetwork,
-    num_discrete_actions,
-)
+from sebulba_agents.q_learning import QNetwork, num_discrete_actions
 from sebulba_agents.replay_config import DDQNConfig
-from sebulba_agents.target_networks import (
-    TargetNetworkAgent,
-    TargetNetworks,
-    with_copy,
-)
+from sebulba_agents.target_networks import TargetNetworkAgent, TargetNetworks, with_copy
 
 
 def huber_loss(q_tm1: jax.Array, q_t: jax.Array, batch: Transitions) -> tuple[jax.Array, jax.Array]:
@@ -125,7 +119,8 @@ class DDQN(TargetNetworkAgent):
         self, networks: PyTree, actor_state: ExplorationState, env_step: EnvStep, *, greedy: bool
     ) -> tuple[jax.Array, tuple[()], ExplorationState]:
         """Select the action with the greatest Q, or with probability ε a random one."""
-        q = self._values(self._outputs(networks, env_step.observation))
+        key = None if greedy else stream(actor_state.key, "noise")
+        q = self._values(self._outputs(networks, env_step.observation, key))
         action, actor_state = self.exploration.act(actor_state, q, env_step, greedy=greedy)
         return action, (), actor_state
 
@@ -157,24 +152,28 @@ class DDQN(TargetNetworkAgent):
     ) -> tuple[jax.Array, tuple[ReplayState, Metrics]]:
         """Return the loss of a batch from the replay, and the replay with new priorities."""
         batch = self._replay.sample(experience, key, clock)
-        loss, td_error, metrics = self.loss_of_batch(networks, batch)
+        loss, td_error, metrics = self.loss_of_batch(networks, batch, stream(key, "noise"))
         experience = self._replay.update_priorities(experience, batch.ids, td_error)
         metrics |= self._replay.ratio.metrics(experience, clock.step, batch.num_transitions)
         return loss, (experience, metrics)
 
     def loss_of_batch(
-        self, networks: TargetNetworks, batch: Transitions
+        self, networks: TargetNetworks, batch: Transitions, key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array, Metrics]:
         """Return the loss `[]`, TD errors `[n]`, and metrics.
 
-        The loss is the mean over the batch of all learner devices, with importance weights.
+        The loss is the mean over the batch of all learner devices, with importance weights. The key
+        is that of noisy layers; None: no noise.
         """
         online, target = networks.online, jax.lax.stop_gradient(networks.target)
         each = jnp.arange(len(batch.reward))
-        q_tm1 = self._outputs(online, batch.observation)[each, batch.action]
-        next_values = self._values(self._outputs(online, batch.next_observation))
-        next_action = greedy_action(next_values, batch.next_action_mask)
-        q_t = self._outputs(target, batch.next_observation)[each, next_action]
+        keys = (None, None, None) if key is None else jax.random.split(key, 3)
+        q_tm1 = self._outputs(online, batch.observation, keys[0])[each, batch.action]
+        delayed = chosen_by = self._outputs(target, batch.next_observation, keys[1])
+        if self._config.double:
+            chosen_by = self._outputs(online, batch.next_observation, keys[2])
+        next_action = greedy_action(self._values(chosen_by), batch.next_action_mask)
+        q_t = delayed[each, next_action]
         losses, td_error = self._loss(q_tm1, q_t, batch)
         drawn = batch.weight > 0.0
         metrics = {

@@ -23,6 +23,8 @@ _CONTINUOUS = {**_NORMALIZED, "agent.entropy_cost": 0.0}
 DISCRETE: dict[str, Defaults] = {
     # Without, a value loss in the hundreds leaves no room for the policy in a clipped gradient.
     "ppo": _NORMALIZED,
+    # The categorical distribution needs bounds of the returns, which differ from task to task.
+    "rainbow": {"agent.distribution": "quantile"},
 }
 """Discrete actions, and no images of a camera or a screen."""
 
@@ -56,6 +58,17 @@ CONTINUOUS: dict[str, Defaults] = {
 # Whole observations of four frames have 28 KB, so a replay of them is smaller.
 _IMAGE_REPLAY = {"agent.replay_capacity": 50_000, "run.keep_memory": True}
 
+# The exploration of `ddqn` and the rate are those of RL Zoo's DQN for Atari.
+_IMAGE_Q_LEARNING = {
+    **_IMAGE_REPLAY,
+    "actor.threads_per_device": 1,
+    "actor.num_envs": 8,
+    "actor.trajectory_length": 8,
+    "agent.min_replay_rows": 5_000,
+    "agent.target_period": 1_000,
+    "agent.learning_rate": 1e-4,
+}
+
 IMAGES: dict[str, Defaults] = {
     # CleanRL's ppo_atari (Huang et al. 2022), with a constant rate.
     "ppo": {
@@ -69,16 +82,8 @@ IMAGES: dict[str, Defaults] = {
     },
     "impala": {"agent.learning_rate": 5e-4, "run.keep_memory": True},
     "a2c": {"agent.learning_rate": 5e-4, "run.keep_memory": True},
-    # The exploration and the rate of RL Zoo's DQN for Atari.
-    "ddqn": {
-        **_IMAGE_REPLAY,
-        "actor.threads_per_device": 1,
-        "actor.num_envs": 8,
-        "actor.trajectory_length": 8,
-        "agent.min_replay_rows": 5_000,
-        "agent.target_period": 1_000,
-        "agent.learning_rate": 1e-4,
-    },
+    "ddqn": _IMAGE_Q_LEARNING,
+    "rainbow": _IMAGE_Q_LEARNING,
     # PureJaxQL's pqn_atari (Gallici et al. 2025), with fewer environments.
     "pqn": {
         "actor.num_envs": 32,
@@ -93,7 +98,7 @@ IMAGES: dict[str, Defaults] = {
 }
 """Images of a camera or a screen; with continuous actions these follow `CONTINUOUS`."""
 
-CLIPPED = ("ppo", "impala", "a2c", "ddqn", "pqn")
+CLIPPED = ("ppo", "impala", "a2c", "ddqn", "rainbow", "pqn")
 """Agents that clip rewards to ±1, as usual for images and discrete actions."""
 
 EPSILON_SHARES: dict[str, tuple[float, float]] = {"ddqn": (0.1, 0.05), "pqn": (0.1, 0.05)}

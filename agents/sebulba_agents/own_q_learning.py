@@ -10,6 +10,7 @@ import jax
 
 from sebulba.errors import ConfigError, calling
 from sebulba.pytree import describe_inline
+from sebulba.toolkit.noisy_dense import STREAM
 from sebulba.toolkit.replay import Transitions
 from sebulba.types import PyTree
 
@@ -24,11 +25,18 @@ Values = Callable[[jax.Array], jax.Array]
 """From outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`."""
 
 
-def checked_network(network: nn.Module, num_actions: int) -> Callable[[PyTree, PyTree], jax.Array]:
-    """Return `apply(params, observation)`, which raises ConfigError unless it is `[n, A, ...]`."""
+Outputs = Callable[[PyTree, PyTree, jax.Array | None], jax.Array]
+"""From parameters, observations `[n, ...]` and the key of noisy layers to outputs `[n, A, ...]`.
 
-    def apply(params: PyTree, observation: PyTree) -> jax.Array:
-        outputs = network.apply(params, observation)
+Without a key, noisy layers compute without noise.
+"""
+
+
+def checked_network(network: nn.Module, num_actions: int) -> Outputs:
+    """Return the network's outputs; ConfigError is raised unless they are `[n, A, ...]`."""
+
+    def apply(params: PyTree, observation: PyTree, key: jax.Array | None) -> jax.Array:
+        outputs = network.apply(params, observation, rngs=None if key is None else {STREAM: key})
         n = jax.tree.leaves(observation)[0].shape[0]
         if getattr(outputs, "shape", ())[:2] != (n, num_actions):
             raise ConfigError(

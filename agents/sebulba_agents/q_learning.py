@@ -1,5 +1,6 @@
 """What Q-learning agents share: networks, and the arithmetic of targets."""
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ from sebulba.errors import ConfigError
 from sebulba.toolkit.cores import CoreSettings, initial_core_state, join_past, unroll_core
 from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import one_hot
+from sebulba.toolkit.noisy_dense import NoisyDense
 from sebulba.toolkit.replay.rows import valid_transitions
 from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.settings import TorsoSettings
@@ -23,17 +25,26 @@ _MIN_PRIORITY = 1e-6
 
 
 class DuelingHead(nn.Module):
-    """`Q = V + A − mean_a A` (Wang et al. 2016, arXiv 1511.06581, equation 9)."""
+    """`Q = V + A − mean_a A` (Wang et al. 2016, arXiv 1511.06581, equation 9).
+
+    With atoms, each of them is such a sum (Hessel et al. 2018, arXiv 1710.02298, section 3).
+    """
 
     num_actions: int
     hidden_size: int
+    num_atoms: int | None = None  # outputs for each action; None: one, without an axis
+    noisy_sigma: float | None = None  # σ₀ of noisy layers; None: plain ones
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Return `[..., A]`."""
-        value = Dense(1)(nn.relu(Dense(self.hidden_size)(x)))
-        advantage = Dense(self.num_actions)(nn.relu(Dense(self.hidden_size)(x)))
-        return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+        """Return `[..., A]`, or `[..., A, atoms]`."""
+        dense, size = _dense_layer(self.noisy_sigma), self.num_atoms or 1
+        value = dense(size)(nn.relu(dense(self.hidden_size)(x)))
+        advantage = dense(self.num_actions * size)(nn.relu(dense(self.hidden_size)(x)))
+        if self.num_atoms is None:
+            return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+        advantage = advantage.reshape(*x.shape[:-1], self.num_actions, self.num_atoms)
+        return value[..., None, :] + advantage - jnp.mean(advantage, axis=-2, keepdims=True)
 
 
 class QNetwork(nn.Module):
@@ -42,14 +53,29 @@ class QNetwork(nn.Module):
     num_actions: int
     torso: TorsoSettings
     dueling_size: int | None
+    num_atoms: int | None = None  # outputs for each action; None: one, without an axis
+    noisy_sigma: float | None = None  # σ₀ of the head's noisy layers; None: plain ones
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
-        """Return Q `[N, A]` of observations `[N, ...]`."""
+        """Return Q `[N, A]`, or `[N, A, atoms]`, of observations `[N, ...]`."""
         features = make_torso(self.torso)(observation)
-        if self.dueling_size is None:
-            return Dense(self.num_actions)(features)
-        return DuelingHead(self.num_actions, self.dueling_size)(features)
+        if self.dueling_size is not None:
+            head = DuelingHead(
+                self.num_actions, self.dueling_size, self.num_atoms, self.noisy_sigma
+            )
+            return head(features)
+        outputs = _dense_layer(self.noisy_sigma)(self.num_actions * (self.num_atoms or 1))(features)
+        if self.num_atoms is None:
+            return outputs
+        return outputs.reshape(-1, self.num_actions, self.num_atoms)
+
+
+def _dense_layer(noisy_sigma: float | None) -> Callable[[int], nn.Module]:
+    """Return the constructor of dense layers by their number of features."""
+    if noisy_sigma is None:
+        return Dense
+    return functools.partial(NoisyDense, initial_sigma=noisy_sigma)
 
 
 class RecurrentQNetwork(nn.Module):

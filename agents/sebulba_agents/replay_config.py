@@ -1,4 +1,4 @@
-"""The settings of agents with a replay: R2D2, DDQN, SAC, Gumbel MuZero. Imports no jax.
+"""The settings of agents with a replay: R2D2, DDQN, Rainbow, SAC, Gumbel MuZero. Imports no jax.
 
 The defaults suit a small task on a CPU; the configs of the benchmarks have the published settings.
 A subclass that repeats a field changes its default.
@@ -96,6 +96,7 @@ class R2D2Config(QLearningConfig):
 
 
 _EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=10_000)
+_IMPORTANCE = Schedule(schedule="linear", start=0.4, end=1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,9 @@ class DDQNConfig(QLearningConfig):
     """Double DQN (van Hasselt et al. 2016, arXiv 1509.06461), also prioritised and dueling."""
 
     name: str = "ddqn"
+    double: bool = True
+    """Choose the action to bootstrap from by the online network's values; false: by the target
+    network's, as in DQN."""
     dueling_size: Count | None = None
     """Hidden units of each dueling head, value and advantage; null: one linear head."""
     reward_clip: Positive | None = None
@@ -127,6 +131,40 @@ class DDQNConfig(QLearningConfig):
     def defaults_for(cls, task: Task) -> dict[str, Any]:
         """Return the network, and what the agent's family of tasks changes."""
         return super().defaults_for(task) | family_defaults(cls.name, task)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RainbowConfig(DDQNConfig):
+    """Rainbow (Hessel et al. 2018, arXiv 1710.02298)."""
+
+    name: str = "rainbow"
+    distribution: Literal["categorical", "quantile"] | None = "categorical"
+    """What the network predicts of a return. categorical: its distribution on a support (C51).
+    quantile: its quantiles (QR-DQN), which need no support. null: its mean."""
+    num_atoms: Annotated[int, Range(2)] = 51
+    """Atoms of the categorical distribution, or number of quantiles."""
+    value_min: Real = -10.0
+    """Lower end of the support of returns, with distribution: categorical."""
+    value_max: Real = 10.0
+    """Upper end of the support of returns, with distribution: categorical."""
+    noisy_sigma: Positive | None = 0.5
+    """σ₀ of the noisy layers in the head, which explore; null: plain layers, and exploration by
+    epsilon."""
+    dueling_size: Count | None = 64
+    """Hidden units of each dueling head, value and advantage; null: one linear head. The paper:
+    512."""
+    n_step: Count = 3
+    target_period: _Period = 250
+    """Updates between copies to the target network. The paper: 2000."""
+    priority_exponent: Fraction = 0.5
+    """α of prioritised sampling P ∝ p^α by the cross entropy, or by |δ|; 0: uniform."""
+    importance_exponent: ScheduledFraction = _IMPORTANCE
+    epsilon: ScheduledFraction = 0.0
+    """Exploration rate ε. Its schedule counts env steps taken, as each environment estimates."""
+    evaluation_epsilon: Fraction = 0.0
+    learning_rate: ScheduledNonNegative = 5e-4
+    """Learning rate of Adam. The paper: 6.25e-5."""
+    adam_epsilon: Positive = 1.5e-4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -42,16 +42,10 @@ class TwoHot:
         return rescale(jnp.float32(self.limit), self.epsilon)
 
     def encode(self, x: jax.Array) -> jax.Array:
-        """Return the weights `[..., num_bins]` of numbers `[...]`, with their sum 1.
-
-        The two bins next to h(x) have weights in proportion to the distance from the other one.
-        """
+        """Return the weights `[..., num_bins]` of numbers `[...]`: of the bins beside h(x)."""
         middle = 0.5 * (self.num_bins - 1)
         share = jnp.clip(rescale(x, self.epsilon) / self._end, -1.0, 1.0)
-        position = middle + middle * share
-        bins = jnp.arange(self.num_bins, dtype=jnp.float32)
-        distance = jnp.abs(position[..., None] - bins[(None,) * position.ndim])
-        return jnp.maximum(1.0 - distance, 0.0)
+        return neighbour_weights(middle + middle * share, self.num_bins)
 
     def decode(self, logits: jax.Array) -> jax.Array:
         """Return the predictions `[...]` of logits `[..., num_bins]`."""
@@ -66,3 +60,17 @@ class TwoHot:
         """
         weights = jax.lax.stop_gradient(self.encode(x))
         return -jnp.sum(weights * jax.nn.log_softmax(logits), axis=-1)
+
+
+def neighbour_weights(position: jax.Array, num_bins: int) -> jax.Array:
+    """Return the weights `[..., num_bins]` of bins 0, 1, 2 …, with their sum 1.
+
+    The two bins beside a position have weights in proportion to the distance from the other one.
+
+    Args:
+        position: `[...]`, from 0 to `num_bins - 1`.
+        num_bins: at least 2.
+    """
+    bins = jnp.arange(num_bins, dtype=jnp.float32)
+    distance = jnp.abs(position[..., None] - bins[(None,) * position.ndim])
+    return jnp.maximum(1.0 - distance, 0.0)

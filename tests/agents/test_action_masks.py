@@ -112,7 +112,8 @@ def test_q_lambda_targets_take_the_maximum_over_legal_actions():
 @pytest.mark.parametrize(
     "name",
     [
-        *("impala", "ppo", "a2c", "policy_gradient", "ddqn", "r2d2", "pqn", "random", "skills"),
+        *("impala", "ppo", "a2c", "policy_gradient", "ddqn", "rainbow", "r2d2", "pqn"),
+        *("random", "skills"),
         pytest.param("gumbel_muzero", marks=needs_search),
     ],
 )

@@ -35,6 +35,7 @@ SETTINGS = {
     "pqn": {"num_minibatches": 2},
     "skills": {},
     "ddqn": REPLAY,
+    "rainbow": REPLAY | {"dueling_size": 4, "num_atoms": 5},
     "sac": REPLAY,
     "r2d2": REPLAY
     | {"lstm_size": 5, "dueling_size": 4, "learn_length": 3, "burn_in": 1, "n_step": 2},

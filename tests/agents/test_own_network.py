@@ -26,7 +26,9 @@ from tests.on_policy import make_run_spec
 
 PAGE = ROOT / "docs" / "tutorials" / "own_network.md"
 HERE = "tests.agents.test_own_network"
-AGENTS = ["impala", "a2c", "ppo", "policy_gradient", "r2d2", "ddqn", "pqn", "sac", "skills"]
+AGENTS = [
+    *("impala", "a2c", "ppo", "policy_gradient", "r2d2", "ddqn", "rainbow", "pqn", "sac", "skills")
+]
 SETTINGS = {
     "impala": ("impala_bandit", ["--agent.learning-rate", "3e-3"]),
     "ppo": ("ppo_bandit", []),

@@ -14,10 +14,12 @@ from sebulba.config.agents import agent_factory
 from sebulba.types import Clock, EnvironmentSpec, Trajectory
 from sebulba_agents.ddqn import DDQN
 from sebulba_agents.r2d2 import R2D2
+from sebulba_agents.rainbow import make_rainbow
 from sebulba_agents.replay_config import (
     DDQNConfig,
     GumbelMuZeroConfig,
     R2D2Config,
+    RainbowConfig,
     SACConfig,
 )
 from sebulba_agents.sac import SAC
@@ -35,6 +37,11 @@ AGENTS = {
     "ddqn": (
         DDQN,
         DDQNConfig(hidden_sizes=(8,), n_step=3, priority_exponent=0.6, **SIZES),
+        DISCRETE,
+    ),
+    "rainbow": (
+        make_rainbow,
+        RainbowConfig(hidden_sizes=(8,), dueling_size=8, num_atoms=5, **SIZES),
         DISCRETE,
     ),
     "sac": (SAC, SACConfig(hidden_sizes=(8,), **SIZES), CONTINUOUS),
@@ -143,6 +150,7 @@ def lived_and_learned(name):
     [
         "ddqn",
         "r2d2",
+        pytest.param("rainbow", marks=pytest.mark.slow),
         pytest.param("sac", marks=pytest.mark.slow),
         pytest.param("gumbel_muzero", marks=[pytest.mark.slow, needs_search]),
     ],

@@ -40,6 +40,7 @@ AGENTS = (
     "ppo",
     "pqn",
     "r2d2",
+    "rainbow",
     "random",
     "sac",
     "skills",

@@ -22,6 +22,7 @@ SMALL = [
     "ppo_recall",
     "pqn_bandit",
     "r2d2_recall",
+    "rainbow_bandit",
     "random_cartpole",
     "sac_bandit",
     "skills_room",

@@ -114,6 +114,13 @@ def test_prioritised_dueling_ddqn_solves_the_bandit(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["categorical", "quantile", "null"])
+def test_rainbow_solves_the_bandit(tmp_path, distribution):
+    arguments = ["--agent.distribution", distribution]
+    assert best_return(tmp_path, "rainbow_bandit", ["--seed", "1011", *arguments]) >= 0.95
+
+
+@pytest.mark.slow
 def test_pqn_solves_the_bandit(tmp_path):
     assert best_return(tmp_path, "pqn_bandit", ["--seed", "1010"]) >= 0.9
 
@@ -181,6 +188,8 @@ def test_ppo_runs_with_the_cheetah(tmp_path, seed):
         ("r2d2_cartpole", 400),
         ("ddqn_cartpole", 450),
         ("ddqn_bandit", 0.95),
+        ("rainbow_cartpole", 450),
+        ("rainbow_bandit", 0.95),
         pytest.param("gumbel_muzero_cartpole", 475, marks=needs_search),
         pytest.param("gumbel_muzero_catch", 0.95, marks=needs_search),
         ("pqn_cartpole", 475),

@@ -282,7 +282,10 @@ def test_seeds_on_several_devices_are_those_of_runs_alone(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["a2c_bandit", "ddqn_bandit", "impala_recall", "pqn_bandit", "r2d2_recall", "sac_bandit"],
+    [
+        *("a2c_bandit", "ddqn_bandit", "impala_recall", "pqn_bandit", "r2d2_recall", "sac_bandit"),
+        "rainbow_bandit",
+    ],
 )
 def test_shipped_agents_learn_with_other_seeds_as_alone(name, tmp_path):
     flags = [
