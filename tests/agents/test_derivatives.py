@@ -49,7 +49,7 @@ SETTINGS = {
         "n_step": 1,
     },
 }
-SLOW = ("gumbel_muzero", "r2d2")  # to compile
+SLOW = ("gumbel_muzero", "r2d2", "rainbow")  # to compile
 
 
 def loss_of(name):
