@@ -67,6 +67,7 @@ class DDQN(TargetNetworkAgent):
         """
         self._loss = checked_loss(loss)
         self._values = checked_values(values)
+        self._double = config.double
         torso = config.torso_for(run_spec.environment)
         check_network(torso, run_spec.environment.observation)
         self._replay = transition_replay(
@@ -170,7 +171,7 @@ class DDQN(TargetNetworkAgent):
         keys = (None, None, None) if key is None else jax.random.split(key, 3)
         q_tm1 = self._outputs(online, batch.observation, keys[0])[each, batch.action]
         delayed = chosen_by = self._outputs(target, batch.next_observation, keys[1])
-        if self._config.double:
+        if self._double:
             chosen_by = self._outputs(online, batch.next_observation, keys[2])
         next_action = greedy_action(self._values(chosen_by), batch.next_action_mask)
         q_t = delayed[each, next_action]
