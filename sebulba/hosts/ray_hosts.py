@@ -10,16 +10,16 @@ from typing import Any
 from sebulba.hosts.rendezvous import TOKEN_VARIABLE
 from sebulba.process import EXIT_SIGNAL_BASE, handled
 from sebulba.processes.command_line import RayShare
+from sebulba.processes.ray_process import RayProcess
 from sebulba.processes.ray_runs import (
     MAX_RESTARTS,
-    RayHolder,
     order_of,
     prefixed_by,
     run_cluster,
     say,
 )
 from sebulba.processes.remote_runs import EXIT_LOST, RemoteRun
-from sebulba.processes.run_holder import with_resume
+from sebulba.processes.run_holder import RunHolder, with_resume
 
 _POLL_S = 0.2
 _GRACE_S = 15.0
@@ -164,7 +164,13 @@ def _start(
         )
         name = str(number)
         # Ray starts no other process: all hosts have to start again.
-        holder = RayHolder(f"host {name}", share, max_restarts=0, scheduling_strategy=place)
+        holder = RayProcess(
+            RunHolder,
+            name=f"host {name}",
+            max_restarts=0,
+            scheduling_strategy=place,
+            **share.options,
+        )
         host = RemoteRun(
             f"host {name}",
             order,

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from sebulba.config import Config
 from sebulba.errors import ConfigError
@@ -23,6 +24,11 @@ class RayShare:
 
     num_cpus: int = 1
     num_gpus: float = 0.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What Ray calls it."""
+        return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus}
 
     def __str__(self) -> str:
         parts = [f"{self.num_cpus} CPU{'s' if self.num_cpus > 1 else ''}"]

@@ -13,6 +13,7 @@ from typing import Any
 from sebulba.config.extras import install_command
 from sebulba.errors import ConfigError
 from sebulba.process import call_before_end
+from sebulba.processes.command_line import RayShare
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 """Environment variable with the address of a cluster that runs; without it, one is started here."""
@@ -70,6 +71,23 @@ def ray_cluster(*, num_cpus: int, wanted: str, shows_logs: bool = True) -> Itera
         if forget is not None:
             forget()
             ray.shutdown()
+
+
+def room_for(share: RayShare) -> int:
+    """Return how many processes with a share the machines of the cluster have room for in all."""
+    import ray
+
+    wanted = {"CPU": share.num_cpus, "GPU": share.num_gpus}
+    return sum(
+        # Ray counts in parts of 1e-4, so ten tenths of a GPU are one.
+        min(
+            int(node["Resources"].get(name, 0) / each + 1e-4)
+            for name, each in wanted.items()
+            if each
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    )
 
 
 def _check_reachable(address: str) -> None:

@@ -6,20 +6,14 @@ import pathlib
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
-from sebulba import __version__
 from sebulba.config.loading import split_arguments
 from sebulba.errors import ConfigError
 from sebulba.processes.command_line import RayShare, take_switch
-from sebulba.processes.ray_cluster import ADDRESS_VARIABLE, ray_cluster
-from sebulba.processes.remote_runs import (
-    HolderGone,
-    HolderLost,
-    RemoteRun,
-    train_elsewhere,
-)
-from sebulba.processes.run_holder import Order
+from sebulba.processes.ray_cluster import ADDRESS_VARIABLE, ray_cluster, room_for
+from sebulba.processes.ray_process import RayProcess
+from sebulba.processes.remote_runs import RemoteRun, train_elsewhere
+from sebulba.processes.run_holder import Order, RunHolder
 from sebulba.processes.runs import GPU_MEMORY, GPU_MEMORY_VARIABLES, TrainingRun
 
 MAX_RESTARTS = 20
@@ -59,7 +53,9 @@ def train_runs_on_ray(
 
         def start(run: TrainingRun) -> RemoteRun:
             order = order_of(run.argv, share, run_dir=run.directory, mark=mark, log=run.log)
-            holder = RayHolder(run.name, share, max_restarts=MAX_RESTARTS)
+            holder = RayProcess(
+                RunHolder, name=run.name, max_restarts=MAX_RESTARTS, **share.options
+            )
             on_line = prefixed_by(run.name)
             return RemoteRun(run.name, order, holder, on_line=on_line, on_message=say)
 
@@ -88,15 +84,9 @@ def run_cluster(share: RayShare, *, num_runs: int = 1) -> Iterator[bool]:
         wanted="--ray: expected Ray, which is not installed",
         shows_logs=False,
     ) as where:
-        import ray
-
         say(f"{share} for each run on {where}")
         is_here = not os.environ.get(ADDRESS_VARIABLE)
-        totals = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if not any(
-            total.get("CPU", 0) >= share.num_cpus and total.get("GPU", 0) >= share.num_gpus
-            for total in totals
-        ):
+        if not room_for(share):
             if is_here:
                 raise ConfigError(f"--gpus: this machine has too few, got {share.num_gpus:g}")
             say(f"no machine of the cluster has {share}: runs wait until one joins")
@@ -163,7 +153,6 @@ def order_of(
         "num_cpus": share.num_cpus,
         "uses_accelerator": share.num_gpus > 0,
         "mark": None if mark is None else os.fspath(mark),
-        "version": __version__,
     }
 
 
@@ -175,81 +164,3 @@ def prefixed_by(name: str) -> Callable[[str], None]:
 def say(text: str) -> None:
     """Print a line to stderr."""
     print(text, file=sys.stderr, flush=True)
-
-
-def _holder_class() -> type:
-    """Return a class that Ray sends as code, since a machine may lack Sebulba, or this version."""
-
-    class SebulbaRun:
-        def __init__(self, name: str):
-            self._name = name
-            self._holder: Any = None
-
-        def __repr__(self) -> str:
-            return self._name
-
-        def follow(self, order: Order, is_again: bool, signals: list[int]) -> dict[str, Any]:
-            if self._holder is None:
-                try:
-                    from sebulba.processes.run_holder import RunHolder
-                except ImportError as error:
-                    import platform
-
-                    problem = (
-                        f"--ray: expected Sebulba {order['version']} on all machines, got"
-                        f" {platform.node()}, which cannot run it: {error}"
-                    )
-                    return {"problem": problem}
-                self._holder = RunHolder()
-            return self._holder.follow(order, is_again, signals)
-
-    return SebulbaRun
-
-
-class RayHolder:
-    """A `RunHolder` in a process of Ray, which starts it again."""
-
-    def __init__(self, name: str, share: RayShare, *, max_restarts: int, **options: Any):
-        """Ask for the process.
-
-        Args:
-            name: the run's.
-            share: what the process asks of its machine.
-            max_restarts: how often Ray starts it again, after losses of the process or machine.
-            options: of Ray's actors, such as `scheduling_strategy`.
-        """
-        import ray
-
-        # Ray repeats no call, so each loss is seen.
-        options |= {"num_cpus": share.num_cpus, "num_gpus": share.num_gpus}
-        options |= {"max_restarts": max_restarts, "max_task_retries": 0}
-        self._actor: Any = ray.remote(_holder_class()).options(**options).remote(name)
-        self._answer: Any = None
-
-    def ask(self, order: Order, is_again: bool, signals: Sequence[int]) -> None:
-        """See `Holder`."""
-        self._answer = self._actor.follow.remote(order, is_again, list(signals))
-
-    def answer(self) -> dict[str, Any] | None:
-        """See `Holder`."""
-        import ray
-        from ray.exceptions import ActorDiedError, RayActorError
-
-        try:
-            if not ray.wait([self._answer], timeout=0)[0]:
-                return None
-            answer: dict[str, Any] = ray.get(self._answer)
-            return answer
-        except ActorDiedError as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            text = " ".join([lines[0], lines[-1]])
-            raise HolderGone(text) from error
-        except RayActorError as error:
-            raise HolderLost from error
-
-    def kill(self) -> None:
-        """See `Holder`."""
-        import ray
-
-        with contextlib.suppress(Exception):  # Ray may be gone.
-            ray.kill(self._actor, no_restart=True)

@@ -4,45 +4,17 @@ import collections
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_SIGNAL_BASE, handled
+from sebulba.processes.remote_process import ProcessGone, ProcessLost, RemoteProcess
 from sebulba.processes.run_holder import Order
 from sebulba.processes.runs import TrainingRun
 
 EXIT_LOST = EXIT_SIGNAL_BASE + signal.SIGKILL
 """Exit code of a run whose process or machine is gone: that of a process which was killed."""
 _POLL_S = 0.2
-
-
-class HolderLost(RuntimeError):
-    """The holder died, or cannot be reached; whoever starts it starts it again."""
-
-
-class HolderGone(RuntimeError):
-    """The holder died, and no other is started."""
-
-
-class Holder(Protocol):
-    """A `RunHolder` elsewhere, and whoever starts it again when it has died."""
-
-    def ask(self, order: Order, is_again: bool, signals: Sequence[int]) -> None:
-        """Call `RunHolder.follow`; the last call has been answered, or was lost."""
-        ...
-
-    def answer(self) -> dict[str, Any] | None:
-        """Return the answer; None: there is none yet.
-
-        Raises:
-            HolderLost: there will be none. Another call reaches the next holder.
-            HolderGone: there will be none, and no other holder.
-        """
-        ...
-
-    def kill(self) -> None:
-        """End the holder; no other is started."""
-        ...
 
 
 class RemoteRun:
@@ -52,7 +24,7 @@ class RemoteRun:
         self,
         name: str,
         order: Order,
-        holder: Holder,
+        holder: RemoteProcess,
         *,
         on_line: Callable[[str], None],
         on_message: Callable[[str], None],
@@ -63,7 +35,7 @@ class RemoteRun:
         Args:
             name: the run's, in messages.
             order: what to run.
-            holder: where, once there is room.
+            holder: a `RunHolder` elsewhere, once there is room.
             on_line: takes each line of its output, if `order` has no log.
             on_message: takes a line of text when it is lost, and when it continues.
             is_again: another process began it and was lost.
@@ -102,8 +74,8 @@ class RemoteRun:
         if self.code is not None:
             return
         try:
-            answer = self._holder.answer()
-        except HolderLost:
+            returned = self._holder.wait(0.0)
+        except ProcessLost:
             if self._last_signal is not None:
                 self.end(EXIT_SIGNAL_BASE + self._last_signal)
                 return
@@ -113,13 +85,16 @@ class RemoteRun:
             self.machine = None
             self._ask()
             return
-        except HolderGone as gone:
+        except ProcessGone as gone:
             self._on_message(f"{self._name}: lost: {gone}")
             self.is_lost = True
             self.end(EXIT_LOST)
             return
-        if answer is not None:
-            self._take(answer)
+        except ConfigError:
+            self.end(EXIT_LOST)
+            raise
+        if returned is not None:
+            self._take(*returned)
 
     def _take(self, answer: dict[str, Any]) -> None:
         if answer["problem"] is not None:
@@ -141,7 +116,7 @@ class RemoteRun:
 
     def _ask(self) -> None:
         signals, self._signals = self._signals, []
-        self._holder.ask(self._order, self._is_again or self.num_starts > 0, signals)
+        self._holder.call("follow", self._order, self._is_again or self.num_starts > 0, signals)
 
 
 def train_elsewhere(

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sebulba import __version__
 from sebulba.processes.children import Children, exit_code_of
 from sebulba.processes.command_line import take_flag
 from sebulba.processes.cores import take_least_used_cores
@@ -20,8 +19,8 @@ from sebulba.storage.lock import wait_until_released
 Order = dict[str, Any]
 """What a run needs: `argv`, of `sebulba.train`; `run_dir`; `log`, its file or None, then `follow`
 returns the output; `directory`, in which its command was called; `variables` of its environment;
-`num_cpus`; `uses_accelerator`; `mark`, a file that has to be visible on this machine, or None; and
-`version`, of Sebulba, which has to be the same here."""
+`num_cpus`; `uses_accelerator`; and `mark`, a file that has to be visible on this machine, or
+None."""
 
 _REPLY_S = 1.0
 _SHARED_WITHIN_S = 20.0  # The client of a network file system may show a new file later.
@@ -131,11 +130,6 @@ def with_resume(argv: Sequence[str], run_dir: pathlib.Path) -> list[str]:
 def _find_problem(order: Order) -> str | None:
     """Return why no run can start on this machine, or None."""
     machine = platform.node()
-    if order["version"] != __version__:
-        return (
-            f"--ray: expected Sebulba {order['version']} on all machines, got {__version__} on"
-            f" {machine}. Install the same version of everything"
-        )
     if order["mark"] is None:
         return None
     mark = pathlib.Path(order["mark"])

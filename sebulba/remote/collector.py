@@ -8,13 +8,14 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
 from sebulba.devices.memory import num_bytes
 from sebulba.envs.base import EnvironmentDataError, EnvironmentFault, EnvironmentTimeout
 from sebulba.errors import ConfigError
+from sebulba.processes.remote_process import ProcessGone, ProcessLost, RemoteProcess
 from sebulba.remote import process, wire
 from sebulba.remote.wire import Arrays, Record
 from sebulba.ring.act_functions import ActFunctions
@@ -23,19 +24,15 @@ from sebulba.ring.collectors import CollectorLost, StreamLost
 from sebulba.ring.deques import Closed
 from sebulba.ring.records import ActCarry, Collected, Point
 from sebulba.ring.threads import WatchdogError
+from sebulba.storage.fingerprint import describe_cpu
 from sebulba.types import EnvironmentSpec, Networks
 
 _POLL_S = 0.2
 _CLOSE_TIMEOUT_S = 5.0
+# The process sets up since the start; there is none that is set up; it has acted no cycle yet; it
+# has its environments where it left them after the last cycle.
+_SETTING_UP, _LOST, _NEW, _ACTING = "setting up", "lost", "new", "acting"
 _FAULTS = {each.__name__: each for each in (EnvironmentDataError, EnvironmentTimeout)}
-
-
-class ProcessLost(RuntimeError):
-    """The process died, or cannot be reached; whoever starts it may start it again."""
-
-
-class ProcessGone(ConfigError):
-    """The process could not be started, and will not be."""
 
 
 class RemoteError(RuntimeError):
@@ -44,27 +41,6 @@ class RemoteError(RuntimeError):
 
 class RemoteTimeout(WatchdogError):
     """A process that acts has not answered for `actor.remote_timeout_s`."""
-
-
-class RemoteProcess(Protocol):
-    """An `ActingProcess` elsewhere, and whoever starts it again when it has died."""
-
-    def call(self, method: str, *arguments: Any) -> None:
-        """Call a method; `wait` has returned for the one before, or raised."""
-        ...
-
-    def wait(self, seconds: float) -> tuple[Record, Arrays | None, Arrays | None] | None:
-        """Return what the method returned; None: it has not yet, after so many seconds.
-
-        Raises:
-            ProcessLost: the process died before that. Calls reach the next one.
-            ProcessGone: there will be no other.
-        """
-        ...
-
-    def kill(self) -> None:
-        """End the process; no other is started."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +81,7 @@ class RemoteCollector:
         """Begin to set the process up.
 
         Args:
-            remote: acts.
+            remote: an `ActingProcess`, which acts.
             functions: of the device that trajectories come to.
             name: the actor's, for messages.
             settings: see `ActingProcess.set_up`.
@@ -141,12 +117,10 @@ class RemoteCollector:
         self.counts = RemoteCounts()
         self._process: tuple[str, int] | None = None  # machine and process that answered last
         self._process_cpu_s = 0.0  # that it had used by then
-        self._has_begun = False
         self._is_interrupted = False
         self.max_kept_cycles = max_replayed_cycles
         remote.call("set_up", settings)  # All processes do it at the same time.
-        self._is_setting_up = True
-        self._is_new = True  # no process has acted a cycle, or not the present one
+        self._stage = _SETTING_UP
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -173,10 +147,10 @@ class RemoteCollector:
 
     def _collect(self, networks: Networks, point: Point) -> Collected:
         timeout_s = self._timeout_s
-        if not self._has_begun:
+        if self._stage in (_SETTING_UP, _LOST):
             self._begin(networks)
-            self._is_new = True
-        if self._is_new and timeout_s is not None:
+        is_new = self._stage == _NEW
+        if is_new and timeout_s is not None:
             # It compiles, and repeats the stream's cycles.
             num_repeated = len(point.actions or ())
             timeout_s = self._compile_timeout_s
@@ -184,7 +158,7 @@ class RemoteCollector:
                 timeout_s += num_repeated * self._longest_s
         like = self._shapes(networks)
         # The process that acted the last cycle has its environments at the point already.
-        sent = point if self._is_new else dataclasses.replace(point, actions=None)
+        sent = point if is_new else dataclasses.replace(point, actions=None)
         numbers, packed, actions = wire.pack_point(sent)
         self._count(bytes_sent=num_bytes((packed, actions)))
         arguments = self._share(networks), numbers, packed, actions
@@ -192,12 +166,12 @@ class RemoteCollector:
         try:
             record, carry, trajectory = self._call("collect", *arguments, timeout_s=timeout_s)
         except ProcessLost as lost:
-            self._has_begun = False
+            self._stage = _LOST
             self._on_warning(f"{self._where}: lost in cycle {point.cycle}: {lost}")
             raise CollectorLost(f"{self._where}: {lost}") from lost
         assert carry is not None and trajectory is not None
         self._longest_s = max(self._longest_s, time.monotonic() - began)
-        self._is_new = False
+        self._stage = _ACTING
         collected = wire.unpack_collected(record["tally"], carry, trajectory, like=like)
         self._clock.lap(ACT)
         placed: Collected = self._placed(collected)
@@ -209,7 +183,7 @@ class RemoteCollector:
 
     def close(self) -> None:
         """End the process, and close its environments if it answers."""
-        if self._has_begun and not self._is_interrupted:
+        if self._stage in (_NEW, _ACTING) and not self._is_interrupted:
             try:
                 self._remote.call("close")
                 self._remote.wait(_CLOSE_TIMEOUT_S)
@@ -227,22 +201,24 @@ class RemoteCollector:
         for num_lost in itertools.count(1):
             self._check_stop()
             try:
-                if not self._is_setting_up:
+                if self._stage == _LOST:
                     self._remote.call("set_up", self._settings)
-                self._answer(self._timeout_s)
+                self._stage = _LOST  # unless it answers
+                record, _, _ = self._answer(self._timeout_s)
+                self._compare_cpu(record)
                 shared = self._share(networks)
                 _, carry, _ = self._call("begin", shared, timeout_s=self._compile_timeout_s)
                 break
             except ProcessLost as lost:
-                self._is_setting_up = False
                 is_late = self._timeout_s is not None and time.monotonic() - began > self._timeout_s
                 if is_late and (self._is_waited_for or not self._is_running):
                     raise RemoteTimeout(
                         f"{self._where}: {num_lost} processes in turn died before they were set up,"
                         f" within actor.remote_timeout_s, {self._timeout_s:g} s: {lost}"
                     ) from lost
+                time.sleep(_POLL_S)  # A process that cannot be reached says so at once.
         assert carry is not None
-        self._is_setting_up, self._has_begun = False, True
+        self._stage = _NEW
         unpacked: ActCarry = wire.unpack(carry, like=like, what=f"the carry of {self._name}")
         return unpacked
 
@@ -261,11 +237,11 @@ class RemoteCollector:
             Closed: the run is stopping.
             EnvironmentFault: as `Collector.collect` raises it, like StreamLost.
             ConfigError: the process cannot act in this run.
-            RemoteError: it failed.
+            RemoteError: it failed, or will not be started again.
             RemoteTimeout: it has not answered in time, and is waited for.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while (answer := self._remote.wait(_POLL_S)) is None:
+        while (answer := self._look()) is None:
             self._check_stop()
             if deadline is not None and time.monotonic() > deadline:
                 late = (
@@ -285,6 +261,20 @@ class RemoteCollector:
             self._on_warning(f"{self._name}: {line}")
         _raise_of(record, self._where)
         return answer
+
+    def _look(self) -> tuple[Any, ...] | None:
+        try:
+            return self._remote.wait(_POLL_S)
+        except ProcessGone as gone:
+            raise RemoteError(f"{self._where}: no process will act again: {gone}") from gone
+
+    def _compare_cpu(self, record: Record) -> None:
+        if self._is_waited_for and record["cpu"] != (own := describe_cpu()):
+            self._on_warning(
+                f"remote actors on {record['machine']}: its kind of CPU, {record['cpu']['model']},"
+                f" differs from that of the learner's host, {own['model']}: the networks may differ"
+                " in some bits from those of threads"
+            )
 
     def _check_stop(self) -> None:
         if self._is_interrupted:

@@ -13,8 +13,9 @@ from sebulba.devices.memory import num_bytes
 from sebulba.envs.base import Environment
 from sebulba.envs.closing import close_environments
 from sebulba.errors import ConfigError
+from sebulba.processes.remote_process import RemoteProcess
 from sebulba.remote import wire
-from sebulba.remote.collector import RemoteCollector, RemoteProcess
+from sebulba.remote.collector import RemoteCollector
 from sebulba.remote.wire import Arrays
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.clocks import WallClock

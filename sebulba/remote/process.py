@@ -34,18 +34,13 @@ class ActingProcess:
     raises nothing: what it raised would cross as an object.
     """
 
-    def __init__(self, name: str):
-        """Do nothing that can fail; `name` is the actor's, for its lines in logs."""
-        self._name = name
+    def __init__(self) -> None:
         self._warnings: list[str] = []
         self._collector: Any = None
         self._like: Any = None  # the shapes of networks, carry and actions
 
-    def __repr__(self) -> str:
-        return self._name
-
     def set_up(self, settings: "Record") -> "Answer":
-        """Make environments and act functions, before any other call.
+        """Make environments and act functions, before any other call; return the kind of CPU.
 
         Args:
             settings: of the learner's host: `config`, YAML; `actor`, the actor's number among all
@@ -128,6 +123,7 @@ class ActingProcess:
         from sebulba.ring.collectors import make_first
         from sebulba.ring.make import environment_maker, make_local_collector
         from sebulba.ring.programs import make_act_functions
+        from sebulba.storage.fingerprint import describe_cpu
         from sebulba.storage.run_dir import describe_software
 
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
@@ -160,7 +156,7 @@ class ActingProcess:
             environment=first,
         )
         self._collector = collector
-        return {}, None, None
+        return {"cpu": describe_cpu()}, None, None
 
     def _begin(self, networks: "Arrays") -> "Answer":
         import jax

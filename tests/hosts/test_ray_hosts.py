@@ -11,12 +11,13 @@ from sebulba.hosts import ray_hosts
 from sebulba.hosts.ray_hosts import run_hosts_on_ray
 from sebulba.processes.command_line import RayShare
 from sebulba.processes.ray_runs import with_absolute_paths
-from sebulba.processes.remote_runs import HolderGone, RemoteRun
+from sebulba.processes.remote_process import ProcessGone
+from sebulba.processes.remote_runs import RemoteRun
 from tests.processes.holders import RUNS, START, FakeHolder, reply
 
 DONE = (START, reply(code=0))
 NOTICED = (START, reply(), reply(code=3))  # another host's loss
-LOST = (START, HolderGone("its node is dead"))
+LOST = (START, ProcessGone("its node is dead"))
 
 
 @pytest.fixture

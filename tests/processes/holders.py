@@ -18,20 +18,20 @@ class FakeHolder:
         self.is_killed = False
         self._answers = list(answers)
 
-    def ask(self, order, is_again, signals):
-        assert not self.is_killed
+    def call(self, method, order, is_again, signals):
+        assert method == "follow" and not self.is_killed
         self.asked.append((is_again, signals))
 
-    def answer(self):
+    def wait(self, seconds):
         next_ = self._answers[0] if self._answers else None
         if next_ is RUNS:
             code = sum(self.asked[-1][1][:1])
-            return reply(code=128 + code) if code else reply()
+            return (reply(code=128 + code) if code else reply(),)
         if next_ is not None:
             self._answers.pop(0)
         if isinstance(next_, Exception):
             raise next_
-        return next_
+        return None if next_ is None else (next_,)
 
     def kill(self):
         self.is_killed = True

@@ -10,7 +10,6 @@ import uuid
 
 import pytest
 
-from sebulba.processes import ray_runs
 from sebulba.sweep import sweep
 from tests.subprocesses import ROOT, environment, run_python, started, wait_for
 
@@ -76,26 +75,6 @@ def test_nobody_at_the_address_ends_with_2(tmp_path, capsys, monkeypatch):
     assert "RAY_ADDRESS: expected the address of a Ray cluster" in capsys.readouterr().err
 
 
-# What Ray does on a machine: it loads the class, and calls its method.
-LOADING = """
-import pickle, sys
-sys.modules["sebulba"] = None
-SebulbaRun = pickle.loads(sys.stdin.buffer.read())
-print(SebulbaRun("seed-0").follow({"version": "9.9"}, False, [])["problem"])
-"""
-
-
-def test_a_machine_without_sebulba_says_so_and_its_process_does_not_fail():
-    cloudpickle = pytest.importorskip("ray.cloudpickle", reason="needs the extra ray")
-    code = cloudpickle.dumps(ray_runs._holder_class())
-    with started("-c", LOADING, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdin.buffer.write(code)
-        process.stdin.close()
-        printed = process.stdout.read()
-    assert "expected Sebulba 9.9 on all machines, got" in printed
-    assert "which cannot run it" in printed
-
-
 @pytest.mark.slow
 def test_a_sweep_on_ray_leaves_the_files_and_networks_of_a_local_one(tmp_path):
     pytest.importorskip("ray", reason="needs the extra ray")
@@ -139,7 +118,7 @@ def test_a_run_whose_process_of_ray_is_killed_ends_with_the_networks_of_a_local_
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with seeds_on_ray(directory, mark, *steps, **pipes) as process:
         wait_for(lambda: have_checkpoints(directory), process)
-        holders = [pid for pid, line in processes_with(mark).items() if "SebulbaRun" in line]
+        holders = [pid for pid, line in processes_with(mark).items() if "RunHolder" in line]
         os.kill(holders[0], signal.SIGKILL)
         output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output

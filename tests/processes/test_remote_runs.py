@@ -7,13 +7,8 @@ import pytest
 
 from sebulba.errors import ConfigError
 from sebulba.processes import remote_runs
-from sebulba.processes.remote_runs import (
-    EXIT_LOST,
-    HolderGone,
-    HolderLost,
-    RemoteRun,
-    train_elsewhere,
-)
+from sebulba.processes.remote_process import ProcessGone, ProcessLost
+from sebulba.processes.remote_runs import EXIT_LOST, RemoteRun, train_elsewhere
 from sebulba.processes.runs import TrainingRun
 from tests.processes.holders import RUNS, START, FakeHolder, reply
 
@@ -56,7 +51,7 @@ def test_lines_of_output_come_whole_and_the_last_one_without_its_end():
 
 def test_a_lost_run_is_resumed_on_another_machine_and_a_line_says_so():
     back = reply(is_start=True, machine="b")
-    holder = FakeHolder(START, reply(), HolderLost(), HolderLost(), back, reply(code=0))
+    holder = FakeHolder(START, reply(), ProcessLost(), ProcessLost(), back, reply(code=0))
     started = []
     code, ends, said = train({"x": holder}, on_start=lambda run, machine: started.append(machine))
     assert (code, ends) == (0, {"x": 0})
@@ -69,20 +64,20 @@ def test_a_lost_run_is_resumed_on_another_machine_and_a_line_says_so():
 
 
 def test_a_holder_that_is_reached_again_goes_on_with_the_run():
-    holder = FakeHolder(START, HolderLost(), reply(), reply(code=0))
+    holder = FakeHolder(START, ProcessLost(), reply(), reply(code=0))
     code, _, said = train({"x": holder})
     assert (code, said[-1]) == (0, "x: continues on a")
 
 
 def test_a_holder_that_is_lost_before_the_run_began_begins_it():
-    holder = FakeHolder(HolderLost(), START, reply(code=0))
+    holder = FakeHolder(ProcessLost(), START, reply(code=0))
     assert train({"x": holder}) == (0, {"x": 0}, [])
     assert [is_again for is_again, _ in holder.asked] == [False, False, True]
 
 
 def test_a_run_that_is_lost_too_often_ends_like_one_that_was_killed():
     holders = {
-        "x": FakeHolder(START, HolderLost(), HolderGone("died 21 times")),
+        "x": FakeHolder(START, ProcessLost(), ProcessGone("died 21 times")),
         "y": FakeHolder(START, reply(code=0)),
     }
     code, ends, said = train(holders)
@@ -104,7 +99,7 @@ def test_a_machine_that_cannot_run_it_ends_all_after_the_others_have_saved():
 
 
 def test_a_signal_reaches_runs_that_have_begun_and_no_other_one_begins():
-    begun, waits, lost = FakeHolder(START, RUNS), FakeHolder(), FakeHolder(START, HolderLost())
+    begun, waits, lost = FakeHolder(START, RUNS), FakeHolder(), FakeHolder(START, ProcessLost())
     started = []
 
     def on_start(run, machine):

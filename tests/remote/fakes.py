@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 
-from sebulba.remote.collector import ProcessLost
+from sebulba.processes.remote_process import ProcessGone, ProcessLost
 from sebulba.remote.make import RemoteCollectors
 from sebulba.remote.process import ActingProcess
 
@@ -50,7 +50,7 @@ class FakeProcess:
     num_processes = 0
 
     def _replace(self):
-        self._acting = ActingProcess(self.name)
+        self._acting = ActingProcess()
         self.num_processes += 1
 
     def call(self, method, *arguments):
@@ -66,6 +66,8 @@ class FakeProcess:
         if method == "set_up":
             # In this process, which keeps its CPUs and its devices.
             arguments[0] = arguments[0] | {"num_cpus": None, "uses_gpu": True}
+        if how == "gone":
+            raise ProcessGone("Ray is told to start no other")
         if how in ("before", "replaced"):
             self._replace()
         if how == "before":
@@ -91,7 +93,7 @@ class FakeProcesses:
         """Take what is asked at each call: `dies(name, method, arguments)`.
 
         It returns None, or how the process ends: `before` it acts, `after`, `replaced` by another
-        without a word, `unheard`, `hangs`.
+        without a word, `unheard`, `hangs`, `gone`.
         """
         self.started = []
         self.num_shared = 0

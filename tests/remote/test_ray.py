@@ -115,6 +115,28 @@ def test_a_ray_of_our_own_is_started_although_another_runs_on_this_machine(monke
     assert options["address"] == "local" and options["num_cpus"] >= 3
 
 
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_too_little_room_for_the_actors_is_said_and_without_a_cluster_refused(address, monkeypatch):
+    import ray
+
+    def joined(**options):
+        return contextlib.nullcontext("Ray")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("sebulba.remote.ray_processes.ray_cluster", joined)
+    node = {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}
+    monkeypatch.setattr(ray, "nodes", lambda: [node])
+    room = "has room for 2 of 3 remote actors with 1 CPU and 1 GPU each"
+    lines, actor = [], ActorConfig(remote=3, remote_gpus=1.0)
+    refused = contextlib.nullcontext()
+    if address is None:
+        refused = pytest.raises(ConfigError, match=f"actor.remote_gpus: this machine {room}")
+    with refused, ray_processes(actor, on_message=lines.append):
+        assert lines[1] == f"the cluster {room}: the others wait until machines join"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "env_steps"), [("impala_catch", 1_000_000), ("impala_cartpole", 600_000)]
@@ -179,6 +201,41 @@ def test_a_free_running_run_solves_cartpole_under_twenty_kills(tmp_path):
     assert "new episodes" not in output
     assert summary["best_episode_return_mean"] >= 475
     check_ledger(summary)
+
+
+# Counts the objects in Ray's store that this process keeps, at each row of metrics.
+COUNTING = """
+import json, sys
+import ray
+from ray._private.worker import global_worker
+import sebulba
+from sebulba.config.loading import load_config
+
+ray.init(address="local", num_cpus=2, object_store_memory=80_000_000, include_dashboard=False)
+counts = []
+
+def count(event, row):
+    counts.append(len(global_worker.core_worker.get_all_reference_counts()))
+
+sebulba.train(load_config(sys.argv[1], sys.argv[2:]), callbacks=[count])
+print(json.dumps([counts, ray._private.worker._global_node.get_session_dir_path()]))
+"""
+
+
+@pytest.mark.slow
+def test_the_use_of_the_object_store_stays_flat_over_two_thousand_cycles(tmp_path):
+    length = 2_000 * 64 * 20  # 600 MB of trajectories, through 80 MB
+    flags = ("--actor.threads-per-device", 0, "--actor.remote", 2, "--actor.num-envs", 64)
+    goal = ("--run.total-env-steps", length, "--run.stop-at-return", "null")
+    rows = ("--run.log-interval-env-steps", length // 40, "--run-dir", tmp_path / "run")
+    done = run_python("-c", COUNTING, "configs/impala_catch.yaml", *flags, *goal, *rows)
+    assert done.returncode == 0, done.stderr
+    counts, session = json.loads(done.stdout.splitlines()[-1])
+    assert len(counts) >= 30
+    # Networks of a few versions, handles of processes, and calls that are waited for.
+    assert max(counts[-10:]) <= max(counts[:10]) and max(counts) <= 40, counts
+    logs = pathlib.Path(session, "logs").glob("raylet*")
+    assert not any("pilled" in path.read_text(errors="replace") for path in logs)
 
 
 @pytest.mark.slow

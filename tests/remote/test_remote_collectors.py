@@ -152,7 +152,7 @@ def test_local_and_remote_actors_together_give_the_bits_of_threads(mode):
 
 def test_networks_cross_once_a_version_whatever_the_number_of_actors():
     shared = []
-    for remote in (1, 4):
+    for remote in (1, 8):
         config = make_config(remote=remote, lag=0)
         config = dataclasses.replace(
             config, learner=dataclasses.replace(config.learner, trajectories_per_cycle=remote)
@@ -219,6 +219,25 @@ def test_a_point_that_ends_every_process_ends_the_run():
     with pytest.raises(CollectorLost, match=r"actor 0 on .*: it died before it acted") as error:
         run_ring(ring)
     assert "8 collectors in turn were lost at this point." in error.value.__notes__
+
+
+def test_a_process_that_nobody_starts_again_ends_the_run():
+    ring, _ = make_remote(make_config(remote=1), deaths({("actor 0", 2): ["gone"]}))
+    with pytest.raises(RemoteError, match=r"actor 0 on .*: no process will act again: Ray is told"):
+        run_ring(ring)
+
+
+def test_a_machine_with_another_kind_of_cpu_is_named_where_bits_are_promised(monkeypatch):
+    other = {"model": "Z80", "features": ""}
+    monkeypatch.setattr(collector, "describe_cpu", lambda: other)
+    for lag, expected in ((1, 1), (None, 0)):
+        warnings = []
+        ring, _ = make_remote(make_config(lag=lag), on_warning=warnings.append)
+        close(ring)
+        lines = [
+            line for line in warnings if "differs from that of the learner's host, Z80" in line
+        ]
+        assert len(lines) == expected  # once for a machine
 
 
 def test_a_process_that_does_not_answer_in_time_ends_the_run(monkeypatch):
