@@ -4,7 +4,11 @@ import collections
 import contextlib
 import os
 import random
+import tempfile
+import time
 from collections.abc import Iterator
+
+_MAX_TRIES, _PAUSE_S = 100, 0.02
 
 
 def cores_of_process(
@@ -55,11 +59,31 @@ def take_least_used_cores(count: int) -> None:
         return
     ours = os.sched_getaffinity(0)
     num_bound: collections.Counter[int] = collections.Counter()
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # It has ended.
-            cores = os.sched_getaffinity(int(pid))
-            num_bound.update(cores if cores < ours else ())
-    # A container may share the machine's cores with others, whose processes it does not see: so
-    # equal ones are drawn. Two that start at the same moment do not see each other either.
-    order = random.sample(sorted(ours), len(ours))
-    os.sched_setaffinity(0, sorted(order, key=num_bound.__getitem__)[:count])
+    with _one_at_a_time():
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # It has ended.
+                cores = os.sched_getaffinity(int(pid))
+                num_bound.update(cores if cores < ours else ())
+        # A container may share the machine's cores with others, whose processes it does not see: so
+        # equal ones are drawn.
+        order = random.sample(sorted(ours), len(ours))
+        os.sched_setaffinity(0, sorted(order, key=num_bound.__getitem__)[:count])
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Wait, for a few seconds at most, until no other process of this machine is in here."""
+    import fcntl  # It is not on Windows.
+
+    directory = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        for _ in range(_MAX_TRIES):
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(_PAUSE_S)
+            else:
+                break
+        yield
+    finally:
+        os.close(directory)

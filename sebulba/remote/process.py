@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sebulba.errors import ConfigError, describe_error
+from sebulba.processes.cores import take_least_used_cores
 
 if TYPE_CHECKING:
     from sebulba.remote.wire import Arrays, Record
@@ -110,7 +111,7 @@ class ActingProcess:
 
     def _set_up(self, settings: "Record") -> "Answer":
         if settings["num_cpus"] is not None:
-            _take_cpus(settings["num_cpus"], settings["actor"])
+            take_least_used_cores(settings["num_cpus"])  # Ray counts CPUs, and binds nothing.
         if not settings["uses_gpu"]:
             os.environ["JAX_PLATFORMS"] = "cpu"  # JAX finds GPUs that Ray gave to nobody.
         import jax
@@ -199,14 +200,3 @@ def _describe(error: BaseException) -> "Record":
         "notes": list(getattr(error, "__notes__", ())),
         "traceback": "".join(traceback.format_exception(error)),
     }
-
-
-def _take_cpus(num_cpus: int, number: int) -> None:
-    """Bind this process to some of the machine's CPUs, which XLA's thread pool follows.
-
-    Ray counts CPUs, and binds nothing. Actors take theirs in turn.
-    """
-    ours = sorted(os.sched_getaffinity(0))
-    first = number * num_cpus % len(ours)
-    taken = {ours[(first + each) % len(ours)] for each in range(min(num_cpus, len(ours)))}
-    os.sched_setaffinity(0, taken)

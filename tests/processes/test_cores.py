@@ -1,10 +1,12 @@
 """Cores of the processes of one machine."""
 
+import contextlib
 import os
 
 import pytest
 
 from sebulba.processes.cores import cores_of_process
+from tests.subprocesses import started
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,36 @@ def test_processes_share_cores_only_if_there_are_too_few(
         for number in range(num_processes)
     ]
     assert got == expected
+
+
+# Binds itself to a core when it is told to, and stays.
+BINDING = """
+import os, sys
+from sebulba.processes.cores import take_least_used_cores
+print("ready", flush=True)
+processes = sys.stdin.readline().split()
+os.listdir = lambda path: processes
+take_least_used_cores(1)
+print(*os.sched_getaffinity(0), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen")
+def test_processes_that_start_at_the_same_moment_take_different_cores():
+    num_cores = min(len(os.sched_getaffinity(0)), 4)
+    if num_cores == 1:
+        pytest.skip("one core")
+    for _ in range(3):
+        with contextlib.ExitStack() as stack:
+            processes = [
+                stack.enter_context(started("-c", BINDING, stdin=-1, stdout=-1))
+                for _ in range(num_cores)
+            ]
+            for process in processes:
+                assert process.stdout.readline() == "ready\n"
+            pids = [process.pid for process in processes]  # and not others of the machine
+            for process in processes:
+                print(*pids, file=process.stdin, flush=True)
+            taken = [int(process.stdout.readline()) for process in processes]
+        assert len(set(taken)) == num_cores
