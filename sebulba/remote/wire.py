@@ -4,12 +4,13 @@ No class of ours is among them, so nothing is unpickled that another version has
 PRNG keys, which no process can pickle, cross as their data.
 """
 
+import functools
 from typing import Any
 
 import jax
 import numpy as np
 
-from sebulba.pytree import from_arrays, leaf_name, to_arrays
+from sebulba.pytree import from_arrays, is_key, leaf_name, to_arrays
 from sebulba.ring.records import ActCarry, Collected, Point, StreamBoundary, StreamStart, Tally
 from sebulba.toolkit.frame_stack import last_row
 from sebulba.types import PyTree, Trajectory
@@ -39,7 +40,7 @@ def unpack(arrays: Arrays, *, like: PyTree, what: str) -> PyTree:
     Raises:
         ValueError: a leaf has another shape or dtype.
     """
-    expected = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(_key_data_shapes(like))]
+    expected = [_shape_of_data(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(like)]
     got = [(leaf.shape, leaf.dtype) for leaf in arrays]
     if got != expected:
         names = [leaf_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(like)]
@@ -54,8 +55,12 @@ def unpack(arrays: Arrays, *, like: PyTree, what: str) -> PyTree:
     return from_arrays(arrays, like=like)
 
 
-def _key_data_shapes(tree: PyTree) -> PyTree:
-    return jax.eval_shape(to_arrays, tree)
+@functools.cache  # Tracing takes 0.2 ms, and a trajectory that crosses is unpacked in 0.3 ms.
+def _shape_of_data(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], Any]:
+    """Return shape and dtype of a leaf's data, which is another array if the leaf is a key."""
+    leaf = jax.ShapeDtypeStruct(shape, dtype)
+    data = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
+    return data.shape, data.dtype
 
 
 def pack_point(point: Point) -> tuple[Record, Arrays, Any]:
