@@ -134,6 +134,32 @@ def source_files(config: Config) -> dict[str, str]:
     return files
 
 
+def check_importable(config: Config) -> None:
+    """Check that other processes get the agent and the environment of a config by their names.
+
+    Raises:
+        ConfigError: one was given as an object, whose name gives another one, or none.
+    """
+    for key, name in (
+        ("agent", config.agent.name),
+        ("environment", config.env.suite),
+        ("environment", config.env.id),
+    ):
+        if not isinstance(name, Named):
+            continue
+        module, _, path = name.partition(":")
+        found: Any = sys.modules.get(module)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        # Gymnasium knows a class by the ID that it is registered with.
+        is_registered = key == "agent" or config.env.suite != "gymnasium"
+        if module == "__main__" or found is not name.value or not is_registered:
+            raise ConfigError(
+                f"{key}: expected no object with actor.remote, since other processes import what"
+                f" the config names, got {name}. Put it into a module, and name it in the config"
+            )
+
+
 class _Constant:
     """A factory that returns the same object each time."""
 

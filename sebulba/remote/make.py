@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from sebulba.config import Config
 from sebulba.config.loading import to_yaml
+from sebulba.config.objects import check_importable
 from sebulba.config.run_spec import queue_slots_per_actor
 from sebulba.devices.memory import num_bytes
 from sebulba.envs.base import Environment
@@ -59,7 +60,11 @@ class RemoteCollectors:
             processes: starts them.
             config: the run's settings.
             check: called while a new run waits for them; what it raises ends the wait.
+
+        Raises:
+            ConfigError: agent or environment are objects, which the processes cannot import.
         """
+        check_importable(config)
         self._processes = processes
         self._check = check
         self._settings = {"config": to_yaml(config), "software": describe_software(config)}

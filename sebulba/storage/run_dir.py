@@ -98,6 +98,8 @@ _MAY_CHANGE = (
 )
 # Others may be on some hosts only, such as a GPU's plugin, or a suite that the run does not use.
 _OF_ALL_HOSTS = ("sebulba", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "envpool")
+# Settings of JAX that decide which numbers are drawn, and in which type.
+_OF_ALL_JAX = ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable")
 
 
 def open_run_dir(
@@ -157,14 +159,19 @@ def directory_of_host(path: pathlib.Path, number: int | None = None) -> pathlib.
 
 
 def describe_software(config: Config) -> dict[str, str]:
-    """Return config and versions, by their names in messages; they must be equal on all hosts."""
+    """Return config, versions and settings of JAX, by their names in messages.
+
+    They must be equal on all hosts, and in the processes of remote actors.
+    """
     settings = {
         f"the config's {key}": repr(value)
         for key, value in flat_config(config).items()
         if not key.startswith(("distributed.", "run_dir"))
     }
     versions = {f"the version of {package}": str(version(package)) for package in _OF_ALL_HOSTS}
-    return {**versions, "the version of Python": platform.python_version(), **settings}
+    of_jax = {f"the setting {name}": repr(jax.config.values[name]) for name in _OF_ALL_JAX}
+    python = {"the version of Python": platform.python_version()}
+    return {**versions, **python, **of_jax, **settings}
 
 
 def shown_path(path: pathlib.Path) -> str:

@@ -8,6 +8,7 @@ import platform
 import signal
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 
@@ -20,15 +21,17 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
+from sebulba.config.objects import with_agent, with_environment
 from sebulba.config.validation import problems
 from sebulba.envs.base import EnvironmentFault
+from sebulba.envs.jax_tasks import Catch
 from sebulba.errors import ConfigError
 from sebulba.remote import collector, make
 from sebulba.remote.collector import RemoteError, RemoteTimeout
 from sebulba.ring.collectors import CollectorLost
 from sebulba.ring.run_end import RunEnd, StoppedAtStart
 from sebulba.ring.running import check_mode
-from sebulba.storage.run_dir import open_run_dir
+from sebulba.storage.run_dir import describe_software, open_run_dir
 from tests.remote.fakes import FakeProcesses, deaths, make_collector
 from tests.rings import Closed, assert_equal_bits, close, make_ring, published, run_ring
 from tests.toys import ToyConfig
@@ -312,6 +315,20 @@ def test_a_process_with_other_versions_is_refused_by_name(monkeypatch):
         make_remote(make_config())
 
 
+def test_a_process_whose_jax_draws_other_numbers_is_refused_by_name(monkeypatch):
+    def of_other_host(config):
+        jax.config.update("jax_threefry_partitionable", False)
+        try:
+            return describe_software(config)
+        finally:
+            jax.config.update("jax_threefry_partitionable", True)
+
+    monkeypatch.setattr(make, "describe_software", of_other_host)
+    expected = "the setting jax_threefry_partitionable of the learner's host, False, got True"
+    with pytest.raises(ConfigError, match=expected):
+        make_remote(make_config())
+
+
 def test_an_error_of_the_process_has_its_traceback():
     def dies(name, method, arguments):
         if method == "collect":
@@ -328,6 +345,26 @@ def test_one_program_refuses_remote_actors_by_name():
     with pytest.raises(ConfigError, match=r"needs actor.remote: 0, got 1"):
         check_mode(ring, "anakin")
     close(ring)
+
+
+@pytest.mark.parametrize("environment", [Catch(rows=7), lambda: _Clock(), _Clock])
+def test_an_environment_that_a_process_would_not_import_by_its_name_is_refused(environment):
+    """Of a task with arguments, the name would silently give one without."""
+    config = with_environment(make_config(), environment)
+    with pytest.raises(ConfigError, match="environment: expected no object with"):
+        make_collector(config, FakeProcesses())
+
+
+def test_an_agent_that_a_process_would_not_import_by_its_name_is_refused():
+    config = make_config()
+    config = with_agent(config, lambda settings, run_spec: None)
+    with pytest.raises(ConfigError, match="agent: expected no object with"):
+        make_collector(config, FakeProcesses())
+
+
+def test_classes_of_a_module_are_imported_by_their_names():
+    config = with_environment(make_config(), Catch)
+    make_collector(config, FakeProcesses())
 
 
 def test_a_run_needs_an_actor():
