@@ -235,7 +235,7 @@ def test_the_use_of_the_object_store_stays_flat_over_two_thousand_cycles(tmp_pat
     # Networks of a few versions, handles of processes, and calls that are waited for.
     assert max(counts[-10:]) <= max(counts[:10]) and max(counts) <= 40, counts
     logs = pathlib.Path(session, "logs").glob("raylet*")
-    assert not any("pilled" in path.read_text(errors="replace") for path in logs)
+    assert not any("Spilled " in path.read_text(errors="replace") for path in logs)
 
 
 @pytest.mark.slow
