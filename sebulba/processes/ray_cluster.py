@@ -109,8 +109,8 @@ def _check_reachable(address: str) -> None:
 def _refused(address: str | None, error: Exception) -> ConfigError:
     return ConfigError(
         f"{ADDRESS_VARIABLE}: expected the address of a Ray cluster, or none to start one here, got"
-        f" {address}: {error}. A cluster with a token takes who has it in ~/.ray/auth_token and"
-        " sets RAY_AUTH_MODE=token"
+        f" {address}: {' '.join(str(error).split())}. A cluster with a token takes who has it in"
+        " ~/.ray/auth_token and sets RAY_AUTH_MODE=token"
     )
 
 

@@ -21,7 +21,7 @@ def test_a_ray_is_started_here_unless_an_address_is_given(given, expected, monke
 
     def init(**options):
         asked.append(options)
-        raise ConnectionError("not in a test")
+        raise ConnectionError("not in\n    a test")  # Ray's errors have several lines.
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(ConfigError, match="not in a test"), ray_cluster(num_cpus=64, wanted=""):
