@@ -56,9 +56,9 @@ class Agent(Protocol):
     jits them. An agent holds no thread, device, collective or axis name: its loss reduces over all
     learner devices with `sebulba.toolkit.reductions`. PRNG keys are consumed by the callee.
 
-    Inherit it for the defaults: `learns_from_final_observations`, `advance_actor_state` and
-    `copy_to_targets` are optional. An object that has the other methods is an agent, whether it
-    inherits or not.
+    Inherit it for the defaults: `learns_from_final_observations`, `policy_observation`,
+    `advance_actor_state` and `copy_to_targets` are optional. An object that has the other methods
+    is an agent, whether it inherits or not.
     """
 
     learns_from_final_observations: bool = False
@@ -68,6 +68,18 @@ class Agent(Protocol):
     def init_networks(self, key: jax.Array) -> Networks:
         """Return the parameters, and target parameters and normalisation statistics if any."""
         ...
+
+    def policy_observation(self, observation: PyTree) -> PyTree:
+        """Return the part of an observation that actions depend on.
+
+        For an agent whose value function sees more than its policy. Whoever loads or exports the
+        policy gives it this part, so `act` has to take it as well as a complete observation. The
+        default returns the observation as it is.
+
+        Args:
+            observation: an environment's, of arrays or of their shapes.
+        """
+        return observation
 
     def copy_to_targets(self, networks: Networks) -> Networks:
         """Return the networks with target networks that equal those they follow.

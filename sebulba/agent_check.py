@@ -21,7 +21,7 @@ from sebulba.types import ActorState, Clock, EnvStep, Networks, PyTree, RunSpec
 
 # The learner keeps the metrics of each until the cycle ends.
 _MAX_UPDATES = 100_000
-_OPTIONAL_METHODS = {"advance_actor_state", "copy_to_targets"}
+_OPTIONAL_METHODS = {"advance_actor_state", "copy_to_targets", "policy_observation"}
 _TAKE_CLOCK = {"loss", "optimize"}
 
 

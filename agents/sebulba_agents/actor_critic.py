@@ -18,6 +18,7 @@ from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import core_settings
+from sebulba.toolkit.critic_observation import CriticObservation
 from sebulba.toolkit.distributions import Distribution, legal_only
 from sebulba.toolkit.normalization import (
     Normalization,
@@ -114,11 +115,27 @@ class ActorCriticAgent(Agent):
         Raises:
             ConfigError: the network or the policy does not suit the environment.
         """
-        settings = config.torso_for(run_spec.environment)
+        environment, critic, critic_torso = run_spec.environment, None, None
+        if config.critic_observation is not None:
+            critic = CriticObservation(
+                environment, config.critic_observation, setting="agent.critic_observation"
+            )
+            environment = critic.policy_environment
+        settings = config.torso_for(environment)
         is_mlp = settings.network in ("mlp", "relu_mlp")
         self._has_dense_rows = is_mlp and torso is None and config.lstm_size is None
+        if critic is not None:
+            # Beside its part, the value function sees what the policy's head or its network sees.
+            has_own_torso = is_mlp and config.lstm_size is None
+            beside = settings.choices if has_own_torso else ((),)
+            of_critic = dataclasses.replace(
+                settings,
+                network=settings.network if is_mlp else "mlp",
+                choices=critic.choices and (*(beside or ()), *critic.choices),
+            )
+            critic_torso = functools.partial(ObservationTorso, of_critic)
         if torso is None:
-            check_network(settings, run_spec.environment.observation)
+            check_network(settings, environment.observation)
             torso = functools.partial(ObservationTorso, settings)
         self._config = config
         self._run_spec = run_spec
@@ -133,9 +150,16 @@ class ActorCriticAgent(Agent):
             torso=torso,
             has_torso_per_head=is_mlp,
             core=core_settings(config.core, config.lstm_size, config.core_options),
+            critic=critic,
+            critic_torso=critic_torso,
         )
+        self._critic = critic
         self._optimizer = _make_optimizer(config)
         self._action = action_shape(run_spec.environment.action_space)
+
+    def policy_observation(self, observation: PyTree) -> PyTree:
+        """Return what the policy sees: all but `critic_observation`."""
+        return observation if self._critic is None else self._critic.of_policy(observation)
 
     def init_networks(self, key: jax.Array) -> ActorCriticNetworks:
         """Return initial parameters and empty normalisation statistics."""
@@ -290,7 +314,11 @@ class ActorCriticAgent(Agent):
         normalization = networks.normalization
         reward = normalization.scale(env_steps.reward)
         apply = functools.partial(self._network.apply, networks.params)
-        observation = normalization.normalize(env_steps.observation)
+        observation = env_steps.observation
+        if self._critic is not None:
+            # Outside of a run acting has no part for the value function, and uses no value.
+            observation = self._critic.completed(observation, env_steps.reward.shape)
+        observation = normalization.normalize(observation)
         past = {
             "reward": clip_rewards(reward, self._config.reward_clip),
             "last_action": last_action,

@@ -34,6 +34,9 @@ class ActorCriticConfig(NetworkConfig):
     """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False
     """Divide rewards by the running deviation of discounted returns, before reward_clip."""
+    critic_observation: str | None = None
+    """Key of a Dict observation that the value function alone sees, through layers of hidden_sizes;
+    loaded and exported policies need no such part. null: policy and value see the same."""
     initial_log_std: Annotated[float, Range(-20, 20)] = 0.0
     """Initial log std of the Gaussian policy; bounded actions are scaled to [-1, 1]."""
     discount: Fraction = 0.99

@@ -12,6 +12,7 @@ from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import CoreSettings, initial_core_state, join_past, unroll_core
+from sebulba.toolkit.critic_observation import CriticObservation
 from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import Distribution
 from sebulba.toolkit.policy_heads import PolicyHead
@@ -42,6 +43,9 @@ class ActorCritic(nn.Module):
     torso: Callable[..., nn.Module]  # name -> module
     has_torso_per_head: bool  # of a feed-forward network
     core: CoreSettings | None
+    # What the value function alone sees, and its own layers; None: it sees what the policy sees.
+    critic: CriticObservation | None = None
+    critic_torso: Callable[..., nn.Module] | None = None  # name -> module
 
     @nn.compact
     def __call__(
@@ -56,7 +60,7 @@ class ActorCritic(nn.Module):
         """Unroll over consecutive rows.
 
         Args:
-            observation: `[T, B, ...]`.
+            observation: `[T, B, ...]`, complete.
             reward: `[T, B]`, received with the observation; an input of the core only.
             last_action: `[T, B, ...]`, of the previous row; an input of the core only.
             is_first: `[T, B]` bool, rows before which state, last action and reward are zeroed.
@@ -65,13 +69,19 @@ class ActorCritic(nn.Module):
         Returns:
             Policy and value of each row, and the state after the last one.
         """
-        for_policy = for_value = fold_time(self.torso(name="torso"), observation)
+        seen = observation if self.critic is None else self.critic.of_policy(observation)
+        for_policy = for_value = fold_time(self.torso(name="torso"), seen)
         if self.core is not None:
             inputs = join_past(for_policy, reward, self.policy.encode(last_action), is_first)
             for_policy, state = unroll_core(self.core, inputs, is_first, state, name="core")
             for_value = for_policy
-        elif self.has_torso_per_head:
+        elif self.has_torso_per_head and self.critic is None:
             for_value = fold_time(self.torso(name="value_torso"), observation)
+        elif self.has_torso_per_head:
+            for_value = seen
+        if self.critic is not None and self.critic_torso is not None:
+            both = for_value, self.critic.of_critic(observation)
+            for_value = fold_time(self.critic_torso(name="value_torso"), both)
         values = Dense(1, kernel_init=orthogonal(_VALUE_GAIN), name="value")
         return PolicyValue(policy=self.policy(for_policy), values=values(for_value)[..., 0]), state
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Metrics
+from sebulba.errors import ConfigError
 from sebulba.toolkit.reductions import masked_moments, mean_share
 from sebulba.toolkit.returns import gae
 from sebulba.types import RunSpec, Trajectory
@@ -28,8 +29,13 @@ def make_policy_gradient(config: PolicyGradientConfig, run_spec: RunSpec) -> Act
     """Return the agent; its network's value is neither trained nor used.
 
     Raises:
-        ConfigError: the environment does not suit the agent.
+        ConfigError: the environment does not suit the agent, or `critic_observation` is set.
     """
+    if config.critic_observation is not None:
+        raise ConfigError(
+            "agent.critic_observation: expected null, since policy_gradient has no value function,"
+            f" got {config.critic_observation!r}. Choose a2c, impala or ppo"
+        )
     check_standardisation("policy_gradient standardises the returns of batches", run_spec)
     return ActorCriticAgent(config, run_spec, loss=policy_gradient_loss)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
 
-from sebulba.agent import Agent
+from sebulba.agent import Agent, declared
 from sebulba.envs.actions import flat_mask, to_native
 from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
@@ -141,7 +141,8 @@ class Policy:
         """Select an action.
 
         Args:
-            observation: one environment's observation, or `[B, ...]` for `B` environments.
+            observation: one environment's observation, or `[B, ...]` for `B` environments; without
+                the part that only the agent's value function sees, if there is one.
             state: the state that the previous call returned; None: all episodes start here.
             reward: `[]` or `[B]`, received with the observation, for agents that use it; None: 0.
             is_first: `[]` or `[B]` bool, whether an episode starts with this observation; None:
@@ -199,8 +200,9 @@ class Policy:
 
     def _as_batch(self, observation: PyTree) -> tuple[PyTree, bool]:
         """Return the observation as `[B, ...]`, and whether it was a single one."""
-        spec = self.stored.environment.observation
-        arrays = jax.tree.map(np.asarray, observation)
+        of_policy = declared(self.stored.agent, Agent, "policy_observation")
+        spec = of_policy(self.stored.environment.observation)
+        arrays = of_policy(jax.tree.map(np.asarray, observation))
         problem = f"observation: expected {describe_inline(spec)}, got {describe_inline(arrays)}"
         if str(jax.tree.structure(arrays)) != str(jax.tree.structure(spec)):
             raise ValueError(f"{problem}; use the structure of the environment's observations")

@@ -9,6 +9,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.agent import Agent, declared
 from sebulba.envs.actions import to_native
 from sebulba.evaluation.policy import act_function, first_actor_state
 from sebulba.evaluation.stored import StoredPolicy
@@ -45,6 +46,7 @@ def export_policy(
     environment, select = stored.environment, act_function(stored, greedy=greedy)
     first_state = first_actor_state(stored, num_envs=num_envs, greedy=greedy, seed=seed)
     space = environment.native_action_space
+    observed = declared(stored.agent, Agent, "policy_observation")(environment.observation)
     convert = to_native(environment)
     batch = np.zeros((1, *environment.action_space.shape), environment.action_space.dtype)
     actions = jax.tree.leaves(convert(batch))  # in the environment's dtypes
@@ -74,7 +76,7 @@ def export_policy(
     parameters, states = to_arrays(stored.networks), to_arrays(first_state)
     observation, action_mask = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
-        (environment.observation, environment.action_mask),
+        (observed, environment.action_mask),
     )
     exported = jax.export.export(jax.jit(act), platforms=platforms)(
         *(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (parameters, states))),
