@@ -31,6 +31,7 @@ TASKS: dict[str, str] = {
     "Recall-v0": "sebulba.envs.jax_tasks:Recall",
     "Room-v0": "sebulba.envs.jax_rooms:Room",
     "Corridor-v0": "sebulba.envs.jax_players:Corridor",
+    "Tides-v0": "sebulba.envs.jax_players:Tides",
     "Bandit-v0": "sebulba.envs.jax_tasks:Bandit",
     "ContinuousBandit-v0": "sebulba.envs.jax_tasks:ContinuousBandit",
 }

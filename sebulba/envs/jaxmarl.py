@@ -75,6 +75,7 @@ def make(
     An Overcooked `layout` and an SMAX `scenario` are names. `max_episode_steps` truncates episodes.
     `time_limit: terminates` makes time limits terminations, as JaxMARL's own algorithms see them;
     an ID whose ends are not known here needs it, or `truncates`, by which all ends truncate.
+    `state: true` makes observations Dicts of the player's `observation` and the `state` of all.
 
     Raises:
         ConfigError: JaxMARL has no such environment or option, or its players cannot be padded.
@@ -88,6 +89,9 @@ def make(
         raise ConfigError(
             f"env.options.time_limit: expected truncates or terminates, got {time_limit!r}"
         )
+    has_state = options.pop("state", False)
+    if not isinstance(has_state, bool):
+        raise ConfigError(f"env.options.state: expected true or false, got {has_state!r}")
     ends = next((each for name, each in _ENDS.items() if config.id.startswith(name)), None)
     if ends is None and time_limit is None:
         raise ConfigError(
@@ -101,7 +105,7 @@ def make(
         ends = _Ends(is_over=is_over, pays_after_done=pays)
     with _refusals(config):
         environment = jaxmarl.make(config.id, **_with_objects(config.id, options))
-        task = shared_task(config, lambda: JaxMarlTask(environment, ends))
+        task = shared_task(config, lambda: JaxMarlTask(environment, ends, has_state))
     return JaxEnvironment(
         wrap(task, wrappers), num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
     )
@@ -115,8 +119,9 @@ def ids() -> list[str]:
 class JaxMarlTask:
     """A JaxMARL environment as a `sebulba.envs.jax_suite.JaxTask` of several players."""
 
-    def __init__(self, environment: Any, ends: _Ends):
+    def __init__(self, environment: Any, ends: _Ends, has_state: bool = False):
         self._environment = environment
+        self._has_state = has_state
         self._ends = ends
         self._agents = list(environment.agents)
         self.num_players = len(self._agents)
@@ -127,7 +132,11 @@ class JaxMarlTask:
             [_gymnasium_space(environment.action_space(agent)) for agent in self._agents],
         )
         space = self._common.observation
-        self.observation = jax.ShapeDtypeStruct(space.shape, space.dtype)
+        self.observation: PyTree = jax.ShapeDtypeStruct(space.shape, space.dtype)
+        if has_state:
+            of_players = jax.eval_shape(self._observed, observations)["state"]
+            state_of_one = jax.ShapeDtypeStruct(of_players.shape[1:], of_players.dtype)
+            self.observation = {"observation": self.observation, "state": state_of_one}
         self.action_space = self._common.action
         self._masks_of = _masks_function(environment, state)
         if self._masks_of is not None or self._common.legal is not None:
@@ -176,13 +185,21 @@ class JaxMarlTask:
             ]
         )
 
-    def _observed(self, observations: Mapping[str, Any]) -> jax.Array:
-        return jnp.stack(
+    def _observed(self, observations: Mapping[str, Any]) -> PyTree:
+        seen = jnp.stack(
             [
                 self._common.observe(player, jnp.asarray(observations[agent]), jnp)
                 for player, agent in enumerate(self._agents)
             ]
         )
+        if not self._has_state:
+            return seen
+        # As in JaxMARL's MAPPO: its own state of the world, or all that the players observe; and
+        # which player it is.
+        of_all = observations.get("world_state", seen).reshape(-1).astype(jnp.float32)
+        of_each = jnp.broadcast_to(of_all, (self.num_players, *of_all.shape))
+        identities = jnp.eye(self.num_players, dtype=jnp.float32)
+        return {"observation": seen, "state": jnp.concatenate([of_each, identities], axis=1)}
 
     def _stacked(self, values: Mapping[str, Any], dtype: Any) -> jax.Array:
         return jnp.stack([jnp.asarray(values[agent]).astype(dtype) for agent in self._agents])

@@ -35,7 +35,8 @@ def make(
     whose `parallel_env` is taken, else its `env`, which PettingZoo converts; or `module:Name` of a
     class or function of your own that makes an environment. The option `vectorization_mode` is
     `sync` (default) or `async` (one process per environment), `max_episode_steps` truncates
-    episodes, other options go to the environment. Wrappers are functions from one environment to
+    episodes, `state: true` makes observations Dicts of the player's `observation` and the `state`
+    of all, other options go to the environment. Wrappers are functions from one environment to
     another.
 
     Raises:

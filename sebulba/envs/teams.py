@@ -35,7 +35,12 @@ class Team(gymnasium.Env):
     """
 
     def __init__(
-        self, make: Callable[..., Any], wrappers: Sequence[Wrapper] = (), **options: Any
+        self,
+        make: Callable[..., Any],
+        wrappers: Sequence[Wrapper] = (),
+        *,
+        state: bool = False,
+        **options: Any,
     ) -> None:
         """Make an environment.
 
@@ -43,10 +48,13 @@ class Team(gymnasium.Env):
             make: makes a parallel environment, or one of PettingZoo's AEC kind that can be
                 converted to one.
             wrappers: functions from one environment to another, the innermost first.
+            state: whether each player's observation is a Dict of its `observation` and the `state`
+                of all, which the environment returns from `state()`.
             options: arguments of `make`.
 
         Raises:
-            ConfigError: its players take turns, or differ in spaces that cannot be padded.
+            ConfigError: its players take turns, or differ in spaces that cannot be padded, or it
+                has no state.
         """
         environment = make(**options)
         for wrapper in wrappers:
@@ -59,9 +67,14 @@ class Team(gymnasium.Env):
         actions = [environment.action_space(player) for player in self._players]
         self._common = CommonSpaces([_without_mask(space) for space in observed], actions)
         num_players = len(self._players)
+        self._has_state = state
+        observation = self._common.observation
+        if state:
+            parts = {"observation": observation, "state": _state_space(environment)}
+            observation = gymnasium.spaces.Dict(parts)
         flags = gymnasium.spaces.MultiBinary(num_players)
         spaces = {
-            OBSERVATION: gymnasium.spaces.Tuple([self._common.observation] * num_players),
+            OBSERVATION: gymnasium.spaces.Tuple([observation] * num_players),
             REWARD: gymnasium.spaces.Box(-np.inf, np.inf, (num_players,), np.float32),
             TERMINATED: flags,
             TRUNCATED: flags,
@@ -95,8 +108,9 @@ class Team(gymnasium.Env):
             )
         self._terminated, self._truncated = np.zeros((2, len(self._players)), np.int8)
         self._observed = [None] * len(self._players)
+        state = self._state()
         for number, player in enumerate(self._players):
-            self._observe(number, observations[player])
+            self._observe(number, observations[player], state)
         return self._row(np.zeros(len(self._players), np.float32)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -108,12 +122,12 @@ class Team(gymnasium.Env):
             if not is_out[number]
         }
         observations, rewards, terminated, truncated, _ = self._environment.step(actions)
-        reward = np.zeros(len(self._players), np.float32)
+        reward, state = np.zeros(len(self._players), np.float32), self._state()
         for number, player in enumerate(self._players):
             if is_out[number]:
                 continue
             if player in observations:
-                self._observe(number, observations[player])
+                self._observe(number, observations[player], state)
             reward[number] = rewards.get(player, 0.0)
             self._terminated[number] = bool(terminated.get(player, False))
             self._truncated[number] = (
@@ -136,14 +150,20 @@ class Team(gymnasium.Env):
         if hasattr(self._environment, "close"):
             self._environment.close()
 
-    def _observe(self, number: int, observation: Any) -> None:
+    def _state(self) -> np.ndarray | None:
+        return np.array(self._environment.state()) if self._has_state else None
+
+    def _observe(self, number: int, observation: Any, state: np.ndarray | None) -> None:
         """Keep the observation of a player, and its legal actions."""
         mask = None
         if self._has_masks[number]:
             parts = dict(observation)
             mask = np.asarray(parts.pop(ACTION_MASK), np.int8)
             observation = parts["observation"] if set(parts) == {"observation"} else parts
-        self._observed[number] = self._common.observe(number, observation)
+        observed = self._common.observe(number, observation)
+        self._observed[number] = (
+            observed if state is None else {"observation": observed, "state": state}
+        )
         if self._num_choices:
             if mask is None:
                 mask = np.ones(self._num_choices, np.int8)
@@ -179,6 +199,17 @@ def _as_parallel(environment: Any) -> Any:
             f"env.id: expected players that act at the same time, got {name}, whose players take"
             " turns. Choose another one; the suite pgx has games in turn against an opponent"
         ) from error
+
+
+def _state_space(environment: Any) -> gymnasium.Space:
+    space = getattr(environment, "state_space", None)
+    if not isinstance(space, gymnasium.Space):
+        name = getattr(environment, "metadata", {}).get("name", type(environment).__name__)
+        raise ConfigError(
+            "env.options.state: expected an environment with state() and a state_space, got"
+            f" {name}. Set it to false, or add both in a wrapper"
+        )
+    return space
 
 
 def _children(space: gymnasium.Space) -> Mapping[str, gymnasium.Space]:

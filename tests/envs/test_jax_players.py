@@ -91,3 +91,29 @@ def test_the_state_of_a_task_without_players_has_no_row():
     environment.reset()
     assert environment.whole_state.row is None
     assert all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(environment.whole_state))
+
+
+def test_the_tide_is_in_the_state_alone_and_leaves_a_return_as_it_is():
+    environment = make("Tides-v0", num_envs=4, players=2, kinds=3, steps=6, swell=5.0, state=True)
+    row = environment.reset()
+    assert row.observation["observation"].shape == (8, 4)
+    total = np.zeros(8)
+    for step in range(6):
+        seen, state = row.observation["observation"], row.observation["state"]
+        np.testing.assert_allclose(seen[:, 3], step / 6, rtol=1e-6)
+        fish = seen[:, :3].reshape(4, 2, 3)
+        np.testing.assert_array_equal(state[:, 1:].reshape(4, 2, 6)[:, 1], fish.reshape(4, 6))
+        action = seen[:, :3].argmax(axis=1).astype(np.int32)
+        action[1::2] = (action[1::2] + 1) % 3  # The second player is wrong.
+        row = environment.step(action)
+        np.testing.assert_allclose(row.reward, 0.5 + 5.0 * (2 * state[:, 0] - 1), rtol=1e-6)
+        np.testing.assert_array_equal(row.observation["state"][:, 0], 1 - state[:, 0])
+        total += row.reward
+    assert row.terminated.all() and not row.truncated.any()
+    np.testing.assert_allclose(total, 3.0, rtol=1e-5)
+
+
+def test_a_task_gives_its_state_only_if_it_is_asked_for():
+    assert make("Tides-v0").spec.observation.shape == (5,)
+    with pytest.raises(ConfigError, match=r"env.options.steps: expected an even number"):
+        make("Tides-v0", steps=3)

@@ -76,6 +76,34 @@ def test_a_task_has_the_shapes_of_its_players(name, num_players, observation, ac
     assert (spec.action_mask is not None) == has_masks
 
 
+@pytest.mark.parametrize(
+    ("name", "observation", "state"),
+    [
+        (SPREAD, (18,), 3 * 18 + 3),
+        ("MPE_simple_tag_v3", (20,), 4 * 20 + 4),
+        ("overcooked", (4, 5, 26), 2 * 520 + 2),
+        (BATTLE, (127,), None),
+    ],
+)
+def test_the_state_is_what_all_players_observe_or_that_of_the_world(name, observation, state):
+    environment = make(name, state=True)
+    row = environment.reset()
+    spec, num_players = environment.spec, environment.spec.num_players
+    assert spec.observation["observation"].shape == observation
+    np.testing.assert_array_equal(make(name).reset().observation, row.observation["observation"])
+    of_team = row.observation["state"].reshape(NUM_ENVS, num_players, -1)
+    assert (of_team[..., -num_players:] == np.eye(num_players)).all()
+    assert (of_team[..., :-num_players] == of_team[:, :1, :-num_players]).all()
+    if state is not None:
+        assert spec.observation["state"].shape == (state,)
+        seen = row.observation["observation"].reshape(NUM_ENVS, -1)
+        np.testing.assert_array_equal(of_team[:, 0, :-num_players], seen)
+    else:
+        states = environment.whole_state.task_state
+        own = jaxmarl.make(name).get_world_state(jax.tree.map(lambda leaf: leaf[0], states))
+        np.testing.assert_allclose(of_team[0, 0, :-num_players], own, rtol=1e-6)
+
+
 CASE = Case(suite="jaxmarl", id="MPE_simple_tag_v3", fused=True, num_players=4, terminates=False)
 CHECKS = [
     test_conformance.test_stream_matches_the_spec,
@@ -154,6 +182,7 @@ def test_a_battle_that_takes_too_long_is_truncated():
         ("SMAX", {"allies": 3}, "env.options: JaxMARL does not create 'SMAX'"),
         ("ant_4x2", {"time_limit": "truncates"}, "env.id: JaxMARL does not create 'ant_4x2'"),
         (SPREAD, {"time_limit": "ends"}, "env.options.time_limit: expected truncates"),
+        (SPREAD, {"state": "all"}, "env.options.state: expected true or false"),
     ],
 )
 def test_what_jaxmarl_does_not_make_is_refused_by_its_key(name, options, message):

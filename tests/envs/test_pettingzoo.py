@@ -172,6 +172,34 @@ def test_a_player_that_comes_in_late_is_refused():
         make(LEAVERS, late="player_2").reset()
 
 
+class WithState(LeaversInPython):
+    """Has a state: the numbers of all players, whoever is there, and the step."""
+
+    state_space = gymnasium.spaces.Box(-np.inf, np.inf, (NUM_PLAYERS + 1,), np.float32)
+
+    def state(self):
+        return np.array([*self._numbers.values(), self._elapsed], np.float32)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_state_of_all_stays_with_the_final_row_of_a_player_that_is_out(mode):
+    environment = make(f"{__name__}:WithState", state=True, vectorization_mode=mode)
+    assert environment.spec.observation["state"].shape == (NUM_PLAYERS + 1,)
+    rows = play(environment)
+    assert_same(rows.observation["observation"], play(make(LEAVERS)).observation)
+    state = rows.observation["state"].reshape(41, NUM_ENVS, NUM_PLAYERS, -1)
+    numbers = rows.observation["observation"][..., 0].reshape(41, NUM_ENVS, 1, NUM_PLAYERS)
+    np.testing.assert_array_equal(state[..., :-1], np.broadcast_to(numbers, state[..., :-1].shape))
+    # The step of a player, which stays with it when it has left.
+    elapsed = rows.observation["observation"][..., 1].reshape(41, NUM_ENVS, NUM_PLAYERS)
+    np.testing.assert_array_equal(state[..., -1], elapsed)
+
+
+def test_an_environment_without_a_state_is_refused_by_the_option():
+    with pytest.raises(ConfigError, match=r"^env.options.state: .* got leavers. Set it to false"):
+        make(LEAVERS, state=True)
+
+
 SHAPES = [
     ("simple_v3", 1, (4,), 5, False),
     ("simple_spread_v3", 3, (18,), 5, False),
@@ -199,6 +227,30 @@ def test_an_environment_of_mpe_has_the_shapes_of_its_players_and_steps(
     assert (spec.action_mask is not None) == has_masks
     rows = play(environment, num_steps=24)
     assert rows.truncated[10].all() and rows.is_first[11].all() and not rows.terminated.any()
+
+
+@needs_mpe2
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("mpe2:simple_spread_v3", (54,)),
+        ("mpe2:simple_tag_v3", (62,)),
+        ("pettingzoo.sisl:pursuit_v5", None),
+        ("pettingzoo.sisl:multiwalker_v9", None),
+    ],
+)
+def test_the_state_of_an_environment_of_pettingzoo_comes_with_each_row(name, state):
+    if name.endswith("walker_v9"):
+        pytest.importorskip("Box2D")
+    environment = make(name, state=True)
+    num_players = environment.spec.num_players
+    spec = environment.spec.observation["state"]
+    assert state is None or spec.shape == state
+    rows = play(environment, num_steps=12)
+    by_team = rows.observation["state"].reshape(13, NUM_ENVS, num_players, *spec.shape)
+    assert (by_team == by_team[:, :, :1]).all() and np.isfinite(by_team).all()
+    assert not (by_team[0] == by_team[1]).all()
 
 
 @needs_mpe2
