@@ -56,14 +56,18 @@ class Agent(Protocol):
     jits them. An agent holds no thread, device, collective or axis name: its loss reduces over all
     learner devices with `sebulba.toolkit.reductions`. PRNG keys are consumed by the callee.
 
-    Inherit it for the defaults: `learns_from_final_observations`, `policy_observation`,
-    `advance_actor_state` and `copy_to_targets` are optional. An object that has the other methods
-    is an agent, whether it inherits or not.
+    Inherit it for the defaults: `learns_from_final_observations`, `mixes_players`,
+    `policy_observation`, `advance_actor_state` and `copy_to_targets` are optional. An object that
+    has the other methods is an agent, whether it inherits or not.
     """
 
     learns_from_final_observations: bool = False
     """Whether the loss depends on next observations, because it rewards or predicts them. If False,
     `sebulba.check` reports a dependence on terminal observations as wrong bootstrapping."""
+
+    mixes_players: bool = False
+    """Whether a player's actions, or what is learned from them, depend on the rows of the other
+    players of its environment. If False, `sebulba.check` reports such a dependence."""
 
     def init_networks(self, key: jax.Array) -> Networks:
         """Return the parameters, and target parameters and normalisation statistics if any."""

@@ -13,8 +13,8 @@ from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.sensitivity import ATTEMPTS
 from sebulba.check.settings import settings_of
 
-# What mixes all episodes of a batch on purpose: their moments, and their chances to be drawn.
-_APART = {"normalize_advantages": False, "priority_exponent": 0.0}
+APART = {"normalize_advantages": False, "priority_exponent": 0.0}
+"""Settings without what mixes all episodes of a batch on purpose: moments, chances to be drawn."""
 _MIN_TIMES_MORE = 10.0  # than between environments, which moments of a batch mix as well
 
 
@@ -26,8 +26,8 @@ def episodes(evidence: Evidence) -> Answer:
     kept or attention paid across the end of an episode.
     """
     settings = dict(settings_of(evidence.subject.config.agent))
-    has_other = any(settings.get(name, value) != value for name, value in _APART.items())
-    loss = evidence.loss_with(**_APART) if has_other else evidence.loss
+    has_other = any(settings.get(name, value) != value for name, value in APART.items())
+    loss = evidence.loss_with(**APART) if has_other else evidence.loss
     space = evidence.subject.run_spec.environment.action_space
 
     def changed(

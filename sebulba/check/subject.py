@@ -40,6 +40,7 @@ class Subject:
     start_states: tuple[ActorState, ...]  # one for each actor, before row 0 of its stream
     smaller_sizes: tuple[str, ...]  # keys and values that differ from the run's
     memory_plan: MemoryPlan  # memory of a run, without the recorded arguments
+    num_players: int = 1  # of the run's environment; each is an environment of the probe
 
     def agent_on(
         self, num_learner_devices: int, *, num_envs: int | None = None, **settings: Any
@@ -115,7 +116,8 @@ def assemble_subject(config: Config) -> Subject:
     """
     spec = _environment_spec(config)
     # An agent sees rows alone: each player is an environment of the probe.
-    num_envs = config.actor.num_envs * spec.num_players
+    num_players = spec.num_players
+    num_envs = config.actor.num_envs * num_players
     spec = dataclasses.replace(spec, num_players=1)
     run = dataclasses.replace(
         config,
@@ -155,6 +157,7 @@ def assemble_subject(config: Config) -> Subject:
         ),
         start_states=tuple(actor.point.carry.actor_state for actor in ring.actors),
         memory_plan=programs.memory_plan,
+        num_players=num_players,
     )
 
 

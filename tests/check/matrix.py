@@ -40,6 +40,8 @@ KEPT: dict[str, str] = {
     "actor-keys": "it names the actors, where `log-probs` sees frequencies",
     "donation": "it asks compiled buffers, which no result shows; the tests plant a kept one",
     "symmetry": "it finds seven mutants alone",
+    "players": "it needs several players, which the faults of this table have not: its own tests",
+    "policy-observation": "it needs a part for critics alone, and has its own tests",
     "devices": "it asks replays too, which `padding` does not",
 }
 """Why a question stays that finds no planted fault alone."""

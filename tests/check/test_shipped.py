@@ -16,6 +16,7 @@ SMALL = [
     pytest.param("gumbel_muzero_catch", marks=needs_search),
     "impala_catch",
     "impala_recall",
+    "mappo_tides",
     "pg_bandit",
     "ppo_bandit",
     "ppo_corridor",

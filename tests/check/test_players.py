@@ -1,0 +1,111 @@
+"""What the check asks of agents whose environment has several players."""
+
+import dataclasses
+
+import pytest
+
+from sebulba.check.suite import check
+from sebulba.config import ActorConfig, Config, EnvConfig, LearnerConfig
+from sebulba_agents.config import ImpalaConfig, PPOConfig, PQNConfig
+from sebulba_agents.replay_config import DDQNConfig, R2D2Config
+from tests.check import faulty_players
+from tests.check.faulty_base import FaultyConfig
+
+CORRIDOR = EnvConfig(suite="jax", id="Corridor-v0")
+TIDES = EnvConfig(suite="jax", id="Tides-v0", options={"state": True})
+IMPALA = ImpalaConfig(hidden_sizes=(4,))
+PPO = PPOConfig(hidden_sizes=(4,), num_minibatches=2, num_epochs=1)
+REPLAY = {"batch_size": 16, "replay_capacity": 800, "min_replay_rows": 120}
+SOUND = {
+    "impala": IMPALA,
+    "impala with memory": dataclasses.replace(IMPALA, lstm_size=4),
+    "ppo": PPO,
+    "ppo with a critic": dataclasses.replace(PPO, critic_observation="state"),
+    "pqn": PQNConfig(hidden_sizes=(4,), num_minibatches=2, num_epochs=1),
+    "ddqn": DDQNConfig(hidden_sizes=(4,), **REPLAY),
+    "r2d2": R2D2Config(
+        network="mlp",
+        hidden_sizes=(4,),
+        lstm_size=4,
+        dueling_size=4,
+        burn_in=4,
+        learn_length=8,
+        n_step=2,
+        **REPLAY,
+    ),
+}
+
+
+def ask(agent, name, *, env=CORRIDOR, seed=0):
+    config = Config(
+        seed=seed,
+        env=env,
+        actor=ActorConfig(num_envs=4, trajectory_length=8, threads_per_device=1),
+        learner=LearnerConfig(trajectories_per_cycle=2),
+        agent=agent,
+    )
+    (result,) = (each for each in check(config, only=[name]).results if each.name == name)
+    return result
+
+
+def faulty(name, sound=IMPALA):
+    assert hasattr(faulty_players, name)
+    return FaultyConfig(name=f"tests.check.faulty_players:{name}", sound=sound)
+
+
+FAULTS = {
+    "ActsOnTheTeam": "expected that of a player to stay when another player",
+    "LearnsFromTheTeam": "expected the observations of one player and the rows of another one",
+    "LearnsFromWaiting": "of a player that is out",
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "agent", "seed"),
+    [
+        ("ActsOnTheTeam", "impala", 0),
+        ("LearnsFromTheTeam", "impala", 0),
+        ("LearnsFromWaiting", "impala", 0),
+        *(
+            pytest.param(fault, agent, seed, marks=pytest.mark.slow)
+            for fault in FAULTS
+            for agent in ("impala with memory", "ppo", "pqn")
+            for seed in (1, 2)
+        ),
+    ],
+)
+def test_a_fault_with_players_is_found_and_named(fault, agent, seed):
+    result = ask(faulty(fault, SOUND[agent]), "players", seed=seed)
+    assert result.status == "fail", result.detail
+    assert FAULTS[fault] in result.detail and "likely cause: " in result.detail
+
+
+@pytest.mark.parametrize(
+    "agent", ["impala", *(pytest.param(each, marks=pytest.mark.slow) for each in SOUND)]
+)
+def test_a_sound_agent_keeps_its_players_apart(agent):
+    is_central = agent == "ppo with a critic"
+    result = ask(SOUND[agent], "players", env=TIDES if is_central else CORRIDOR, seed=3)
+    assert result.status == "pass", result.detail
+    assert "observation" in result.detail and "add up" in result.detail
+
+
+def test_an_agent_that_says_so_may_mix_players():
+    result = ask(faulty("SharesRewardsOnPurpose"), "players")
+    assert result.status == "pass" and "says that it mixes players" in result.detail
+
+
+def test_players_are_not_asked_of_a_single_one():
+    env = EnvConfig(suite="jax", id="Catch-v0")
+    result = ask(IMPALA, "players", env=env)
+    assert (result.status, result.detail) == ("skip", "the environment has one player")
+
+
+def test_the_policy_acts_the_same_without_what_only_the_value_function_sees():
+    agent = SOUND["ppo with a critic"]
+    result = ask(agent, "policy-observation", env=TIDES)
+    assert result.status == "pass", result.detail
+    result = ask(faulty("SeesTheState", agent), "policy-observation", env=TIDES)
+    assert result.status == "fail" and "without what" in result.detail
+    result = ask(PPO, "policy-observation")
+    assert (result.status, result.detail) == ("skip", "the policy sees all of an observation")
