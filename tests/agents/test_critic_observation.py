@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from sebulba.agent_check import validate_agent
+from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
+from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from sebulba.types import EnvironmentSpec
-from sebulba_agents.config import PolicyGradientConfig
+from sebulba_agents.config import PolicyGradientConfig, PPOConfig
 from sebulba_agents.policy_gradient import make_policy_gradient
+from sebulba_agents.ppo import PPO
 from tests.agents.test_actor_critics import MAKERS, ONE_MINIBATCH
 from tests.compiled import jitted
 from tests.on_policy import evaluate, make_experience, make_networks, make_run_spec, make_stream
@@ -155,3 +158,15 @@ def test_an_agent_of_another_kind_has_no_such_setting(name):
             f"configs/{name}_bandit.yaml" if name != "r2d2" else "configs/r2d2_recall.yaml",
             ["--agent.critic-observation", "state"],
         )
+
+
+def test_privileged_observations_of_one_player_are_for_the_value_alone():
+    name = "G1JoystickFlatTerrain-v1"
+    environment = make_environment(EnvConfig(suite="envpool", id=name), num_envs=1, seed=0)
+    spec = environment.spec
+    environment.close()
+    config = PPOConfig(critic_observation="privileged_state", num_minibatches=1)
+    run_spec = make_run_spec(environment=spec)
+    agent = PPO(config, run_spec)
+    validate_agent(agent, run_spec)
+    assert agent.policy_observation(spec.observation) == spec.observation["state"]
