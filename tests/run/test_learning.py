@@ -41,6 +41,18 @@ def test_ppo_learns_for_three_players(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2001, 2006))
+def test_a_value_function_that_sees_the_tide_learns_what_a_blind_one_has_not_learned(
+    tmp_path, seed
+):
+    """Random players have a mean return of 2, the best ones of 8."""
+    arguments = ["--seed", str(seed), "--agent.critic-observation"]
+    seeing = best_return(tmp_path / "seeing", "mappo_tides", [*arguments, "state"])
+    blind = [*arguments, "null", "--env.options", "{}"]
+    assert best_return(tmp_path / "blind", "mappo_tides", blind) <= seeing - 0.5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "package", "env_steps"),
     [("ppo_simple_spread", "jaxmarl", 1_000_000), ("ppo_simple_spread_mpe2", "mpe2", 300_000)],
