@@ -7,6 +7,7 @@ or, if only one other key is left, what the Dict has there.
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -45,20 +46,16 @@ class CriticObservation:
             )
         self._key = key
         self._whole = observation
-        self._structure = jax.tree.structure(observation)
-        seen, choices = self.of_policy(observation), self._choices(environment)
+        self._structure: Any = jax.tree.structure(observation)
+        seen, of_seen, of_part = self.of_policy(observation), None, None
+        if environment.choices is not None:
+            choices = jax.tree.unflatten(self._structure, environment.choices)
+            of_seen = _choices_of(seen, self._without(choices))
+            of_part = _choices_of(observation[key], choices[key])
         self.policy_environment = dataclasses.replace(
-            environment,
-            observation=seen,
-            choices=None
-            if choices is None
-            else tuple(jax.tree.structure(seen).flatten_up_to(self._without(choices))),
+            environment, observation=seen, choices=of_seen
         )
-        self.choices: tuple[tuple[range, ...], ...] | None = (
-            None
-            if choices is None
-            else tuple(jax.tree.structure(observation[key]).flatten_up_to(choices[key]))
-        )
+        self.choices = of_part  # of the critic's part, as `EnvironmentSpec.choices`
 
     def of_policy(self, observation: PyTree) -> PyTree:
         """Return what the policy sees of an observation, or of its shapes."""
@@ -83,12 +80,12 @@ class CriticObservation:
         seen = observation if len(others) > 1 else {others[0]: observation}
         return {**seen, self._key: zeros(self._whole[self._key], *leading)}
 
-    def _choices(self, environment: EnvironmentSpec) -> PyTree:
-        """Return `EnvironmentSpec.choices` in the structure of the observation."""
-        if environment.choices is None:
-            return None
-        return jax.tree.unflatten(self._structure, environment.choices)
-
     def _without(self, observation: Mapping[str, PyTree]) -> PyTree:
         others = {name: part for name, part in observation.items() if name != self._key}
         return others if len(others) > 1 else next(iter(others.values()))
+
+
+def _choices_of(part: PyTree, choices: PyTree) -> tuple[tuple[range, ...], ...]:
+    """Return the choices of each leaf of a part, whose structure they have."""
+    structure: Any = jax.tree.structure(part)
+    return tuple(structure.flatten_up_to(choices))
