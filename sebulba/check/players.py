@@ -22,7 +22,7 @@ from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
 from sebulba.check.sensitivity import ATTEMPTS, LossSensitivity
 from sebulba.check.subject import Subject
-from sebulba.types import EnvStep
+from sebulba.types import EnvStep, PyTree
 
 _LENGTHS = (5, 7, 9)  # of the episodes of a team, in steps
 _MIN_TIMES_MORE = 10.0  # than between environments, which moments of a batch mix as well
@@ -169,7 +169,15 @@ def _leak_in_acting(teams: Subject, loss: LossSensitivity) -> str | None:
     agent, item = teams.agent, loss.items[0]
     # With noise: the policy of new networks is nearly the same in all rows.
     networks = agent.actor_networks(loss.networks_of(1))
-    act = jax.jit(lambda rows: unroll(agent, networks, teams.start_states[0], rows)[:2])
+    state = teams.start_states[0]
+
+    @jax.jit
+    def act(rows: EnvStep) -> dict[str, PyTree]:
+        action, extras, _ = unroll(agent, networks, state, rows)
+        # Exploration may hide the policy, and there may be no extras.
+        greedy, *_ = unroll(agent, networks, state, rows, greedy=True)
+        return {"action": action, "extras": extras, "greedy action": greedy}
+
     is_changed = np.arange(item.trajectory.valid.shape[1]) % teams.num_players == 0
     other = item
     for field in ("observation", "reward"):
@@ -183,11 +191,7 @@ def _leak_in_acting(teams: Subject, loss: LossSensitivity) -> str | None:
         as_numpy(act(jax.tree.map(lambda leaf: leaf[:-1], each.trajectory.env_steps)))
         for each in (item, other)
     )
-    pairs = zip(
-        jax.tree_util.tree_leaves_with_path({"action": acted[0], "extras": acted[1]}),
-        jax.tree.leaves({"action": others[0], "extras": others[1]}),
-        strict=True,
-    )
+    pairs = zip(jax.tree_util.tree_leaves_with_path(acted), jax.tree.leaves(others), strict=True)
     for (path, before), after in pairs:
         if differs([before[:, ~is_changed]], [after[:, ~is_changed]]):
             return (
