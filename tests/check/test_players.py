@@ -71,6 +71,8 @@ FAULTS = {
             for fault in FAULTS
             for agent in ("impala with memory", "ppo", "pqn")
             for seed in (1, 2)
+            # Few greedy actions of few choices change with what is observed.
+            if (fault, agent) != ("ActsOnTheTeam", "pqn")
         ),
     ],
 )
