@@ -8,7 +8,7 @@ import dataclasses
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sebulba.errors import ConfigError, describe_error, escaped
@@ -25,9 +25,11 @@ from sebulba.process import (
 from sebulba.processes.command_line import ENV_FLAG, take_section
 
 if TYPE_CHECKING:
+    from sebulba.envs.closing import CloseProblem
     from sebulba.evaluation.episodes import PlayedEpisodes
     from sebulba.evaluation.policy import Policy
     from sebulba.evaluation.statistics import Statistics
+    from sebulba.evaluation.stored import StoredPolicy
     from sebulba.ring.run_end import RunEnd
     from sebulba.storage.metrics.base import Row
 
@@ -130,7 +132,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         env, rest = take_section(argv, "env")
     except ConfigError as error:
         parser.error(str(error))
-    return parser.parse_args(rest, argparse.Namespace(env=env))
+    options = parser.parse_args(rest, argparse.Namespace(env=env))
+    if options.opponents and options.video is not None:
+        parser.error("--video: expected one run, whose episodes are recorded")
+    return options
 
 
 def evaluate_to_exit_code(options: argparse.Namespace) -> int:
@@ -208,6 +213,12 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     stored = load_stored_policy(
         options.run_dir, which, imports=not options.no_imports, env=options.env
     )
+    if options.opponents:
+        others = [
+            load_stored_policy(each, which, imports=not options.no_imports)
+            for each in options.opponents
+        ]
+        return _play_matches(options, [stored, *others], run_end, warn)
     if options.video is not None:
         check_rendering(stored.config.env)
     evaluation, protocol = play(
@@ -243,6 +254,78 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         limit = " (recording stopped at the frame limit)" if recording.is_truncated else ""
         print(f"{options.video}: {count:,} frames{limit}")
     return bool(played.records)
+
+
+def _play_matches(
+    options: argparse.Namespace,
+    runs: "list[StoredPolicy]",
+    run_end: "RunEnd",
+    warn: "Callable[[CloseProblem], None]",
+) -> bool:
+    """Play runs against each other, print and write the results; return whether any game ended."""
+    import rich.console
+    import rich.table
+
+    from sebulba.evaluation.matches import elo_ratings, mean_and_margin, play_matches
+    from sebulba.storage.metrics.files import write_json
+
+    names = [options.run_dir, *options.opponents]
+    matches, protocol = play_matches(
+        runs,
+        names=names,
+        games=options.episodes,
+        seed=options.seed,
+        greedy=options.greedy,
+        parallel_envs=options.parallel_envs,
+        max_episode_steps=options.max_episode_steps,
+        is_interrupted=lambda: run_end.is_interrupted,
+        on_problem=warn,
+    )
+    if run_end.is_interrupted or not all(len(match.returns) for match in matches):
+        return False
+    ratings = elo_ratings(matches, len(runs), seed=protocol["seed"])
+    table = rich.table.Table(title=f"{protocol['suite']} {protocol['id']}, who begins is drawn")
+    for column in ("run", "against", "won, drawn, lost", "score [95 %]", "return [95 %]"):
+        table.add_column(column)
+    payoffs = []
+    for match in matches:
+        counts = [int((match.scores == each).sum()) for each in (1.0, 0.5, 0.0)]
+        score, return_mean = mean_and_margin(match.scores), mean_and_margin(match.returns)
+        payoffs.append(
+            {
+                "run": names[match.player],
+                "against": names[match.opponent],
+                **dict(zip(("won", "drawn", "lost"), counts, strict=True)),
+                "unfinished": match.unfinished,
+                **dict(zip(("score", "score_margin"), score, strict=True)),
+                **dict(zip(("return_mean", "return_margin"), return_mean, strict=True)),
+            }
+        )
+        table.add_row(
+            escaped(names[match.player]),
+            escaped(names[match.opponent]),
+            ", ".join(f"{count:,}" for count in counts),
+            f"{score[0]:.3f} ± {score[1]:.3f}",
+            f"{return_mean[0]:,.3f} ± {return_mean[1]:.3f}",
+        )
+    elo_table = rich.table.Table(title="Elo, whose mean is 0")
+    for column in ("run", "Elo [95 % bootstrap interval]"):
+        elo_table.add_column(column)
+    order = sorted(range(len(runs)), key=lambda i: -ratings[i].elo)
+    for i in order:
+        each = ratings[i]
+        elo_table.add_row(escaped(names[i]), f"{each.elo:,.0f} [{each.low:,.0f}, {each.high:,.0f}]")
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    console = rich.console.Console(width=width, highlight=False, markup=False)
+    console.print(table)
+    console.print(elo_table)
+    if options.json is not None:
+        elo = [
+            {"run": name, **dataclasses.asdict(each)}
+            for name, each in zip(names, ratings, strict=True)
+        ]
+        write_json(options.json, {"matches": payoffs, "elo": elo, "protocol": protocol})
+    return True
 
 
 def _show(statistics: "Statistics", protocol: "Row", played: "PlayedEpisodes") -> None:
@@ -296,11 +379,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(env=())
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a finished or running run")
+    parser.add_argument(
+        "opponents",
+        metavar="OPPONENT_RUN_DIR",
+        nargs="*",
+        help="further runs: all play each other in the first one's game, and are rated",
+    )
 
     def add_count(name: str, help: str, default: int | None = None) -> None:
         parser.add_argument(name, type=_at_least_one, default=default, metavar="N", help=help)
 
-    add_count("--episodes", "number of episodes; default: 100", 100)
+    add_count("--episodes", "number of episodes, or of games of each pair; default: 100", 100)
     parser.add_argument(
         "--seed",
         type=_seed,

@@ -158,6 +158,14 @@ class FrameStack:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Opponents:
+    """The versions of the learner's networks that move for the opponent, in games in turns."""
+
+    pool_size: int = 0  # earlier versions, of which one is drawn for a game; 0: the present one
+    pool_every: int = 1  # updates after which the present one replaces the oldest in the pool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvironmentSpec:
     """The observation and action spaces of a single environment."""
 
@@ -173,6 +181,8 @@ class EnvironmentSpec:
     choices: tuple[tuple[range, ...], ...] | None = None
     num_players: int = 1  # that act in it at the same time, each in a stream of its own
     frame_stack: FrameStack | None = None  # that `observation` is, one array; None: it is none
+    # Who moves for the opponent, if that is the learner itself; None: nobody, or the environment.
+    opponents: Opponents | None = None
 
     @property
     def observation_leaves(self) -> tuple[ObservationLeaf, ...]:

@@ -115,10 +115,11 @@ def assemble_subject(config: Config) -> Subject:
         AgentError: the agent breaks the protocol.
     """
     spec = _environment_spec(config)
-    # An agent sees rows alone: each player is an environment of the probe.
+    # An agent sees rows alone: each player is an environment of the probe, and opponents are part
+    # of the environment.
     num_players = spec.num_players
     num_envs = config.actor.num_envs * num_players
-    spec = dataclasses.replace(spec, num_players=1)
+    spec = dataclasses.replace(spec, num_players=1, opponents=None)
     run = dataclasses.replace(
         config,
         env=probe_config(spec, config.actor.trajectory_length),

@@ -56,6 +56,8 @@ def agent_factory(name: str) -> Callable[..., Any]:
 def make_agent(settings: Any, run_spec: Any) -> Any:
     """Return the agent that `settings.name` names; it computes in 32 bits.
 
+    In a game whose opponent is the learner itself, it moves for the opponent, too.
+
     Args:
         settings: the agent's.
         run_spec: the run's, a `RunSpec`.
@@ -65,5 +67,8 @@ def make_agent(settings: Any, run_spec: Any) -> Any:
     """
     # Imported here: a config is read without jax.
     from sebulba.precision import in_32_bits
+    from sebulba.toolkit.past_play import with_opponents
 
-    return in_32_bits(agent_factory(settings.name)(settings, run_spec))
+    agent = in_32_bits(agent_factory(settings.name)(settings, run_spec))
+    opponents = run_spec.environment.opponents
+    return agent if opponents is None else in_32_bits(with_opponents(agent, opponents))

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from sebulba.types import EnvironmentSpec, EnvStep, PyTree
+from sebulba.types import Array, EnvironmentSpec, EnvStep, PyTree
 
 
 class EnvironmentFault(RuntimeError):
@@ -33,6 +33,26 @@ class ActionError(ValueError):
 
 TraceableStep = Callable[[PyTree, PyTree], tuple[PyTree, EnvStep]]
 """`(state, action) -> (state, EnvStep)`, for all environments, inside `jit`."""
+
+Opponent = Callable[[PyTree, EnvStep, Array], tuple[PyTree, PyTree]]
+"""`(opponent_state, row, waiting) -> (action, opponent_state)`: moves for the other player.
+
+The row `[B]` is what this player sees, and `waiting` `[B]` says in which games it is to move. The
+others ignore its action, and their part of its state must stay as it is.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class StepInTurns:
+    """A `TraceableStep` of games against an opponent, which moves at random unless it is given."""
+
+    # (state, action, opponent, opponent_state) -> (state, EnvStep, opponent_state)
+    against: Callable[[PyTree, PyTree, Opponent, PyTree], tuple[PyTree, EnvStep, PyTree]]
+    at_random: TraceableStep
+
+    def __call__(self, state: PyTree, action: PyTree) -> tuple[PyTree, EnvStep]:
+        """Step against random moves."""
+        return self.at_random(state, action)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

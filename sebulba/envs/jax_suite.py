@@ -18,13 +18,14 @@ from sebulba.config import EnvConfig
 from sebulba.config.plugins import load
 from sebulba.envs import spaces
 from sebulba.envs.actions import agent_action_space, to_native
-from sebulba.envs.base import FusedEnvironment
+from sebulba.envs.base import FusedEnvironment, TraceableStep
 from sebulba.envs.final_rows import repeated, where_row
 from sebulba.envs.jax_checks import check_task
+from sebulba.envs.turns import GameInTurns, take_opponents
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, calling, did_you_mean
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import EnvironmentSpec, EnvStep, PyTree
+from sebulba.types import EnvironmentSpec, EnvStep, Opponents, PyTree
 
 TASKS: dict[str, str] = {
     "Catch-v0": "sebulba.envs.jax_tasks:Catch",
@@ -32,6 +33,7 @@ TASKS: dict[str, str] = {
     "Room-v0": "sebulba.envs.jax_rooms:Room",
     "Corridor-v0": "sebulba.envs.jax_players:Corridor",
     "Tides-v0": "sebulba.envs.jax_players:Tides",
+    "KuhnPoker-v0": "sebulba.envs.jax_games:KuhnPoker",
     "Bandit-v0": "sebulba.envs.jax_tasks:Bandit",
     "ContinuousBandit-v0": "sebulba.envs.jax_tasks:ContinuousBandit",
 }
@@ -39,6 +41,7 @@ TASKS: dict[str, str] = {
 
 
 _TASK_MEMBERS = ("observation", "action_space", "reset", "step")
+_IN_TURNS = "is_opponents_turn"  # the method of a game in turns
 _GYMNASIUM_WRAPPERS = (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)
 
 
@@ -55,6 +58,11 @@ class JaxTask(Protocol):
     return of players has the leading axis `P`. A player that is out may be terminated or truncated
     before the others. What the task later says of that player is ignored, its rewards too, and its
     action is 0. An episode ends when all players are out.
+
+    A game of two players in turns has a method `is_opponents_turn(state) -> bool []`. Then a step
+    is one move of whoever is to move, who sees the observation and the action mask. The reward is
+    the player's, and the opponent's is its negative. `reset` draws which of the two begins. The
+    player has to have a turn before the game ends.
     """
 
     observation: PyTree  # of jax.ShapeDtypeStruct
@@ -91,19 +99,40 @@ class JaxEnvState:
 
 def make(
     config: EnvConfig, *, num_envs: int, seed: int, wrappers: Sequence[Wrapper] = ()
-) -> "JaxEnvironment":
+) -> "JaxEnvironment | GameInTurns":
     """Create the task `env.id`, an id in `TASKS` or `module:Name`, with `env.options`.
 
-    The option `max_episode_steps` truncates episodes; the others go to the task. A wrapper is a
-    function from one task to another.
+    The option `max_episode_steps` truncates episodes, and those of `take_opponents` say who moves
+    for the opponent of a game in turns; the others go to the task. A wrapper is a function from one
+    task to another.
 
     Raises:
         ConfigError: the task or an option does not exist, or a value is invalid.
     """
     options = dict(config.options)
     max_episode_steps = take_step_limit(options)
+    opponents = take_opponents(options) if _is_in_turns(config.id) else None
     task = wrap(_make_task(config.id, options), wrappers)
-    return JaxEnvironment(task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps)
+    environment = JaxEnvironment(
+        task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
+    )
+    return in_turns(environment, task, opponents)
+
+
+def in_turns(
+    environment: "JaxEnvironment", task: JaxTask, opponents: Opponents | None
+) -> "JaxEnvironment | GameInTurns":
+    """Return the environment of one player, if the task is a game in turns; else as it is.
+
+    Args:
+        environment: of the task.
+        task: with its wrappers.
+        opponents: who moves for the opponent in the ring; None: random legal moves.
+    """
+    is_opponents_turn = getattr(task, _IN_TURNS, None)
+    if is_opponents_turn is None:
+        return environment
+    return GameInTurns(environment, is_opponents_turn, opponents)
 
 
 def take_step_limit(options: dict[str, Any]) -> int | None:
@@ -138,8 +167,8 @@ def wrap(task: JaxTask, wrappers: Sequence[Wrapper]) -> JaxTask:
     """Return the task inside its wrappers, of which the first is the innermost.
 
     Raises:
-        ConfigError: a wrapper is Gymnasium's, does not return a task, or loses the action mask or
-            the number of players.
+        ConfigError: a wrapper is Gymnasium's, does not return a task, or loses the action mask, the
+            number of players or whose turn it is.
     """
     for wrapper in wrappers:
         function = wrapper.function
@@ -149,6 +178,7 @@ def wrap(task: JaxTask, wrappers: Sequence[Wrapper]) -> JaxTask:
         has_players = num_players_of(task) is not None
         members = [*_TASK_MEMBERS, *(["action_mask"] if has_mask else [])]
         members += ["num_players"] if has_players else []
+        members += [_IN_TURNS] if hasattr(task, _IN_TURNS) else []
         task = wrapper(task)
         missing = [name for name in members if not hasattr(task, name)]
         if missing:
@@ -312,6 +342,11 @@ class JaxEnvironment:
         self.whole_state, env_step = self._batch.step_jitted(self.whole_state, action)
         return jax.tree.map(np.array, env_step)
 
+    @property
+    def traceable_step(self) -> TraceableStep:
+        """The step of `fused`; that of an equal task is the same object."""
+        return self._batch.step
+
     def fused(self) -> FusedEnvironment:
         """Return the traceable step, which cannot check an action's range."""
         if self.whole_state is None:
@@ -448,6 +483,12 @@ def _options_of(task: Any) -> dict[str, Any]:
         return {}
     options = dict(vars(task))
     return {**_options_of(options.pop("task", None)), **options}
+
+
+def _is_in_turns(name: str) -> bool:
+    if name not in TASKS and ":" not in name:
+        return False
+    return hasattr(load(TASKS.get(name, name), key="env.id"), _IN_TURNS)
 
 
 def _make_task(name: str, options: dict[str, Any]) -> JaxTask:

@@ -1,4 +1,4 @@
-"""pgx: board and card games in JAX, played against a fixed opponent, batched by `jax_suite`.
+"""pgx: board and card games in JAX, played against an opponent, batched by `jax_suite`.
 
 Which player begins is drawn for each game. Rewards are the agent's: 1 for a game won, −1 for one
 lost, in games without points. An illegal action loses the game, and `EnvStep.action_mask` names the
@@ -15,9 +15,10 @@ import pgx
 
 from sebulba.config import EnvConfig
 from sebulba.config.plugins import load
-from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
+from sebulba.envs.jax_suite import JaxEnvironment, in_turns, shared_task, take_step_limit, wrap
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.lookup import refuse_unknown_options
+from sebulba.envs.turns import OPTIONS, GameInTurns, take_opponents
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 
@@ -25,16 +26,19 @@ Opponent = Callable[[Any, jax.Array], jax.Array]
 """`(state of the game, key) -> action`, int32 `[]`, of one game in which it is to move."""
 
 _AGENT = 0  # the agent's number among the players
-_OPTIONS = ("opponent", "max_episode_steps")
+_OPTIONS = (*OPTIONS, "max_episode_steps")
+_LEARNERS = ("self", "past")  # the opponents that move with the learner's networks
 
 
 def make(
     config: EnvConfig, *, num_envs: int, seed: int, wrappers: Sequence[Wrapper] = ()
-) -> JaxEnvironment:
+) -> JaxEnvironment | GameInTurns:
     """Create `pgx.make(env.id)`.
 
     The option `opponent` is `random` (default), which plays a random legal action; `look_ahead`,
-    see `LookAhead`; or `module:function`, an `Opponent`. `max_episode_steps` truncates games.
+    see `LookAhead`; `module:function`, an `Opponent`; or, in games of two, `self` or `past` with
+    the options of `take_opponents`. `max_episode_steps` truncates games; with `self` and `past`,
+    moves of both players count.
 
     Raises:
         ConfigError: pgx has no such game, or there is no such option.
@@ -45,16 +49,26 @@ def make(
     options = dict(config.options)
     max_episode_steps = take_step_limit(options)
     game = pgx.make(config.id)
-    opponent = options.get("opponent", "random")
+    opponent = options.pop("opponent", "random")
+    is_learner = opponent in _LEARNERS
+    # Refuses a size of a pool that there is not.
+    opponents = take_opponents({**options, "opponent": opponent if is_learner else "random"})
+    if is_learner and game.num_players != 2:
+        raise ConfigError(
+            f"env.options.opponent: expected random in {config.id}, which has {game.num_players}"
+            f" players, got {opponent}; the learner's networks play games of two"
+        )
 
-    def make_task() -> PgxTask:
-        return PgxTask(game, _opponent(opponent, game))
+    def make_task() -> PgxTask | PgxGame:
+        return PgxGame(game) if is_learner else PgxTask(game, _opponent(opponent, game))
 
     # The code of a user's opponent may change between two runs.
     task = make_task() if ":" in opponent else shared_task(config, make_task)
-    return JaxEnvironment(
-        wrap(task, wrappers), num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
+    task = wrap(task, wrappers)
+    environment = JaxEnvironment(
+        task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
     )
+    return in_turns(environment, task, opponents)
 
 
 def ids() -> list[str]:
@@ -66,6 +80,12 @@ def _opponent(name: str, game: Any) -> Opponent:
     if name == "look_ahead":
         return LookAhead(game)
     return play_at_random if name == "random" else load(name, key="env.options.opponent")
+
+
+def _spaces_of(game: Any) -> tuple[jax.ShapeDtypeStruct, gymnasium.Space]:
+    state = jax.eval_shape(game.init, jax.eval_shape(lambda: jax.random.key(0)))
+    observation = jax.ShapeDtypeStruct(state.observation.shape, state.observation.dtype)
+    return observation, gymnasium.spaces.Discrete(int(game.num_actions))
 
 
 def play_at_random(state: Any, key: jax.Array) -> jax.Array:
@@ -107,6 +127,33 @@ class LookAhead:
         return jax.random.categorical(choice_key, logits).astype(jnp.int32)
 
 
+class PgxGame:
+    """A game of two players as a `JaxTask` in turns: a step is one move of whoever is to move."""
+
+    def __init__(self, game: Any):
+        self._game = game
+        self.observation, self.action_space = _spaces_of(game)
+
+    def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
+        """Start a game."""
+        state = self._game.init(key)
+        return state, state.observation
+
+    def step(self, state: Any, action: jax.Array, key: jax.Array) -> TaskStep:
+        """Make a move."""
+        state = self._game.step(state, action, key)
+        reward = state.rewards[_AGENT]
+        return state, state.observation, reward, state.terminated, state.truncated
+
+    def action_mask(self, state: Any) -> jax.Array:
+        """Return the legal actions."""
+        return state.legal_action_mask
+
+    def is_opponents_turn(self, state: Any) -> jax.Array:
+        """Return whether the opponent is to move."""
+        return state.current_player != _AGENT
+
+
 class PgxTask:
     """A game of pgx as a `sebulba.envs.jax_suite.JaxTask`: between two steps, the opponents move.
 
@@ -117,9 +164,7 @@ class PgxTask:
     def __init__(self, game: Any, opponent: Opponent):
         self._game = game
         self._opponent = opponent
-        state = jax.eval_shape(game.init, jax.eval_shape(lambda: jax.random.key(0)))
-        self.observation = jax.ShapeDtypeStruct(state.observation.shape, state.observation.dtype)
-        self.action_space = gymnasium.spaces.Discrete(int(game.num_actions))
+        self.observation, self.action_space = _spaces_of(game)
 
     def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
         """Start a game, up to the agent's first turn."""

@@ -28,6 +28,7 @@ def play(
     parallel_envs: int | None,
     max_episode_steps: int | None,
     num_recorded: int = 0,
+    wrap: Callable[[Environment], Environment] = lambda environment: environment,
     is_interrupted: Callable[[], bool] = lambda: False,
     on_problem: Callable[[CloseProblem], None] = _warn,
 ) -> tuple[Evaluation, dict[str, Any]]:
@@ -41,6 +42,7 @@ def play(
         parallel_envs: environments stepped together; None: `evaluation.parallel_envs`.
         max_episode_steps: step budget per episode; None: `evaluation.max_episode_steps`.
         num_recorded: if not 0, the environments are a `Recording` of this many episodes.
+        wrap: returns the environment to play in.
         is_interrupted: asked after each step; if it returns True, the episodes are left unfinished.
         on_problem: takes why the environments could not be closed within `run.close_timeout_s`.
     """
@@ -62,10 +64,11 @@ def play(
         close_timeout_s=config.run.close_timeout_s,
     )
 
-    def wrap(environment: Environment) -> Environment:
+    def wrap_all(environment: Environment) -> Environment:
+        environment = wrap(environment)
         return Recording(environment, episodes=num_recorded) if num_recorded else environment
 
-    evaluation = evaluator.start(stored.networks, env_steps=stored.env_steps, wrap=wrap)
+    evaluation = evaluator.start(stored.networks, env_steps=stored.env_steps, wrap=wrap_all)
     try:
         while not evaluation.is_done and not is_interrupted():
             evaluation.advance()

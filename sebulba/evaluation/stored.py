@@ -24,6 +24,7 @@ from sebulba.process import program
 from sebulba.references import refuse_references
 from sebulba.storage.checkpoints.restore import Which, restore
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES
+from sebulba.toolkit.past_play import player_of
 from sebulba.types import EnvironmentSpec, Networks
 
 
@@ -176,10 +177,17 @@ def load_stored_policy(
             run_dir, agent=agent, environment=environment, imports=imports, env=env
         )
         spec = read_environment_spec(config.env)
+        opponents = spec.opponents
+        if env:  # Which networks there are depends on the opponents of training.
+            trained = read_config(
+                run_dir, agent=agent, environment=environment, imports=imports
+            ).env
+            if "opponent" in trained.options:
+                opponents = read_environment_spec(trained).opponents
     # One learner device is always valid: batch sizes that divide over more devices divide over one.
     run_spec = make_run_spec(
         config,
-        spec,
+        dataclasses.replace(spec, opponents=opponents),
         num_actors=num_actors_of_host(config.actor, num_actor_devices(config.devices)),
         num_learner_devices=1,
     )
@@ -192,9 +200,10 @@ def load_stored_policy(
     directory = pathlib.Path(run_dir) / CHECKPOINTS
     stored, meta = restore(directory, which, {"learner": {"networks": like}}, partial=True)
     networks = jax.jit(made.actor_networks, out_shardings=placed)(stored["learner"]["networks"])
+    acting, networks = player_of(made, networks)
     return StoredPolicy(
         config=config,
-        agent=made,
+        agent=acting,
         environment=spec,
         networks=networks,
         device=device,

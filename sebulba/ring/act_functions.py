@@ -161,6 +161,11 @@ def choose_fused(
             f"actor.cycle: expected auto or stepped, got fused; {where} cannot be stepped"
             " inside jit"
         )
+    if fused is None and environment.spec.opponents is not None:
+        raise ConfigError(
+            f"actor.cycle: expected auto or fused, got stepped; the networks that move for the"
+            f" opponent of {where} are at hand inside jit alone"
+        )
     if settings.rollout == "episodes":
         _check_whole_episodes(where, environment, fused, env_step)
     return fused

@@ -4,12 +4,13 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 
 from sebulba.agent import Agent
-from sebulba.envs.base import EnvironmentFault, FusedEnvironment, TraceableStep
+from sebulba.envs.base import EnvironmentFault, FusedEnvironment, StepInTurns, TraceableStep
 from sebulba.envs.data_checks import check_structure
 from sebulba.ring.act_cycle import (
     ENV_STEP_SCOPE,
@@ -26,6 +27,8 @@ from sebulba.ring.clocks import ACT, COMPILE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected
 from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
+from sebulba.toolkit.past_play import PastPlay
+from sebulba.toolkit.self_play import SelfPlay
 from sebulba.types import FrameStack, Networks
 
 # Off the CPU, where a turn of the loop costs the launches of its kernels: rows of a turn. A row's
@@ -51,8 +54,9 @@ class FusedFunctions:
         """Trace and compile nothing yet.
 
         Args:
-            agent: the algorithm.
-            step_environment: steps the environments inside `jit`.
+            agent: the algorithm; a `SelfPlay` or `PastPlay` if it moves for the opponents, too.
+            step_environment: steps the environments inside `jit`; if it is a `StepInTurns`, against
+                the agent.
             trajectory_length: T.
             device: acts.
             tracker: follows the episodes; None: one without custom metrics.
@@ -62,10 +66,16 @@ class FusedFunctions:
         """
         tracker, act = tracker or EpisodeTracker(), traced_once(agent)
 
+        def play(networks, env_state, action, actor_state):
+            if not isinstance(step_environment, StepInTurns):
+                return *step_environment(env_state, action), actor_state
+            opponent = functools.partial(cast(SelfPlay | PastPlay, agent).oppose, networks)
+            return step_environment.against(env_state, action, opponent, actor_state)
+
         @jax.named_scope(ENV_STEP_SCOPE)
         def step(networks, actor_state, env_step, buffer, env_state):
             action, actor_state, buffer = act_row(act, networks, actor_state, env_step, buffer)
-            env_state, new = step_environment(env_state, action)
+            env_state, new, actor_state = play(networks, env_state, action, actor_state)
             check_structure(new, env_step)
             return actor_state, new, buffer, env_state
 
@@ -92,7 +102,7 @@ class FusedFunctions:
             def one(looped, _):
                 actor_state, env_step, env_state = looped
                 action, extras, actor_state = act(networks, actor_state, env_step)
-                env_state, new = step_environment(env_state, action)
+                env_state, new, actor_state = play(networks, env_state, action, actor_state)
                 check_structure(new, env_step)
                 return (actor_state, new, env_state), (env_step, action, extras)
 

@@ -32,6 +32,7 @@ from sebulba.run.ending import (
 )
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.run_dir import EVALUATIONS, METRICS, VIDEOS, shown_path
+from sebulba.toolkit.past_play import player_of
 from sebulba.types import Networks
 
 if TYPE_CHECKING:
@@ -219,11 +220,12 @@ def error_before_start(error: Exception, path: pathlib.Path, *, is_resume: bool)
 def _result(finished: Finished) -> Result:
     ring, summary = finished.ring, finished.summary
     learner, device = ring.learner, ring.actors[0].device
+    agent, acting = player_of(ring.programs.agent, learner.networks_on(device))
     policy = StoredPolicy(
         config=finished.config,
-        agent=ring.programs.agent,
+        agent=agent,
         environment=ring.actors[0].collector.spec,
-        networks=learner.networks_on(device),
+        networks=acting,
         device=device,
         learner_cycle=learner.num_cycles,
         env_steps=ring.progress.env_steps,

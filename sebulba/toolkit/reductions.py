@@ -127,6 +127,11 @@ def mean_over_learner_devices(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, [means[number] for number in range(len(leaves))])
 
 
+def sum_over_learner_devices(x: jax.Array) -> jax.Array:
+    """Return the sum `[...]` of each device's numbers; it is the same on every device."""
+    return _psum(x)
+
+
 def learner_device_index() -> jax.Array:
     """Return int32 `[]`, the number of this learner device; for the framework's update."""
     return jax.lax.axis_index(LEARNER_AXIS) if _is_mapped() else jnp.int32(0)

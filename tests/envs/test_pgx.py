@@ -58,6 +58,37 @@ def test_an_illegal_action_loses_the_game():
     np.testing.assert_array_equal(row.reward, -1.0)
 
 
+@pytest.mark.parametrize("name", ["kuhn_poker", "leduc_holdem", "connect_four", "tic_tac_toe"])
+def test_games_are_played_in_turns_with_the_rewards_of_pgx(name):
+    """Compare with the game alone, in which the opponent plays the same actions."""
+    environment, rng = make(name, opponent="self"), np.random.default_rng(0)
+    assert environment.spec.opponents is not None
+
+    def opponent(state, row, waiting):
+        # Its moves are legal, and are logged for each game.
+        action = jnp.argmax(row.action_mask, axis=-1).astype(jnp.int32)
+        log, count = state
+        count = jnp.where(row.is_first & waiting, 0, count)
+        rows = jnp.arange(len(waiting))
+        log = log.at[rows, count].set(jnp.where(waiting, action, log[rows, count]))
+        return action, (log, jnp.where(waiting, count + 1, count))
+
+    log = (jnp.zeros((16, 64), jnp.int32), jnp.zeros(16, jnp.int32))
+    environment.play_against("first legal", opponent, log)
+    row = environment.reset()
+    starts = [environment.whole_state.plies.task_state]
+    actions, finished = [], 0
+    for _ in range(12):
+        actions.append(random_legal(row, rng))
+        row = environment.step(actions[-1])
+        assert row.action_mask.any(axis=-1).all()
+        assert not row.reward[~row.done].any()
+        finished += int(row.done.sum())
+        for i in np.flatnonzero(row.done):
+            assert environment.whole_state.plies.task_state.rewards[i, 0] == row.reward[i]
+    assert finished > 0 and starts
+
+
 @pytest.mark.parametrize(
     ("moves", "best"),
     [
@@ -83,6 +114,8 @@ def test_an_opponent_looks_ahead(moves, best):
         ("tictactoe", {}, "pgx has no 'tictactoe'; did you mean tic_tac_toe"),
         ("tic_tac_toe", {"oponent": "random"}, "did you mean opponent"),
         ("tic_tac_toe", {"max_episode_steps": 0}, "expected at least 1, got 0"),
+        ("tic_tac_toe", {"opponent": "self", "pool_size": 2}, "expected null with opponent: self"),
+        ("sparrow_mahjong", {"opponent": "self"}, "which has 3 players"),
     ],
 )
 def test_a_wrong_name_is_refused(name, options, message):

@@ -1,0 +1,297 @@
+"""Games in turns: the opponent moves inside the environment's step, until it is the player's turn.
+
+So a stream has rows only where its player acts, and what the opponent's moves pay is part of the
+player's next reward. The games of a batch wait for each other: a step takes as many moves of
+opponents as the game that needs the most.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sebulba.envs import spaces
+from sebulba.envs.base import FusedEnvironment, Opponent, StepInTurns, TraceableStep
+from sebulba.envs.final_rows import where_row
+from sebulba.errors import ConfigError, did_you_mean
+from sebulba.pytree import pytree_dataclass
+from sebulba.types import EnvironmentSpec, EnvStep, Opponents, PyTree
+
+OPTIONS = ("opponent", "pool_size", "pool_every")
+"""The options of a game in turns, besides its own."""
+
+_KINDS = ("random", "self", "past")
+_DEFAULT_POOL = {"pool_size": 8, "pool_every": 100}
+
+
+def take_opponents(options: dict[str, Any]) -> Opponents | None:
+    """Take the options of the opponent out of `options`; None: it moves at random.
+
+    Raises:
+        ConfigError: there is no such opponent, or a size is no positive int or without a pool.
+    """
+    kind = options.pop("opponent", "random")
+    if kind not in _KINDS:
+        hint = did_you_mean(kind, _KINDS) if isinstance(kind, str) else ""
+        raise ConfigError(
+            f"env.options.opponent: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, got"
+            f" {kind!r}{hint}"
+        )
+    pool = {}
+    for name, default in _DEFAULT_POOL.items():
+        pool[name] = options.pop(name, None)
+        if pool[name] is not None and kind != "past":
+            raise ConfigError(
+                f"env.options.{name}: expected null with opponent: {kind}, since only past has a"
+                f" pool, got {pool[name]!r}"
+            )
+        pool[name] = default if pool[name] is None else pool[name]
+        if not isinstance(pool[name], int) or pool[name] < 1:
+            raise ConfigError(f"env.options.{name}: expected at least 1, got {pool[name]!r}")
+    if kind == "random":
+        return None
+    return Opponents(**pool) if kind == "past" else Opponents()
+
+
+class Plies(Protocol):
+    """Games as environments of whoever is to move: each move is a step; a `JaxEnvironment`."""
+
+    num_envs: int
+    spec: EnvironmentSpec
+    whole_state: PyTree  # with `task_state` and `key`, [N, ...]
+
+    @property
+    def traceable_step(self) -> TraceableStep:
+        """The step inside `jit`; that of an equal game is the same object."""
+        ...
+
+    def reset(self) -> EnvStep:
+        """Start all games."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return the game's options."""
+        ...
+
+    def render(self) -> np.ndarray:
+        """Return the first game's frame."""
+        ...
+
+
+@pytree_dataclass
+class TurnState:
+    """The complete state of `N` games in turns."""
+
+    plies: PyTree  # of the environments in which each move is a step
+    has_moved: jax.Array  # [N] bool, the opponent has, in this game
+    reward: jax.Array  # [N] float32, of the opponent since its last move
+
+
+def _turn_functions(
+    plies: Plies, is_opponents_turn: Callable[[PyTree], jax.Array]
+) -> "_TurnFunctions":
+    """Return the functions of games; those of equal tasks share them, see `jax_suite`."""
+    step, num_actions = plies.traceable_step, int(plies.spec.action_space.n)
+    try:
+        return _shared_functions(step, is_opponents_turn, num_actions)
+    except TypeError:  # The task cannot be hashed.
+        return _TurnFunctions(step, is_opponents_turn, num_actions)
+
+
+class _TurnFunctions:
+    """The functions of a batch of games; `begin` and `step` take and return the opponent's state.
+
+    Those with `_at_random` are jitted, against an opponent whose moves are random legal ones.
+    """
+
+    def __init__(
+        self,
+        step_ply: TraceableStep,
+        is_opponents_turn: Callable[[PyTree], jax.Array],
+        num_actions: int,
+    ):
+        def is_waiting(state: TurnState, row: EnvStep) -> jax.Array:
+            return jax.vmap(is_opponents_turn)(state.plies.task_state) & ~row.done
+
+        def until_turn(
+            state: TurnState, row: EnvStep, opponent: Opponent, opponent_state: PyTree
+        ) -> tuple[TurnState, EnvStep, PyTree]:
+            """Let the opponents move until each game waits for its player, or is over."""
+
+            def move(looped: PyTree) -> PyTree:
+                state, row, opponent_state = looped
+                waiting = is_waiting(state, row)
+                never = jnp.zeros_like(waiting)
+                seen = dataclasses.replace(
+                    row,
+                    reward=state.reward,
+                    terminated=never,
+                    truncated=never,
+                    is_first=~state.has_moved,
+                )
+                action, opponent_state = opponent(opponent_state, seen, waiting)
+                plies, new = step_ply(state.plies, action)
+                after = TurnState(plies=plies, has_moved=~never, reward=-new.reward)
+                # Rewards add up over the opponent's moves; the first row of a game has none.
+                reward = jnp.where(row.is_first, 0.0, row.reward + new.reward)
+                new = dataclasses.replace(new, reward=reward, is_first=row.is_first)
+                return *where_row(waiting, (after, new), (state, row)), opponent_state
+
+            return jax.lax.while_loop(
+                lambda looped: jnp.any(is_waiting(*looped[:2])), move, (state, row, opponent_state)
+            )
+
+        def begin(
+            plies: PyTree, row: EnvStep, opponent: Opponent, opponent_state: PyTree
+        ) -> tuple[TurnState, EnvStep, PyTree]:
+            state = TurnState(
+                plies=plies,
+                has_moved=jnp.zeros_like(row.is_first),
+                reward=jnp.zeros_like(row.reward),
+            )
+            return until_turn(state, row, opponent, opponent_state)
+
+        def step(
+            state: TurnState, action: PyTree, opponent: Opponent, opponent_state: PyTree
+        ) -> tuple[TurnState, EnvStep, PyTree]:
+            plies, row = step_ply(state.plies, action)
+            state = TurnState(
+                plies=plies,
+                has_moved=state.has_moved & ~row.is_first,
+                reward=jnp.where(row.is_first, 0.0, state.reward - row.reward),
+            )
+            return until_turn(state, row, opponent, opponent_state)
+
+        def play_at_random(keys: jax.Array, row: EnvStep, waiting: jax.Array) -> PyTree:
+            del waiting
+            keys, action_keys = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+            logits = jnp.zeros((len(keys), num_actions), jnp.float32)
+            if row.action_mask is not None:
+                logits = jnp.where(row.action_mask, logits, -jnp.inf)
+            return jax.vmap(jax.random.categorical)(action_keys, logits).astype(jnp.int32), keys
+
+        def random_keys(plies: PyTree) -> jax.Array:
+            # Not 0 or 1, which are the keys that a split of the game's key gives.
+            return jax.vmap(lambda key: jax.random.fold_in(key, 2))(plies.key)
+
+        def begin_at_random(plies: PyTree, row: EnvStep) -> tuple[TurnState, EnvStep]:
+            return begin(plies, row, play_at_random, random_keys(plies))[:2]
+
+        def step_at_random(state: TurnState, action: PyTree) -> tuple[TurnState, EnvStep]:
+            return step(state, action, play_at_random, random_keys(state.plies))[:2]
+
+        self.begin = begin
+        self.step = step
+        self.in_turns = StepInTurns(against=step, at_random=step_at_random)
+        self.step_at_random = step_at_random
+        self.begin_at_random_jitted = jax.jit(begin_at_random)
+        self.step_at_random_jitted = jax.jit(step_at_random)
+
+
+_shared_functions = functools.lru_cache(maxsize=8)(_TurnFunctions)
+
+
+class GameInTurns:
+    """`N` games of two players in turns, as an `Environment` of one of them.
+
+    Rewards are the player's, and the opponent's are their negatives. The opponent of `fused` is who
+    acts in the ring. Who steps from Python plays against random legal moves, or whom
+    `play_against` has named. The moves of the opponent before the first row are always of these: no
+    networks are at hand at a reset.
+    """
+
+    def __init__(
+        self,
+        plies: Plies,
+        is_opponents_turn: Callable[[PyTree], jax.Array],
+        opponents: Opponents | None,
+    ):
+        """Make the functions of the game.
+
+        Args:
+            plies: the games as environments of whoever is to move, in which each move is a step.
+            is_opponents_turn: from the state of one game to bool `[]`.
+            opponents: which networks move for the opponent in the ring; None: random moves.
+
+        Raises:
+            ConfigError: actions are not one choice.
+        """
+        if not isinstance(plies.spec.action_space, gymnasium.spaces.Discrete):
+            raise ConfigError(
+                f"env.id: expected a game in turns to have Discrete actions, got"
+                f" {plies.spec.action_space}"
+            )
+        self.num_envs = plies.num_envs
+        self.spec = dataclasses.replace(plies.spec, opponents=opponents)
+        self._plies = plies
+        self._functions = _turn_functions(plies, is_opponents_turn)
+        self._opponent_name = "random"
+        self._opponent_state: PyTree = None
+        self._begin: Callable[..., Any] = self._functions.begin_at_random_jitted
+        self._step: Callable[..., Any] = self._functions.step_at_random_jitted
+        self.whole_state: TurnState | None = None
+
+    def play_against(self, name: str, opponent: Opponent, opponent_state: PyTree) -> None:
+        """Have another opponent move in `reset` and `step`; call it before the reset.
+
+        Args:
+            name: for `settings`.
+            opponent: moves.
+            opponent_state: before its first row.
+        """
+        self._opponent_name, self._opponent_state = name, opponent_state
+        functions = self._functions
+        begin = jax.jit(lambda plies, row, theirs: functions.begin(plies, row, opponent, theirs))
+        step = jax.jit(
+            lambda state, action, theirs: functions.step(state, action, opponent, theirs)
+        )
+
+        def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(state: PyTree, given: PyTree) -> tuple[TurnState, EnvStep]:
+                state, row, self._opponent_state = function(state, given, self._opponent_state)
+                return state, row
+
+            return call
+
+        self._begin, self._step = keeping(begin), keeping(step)
+
+    def reset(self) -> EnvStep:
+        """Start all games, up to the player's first turn; see `Environment.reset`."""
+        row = self._plies.reset()
+        self.whole_state, row = self._begin(self._plies.whole_state, row)
+        return jax.tree.map(np.array, row)
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        """Make the player's moves, and those of the opponents up to its next turn."""
+        spaces.check_action(action, self.spec.action_space, self.num_envs)
+        self.whole_state, row = self._step(self.whole_state, action)
+        return jax.tree.map(np.array, row)
+
+    def fused(self) -> FusedEnvironment:
+        """Return the traceable step, which cannot check an action's range.
+
+        A trajectory of complete episodes would begin each with a random move: no `restart`.
+        """
+        if self.whole_state is None:
+            raise RuntimeError("expected reset() before fused()")
+        functions = self._functions
+        step = functions.step_at_random if self.spec.opponents is None else functions.in_turns
+        return FusedEnvironment(state=self.whole_state, step=step, is_whole_state=True)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the game's options and who moves for the opponent in `step`."""
+        return {**self._plies.settings(), "opponent": self._opponent_name}
+
+    def render(self) -> np.ndarray:
+        """Return the first game's frame; see `JaxEnvironment`."""
+        if self.whole_state is not None:
+            self._plies.whole_state = self.whole_state.plies
+        return self._plies.render()
+
+    def close(self) -> None:
+        """Do nothing: there are no resources to release."""

@@ -1,0 +1,289 @@
+"""An agent whose opponents are earlier versions of its networks, out of a pool in the networks.
+
+The pool is a part of the networks, so it is published, checkpointed and repeated with them. A game
+draws its opponent at the opponent's first move, with a preference for versions that the player does
+not beat: prioritised fictitious self-play (Vinyals et al. 2019, Nature 575, "Grandmaster level in
+StarCraft II using multi-agent reinforcement learning"), with their weights of hard opponents,
+(1 − p)², of the probability p to win.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from sebulba.agent import ActorStateSharding, Agent, Metrics
+from sebulba.pytree import pytree_dataclass
+from sebulba.toolkit.reductions import sum_over_learner_devices
+from sebulba.toolkit.self_play import Chosen, SelfPlay, SelfPlayState
+from sebulba.types import Clock, EnvStep, Experience, Networks, Opponents, PyTree, Trajectory
+
+_KEPT = 0.98  # of the counts of games after a learner cycle, since the player changes
+_LEAST_WEIGHT = 1e-3  # of a version that the player always beats
+
+
+@pytree_dataclass
+class Pool:
+    """Earlier versions, and the outcomes of the player's games against them.
+
+    Numbers are float32, since networks are differentiated.
+    """
+
+    members: Networks  # [m, ...], of `actor_networks`
+    num_added: jax.Array  # [], the first version included; m at most are in the pool
+    games: jax.Array  # [m], older ones count less
+    wins: jax.Array  # [m], of the player, with half of a draw
+
+    @property
+    def win_rates(self) -> jax.Array:
+        """`[m]`, with a win and a loss that were never played; 1/2 of a new version."""
+        return (self.wins + 1.0) / (self.games + 2.0)
+
+    @property
+    def logits(self) -> jax.Array:
+        """`[m]`: of the version that a game is played against; -inf of an empty place."""
+        weights = jnp.square(1.0 - self.win_rates) + _LEAST_WEIGHT
+        is_taken = jnp.arange(len(self.games), dtype=jnp.float32) < self.num_added
+        return jnp.where(is_taken, jnp.log(weights), -jnp.inf)
+
+
+@pytree_dataclass
+class PastNetworks:
+    """The player's networks and its opponents'."""
+
+    player: Networks
+    pool: Pool
+
+
+@pytree_dataclass
+class PastState:
+    """The actor states of both players, and who the opponent is."""
+
+    players: SelfPlayState
+    member: jax.Array  # [B] int32, the place of the game's opponent in the pool
+    key: jax.Array
+
+
+@pytree_dataclass
+class PastExtras:
+    """The player's extras, and the opponent of each row."""
+
+    player: PyTree
+    member: jax.Array  # [B] int32
+
+
+@pytree_dataclass
+class PastExperience:
+    """The player's experience, and games that the pool does not count yet."""
+
+    player: Experience
+    pending: jax.Array  # [2, m], games and wins of this learner device
+    counted: jax.Array  # [2, m], those that the present optimisation step adds to the pool
+
+
+class PastPlay(Agent):
+    """A `SelfPlay` whose opponents are versions out of a pool instead of the present one.
+
+    All versions select actions in all games, of which one is used: `m` small networks in one
+    operation are faster than one after another.
+    """
+
+    def __init__(self, agent: SelfPlay, opponents: Opponents):
+        """Wrap an agent.
+
+        Args:
+            agent: plays against itself.
+            opponents: the size of the pool, and how often a version is added.
+        """
+        self.agent = agent.agent
+        self._self_play = agent
+        self._opponents = opponents
+        self.learns_from_final_observations = agent.learns_from_final_observations
+
+    def oppose(
+        self, networks: PastNetworks, actor_state: PastState, row: EnvStep, waiting: jax.Array
+    ) -> tuple[PyTree, PastState]:
+        """Move for the opponent; see `SelfPlay.oppose`."""
+        key, draw_key = jax.random.split(actor_state.key)
+        drawn = jax.random.categorical(draw_key, networks.pool.logits, shape=waiting.shape)
+        is_new = waiting & row.is_first
+        member = jnp.where(is_new, drawn.astype(jnp.int32), actor_state.member)
+
+        def move(version: Networks) -> tuple[PyTree, SelfPlayState]:
+            return self._self_play.oppose(version, actor_state.players, row, waiting)
+
+        actions, states = jax.vmap(move)(networks.pool.members)
+        chosen = Chosen(member)
+        players = self._self_play.shard_actor_state(states, chosen)
+        return chosen.split(actions), PastState(players=players, member=member, key=key)
+
+    def init_networks(self, key: jax.Array) -> PastNetworks:
+        """Return the agent's, and a pool of them alone."""
+        player, size = self.agent.init_networks(key), self._opponents.pool_size
+        pool = Pool(
+            members=jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)),
+                self.agent.actor_networks(player),
+            ),
+            num_added=jnp.float32(1.0),
+            games=jnp.zeros(size, jnp.float32),
+            wins=jnp.zeros(size, jnp.float32),
+        )
+        return PastNetworks(player=player, pool=pool)
+
+    def copy_to_targets(self, networks: PastNetworks) -> PastNetworks:
+        """Copy within the player's."""
+        return dataclasses.replace(
+            networks, player=self._self_play.copy_to_targets(networks.player)
+        )
+
+    def init_opt_state(self, networks: PastNetworks) -> PyTree:
+        """Return that of the agent."""
+        return self.agent.init_opt_state(networks.player)
+
+    def init_experience(self, networks: PastNetworks, num_envs: int) -> PastExperience:
+        """Return that of the agent, and no games."""
+        none = jnp.zeros((2, self._opponents.pool_size), jnp.float32)
+        return PastExperience(
+            player=self.agent.init_experience(networks.player, num_envs),
+            pending=none,
+            counted=none,
+        )
+
+    def init_actor_state(
+        self, networks: PastNetworks, num_envs: int, key: jax.Array, global_actor_id: int
+    ) -> PastState:
+        """Return those of both players."""
+        key, players_key = jax.random.split(key)
+        players = self._self_play.init_actor_state(
+            networks.player, num_envs, players_key, global_actor_id
+        )
+        return PastState(players=players, member=jnp.zeros(num_envs, jnp.int32), key=key)
+
+    def advance_actor_state(self, actor_state: PastState, env_steps: int) -> PastState:
+        """Advance both players."""
+        players = self._self_play.advance_actor_state(actor_state.players, env_steps)
+        return dataclasses.replace(actor_state, players=players)
+
+    def act(
+        self, networks: PastNetworks, actor_state: PastState, env_step: EnvStep, *, greedy: bool
+    ) -> tuple[PyTree, PastExtras, PastState]:
+        """Select the player's actions."""
+        action, extras, players = self._self_play.act(
+            networks.player, actor_state.players, env_step, greedy=greedy
+        )
+        extras = PastExtras(player=extras, member=actor_state.member)
+        return action, extras, dataclasses.replace(actor_state, players=players)
+
+    def shard_actor_state(self, actor_state: PastState, sharding: ActorStateSharding) -> PastState:
+        """Place both players as the agent does."""
+        return PastState(
+            players=self._self_play.shard_actor_state(actor_state.players, sharding),
+            member=sharding.split(actor_state.member),
+            key=sharding.replicate(actor_state.key),
+        )
+
+    def update_experience(
+        self,
+        networks: PastNetworks,
+        experience: PastExperience,
+        initial_state: PastState,
+        final_state: PastState,
+        trajectory: Trajectory,
+        actor_id: jax.Array,
+    ) -> PastExperience:
+        """Add the player's trajectory, and count the games that ended in it."""
+        member = trajectory.extras.member
+        player = self._self_play.update_experience(
+            networks.player,
+            experience.player,
+            initial_state.players,
+            final_state.players,
+            dataclasses.replace(trajectory, extras=trajectory.extras.player),
+            actor_id,
+        )
+        # Row T is row 0 of the next trajectory, which counts it.
+        rows = jax.tree.map(lambda leaf: leaf[:-1], trajectory.env_steps)
+        won = 0.5 + 0.5 * jnp.sign(rows.reward)
+        outcomes = jnp.stack([jnp.ones_like(won), won]) * rows.done.astype(jnp.float32)[None]
+        of_member = jax.nn.one_hot(member, self._opponents.pool_size, dtype=jnp.float32)
+        games = jnp.einsum("ctb,tbm->cm", outcomes, of_member)
+        return dataclasses.replace(experience, player=player, pending=experience.pending + games)
+
+    def loss(
+        self, networks: PastNetworks, experience: PastExperience, key: jax.Array, clock: Clock
+    ) -> tuple[jax.Array, tuple[PastExperience, Metrics]]:
+        """Return that of the agent, and how often the player beats each version."""
+        loss, (player, metrics) = self.agent.loss(networks.player, experience.player, key, clock)
+        rates = jax.lax.stop_gradient(networks.pool.win_rates)
+        metrics = metrics | {f"win_rate_{i}": rate for i, rate in enumerate(rates)}
+        # The first step of a learner cycle counts its games, and the next ones find none.
+        experience = PastExperience(
+            player=player,
+            pending=jnp.zeros_like(experience.pending),
+            counted=experience.pending,
+        )
+        return loss, (experience, metrics)
+
+    def optimize(
+        self,
+        networks: PastNetworks,
+        opt_state: PyTree,
+        grads: PastNetworks,
+        experience: PastExperience,
+        clock: Clock,
+    ) -> tuple[PastNetworks, PyTree]:
+        """Take the agent's step, count games, and add the new version if it is due."""
+        player, opt_state = self.agent.optimize(
+            networks.player, opt_state, grads.player, experience.player, clock
+        )
+        games, wins = sum_over_learner_devices(experience.counted)
+        kept = jnp.where(jnp.sum(games) > 0.0, _KEPT, 1.0)
+        pool = dataclasses.replace(
+            networks.pool,
+            games=kept * networks.pool.games + games,
+            wins=kept * networks.pool.wins + wins,
+        )
+        is_due = (clock.step + 1) % self._opponents.pool_every == 0
+        version = self.agent.actor_networks(player)
+        pool = jax.lax.cond(is_due, lambda: _with_version(pool, version), lambda: pool)
+        return PastNetworks(player=player, pool=pool), opt_state
+
+    def num_updates_per_cycle(self, cycle: int) -> int:
+        """Return that of the agent."""
+        return self.agent.num_updates_per_cycle(cycle)
+
+    def actor_networks(self, networks: PastNetworks) -> PastNetworks:
+        """Return what the player and its opponents act with."""
+        player = self.agent.actor_networks(networks.player)
+        return dataclasses.replace(networks, player=player)
+
+
+def _with_version(pool: Pool, version: Networks) -> Pool:
+    """Return the pool with a version in an empty place, or in that of the oldest."""
+    place = pool.num_added.astype(jnp.int32) % len(pool.games)
+    return Pool(
+        members=jax.tree.map(lambda leaf, new: leaf.at[place].set(new), pool.members, version),
+        num_added=pool.num_added + 1.0,
+        games=pool.games.at[place].set(0.0),
+        wins=pool.wins.at[place].set(0.0),
+    )
+
+
+def with_opponents(agent: Agent, opponents: Opponents | None) -> Agent:
+    """Return the agent that also moves for its opponents; None: there are none to move for."""
+    if opponents is None:
+        return agent
+    return PastPlay(SelfPlay(agent), opponents) if opponents.pool_size else SelfPlay(agent)
+
+
+def player_of(agent: Agent, networks: Networks) -> tuple[Agent, Networks]:
+    """Return who acts for the player alone, and its networks: without opponents, what was given.
+
+    Args:
+        agent: the result of `with_opponents`.
+        networks: the result of its `actor_networks`.
+    """
+    if isinstance(agent, PastPlay):
+        return agent.agent, networks.player
+    return (agent.agent if isinstance(agent, SelfPlay) else agent), networks

@@ -1,0 +1,142 @@
+"""Opponents out of a pool of earlier versions."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sebulba.config.agents import make_agent
+from sebulba.config.loading import load_config
+from sebulba.config.run_spec import make_run_spec
+from sebulba.envs import make_environment
+from sebulba.toolkit.past_play import PastPlay, Pool
+from sebulba.types import Clock, EnvStep, Trajectory
+
+NUM_ENVS, SIZE, EVERY = 64, 3, 2
+FLAGS = [
+    *("--env.options", "{opponent: past, pool_size: 3, pool_every: 2}"),
+    *("--actor.num-envs", str(NUM_ENVS), "--actor.trajectory-length", "4"),
+    *("--agent.hidden-sizes", "[8]", "--agent.num-epochs", "1", "--agent.num-minibatches", "1"),
+]
+
+
+def make(*flags):
+    """Return the agent of the config, its networks, and an actor state."""
+    config = load_config("configs/ppo_kuhn_poker.yaml", [*FLAGS, *flags])
+    spec = make_environment(config.env, num_envs=1, seed=0).spec
+    agent = make_agent(config.agent, make_run_spec(config, spec, 1, 1))
+    assert isinstance(agent, PastPlay)
+    networks = agent.init_networks(jax.random.key(0))
+    return agent, networks, agent.init_actor_state(networks, NUM_ENVS, jax.random.key(1), 0)
+
+
+def rows_of(num_rows=None, **changes):
+    shape = (NUM_ENVS,) if num_rows is None else (num_rows, NUM_ENVS)
+    false = jnp.zeros(shape, bool)
+    row = EnvStep(
+        observation=jnp.zeros((*shape, 7)),
+        reward=jnp.zeros(shape),
+        terminated=false,
+        truncated=false,
+        is_first=false,
+    )
+    return dataclasses.replace(row, **changes)
+
+
+def with_habits(networks, habits):
+    """Return networks whose version `i` of the pool chooses action `habits[i]` whatever it sees."""
+    habits = 100.0 * jax.nn.one_hot(jnp.array(habits), 2) - 50.0
+
+    def set_last(leaf):
+        if leaf.shape[-1] != 2:
+            return leaf
+        return jnp.zeros_like(leaf) if leaf.ndim == 3 else habits
+
+    members = networks.pool.members
+    members = dataclasses.replace(members, params=jax.tree.map(set_last, members.params))
+    pool = dataclasses.replace(networks.pool, members=members, num_added=jnp.float32(SIZE))
+    return dataclasses.replace(networks, pool=pool)
+
+
+def test_each_game_is_played_by_one_version():
+    agent, networks, state = make()
+    networks = with_habits(networks, [0, 1, 1])
+    everyone = jnp.ones(NUM_ENVS, bool)
+    action, state = agent.oppose(networks, state, rows_of(is_first=everyone), everyone)
+    assert set(state.member.tolist()) == {0, 1, 2}
+    np.testing.assert_array_equal(action, state.member > 0)
+    action, after = agent.oppose(networks, state, rows_of(), everyone)
+    np.testing.assert_array_equal(after.member, state.member)
+    np.testing.assert_array_equal(action, state.member > 0)
+    # Only games whose opponent is to move draw a new one.
+    waiting = jnp.arange(NUM_ENVS) < 8
+    _, after = agent.oppose(networks, state, rows_of(is_first=everyone), waiting)
+    np.testing.assert_array_equal(after.member[8:], state.member[8:])
+
+
+def test_versions_that_the_player_beats_are_drawn_less():
+    pool = Pool(
+        members=(),
+        num_added=jnp.float32(3),
+        games=jnp.array([98.0, 98.0, 0.0, 0.0]),
+        wins=jnp.array([98.0, 0.0, 0.0, 0.0]),
+    )
+    np.testing.assert_allclose(pool.win_rates, [0.99, 0.01, 0.5, 0.5])
+    weights = np.array([0.01**2, 0.99**2, 0.25, -0.001]) + 0.001
+    np.testing.assert_allclose(jax.nn.softmax(pool.logits), weights / weights.sum(), rtol=1e-5)
+
+
+def test_a_version_replaces_the_oldest_every_few_updates():
+    agent, networks, _ = make()
+    opt_state = agent.init_opt_state(networks)
+    experience = agent.init_experience(networks, NUM_ENVS)
+    grads = jax.tree.map(jnp.ones_like, networks)
+    step = jax.jit(
+        lambda networks, opt_state, clock: agent.optimize(
+            networks, opt_state, grads, experience, clock
+        )
+    )
+    versions = [networks.player]
+    for number in range(EVERY * SIZE + EVERY):
+        networks, opt_state = step(networks, opt_state, Clock.at(number))
+        if (number + 1) % EVERY == 0:
+            versions.append(networks.player)
+    assert networks.pool.num_added == len(versions) == 5
+    expected = [versions[3], versions[4], versions[2]]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected)
+    chex.assert_trees_all_equal(networks.pool.members, stacked)
+
+
+def test_games_count_for_the_version_that_played_them():
+    agent, networks, state = make()
+    opt_state = agent.init_opt_state(networks)
+    done = jnp.zeros((5, NUM_ENVS), bool).at[1, :10].set(True).at[4, 10:20].set(True)
+    reward = jnp.zeros((5, NUM_ENVS)).at[1, :4].set(2.0).at[1, 4:7].set(-1.0)
+    member = jnp.tile(jnp.arange(NUM_ENVS, dtype=jnp.int32)[None] % 2, (4, 1))
+    _, extras, _ = agent.act(networks, state, rows_of(), greedy=False)
+    extras = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), extras)
+    trajectory = Trajectory(
+        env_steps=rows_of(5, terminated=done, reward=reward),
+        action=jnp.zeros((4, NUM_ENVS), jnp.int32),
+        extras=dataclasses.replace(extras, member=member),
+    )
+    experience = agent.init_experience(networks, NUM_ENVS)
+    experience = agent.update_experience(
+        networks, experience, state, state, trajectory, jnp.int32(0)
+    )
+    # The games that end in the last row are counted with the next trajectory, whose first it is.
+    np.testing.assert_array_equal(experience.pending[0], [5, 5, 0])
+    # Games 0 to 3 are won, 4 to 6 are lost and 7 to 9 are drawn.
+    np.testing.assert_array_equal(experience.pending[1], [2 + 0.5, 2 + 1.0, 0])
+    for number in range(2):  # The second step of a learner cycle does not count them again.
+        _, (experience, metrics) = agent.loss(
+            networks, experience, jax.random.key(0), Clock.at(number)
+        )
+        networks, opt_state = agent.optimize(
+            networks, opt_state, networks, experience, Clock.at(2 * number)
+        )
+        np.testing.assert_array_equal(networks.pool.games, [5, 5, 0])
+    assert metrics["win_rate_2"] == pytest.approx(0.5)
