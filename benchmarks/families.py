@@ -99,6 +99,10 @@ def _gymnasium(*names: str, **settings: Any) -> tuple[Trial, ...]:
     return tuple(Trial(suite="gymnasium", id=name, **settings) for name in names)
 
 
+def _dm_env(name: str, **options: Any) -> tuple[Trial, ...]:
+    return (Trial(suite="dm_env", id=name, options=options),)
+
+
 def _suite(suite: str, *names: str) -> tuple[Trial, ...]:
     return tuple(Trial(suite=suite, id=name) for name in names)
 
@@ -136,6 +140,14 @@ def other_families() -> list[Family]:
         ("metaworld", "metaworld"): (
             *_gymnasium(world, options={"env_name": "reach-v3"}),
             *_gymnasium(world, options={"env_name": "push-v3"}),
+        ),
+        ("bsuite", "bsuite"): (
+            *_dm_env("bsuite:load_from_id", bsuite_id="catch/0"),
+            *_dm_env("bsuite:load_from_id", bsuite_id="memory_size/3"),
+        ),
+        ("dm_control", "dm_control"): (
+            *_dm_env("dm_control.suite:load", domain_name="cartpole", task_name="swingup"),
+            *_dm_env("dm_control.suite:load", domain_name="cheetah", task_name="run"),
         ),
         ("craftax", "craftax"): _suite(
             "craftax", "Craftax-Classic-Symbolic-v1", "Craftax-Symbolic-v1"

@@ -2,6 +2,7 @@
 
 EXTRAS: dict[str, str] = {
     "ale_py": "atari",
+    "bsuite": "bsuite",
     "craftax": "craftax",
     "gymnax": "gymnax",
     "jaxmarl": "jaxmarl",

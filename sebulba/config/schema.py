@@ -20,7 +20,7 @@ class EnvConfig:
     """The environment."""
 
     suite: str = "envpool"
-    """Environment adapter: envpool, ale, craftax, gymnasium, gymnax, jax, jaxmarl, jumanji,
+    """Environment adapter: envpool, ale, craftax, dm_env, gymnasium, gymnax, jax, jaxmarl, jumanji,
     pettingzoo, pgx, playground, or module:function."""
     id: str = "CartPole-v1"
     """Environment ID within the suite."""

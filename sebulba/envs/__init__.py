@@ -25,6 +25,7 @@ if typing.TYPE_CHECKING:
 SUITES: dict[str, str] = {
     "ale": "sebulba.envs.ale:make",
     "craftax": "sebulba.envs.craftax:make",
+    "dm_env": "sebulba.envs.dm_env:make",
     "envpool": "sebulba.envs.envpool:make",
     "gymnasium": "sebulba.envs.gymnasium:make",
     "gymnax": "sebulba.envs.gymnax:make",
@@ -48,6 +49,7 @@ _WITHOUT_TURNS = frozenset(SUITES) - frozenset(_IN_TURNS)
 PACKAGES: dict[str, str] = {
     "ale": "ale-py",
     "craftax": "craftax",
+    "dm_env": "dm-env",
     "envpool": "envpool",
     "gymnasium": "gymnasium",
     "gymnax": "gymnax",
@@ -139,13 +141,13 @@ def _wrappers(config: EnvConfig, make: Callable[..., Environment]) -> dict[str, 
         raise ConfigError(
             f"env.wrappers: {config.suite} steps its environments as a batch, which no wrapper can"
             " be put around. Remove env.wrappers and use env.options, or choose a suite with"
-            " wrappers: gymnasium (Gymnasium wrappers), pettingzoo (PettingZoo's), craftax, gymnax,"
-            " jax, jaxmarl, jumanji, pgx or playground (wrappers of JAX tasks)"
+            " wrappers: gymnasium and dm_env (Gymnasium wrappers), pettingzoo (PettingZoo's),"
+            " craftax, gymnax, jax, jaxmarl, jumanji, pgx or playground (wrappers of JAX tasks)"
         )
     return {"wrappers": load_wrappers(config.wrappers)}
 
 
-_WITH_WORKERS = ("gymnasium", "pettingzoo")
+_WITH_WORKERS = ("dm_env", "gymnasium", "pettingzoo")
 
 
 def without_workers(config: EnvConfig) -> EnvConfig:

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from sebulba.envs.dm_env_to_gymnasium import DmEnv
 from sebulba.envs.gymnasium_results import checked
 from sebulba.envs.identity import NAMES, Purpose, asked_for
 from sebulba.envs.old_gym import OldGym
@@ -21,6 +22,8 @@ from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, describe_error, did_you_mean
 
 _OF_GYMNASIUM = ("max_episode_steps", "disable_env_checker", "render_mode")
+# Environments of other interfaces, whose first argument is what makes the environment.
+_CONVERTERS = (DmEnv, OldGym)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -129,5 +132,5 @@ def constructor(entry_point: Any) -> Callable[..., Any] | None:
                 f"env.id: the registered entry point {entry_point} cannot be imported:"
                 f" {describe_error(error)}"
             ) from error
-    is_old = isinstance(entry_point, functools.partial) and entry_point.func is OldGym
-    return entry_point.args[0] if is_old else entry_point
+    is_converted = isinstance(entry_point, functools.partial) and entry_point.func in _CONVERTERS
+    return entry_point.args[0] if is_converted else entry_point

@@ -54,6 +54,8 @@ def register(name: str) -> str | EnvSpec:
 
 
 def _spec_of(entry_point: Any) -> EnvSpec:
+    if isinstance(entry_point, EnvSpec):
+        return entry_point
     if has_old_interface(entry_point):
         entry_point = functools.partial(OldGym, entry_point)
     return EnvSpec(id="Own-v0", entry_point=entry_point)

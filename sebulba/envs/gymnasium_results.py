@@ -45,7 +45,9 @@ class CheckedResults(gymnasium.Wrapper):
                 collects every `info` into arrays, which fails where environments differ.
         """
         super().__init__(env)
-        self._name = getattr(env, "own_class", type(env)).__name__  # `own_class`: of an `OldGym`
+        self._name = getattr(
+            env, "own_class", type(env)
+        ).__name__  # `own_class`: of a converted one
         self._drops_info = drops_info
         self._space = space = env.observation_space
         is_array = isinstance(space, Box | MultiBinary)

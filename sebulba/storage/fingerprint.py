@@ -35,6 +35,8 @@ PACKAGES = (
     "envpool",
     "ale_py",
     "mujoco",
+    "bsuite",
+    "dm_control",
     "gymnax",
     "craftax",
     "jumanji",

@@ -95,6 +95,7 @@ CASES = {
         terminates=False,
         num_players=NUM_PLAYERS,
     ),
+    "dm_env": Case(suite="dm_env", id="tests.envs.dm_tasks:Walk"),
     "gymnasium-composite": Case(suite="gymnasium", id="tests.envs.composite:Composite-v0"),
     "masked": Case(suite="jax", id="tests.envs.masked:MaskedTask"),
     "masked-fused": Case(suite="jax", id="tests.envs.masked:MaskedTask", fused=True),
