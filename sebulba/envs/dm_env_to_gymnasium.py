@@ -121,7 +121,7 @@ def _space_of(spec: Any, path: str) -> gymnasium.Space:
         return Discrete(int(spec.num_values), dtype=dtype)
     if kind == "b":
         return MultiBinary(shape)
-    low, high = (-np.inf, np.inf) if kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    bounds = getattr(spec, "minimum", low), getattr(spec, "maximum", high)
+    least, most = (-np.inf, np.inf) if kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    bounds = getattr(spec, "minimum", least), getattr(spec, "maximum", most)
     low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in bounds)
     return Box(low, high, dtype=dtype)
