@@ -139,8 +139,8 @@ class RunConfig:
     total_env_steps: Count = 500_000
     """Number of env steps to learn from. The run ends after the learner cycle that reaches it."""
     total_episodes: Count | None = None
-    """End the run after the learner cycle by which this many episodes have finished, on all hosts.
-    null: no limit."""
+    """End the run after the learner cycle by which this many episodes have finished, on all hosts;
+    schedules still follow total_env_steps. null: no limit."""
     total_learner_cycles: Count | None = None
     """End the run after this many learner cycles; schedules still follow total_env_steps. null: no
     limit."""
