@@ -89,6 +89,7 @@ def test_no_episode_is_longer_than_its_bound(bsuite, number):
         assert steps <= benchmark.longest_episode(bsuite_id), bsuite_id
 
 
+@pytest.mark.filterwarnings("ignore")  # bsuite's own calls of pandas and plotnine are deprecated
 def test_a_run_is_scored_by_bsuite(bsuite, tmp_path):
     environment = benchmark.make("deep_sea/0", str(tmp_path), purpose="train")
     for _ in range(20):
