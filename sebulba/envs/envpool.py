@@ -31,6 +31,7 @@ _REFUSED_OPTIONS = {
 }
 
 _CRASHING = ("Cig-v1", "MultiDuel-v1")
+_OPENGL = "libEGL.so.1"
 _MASK_IN_INFO = "legal_action_mask"  # of the games of pgx
 
 _EXECUTION_OPTIONS = {
@@ -51,7 +52,7 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "EnvPoolEnvironment"
 
     Raises:
         ConfigError: EnvPool has no such environment or option, or the environment has several
-            players or unsupported spaces.
+            players or unsupported spaces, or needs a library that this machine lacks.
     """
     _check_names(config)
     try:
@@ -62,6 +63,11 @@ def make(config: EnvConfig, *, num_envs: int, seed: int) -> "EnvPoolEnvironment"
             pool = envpool.make_gymnasium(config.id, num_envs=num_envs, seed=seed, **options)
             pool.observation_space, pool.action_space  # noqa: B018 - lazy, warn when created
     except Exception as error:
+        if _OPENGL in str(error):
+            raise ConfigError(
+                f"env.id: EnvPool needs {_OPENGL} for {config.id!r}, which this machine lacks:"
+                " apt-get install libegl1"
+            ) from error
         raise ConfigError(_refusal(config, error)) from error
     mask = pool.spec.state_array_spec.get(f"info:{_MASK_IN_INFO}")
     if pool.config["max_num_players"] != 1:

@@ -1,46 +1,25 @@
-"""EnvPool's module, imported without matplotlib, which takes half of the time."""
+"""EnvPool's module, imported without the code of suites that are not used.
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Sequence
-from types import ModuleType
+EnvPool imports all of its suites, whose libraries take nine tenths of the time. What they need to
+be listed is in a module of their own, `registration`.
+"""
 
-from sebulba.errors import ConfigError
+import os
+from importlib.machinery import ModuleSpec
 
-# EnvPool imports all of its suites, and these modules of one, which import matplotlib.
-_DRAWING = "envpool.jumanji._official_render."
-_OPENGL = "libEGL.so.1"
+from sebulba.envs.deferred_imports import execute_when_used
+
+_DRAWING = "envpool.jumanji._official_render."  # imports matplotlib
 
 
-class _LazyDrawing(importlib.abc.MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not fullname.startswith(_DRAWING):
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
-        return spec
+def _is_deferred(spec: ModuleSpec) -> bool:
+    places = spec.submodule_search_locations or ()
+    is_suite = any(os.path.exists(f"{place}/registration.py") for place in places)
+    return (is_suite and spec.name != "envpool") or spec.name.startswith(_DRAWING)
 
 
-def _import_envpool() -> ModuleType:
-    finder = _LazyDrawing()
-    sys.meta_path.insert(0, finder)
-    try:
-        import envpool
-    except ImportError as error:
-        if _OPENGL not in str(error):
-            raise
-        raise ConfigError(
-            f"env.suite: EnvPool needs {_OPENGL}, which this machine lacks: apt-get install libegl1"
-        ) from error
-    finally:
-        sys.meta_path.remove(finder)
-    return envpool
+execute_when_used("envpool", _is_deferred)
 
+import envpool  # noqa: E402 - what is deferred has to be said before
 
-envpool = _import_envpool()
-"""Its Jumanji games import matplotlib when they first draw."""
+__all__ = ["envpool"]

@@ -38,7 +38,7 @@ def with_rendering(config: EnvConfig) -> EnvConfig:
 
 
 def load_opengl() -> bool:
-    """Load the OpenGL library of EnvPool's MuJoCo; call before importing EnvPool, which needs it.
+    """Load the OpenGL library of EnvPool's MuJoCo; call before an environment of it is made.
 
     Returns:
         Whether the library exists.

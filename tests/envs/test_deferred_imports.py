@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sebulba.envs.deferred_imports import deferred
+from sebulba.envs.deferred_imports import deferred, execute_when_used
 from tests.subprocesses import run_python
 
 
@@ -53,6 +53,47 @@ def test_nothing_stays_deferred_after_a_failed_import():
     with pytest.raises(ModuleNotFoundError), deferred("drawing.slow"):
         importlib.import_module("no_such_module")
     assert importlib.import_module("drawing.slow").answer == 42
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch):
+    """A package `games` with the name `Game` and the module `listing`, executed when used."""
+    (tmp_path / "games").mkdir()
+    file = tmp_path / "games" / "__init__.py"
+    file.write_text("from games.listing import names\n__all__ = ['Game']\nGame = names[0]\n")
+    (tmp_path / "games" / "listing.py").write_text("names = ['Snake']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    execute_when_used("games", lambda spec: spec.name == "games")
+    yield file
+    for name in ("games", "games.listing"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("suite")
+def test_a_package_is_not_executed_when_a_module_of_it_is_imported():
+    assert importlib.import_module("games.listing").names == ["Snake"]
+    games = sys.modules["games"]
+    assert "Game" not in vars(games) and not hasattr(games, "__wrapped__")
+    assert "Game" not in vars(games)
+    assert games.Game == "Snake" == vars(games)["Game"]
+    with pytest.raises(AttributeError, match="'games' has no attribute 'Chess'"):
+        games.Chess  # noqa: B018
+
+
+@pytest.mark.usefixtures("suite")
+def test_all_names_of_a_package_that_is_executed_when_used_can_be_imported():
+    namespace = {}
+    exec("from games import *", namespace)
+    assert namespace["Game"] == "Snake"
+
+
+def test_a_package_that_cannot_be_executed_says_so_each_time_that_it_is_used(suite):
+    suite.write_text("raise ImportError('no library')\n")
+    games = importlib.import_module("games")
+    for _ in range(2):
+        with pytest.raises(ImportError, match="no library"):
+            games.Game  # noqa: B018
 
 
 _GYMNAX = """

@@ -1,14 +1,12 @@
-import importlib.abc
-import sys
-
 import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
 from sebulba.config import EnvConfig
-from sebulba.envs import envpool_import, make_environment
+from sebulba.envs import make_environment
 from sebulba.envs.envpool import _native_space
+from sebulba.envs.envpool_import import envpool
 from sebulba.errors import ConfigError
 from tests.envs.cases import assert_same, play, random_actions
 from tests.subprocesses import run_python
@@ -143,17 +141,32 @@ def test_envpool_imports_matplotlib_when_a_game_draws_with_it():
 
 
 def test_a_missing_opengl_library_is_named_with_its_package(monkeypatch):
-    message = "libEGL.so.1: cannot open shared object file: No such file or directory"
+    def make_gymnasium(*arguments, **options):
+        raise ImportError("libEGL.so.1: cannot open shared object file: No such file or directory")
 
-    class Missing(importlib.abc.MetaPathFinder):
-        def find_spec(self, fullname, path, target=None):
-            if fullname == "envpool":
-                raise ImportError(message)
+    monkeypatch.setattr(envpool, "make_gymnasium", make_gymnasium)
+    with pytest.raises(ConfigError, match=r"libEGL\.so\.1 for 'Ant-v5'.*apt-get install libegl1"):
+        make("Ant-v5")
 
-    monkeypatch.delitem(sys.modules, "envpool")
-    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    with pytest.raises(ConfigError, match=r"libEGL\.so\.1.*apt-get install libegl1"):
-        envpool_import._import_envpool()
-    message = "another"
-    with pytest.raises(ImportError, match="another"):
-        envpool_import._import_envpool()
+
+_SUITES = """
+import sys
+from sebulba.config import EnvConfig
+from sebulba.envs import make_environment
+from sebulba.envs.envpool_import import envpool
+
+suites = {name.rpartition(".")[0] for name in sys.modules if name.endswith(".registration")}
+libraries = lambda: {name.split(".")[1] for name in sys.modules if name.endswith("_envpool")}
+assert len(suites) > 10 and "Ant-v5" in envpool.list_all_envs(), suites
+make_environment(EnvConfig(suite="envpool", id="CartPole-v1"), num_envs=1, seed=0).close()
+assert libraries() == {"classic_control", "python"}, libraries()
+make_environment(EnvConfig(suite="envpool", id="FrozenLake-v1"), num_envs=1, seed=0).close()
+assert libraries() == {"classic_control", "toy_text", "python"}, libraries()
+assert not hasattr(sys.modules["envpool.box2d"], "no_such_name")
+assert libraries() == {"box2d", "classic_control", "toy_text", "python"}, libraries()
+"""
+
+
+def test_only_the_suites_of_envpool_that_are_used_load_their_libraries():
+    result = run_python("-c", _SUITES)
+    assert result.returncode == 0, result.stderr
