@@ -72,11 +72,12 @@ class Program:
 def started(
     command: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> Iterator[Program]:
-    """Start a program, and kill it at the end.
+    """Start a program, kill it at the end, and remove its temporary files.
 
     Args:
         command: the program.
-        variables: of its environment, besides those of this process.
+        variables: of its environment, besides those of this process and those that name the
+            directory of temporary files.
 
     Raises:
         SystemExit: an `EndedError` was raised meanwhile; with what the program wrote to stderr.
@@ -84,6 +85,8 @@ def started(
     # `import sebulba` adds flags that older versions of jaxlib abort at; ours adds them again.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     with (
+        # A process that Ray has started may still write, until it notices that the program is gone.
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
             command,
@@ -91,7 +94,7 @@ def started(
             stderr=errors,
             text=True,
             process_group=0,
-            env=environment | dict(variables or {}),
+            env=environment | temporary_variables(directory) | dict(variables or {}),
         ) as process,
     ):
         program = Program(process, errors)
@@ -103,6 +106,19 @@ def started(
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def temporary_variables(directory: str) -> dict[str, str]:
+    """Return the environment variables that make a directory that of temporary files."""
+    return {"TMPDIR": directory, "RAY_TMPDIR": directory}
+
+
+def bytecode_variables(directory: str) -> dict[str, str]:
+    """Return the environment variables that make Python keep bytecode, in a directory.
+
+    The bytecode of packages may be missing or out of date, and a start would compile it.
+    """
+    return {"PYTHONPYCACHEPREFIX": directory, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def cache_variables(directory: str) -> dict[str, str]:

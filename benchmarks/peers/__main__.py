@@ -5,10 +5,12 @@
 Without a pair, it prints the pairs: how to install the peer, which settings are equal, and which
 cannot be. The peer runs unchanged with the Python of its own environment, ours with this one. Both
 print their env steps wherever a batch has been learned from, or only acted, and this process reads
-the clock, so nobody's own figure is used. Nothing else should run at the same time.
+the clock, so nobody's own figure is used. Nothing else should run at the same time. A peer with our
+jaxlib also runs with the flags of XLA that `import sebulba` sets on a CPU, as a row of its own.
 
 With `--start`, it measures the seconds from the start of the process to the first batch that has
-been learned from: with an empty compilation cache, and with the one that this start filled.
+been learned from: with an empty compilation cache, and with the one that this start filled. Before,
+an untimed start of each writes the bytecode of all modules that it imports.
 """
 
 import argparse
@@ -17,9 +19,10 @@ import pathlib
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 
 from benchmarks import harness
-from benchmarks.counting import cache_variables, started
+from benchmarks.counting import bytecode_variables, cache_variables, started
 from benchmarks.harness import Result, Series, Timed
 from benchmarks.peers.pairs import PAIRS, Pair
 
@@ -30,18 +33,20 @@ def measure(pair: Pair, *, python: str, checkout: str, seconds: float, repeats: 
     """Measure env steps per second of both, in turns."""
     peer = [python, str(_PROGRAMS / pair.program), *pair.arguments(checkout)]
     own = [*_own_command(pair), *pair.own_flags]
-    rates = harness.interleave(
-        {
-            "ours": lambda: _run(own, pair.warm_up_s, seconds),
-            pair.name: lambda: _run(peer, pair.warm_up_s, seconds),
-        },
-        repeats,
-    )
+    run = functools.partial(_run, warm_up_s=pair.warm_up_s, seconds=seconds)
+    work = {"ours": lambda: run(own), pair.name: lambda: run(peer)}
+    flagged = f"{pair.name} with our XLA flags"
+    if pair.xla_flags:
+        work[flagged] = lambda: run(peer, {"XLA_FLAGS": pair.xla_flags})
+    rates = harness.interleave(work, repeats)
+    ratios = {"ours / peer": rates["ours"].over(rates[pair.name])}
+    if pair.xla_flags:
+        ratios["ours / peer with our XLA flags"] = rates["ours"].over(rates[flagged])
     return Result(
         name=f"ours and {pair.name}",
         unit="env steps/s",
         rates=rates,
-        ratios={"ours / peer": rates["ours"].over(rates[pair.name])},
+        ratios=ratios,
         settings={"seconds": seconds, "equal": pair.equal, "not equal": pair.different},
     )
 
@@ -51,12 +56,18 @@ def measure_start(pair: Pair, *, python: str, checkout: str, repeats: int) -> Re
     arguments = pair.arguments(checkout, is_start=True)
     peer = [python, str(_PROGRAMS / pair.program), *arguments]
     own = [*_own_command(pair), "--run.log-interval-env-steps", "1", *pair.own_flags]
+    commands = {"ours": own, pair.name: peer}
     seconds: dict[str, list[float]] = {}
-    for _ in range(repeats):
-        for name, command in (("ours", own), (pair.name, peer)):
+    with tempfile.TemporaryDirectory() as bytecode:
+        for command in commands.values():
             with tempfile.TemporaryDirectory() as cache:
-                for start in ("first start", "second start"):
-                    seconds.setdefault(f"{name}, {start}", []).append(_start(command, cache))
+                _start(command, cache, bytecode)
+        for _ in range(repeats):
+            for name, command in commands.items():
+                with tempfile.TemporaryDirectory() as cache:
+                    for start in ("first start", "second start"):
+                        taken = _start(command, cache, bytecode)
+                        seconds.setdefault(f"{name}, {start}", []).append(taken)
     rates = {name: Series(values=tuple(values)) for name, values in seconds.items()}
     return Result(
         name=f"start to first update, ours and {pair.name}",
@@ -75,16 +86,28 @@ def _own_command(pair: Pair) -> list[str]:
     return [sys.executable, "-m", f"benchmarks.peers.{pair.own}", config]
 
 
-def _run(command: list[str], warm_up_s: float, seconds: float) -> Timed:
+def _run(
+    command: list[str],
+    variables: Mapping[str, str] | None = None,
+    *,
+    warm_up_s: float,
+    seconds: float,
+) -> Timed:
     """Run a program until it has been measured; start-up and warm-up are not part of it."""
-    with started(command) as program:
+    with started(command, variables) as program:
         return program.measure(warm_up_s, seconds)
 
 
-def _start(command: list[str], cache: str) -> float:
-    """Start a program, and return the seconds until it has learned from its first batch."""
+def _start(command: list[str], cache: str, bytecode: str) -> float:
+    """Start a program, and return the seconds until it has learned from its first batch.
+
+    Args:
+        command: the program.
+        cache: the directory of its compilation cache.
+        bytecode: the directory of its modules' bytecode.
+    """
     begin = time.perf_counter()
-    with started(command, cache_variables(cache)) as program:
+    with started(command, cache_variables(cache) | bytecode_variables(bytecode)) as program:
         return program.wait_for_count() - begin
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from sebulba.devices.xla_flags import FLAGS
+
 _ATARI = (
     "ours counts transitions that are learned from, the peer reset rows too; EnvPool 1.2 and 0.8"
 )
@@ -21,6 +23,7 @@ class Pair:
     own: str = "ours"  # module beside this file, run by this Python
     config: str  # ours, beside this file
     own_flags: tuple[str, ...] = ()
+    xla_flags: str = ""  # XLA_FLAGS of a row of its own for the peer; empty: no such row
     equal: str
     different: str
     warm_up_s: float = 5.0
@@ -38,6 +41,7 @@ class Pair:
     def describe(self) -> str:
         """Return how to repeat the comparison."""
         checkout = " --checkout DIR" if self.needs_checkout else ""
+        also = [f"  also with: XLA_FLAGS={self.xla_flags}"] if self.xla_flags else []
         return "\n".join(
             [
                 f"{self.name}: {self.task}",
@@ -45,9 +49,23 @@ class Pair:
                 f"    python -m benchmarks.peers {self.name} --python PEER_PYTHON{checkout}",
                 f"  equal: {self.equal}",
                 f"  not equal: {self.different}",
+                *also,
             ]
         )
 
+
+# What `import sebulba` sets on a CPU with the jaxlib that the peers below run on.
+_OUR_XLA_FLAGS = str(next(flag for flag in FLAGS if flag.suits((0, 10, 2))))
+
+_ONE_CALL = (
+    "gymnax 1.0 and 0.0.9; ours writes rows and checkpoints; each call of the peer makes new"
+    " networks and environments, which it then trains for so many updates"
+)
+
+_PYTHON_ENVIRONMENTS = (
+    "ours steps EnvPool's environments, in C++, the peer Gymnasium's, in Python; the peer learns"
+    " with PyTorch"
+)
 
 _CLEANRL = (
     "git clone https://github.com/vwxyzjn/cleanrl && git -C cleanrl checkout fe8d8a03",
@@ -79,9 +97,10 @@ def _purejaxql(name: str, *, task: str, script: str, updates: int, config: str, 
         flags=(str(updates),),  # of a call
         start_flags=("1",),
         config=config,
+        xla_flags=_OUR_XLA_FLAGS,
         equal=f"{equal}, jax 0.10.2",
-        different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints; the peer uses"
-        " reductions that jaxlib 0.10.2 can compute wrongly",
+        different=f"{_ONE_CALL}; without the flag, the peer uses reductions that jaxlib 0.10.2 can"
+        " compute wrongly",
     )
 
 
@@ -140,8 +159,9 @@ PAIRS = {
             flags=("200",),  # updates of a call
             start_flags=("1",),
             config="gymnax_cartpole.yaml",
+            xla_flags=_OUR_XLA_FLAGS,
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units, jax 0.10.2",
-            different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints",
+            different=_ONE_CALL,
         ),
         Pair(
             name="rejax",
@@ -154,8 +174,10 @@ PAIRS = {
             flags=("200",),  # updates of a call
             start_flags=("1",),
             config="gymnax_cartpole.yaml",
+            xla_flags=_OUR_XLA_FLAGS,
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units, jax 0.10.2",
-            different="gymnax 1.0 and 0.0.9; ours writes rows and checkpoints",
+            different=f"{_ONE_CALL}; the peer clips each element of a gradient, ours the norm of"
+            " all, and its learning rate stays the same, ours falls",
         ),
         _purejaxql(
             "purejaxql",
@@ -185,7 +207,9 @@ PAIRS = {
             equal="128 steps, 4 epochs of 16 minibatches, two layers of 256 ReLU units each for"
             " policy and value",
             different="gymnax 1.0 and 0.0.9, jax 0.10 and 0.5; ours writes rows and checkpoints,"
-            " the peer neither evaluates nor logs; it clips two gradients, not one",
+            " the peer neither evaluates nor logs; it clips two gradients, not one; its minibatches"
+            " are from a full permutation, ours of more than 65,536 transitions from a cheaper"
+            " order (sebulba.toolkit.shuffling.shifted_order)",
             warm_up_s=8.0,
         ),
         Pair(
@@ -213,7 +237,7 @@ PAIRS = {
             ),
             config="ppo_cartpole.yaml",
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units",
-            different="ours steps EnvPool, the peer Gymnasium's Python environments",
+            different=_PYTHON_ENVIRONMENTS,
         ),
         Pair(
             name="sb3_cartpole",
@@ -222,7 +246,7 @@ PAIRS = {
             program="peer_sb3.py",
             config="ppo_cartpole.yaml",
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units",
-            different="ours steps EnvPool, the peer Gymnasium's Python environments",
+            different=f"{_PYTHON_ENVIRONMENTS}, and its learning rate stays the same, ours falls",
         ),
         Pair(
             name="sample_factory",
@@ -233,8 +257,8 @@ PAIRS = {
             program="peer_sample_factory.py",
             config="ppo_cartpole.yaml",
             equal="128 steps, 4 epochs of 4 minibatches, two layers of 64 tanh units",
-            different="ours steps EnvPool, the peer Gymnasium's Python environments; the peer's"
-            " networks are older than ours by what its queues hold",
+            different=f"{_PYTHON_ENVIRONMENTS}; the peer's networks are older than ours by what its"
+            " queues hold",
             warm_up_s=8.0,
         ),
         Pair(

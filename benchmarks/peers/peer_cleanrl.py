@@ -1,7 +1,10 @@
 """Run a script of CleanRL as it stands, and print the env steps whenever it logs its speed."""
 
+import os
+import pathlib
 import runpy
 import sys
+import tempfile
 
 from torch.utils import tensorboard
 
@@ -16,5 +19,6 @@ def counted(self, tag, value, step=None, *rest, **settings):
 
 
 tensorboard.SummaryWriter.add_scalar = counted
-sys.argv = sys.argv[1:]
+sys.argv = [str(pathlib.Path(sys.argv[1]).resolve()), *sys.argv[2:]]
+os.chdir(tempfile.gettempdir())  # The script writes its logs to the working directory.
 runpy.run_path(sys.argv[0], run_name="__main__")

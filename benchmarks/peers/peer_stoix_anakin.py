@@ -14,7 +14,8 @@ from stoix.utils.total_timestep_checker import check_total_timesteps
 NUM_ENVS, LENGTH = 1_024, 128
 SETTINGS = {
     "arch.total_num_envs": NUM_ENVS,
-    "arch.total_timesteps": NUM_ENVS * LENGTH,  # of each call
+    # Over these, the learning rate falls to 0; not over a call, after which it would be negative.
+    "arch.total_timesteps": NUM_ENVS * LENGTH * 100_000,
     "arch.num_evaluation": 1,
     "system.rollout_length": LENGTH,
 }
@@ -25,7 +26,7 @@ def main() -> None:
     config = compose("anakin/default_ff_ppo", SETTINGS)
     config.num_devices = len(jax.devices())
     config = check_total_timesteps(config)
-    config.arch.num_updates_per_eval = 1
+    config.arch.num_updates_per_eval = 1  # of each call
     environment, _ = make_env.make(config=config)
     keys = tuple(jax.random.split(jax.random.PRNGKey(0), 3))
     learn, _, state = ff_ppo.learner_setup(environment, keys, config)

@@ -15,12 +15,14 @@ from stoix.utils import make_env
 from stoix.utils.total_timestep_checker import check_total_timesteps
 
 SIZE, NUM_BINS, LIMIT = 64, 51, 500.0
+NUM_ENVS, LENGTH = 16, 16
 NUM_UPDATES_PER_CALL = 10
 SETTINGS = {
-    "arch.total_num_envs": 16,
-    "arch.total_timesteps": 16 * 16 * NUM_UPDATES_PER_CALL,
+    "arch.total_num_envs": NUM_ENVS,
+    # A learning rate that falls does so over these, not over a call.
+    "arch.total_timesteps": NUM_ENVS * LENGTH * 1_000_000,
     "arch.num_evaluation": 1,
-    "system.rollout_length": 16,
+    "system.rollout_length": LENGTH,
     "system.warmup_steps": 64,
     "system.epochs": 8,
     "system.total_batch_size": 64,
@@ -92,7 +94,8 @@ def main() -> None:
     learn, _, _, state = ff_mz.learner_setup(environment, keys, config)
     for call in itertools.count(1):
         state = jax.block_until_ready(learn(state)).learner_state
-        print(f"env steps: {call * config.arch.total_timesteps}", flush=True)
+        env_steps = call * NUM_UPDATES_PER_CALL * NUM_ENVS * LENGTH
+        print(f"env steps: {env_steps}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Programs that print the env steps they have learned from."""
 
+import pathlib
 import sys
 import time
 
 import pytest
 
-from benchmarks.counting import started
+from benchmarks.counting import bytecode_variables, started
 
 COUNTING = "import itertools\nfor i in itertools.count(): print('env steps:', 8 * i, flush=True)"
 FAILING = "import sys\nprint('env steps: 0')\nsys.exit('no such environment')"
@@ -64,3 +65,22 @@ def test_the_error_output_of_a_start_that_fails_is_shown():
 def test_a_program_that_ends_early_is_named():
     with pytest.raises(SystemExit, match=r"got 1: .*env steps: 5"):
         measure("print('env steps: 5')")
+
+
+def test_a_program_that_is_killed_leaves_no_temporary_directory():
+    with program("import tempfile\nprint(tempfile.mkdtemp(), flush=True)\n" + COUNTING) as counting:
+        assert counting.process.stdout is not None
+        made = pathlib.Path(counting.process.stdout.readline().strip())
+        assert made.is_dir()
+    assert not made.exists() and not made.parent.exists()
+
+
+def test_a_start_reads_the_bytecode_that_an_earlier_one_wrote(tmp_path):
+    (tmp_path / "module.py").write_text("x = 1\n")
+    cached = "import module, os\nprint(int(os.path.exists(module.__cached__)), flush=True)"
+    command = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{cached}"]
+    variables = {"PYTHONDONTWRITEBYTECODE": "1"} | bytecode_variables(str(tmp_path / "bytecode"))
+    with started(command, variables) as starting:
+        assert starting.process.stdout is not None
+        assert starting.process.stdout.read() == "1\n"
+    assert not (tmp_path / "__pycache__").exists()

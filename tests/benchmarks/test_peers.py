@@ -1,5 +1,7 @@
 """Measuring another program beside ours."""
 
+import sys
+
 import pytest
 
 from benchmarks.peers import __main__ as peers
@@ -14,3 +16,51 @@ def test_every_pair_says_how_to_repeat_it_and_has_its_files(pair):
     for name in (pair.program, f"{pair.own}.py", pair.config):
         assert (peers._PROGRAMS / name).is_file()
     load_config(peers._PROGRAMS / pair.config, pair.own_flags)  # raises if a setting is unknown
+
+
+FLAG = "--xla_flag_of_ours=1"
+COUNTING = """
+import itertools, os, pathlib, sys
+with pathlib.Path(sys.argv[1]).open("a") as file:
+    print(os.environ.get("XLA_FLAGS"), os.environ.get("PYTHONPYCACHEPREFIX"), file=file)
+for i in itertools.count(): print("env steps:", 8 * i, flush=True)
+"""
+
+
+@pytest.fixture
+def starts(tmp_path, monkeypatch):
+    """Return the pair of two counting programs, and the file of the variables they start with."""
+    (tmp_path / "peer.py").write_text(COUNTING)
+    file = tmp_path / "starts.txt"
+    monkeypatch.setattr(peers, "_PROGRAMS", tmp_path)
+    own = [sys.executable, "-c", COUNTING, str(tmp_path / "own.txt")]
+    monkeypatch.setattr(peers, "_own_command", lambda pair: own)
+    pair = peers.Pair(
+        name="peer",
+        task="counting",
+        install=(),
+        program="peer.py",
+        flags=(str(file),),
+        config="none.yaml",
+        xla_flags=FLAG,
+        equal="all",
+        different="nothing",
+        warm_up_s=0.0,
+    )
+    return pair, file
+
+
+def test_a_peer_on_our_jaxlib_has_a_row_with_our_xla_flags_too(starts):
+    pair, file = starts
+    result = peers.measure(pair, python=sys.executable, checkout="", seconds=0.0, repeats=1)
+    assert list(result.rates) == ["ours", "peer", "peer with our XLA flags"]
+    assert list(result.ratios) == ["ours / peer", "ours / peer with our XLA flags"]
+    assert [line.split()[0] for line in file.read_text().splitlines()].count(FLAG) == 2
+
+
+def test_all_starts_share_the_bytecode_that_an_untimed_one_has_written(starts):
+    pair, file = starts
+    result = peers.measure_start(pair, python=sys.executable, checkout="", repeats=1)
+    assert all(len(series.values) == 1 for series in result.rates.values())
+    directories = [line.split()[1] for line in file.read_text().splitlines()]
+    assert len(directories) == 3 and len(set(directories)) == 1 and directories[0] != "None"

@@ -89,4 +89,10 @@ def test_startup_measures_a_first_and_a_second_start():
 
 def test_startup_reports_a_run_that_ends_without_an_update(tmp_path):
     with pytest.raises(RuntimeError, match="expected a row of metrics"):
-        startup.start("no_such.yaml", [], run_dir=tmp_path / "run", cache=tmp_path / "cache")
+        startup.start(
+            "no_such.yaml",
+            [],
+            run_dir=tmp_path / "run",
+            cache=tmp_path / "cache",
+            bytecode=tmp_path / "bytecode",
+        )
