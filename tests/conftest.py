@@ -3,8 +3,11 @@
 import gc
 import os
 import pathlib
+import sys
 import threading
 
+# Each of the hundreds of processes that tests start would compile the project's modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests compile far more than they compute. In the environment, so that runs in processes of their
 # own compile the same way, to the same bits.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
@@ -15,6 +18,8 @@ import jax
 import pytest
 
 from tests.packages import make_package
+
+sys.dont_write_bytecode = False  # also of the tests, whose assertions pytest rewrites
 
 if jax.__version_info__[:2] == (0, 10):  # XLA ends the process at a flag that it does not know.
     os.environ["XLA_FLAGS"] = (

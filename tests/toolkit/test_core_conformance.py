@@ -9,7 +9,7 @@ from sebulba.references import CORES
 from sebulba.toolkit.cores import core_settings
 from tests.compiled import jitted
 
-T, B, F, SIZE = 12, 3, 5, 8
+T, B, F, SIZE = 8, 3, 5, 8  # Each number of rows is a program to compile.
 # Options with which T rows reach every part of a core; each row of the table has its defaults too.
 VARIANTS = {
     "lru, associative": ("lru", {"unroll": "associative"}),
@@ -70,7 +70,7 @@ def test_the_state_is_per_environment_and_keeps_its_structure(core):
 def test_an_unroll_equals_its_rows_one_by_one_whatever_the_resets_are(core):
     parameters, inputs, _, before = inputs_of(core)
     rng = np.random.default_rng(1)
-    patterns = rng.random((200, T, B)) < rng.choice([0.05, 0.2, 0.6], (200, 1, 1))
+    patterns = rng.random((100, T, B)) < rng.choice([0.05, 0.2, 0.6], (100, 1, 1))
     for is_first in jnp.asarray(patterns):
         outputs, after = unroll(core, parameters, inputs, is_first, before)
         rows, state = [], before
