@@ -2,7 +2,10 @@
 
 import dataclasses
 import sys
+import threading
 import warnings
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -93,8 +96,50 @@ def ids() -> list[str]:
 class EnvPoolState:
     """The state of the traceable step."""
 
+    number: jax.Array  # [] int32, of the pool among those that share the step
     handle: jax.Array  # [8] uint8, the pool's address; a data dependency that orders its steps
     done: jax.Array  # [B] bool, at the latest row
+
+
+class SharedStep:
+    """The traceable step of pools that are alike; one program steps them all.
+
+    EnvPool takes a pool's address from a constant of the program. To compile an act cycle takes
+    about a second of CPU time, so actors whose pools are alike share it: the state has the number
+    of the pool. Pools that come after the step was traced share another. A pool lives as long as a
+    step that has it.
+    """
+
+    def __init__(self, environment: "EnvPoolEnvironment"):
+        self._environment = environment  # any of them
+        self._pool_steps: list[Callable[..., Any]] = []
+        self._is_traced = False
+
+    def add(self, pool_step: Callable[..., Any]) -> int | None:
+        """Return the number of a pool from now on; None: the step was traced without it."""
+        with _LOCK:
+            if self._is_traced:
+                return None
+            self._pool_steps.append(pool_step)
+            return len(self._pool_steps) - 1
+
+    def __call__(self, state: EnvPoolState, action: jax.Array) -> tuple[EnvPoolState, EnvStep]:
+        """Step the pool of a state; see `FusedEnvironment`."""
+        with _LOCK:
+            self._is_traced = True
+        environment, steps = self._environment, self._pool_steps
+        spaces.check_action_structure(action, environment.spec.action_space, environment.num_envs)
+        action = environment.to_native(action)
+        with jax.enable_x64(True):
+            action = action.astype(environment.action_dtype)
+            handle, result = jax.lax.switch(state.number, steps, state.handle, action)
+            env_step = environment.env_step(jnp, *result, is_first=state.done)
+        return EnvPoolState(number=state.number, handle=handle, done=env_step.done), env_step
+
+
+_LOCK = threading.Lock()
+# By what pools that are alike have in common: those that a pool may still join.
+_shared_steps: weakref.WeakValueDictionary[tuple, SharedStep] = weakref.WeakValueDictionary()
 
 
 class EnvPoolEnvironment:
@@ -114,11 +159,11 @@ class EnvPoolEnvironment:
     ):
         self.num_envs = num_envs
         *_, action = pool.spec.action_array_spec.values()
-        self._action_dtype = np.dtype(action.dtype)
-        action_space = _native_space(pool.action_space, self._action_dtype)
+        self.action_dtype = np.dtype(action.dtype)
+        action_space = _native_space(pool.action_space, self.action_dtype)
         self._masks = ActionMasks(pool.observation_space, action_space, in_info=mask_in_info)
         self.spec = dataclasses.replace(self._masks.spec, frame_stack=_frame_stack(pool))
-        self._to_native = to_native(self.spec)
+        self.to_native = to_native(self.spec)
         self._pool = pool
         self._episodic_life = episodic_life
         self._done: np.ndarray | None = None
@@ -139,8 +184,8 @@ class EnvPoolEnvironment:
         """Step all environments; see `Environment.step`."""
         # EnvPool aborts the process on a wrong length and accepts out-of-range actions silently.
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        result = self._pool.step(self._to_native(action))
-        env_step = self._env_step(np, *result, is_first=self._done)
+        result = self._pool.step(self.to_native(action))
+        env_step = self.env_step(np, *result, is_first=self._done)
         self._done = env_step.done
         return env_step
 
@@ -154,21 +199,20 @@ class EnvPoolEnvironment:
         # ends (seen with the float64 of MuJoCo), so everything that touches them needs x64.
         with jax.enable_x64(True):
             handle, _, _, pool_step = self._pool.xla()
-
-        def step(state: EnvPoolState, action: jax.Array) -> tuple[EnvPoolState, EnvStep]:
-            spaces.check_action_structure(action, self.spec.action_space, self.num_envs)
-            action = self._to_native(action)
-            with jax.enable_x64(True):
-                handle, result = pool_step(state.handle, action.astype(self._action_dtype))
-                env_step = self._env_step(jnp, *result, is_first=state.done)
-            return EnvPoolState(handle=handle, done=env_step.done), env_step
-
-        state = EnvPoolState(handle=jnp.array(handle), done=jnp.array(self._done))
+        alike = (type(self._pool), repr(self.settings()), self.num_envs, self._episodic_life)
+        step = _shared_steps.setdefault(alike, SharedStep(self))
+        number = step.add(pool_step)
+        if number is None:
+            step = _shared_steps[alike] = SharedStep(self)
+            number = step.add(pool_step)
+        state = EnvPoolState(
+            number=jnp.int32(number), handle=jnp.array(handle), done=jnp.array(self._done)
+        )
 
         def restart(state: EnvPoolState) -> tuple[EnvPoolState, EnvStep]:
             # Safe between cycles only: the pool must have finished all traced steps.
             env_step = self.reset()
-            return EnvPoolState(handle=state.handle, done=jnp.array(env_step.done)), env_step
+            return dataclasses.replace(state, done=jnp.array(env_step.done)), env_step
 
         return FusedEnvironment(state=state, step=step, restart=restart)
 
@@ -189,9 +233,10 @@ class EnvPoolEnvironment:
         """Release the pool; its threads live as long as a traceable step made from it."""
         self._pool = None
 
-    def _env_step(
+    def env_step(
         self, xp, observation, reward, terminated, truncated, info, *, is_first
     ) -> EnvStep:
+        """Return the row `[B]` of what the pool returned, with `xp`, NumPy or `jax.numpy`."""
         # EnvPool's `terminated` includes lost lives; the one in `info` is the game's own.
         over = info["terminated"].astype(bool) | truncated if self._episodic_life else None
         observation, action_mask = self._masks.split(observation, info.get(_MASK_IN_INFO))

@@ -25,7 +25,7 @@ from sebulba.types import EnvStep, FrameStack, Networks, PyTree, RunSpec
 
 # Where `actor.cycle: auto` steps environments outside JAX inside jit. An accelerator's stream waits
 # for them, with the updates behind them. And a program that holds a pool's address is compiled
-# again for each actor and at each start.
+# again at each start.
 _PLATFORMS_OF_FUSED = ("cpu",)
 
 

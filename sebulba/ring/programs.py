@@ -1,7 +1,7 @@
 """What a ring does not get from its seed: the agent, and the jitted functions.
 
 Rings whose configs differ in their seed can share them. Then nothing is traced or compiled twice,
-except programs with EnvPool inside them: each of its pools is a program of its own.
+except programs with EnvPool inside them, which have the addresses of their pools.
 """
 
 import dataclasses

@@ -119,6 +119,30 @@ def test_envpool_fused_step_outlives_close():
     np.testing.assert_array_equal(row.reward, [1.0, 1.0])
 
 
+def test_pools_that_are_alike_are_stepped_by_one_function_each_with_its_own_environments():
+    def started(seed, num_envs=2):
+        config = EnvConfig(suite="envpool", id="CartPole-v1")
+        environment = make_environment(config, num_envs=num_envs, seed=seed)
+        environment.reset()
+        return environment
+
+    action = np.ones(2, np.int32)
+    expected = [started(seed).step(action) for seed in (1, 2)]
+    first, second, other = (each.fused() for each in (started(1), started(2), started(3, 4)))
+    assert first.step is second.step is not other.step
+    step = jax.jit(first.step)
+    for fused, row in zip((first, second), expected, strict=True):
+        state, got = step(fused.state, action)
+        np.testing.assert_array_equal(got.observation, row.observation)
+        np.testing.assert_array_equal(state.handle, fused.state.handle)
+    assert step._cache_size() == 1
+    later = started(1).fused()
+    assert later.step is not first.step
+    np.testing.assert_array_equal(
+        later.step(later.state, action)[1].observation, expected[0].observation
+    )
+
+
 _DRAW = """
 import sys
 from sebulba.config import EnvConfig

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import gc
+import threading
 import weakref
 
 import chex
@@ -14,7 +15,8 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.envs import make_environment
-from sebulba.ring.fused_cycle import FusedFunctions
+from sebulba.ring.clocks import WallClock
+from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
 from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
 from tests.envs.masked import expected_masks
 from tests.rings import (
@@ -82,8 +84,8 @@ def played(kind):
     return [cycles.run() for _ in range(4)], cycles.networks
 
 
-@pytest.mark.parametrize(("env_config", "is_shared"), [(CATCH, True), (CARTPOLE, False)])
-def test_environments_with_the_same_step_share_the_functions_while_in_use(env_config, is_shared):
+@pytest.mark.parametrize(("env_config", "is_kept"), [(CATCH, True), (CARTPOLE, False)])
+def test_environments_with_the_same_step_share_the_functions_while_in_use(env_config, is_kept):
     spec = Cycles(env_config, "stepped").environment.spec
     agent = ToyAgent(ToyConfig(), toy_run_spec(environment=spec, num_envs=NUM_ENVS))
     programs_of = shared_programs(agent, length=LENGTH, device=jax.devices()[0])
@@ -94,12 +96,46 @@ def test_environments_with_the_same_step_share_the_functions_while_in_use(env_co
         return programs_of(environment.fused())
 
     first, second = programs(), programs()
-    assert (first is second) == is_shared
+    assert first is second
     kept = [weakref.ref(first), weakref.ref(second)]
     del first, second
     gc.collect()
     # Those of JAX environments are kept for the next ring; EnvPool's would keep a pool alive.
-    assert [each() is not None for each in kept] == [is_shared, is_shared]
+    assert [each() is not None for each in kept] == [is_kept, is_kept]
+
+
+@pytest.mark.parametrize("env_config", [CATCH, CARTPOLE], ids=lambda config: config.id)
+def test_actors_that_share_functions_compile_them_once(env_config):
+    actors = [Cycles(env_config, "fused") for _ in range(2)]
+    functions = FusedFunctions(
+        ToyAgent(
+            ToyConfig(), toy_run_spec(environment=actors[0].environment.spec, num_envs=NUM_ENVS)
+        ),
+        actors[0].environment.fused().step,
+        trajectory_length=LENGTH,
+        device=jax.devices()[0],
+    )
+    barrier, compiled = threading.Barrier(2), []
+
+    def count(event, seconds, **names):
+        if event.endswith("backend_compile_duration") and names.get("fun_name") == "jit(cycle)":
+            compiled.append(seconds)
+
+    def act(cycles):
+        cycle = FusedCycle(functions, cycles.environment.fused(), clock=WallClock())
+        barrier.wait()
+        cycle(cycles.networks, cycles.carry)
+
+    threads = [threading.Thread(target=act, args=(cycles,)) for cycles in actors]
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert len(compiled) == 1
 
 
 @pytest.mark.parametrize("env_config", [CATCH, MASKED, CARTPOLE], ids=lambda config: config.id)
