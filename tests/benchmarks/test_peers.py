@@ -1,5 +1,6 @@
 """Measuring another program beside ours."""
 
+import re
 import sys
 
 import pytest
@@ -16,6 +17,20 @@ def test_every_pair_says_how_to_repeat_it_and_has_its_files(pair):
     for name in (pair.program, f"{pair.own}.py", pair.config):
         assert (peers._PROGRAMS / name).is_file()
     load_config(peers._PROGRAMS / pair.config, pair.own_flags)  # raises if a setting is unknown
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=lambda pair: pair.name)
+def test_the_pairs_on_our_version_of_jaxlib_have_our_xla_flags_in_a_row(pair):
+    is_ours = any("jax==0.10.2" in command for command in pair.install)
+    assert pair.xla_flags.startswith("--xla_cpu") == is_ours
+    assert (pair.xla_flags in pair.describe()) and ("also with" in pair.describe()) == is_ours
+
+
+@pytest.mark.parametrize("name", ["anakin", "mz"])
+def test_the_learning_rate_of_stoix_does_not_fall_within_a_call(name):
+    text = (peers._PROGRAMS / f"peer_stoix_{name}.py").read_text()
+    (calls,) = re.findall(r'"arch.total_timesteps": NUM_ENVS \* LENGTH \* ([\d_]+)', text)
+    assert int(calls) >= 100_000
 
 
 FLAG = "--xla_flag_of_ours=1"
