@@ -46,7 +46,9 @@ def is_large(networks: PyTree, environment: EnvironmentSpec) -> bool:
     return num_parameters * num_inputs > _MAX_PRODUCTS
 
 
-def smaller(config: Config, run_spec: RunSpec, *, has_large_networks: bool) -> Iterator[Config]:
+def smaller(
+    config: Config, run_spec: RunSpec, *, num_players: int, has_large_networks: bool
+) -> Iterator[Config]:
     """Yield configs with smaller sizes that the agent accepts, the smallest first, then the config.
 
     A replay gets little more rows than the check records, and takes few updates in a cycle.
@@ -54,10 +56,11 @@ def smaller(config: Config, run_spec: RunSpec, *, has_large_networks: bool) -> I
     Args:
         config: the run's.
         run_spec: the run's counts.
+        num_players: of an environment; each counts as an environment here.
         has_large_networks: also make environments, trajectories and batches fewer or shorter.
     """
     if has_large_networks:
-        small = _with_small_batches(config, run_spec.num_learner_devices)
+        small = _with_small_batches(config, run_spec.num_learner_devices * num_players)
         yield from _with_small_replays(small, run_spec)
     yield from _with_small_replays(config, run_spec)
     yield config
@@ -80,10 +83,10 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _with_small_batches(config: Config, num_learner_devices: int) -> Config:
+def _with_small_batches(config: Config, num_shares: int) -> Config:
     def at_most(limit: int, value: int) -> int:
-        # Every learner device has an equal share.
-        return min(value, -(-limit // num_learner_devices) * num_learner_devices)
+        # Every learner device has an equal share, with all players of an environment.
+        return min(value, -(-limit // num_shares) * num_shares)
 
     settings = dict(settings_of(config.agent))
     actor = dataclasses.replace(

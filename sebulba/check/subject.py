@@ -132,7 +132,12 @@ def assemble_subject(config: Config) -> Subject:
     networks = jax.eval_shape(programs.agent.init_networks, jax.random.key(0))
     candidates = [
         threaded
-        for each in smaller(run, programs.run_spec, has_large_networks=is_large(networks, spec))
+        for each in smaller(
+            run,
+            programs.run_spec,
+            num_players=num_players,
+            has_large_networks=is_large(networks, spec),
+        )
         for threaded in (_with_threads(each), each)
     ]
     for number, candidate in enumerate(candidates):

@@ -37,10 +37,11 @@ def make_config(agent, *, num_envs=64, length=128):
     )
 
 
-def smallest(agent, *, is_large=True, num_learner_devices=1, **sizes):
+def smallest(agent, *, is_large=True, num_learner_devices=1, num_players=1, **sizes):
     config = make_config(agent, **sizes)
     run_spec = make_run_spec(config, ENVIRONMENT, 2, num_learner_devices)
-    return next(smaller(config, run_spec, has_large_networks=is_large))
+    found = smaller(config, run_spec, num_players=num_players, has_large_networks=is_large)
+    return next(found)
 
 
 def sizes_of(config):
@@ -51,6 +52,11 @@ def test_large_networks_see_few_environments_and_short_trajectories():
     config = smallest(PPOConfig(num_minibatches=32, num_epochs=10))
     assert sizes_of(config) == (4, 16)
     assert (config.agent.num_minibatches, config.agent.num_epochs) == (4, 2)
+
+
+def test_environments_keep_all_their_players():
+    config = smallest(PPOConfig(num_minibatches=32), num_envs=60, num_players=3)
+    assert config.actor.num_envs == 6
 
 
 def test_small_networks_keep_their_batches():
@@ -90,7 +96,7 @@ def test_planted_faults_are_asked_with_the_sizes_that_they_have(name):
     config = config_of(AGENTS[name])
     environment = dataclasses.replace(ENVIRONMENT, action_space=ACTIONS[name == "sac"])
     run_spec = make_run_spec(config, environment, 2, 1)
-    assert next(smaller(config, run_spec, has_large_networks=False)) == config
+    assert next(smaller(config, run_spec, num_players=1, has_large_networks=False)) == config
 
 
 def test_long_sequences_have_more_rows_before_learning_starts():
