@@ -103,6 +103,7 @@ def test_players_are_not_asked_of_a_single_one():
     assert (result.status, result.detail) == ("skip", "the environment has one player")
 
 
+@pytest.mark.slow
 def test_the_policy_acts_the_same_without_what_only_the_value_function_sees():
     agent = SOUND["ppo with a critic"]
     result = ask(agent, "policy-observation", env=TIDES)

@@ -58,7 +58,9 @@ def test_the_opponent_moves_with_the_networks_of_the_act_cycle():
     assert histories == {0, 2}  # nothing, or a bet
 
 
-@pytest.mark.parametrize("core", [(), ("--agent.lstm-size", "4")])
+@pytest.mark.parametrize(
+    "core", [pytest.param((), marks=pytest.mark.slow), ("--agent.lstm-size", "4")]
+)
 def test_one_program_learns_the_same_as_acting_and_learning_in_turn(core):
     flags = (*core, "--agent.num-minibatches", "1")
     serial, _, _ = run_config(config_of(*flags))
@@ -68,7 +70,7 @@ def test_one_program_learns_the_same_as_acting_and_learning_in_turn(core):
     )
 
 
-@pytest.mark.parametrize("opponent", ["self", "past"])
+@pytest.mark.parametrize("opponent", [pytest.param("self", marks=pytest.mark.slow), "past"])
 def test_a_run_repeats_and_resumes_exactly(tmp_path, opponent):
     config = config_of(opponent=opponent)
     whole, _, _ = run_config(config)
@@ -120,7 +122,7 @@ def test_complete_episodes_are_refused():
         make_ring(config_of("--actor.rollout", "episodes"))
 
 
-@pytest.mark.parametrize("opponent", ["self", "past"])
+@pytest.mark.parametrize("opponent", [pytest.param("self", marks=pytest.mark.slow), "past"])
 def test_a_loaded_policy_is_the_players(tmp_path, opponent):
     config = config_of("--run.total-env-steps", "100", opponent=opponent)
     config = dataclasses.replace(config, run_dir=str(tmp_path / "run"))
