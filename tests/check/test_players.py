@@ -15,7 +15,7 @@ CORRIDOR = EnvConfig(suite="jax", id="Corridor-v0")
 TIDES = EnvConfig(suite="jax", id="Tides-v0", options={"state": True})
 IMPALA = ImpalaConfig(hidden_sizes=(4,))
 PPO = PPOConfig(hidden_sizes=(4,), num_minibatches=2, num_epochs=1)
-REPLAY = {"batch_size": 16, "replay_capacity": 800, "min_replay_rows": 120}
+REPLAY = {"batch_size": 16, "replay_capacity": 800, "min_replay_rows": 192}
 SOUND = {
     "impala": IMPALA,
     "impala with memory": dataclasses.replace(IMPALA, lstm_size=4),
