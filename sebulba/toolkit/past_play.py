@@ -8,11 +8,12 @@ StarCraft II using multi-agent reinforcement learning"), with their weights of h
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from sebulba.agent import ActorStateSharding, Agent, Metrics
+from sebulba.agent import ActorStateSharding, Agent, Metrics, declared
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.reductions import sum_over_learner_devices
 from sebulba.toolkit.self_play import Chosen, SelfPlay, SelfPlayState
@@ -81,7 +82,7 @@ class PastExperience:
     counted: jax.Array  # [2, m], those that the present optimisation step adds to the pool
 
 
-class PastPlay(Agent):
+class PastPlay:
     """A `SelfPlay` whose opponents are versions out of a pool instead of the present one.
 
     All versions select actions in all games, of which one is used: `m` small networks in one
@@ -98,7 +99,10 @@ class PastPlay(Agent):
         self.agent = agent.agent
         self._self_play = agent
         self._opponents = opponents
-        self.learns_from_final_observations = agent.learns_from_final_observations
+
+    def __getattr__(self, name: str) -> Any:
+        # What takes neither networks nor an actor state is the agent's own.
+        return getattr(self.agent, name)
 
     def oppose(
         self, networks: PastNetworks, actor_state: PastState, row: EnvStep, waiting: jax.Array
@@ -134,7 +138,7 @@ class PastPlay(Agent):
     def copy_to_targets(self, networks: PastNetworks) -> PastNetworks:
         """Copy within the player's."""
         return dataclasses.replace(
-            networks, player=self._self_play.copy_to_targets(networks.player)
+            networks, player=declared(self.agent, Agent, "copy_to_targets")(networks.player)
         )
 
     def init_opt_state(self, networks: PastNetworks) -> PyTree:
@@ -249,10 +253,6 @@ class PastPlay(Agent):
         pool = jax.lax.cond(is_due, lambda: _with_version(pool, version), lambda: pool)
         return PastNetworks(player=player, pool=pool), opt_state
 
-    def num_updates_per_cycle(self, cycle: int) -> int:
-        """Return that of the agent."""
-        return self.agent.num_updates_per_cycle(cycle)
-
     def actor_networks(self, networks: PastNetworks) -> PastNetworks:
         """Return what the player and its opponents act with."""
         player = self.agent.actor_networks(networks.player)
@@ -270,18 +270,16 @@ def _with_version(pool: Pool, version: Networks) -> Pool:
     )
 
 
-def with_opponents(agent: Agent, opponents: Opponents | None) -> Agent:
-    """Return the agent that also moves for its opponents; None: there are none to move for."""
-    if opponents is None:
-        return agent
+def with_opponents(agent: Agent, opponents: Opponents) -> SelfPlay | PastPlay:
+    """Return the agent that also moves for its opponents."""
     return PastPlay(SelfPlay(agent), opponents) if opponents.pool_size else SelfPlay(agent)
 
 
 def player_of(agent: Agent, networks: Networks) -> tuple[Agent, Networks]:
-    """Return who acts for the player alone, and its networks: without opponents, what was given.
+    """Return who acts for the player alone, and its networks.
 
     Args:
-        agent: the result of `with_opponents`.
+        agent: the result of `with_opponents`; any other is returned as it is.
         networks: the result of its `actor_networks`.
     """
     if isinstance(agent, PastPlay):

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sebulba.agent import ActorStateSharding, Agent, Metrics, declared
+from sebulba.agent import ActorStateSharding, Agent, declared
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import ActorState, Clock, EnvStep, Experience, Networks, PyTree, Trajectory
+from sebulba.types import ActorState, EnvStep, Experience, Networks, PyTree, Trajectory
 
 
 @pytree_dataclass
@@ -19,7 +19,7 @@ class SelfPlayState:
     opponent: ActorState
 
 
-class SelfPlay(Agent):
+class SelfPlay:
     """An agent that plays against itself: the opponent samples its moves as actors do.
 
     Networks, experience and trajectories are those of the agent inside, which learns from the moves
@@ -29,9 +29,10 @@ class SelfPlay(Agent):
     def __init__(self, agent: Agent):
         """Wrap an agent."""
         self.agent = agent
-        self.learns_from_final_observations = declared(
-            agent, Agent, "learns_from_final_observations"
-        )
+
+    def __getattr__(self, name: str) -> Any:
+        # Methods that take no actor state are the agent's own.
+        return getattr(self.agent, name)
 
     def oppose(
         self, networks: Networks, actor_state: SelfPlayState, row: EnvStep, waiting: jax.Array
@@ -48,22 +49,6 @@ class SelfPlay(Agent):
         action, _, after = self.agent.act(networks, before, row, greedy=False)
         kept = keep_where(self.agent, waiting, after, before)
         return action, dataclasses.replace(actor_state, opponent=kept)
-
-    def init_networks(self, key: jax.Array) -> Networks:
-        """Return those of the agent."""
-        return self.agent.init_networks(key)
-
-    def copy_to_targets(self, networks: Networks) -> Networks:
-        """Return those of the agent."""
-        return declared(self.agent, Agent, "copy_to_targets")(networks)
-
-    def init_opt_state(self, networks: Networks) -> PyTree:
-        """Return that of the agent."""
-        return self.agent.init_opt_state(networks)
-
-    def init_experience(self, networks: Networks, num_envs: int) -> Experience:
-        """Return that of the agent."""
-        return self.agent.init_experience(networks, num_envs)
 
     def init_actor_state(
         self, networks: Networks, num_envs: int, key: jax.Array, global_actor_id: int
@@ -120,31 +105,6 @@ class SelfPlay(Agent):
             trajectory,
             actor_id,
         )
-
-    def loss(
-        self, networks: Networks, experience: Experience, key: jax.Array, clock: Clock
-    ) -> tuple[jax.Array, tuple[Experience, Metrics]]:
-        """Return that of the agent."""
-        return self.agent.loss(networks, experience, key, clock)
-
-    def optimize(
-        self,
-        networks: Networks,
-        opt_state: PyTree,
-        grads: Networks,
-        experience: Experience,
-        clock: Clock,
-    ) -> tuple[Networks, PyTree]:
-        """Take the agent's step."""
-        return self.agent.optimize(networks, opt_state, grads, experience, clock)
-
-    def num_updates_per_cycle(self, cycle: int) -> int:
-        """Return that of the agent."""
-        return self.agent.num_updates_per_cycle(cycle)
-
-    def actor_networks(self, networks: Networks) -> Networks:
-        """Return those of the agent."""
-        return self.agent.actor_networks(networks)
 
 
 def keep_where(agent: Agent, moved: jax.Array, after: ActorState, before: ActorState) -> ActorState:

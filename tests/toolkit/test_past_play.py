@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sebulba.agent import Agent, declared
 from sebulba.config.agents import make_agent
 from sebulba.config.loading import load_config
 from sebulba.config.run_spec import make_run_spec
 from sebulba.envs import make_environment
-from sebulba.toolkit.past_play import PastPlay, Pool
-from sebulba.types import Clock, EnvStep, Trajectory
+from sebulba.toolkit.past_play import PastPlay, Pool, with_opponents
+from sebulba.types import Clock, EnvStep, Opponents, Trajectory
 
 NUM_ENVS, SIZE, EVERY = 64, 3, 2
 FLAGS = [
@@ -140,3 +141,18 @@ def test_games_count_for_the_version_that_played_them():
         )
         np.testing.assert_array_equal(networks.pool.games, [5, 5, 0])
     assert metrics["win_rate_2"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("opponents", [Opponents(), Opponents(pool_size=3, pool_every=2)])
+def test_optional_parts_of_the_protocol_are_the_agents_own(opponents):
+    class WithParts:
+        mixes_players = True
+        learns_from_final_observations = True
+
+        def policy_observation(self, observation):
+            return observation["seen"]
+
+    agent = with_opponents(WithParts(), opponents)
+    assert declared(agent, Agent, "mixes_players")
+    assert declared(agent, Agent, "learns_from_final_observations")
+    assert declared(agent, Agent, "policy_observation")({"seen": 1, "state": 2}) == 1
