@@ -6,16 +6,12 @@ import gymnasium
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.mixing import APART, MIN_TIMES_MORE, answer_of_mixture
 from sebulba.check.perturbation import Perturbation
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import Answer, failed, passed, skipped, unclear
-from sebulba.check.sensitivity import ATTEMPTS
+from sebulba.check.result import Answer
 from sebulba.check.settings import settings_of
-
-APART = {"normalize_advantages": False, "priority_exponent": 0.0}
-"""Settings without what mixes all episodes of a batch on purpose: moments, chances to be drawn."""
-_MIN_TIMES_MORE = 10.0  # than between environments, which moments of a batch mix as well
 
 
 def episodes(evidence: Evidence) -> Answer:
@@ -48,24 +44,16 @@ def episodes(evidence: Evidence) -> Answer:
         one = changed(loss.items, "observation", is_second=True, is_odd=False)
         return loss.mixture(one, others(loss.items), others(one), attempt=attempt)
 
-    found = []
-    for attempt in range(ATTEMPTS):
-        found.append(mixture(attempt, of_environments=False))
-        if found[-1] <= loss.rounding:
-            break
-    if min(found) <= loss.rounding:
-        if len(found) > 1:
-            return unclear(f"a mixture of {found[0]:.1g} with some networks only")
-        return passed("changes of episodes that follow each other add up in the gradients")
-    between = mixture(0, of_environments=True)
-    if found[0] <= _MIN_TIMES_MORE * between:
-        return skipped("the loss mixes all rows, those of other environments as well")
-    return failed(
-        f"trajectory.env_steps ({loss.items[-1].place}, rows 0 …"
-        f" {len(loss.items[-1].trajectory.action)}): expected the observations of an episode and"
-        " the rows of the next one to change gradients by the sum of what each changes, got a"
-        f" difference of {found[0]:.2g} of the greatest gradient, and of {between:.1g} between"
-        " episodes of two environments"
+    return answer_of_mixture(
+        loss,
+        lambda attempt: mixture(attempt, of_environments=False),
+        between=lambda: mixture(0, of_environments=True),
+        expected=(
+            f"trajectory.env_steps ({loss.items[-1].place}, rows 0 …"
+            f" {len(loss.items[-1].trajectory.action)}): expected the observations of an episode"
+            " and the rows of the next one"
+        ),
+        elsewhere="episodes of two environments",
     )
 
 
@@ -108,7 +96,7 @@ EPISODES = Question(
     proof="the same in different environments, which share no episode",
     expects="the effects on gradients to add up",
     bound=(
-        f"the loss's rounding (see `rewards`), and {_MIN_TIMES_MORE:g} times the mixture between "
+        f"the loss's rounding (see `rewards`), and {MIN_TIMES_MORE:g} times the mixture between "
         "environments, which moments of a batch mix as well"
     ),
     likely_cause="a model's unroll, a memory or attention goes on into the next episode",

@@ -13,19 +13,18 @@ import numpy as np
 
 from sebulba.agent import Agent, declared
 from sebulba.check.capture import as_data
-from sebulba.check.episodes import APART
 from sebulba.check.evidence import Evidence
+from sebulba.check.mixing import APART, MIN_TIMES_MORE, answer_of_mixture
 from sebulba.check.perturbation import Perturbation, has_own_values, is_done
 from sebulba.check.policy import differs, unroll
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
-from sebulba.check.sensitivity import ATTEMPTS, LossSensitivity
+from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject
 from sebulba.types import EnvStep, PyTree
 
 _LENGTHS = (5, 7, 9)  # of the episodes of a team, in steps
-_MIN_TIMES_MORE = 10.0  # than between environments, which moments of a batch mix as well
 _OF_PLAYER = ("observation", "action", "extras")
 _OF_NOBODY = ("action", "extras")  # which the other players do not see either
 
@@ -228,24 +227,17 @@ def _leak_in_learning(teams: Subject, loss: LossSensitivity) -> Answer | None:
         other = changed(loss.items, second, *fields)
         return loss.mixture(one, other, changed(one, second, *fields), attempt=attempt)
 
-    found = []
-    for attempt in range(ATTEMPTS):
-        found.append(mixture(attempt, of_environments=False))
-        if found[-1] <= loss.rounding:
-            break
-    if min(found) <= loss.rounding:
-        if len(found) > 1:
-            return unclear(f"players mix by {found[0]:.1g} with some networks only")
-        return None
-    between = mixture(0, of_environments=True) if env[-1] else 0.0
-    if found[0] <= _MIN_TIMES_MORE * between:
-        return skipped("the loss mixes all rows, those of other environments as well")
-    return failed(
-        f"trajectory.env_steps ({loss.items[-1].place}, all rows): expected the observations of one"
-        " player and the rows of another one of its environment to change gradients by the sum of"
-        f" what each changes, got a difference of {found[0]:.2g} of the greatest gradient, and of"
-        f" {between:.1g} between players of two environments"
+    answer = answer_of_mixture(
+        loss,
+        lambda attempt: mixture(attempt, of_environments=False),
+        between=lambda: mixture(0, of_environments=True) if env[-1] else 0.0,
+        expected=(
+            f"trajectory.env_steps ({loss.items[-1].place}, all rows): expected the observations of"
+            " one player and the rows of another one of its environment"
+        ),
+        elsewhere="players of two environments",
     )
+    return None if answer.status == "pass" else answer
 
 
 def _space(teams: Subject) -> object:
@@ -271,7 +263,7 @@ PLAYERS = Question(
     ),
     bound=(
         f"1e-4 of the greatest number in acting; the loss's rounding (see `rewards`), and"
-        f" {_MIN_TIMES_MORE:g} times the mixture between environments"
+        f" {MIN_TIMES_MORE:g} times the mixture between environments"
     ),
     likely_cause=(
         "rows of an environment are added, compared or attended to. Set mixes_players if that is"
