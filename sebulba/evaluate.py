@@ -264,9 +264,9 @@ def _play_matches(
 ) -> bool:
     """Play runs against each other, print and write the results; return whether any game ended."""
     import rich.console
-    import rich.table
 
-    from sebulba.evaluation.matches import elo_ratings, mean_and_margin, play_matches
+    from sebulba.evaluation.match_tables import elo_table, match_table, to_json
+    from sebulba.evaluation.matches import elo_ratings, play_matches
     from sebulba.storage.metrics.files import write_json
 
     names = [options.run_dir, *options.opponents]
@@ -284,47 +284,12 @@ def _play_matches(
     if run_end.is_interrupted or not all(len(match.returns) for match in matches):
         return False
     ratings = elo_ratings(matches, len(runs), seed=protocol["seed"])
-    table = rich.table.Table(title=f"{protocol['suite']} {protocol['id']}, who begins is drawn")
-    for column in ("run", "against", "won, drawn, lost", "score [95 %]", "return [95 %]"):
-        table.add_column(column)
-    payoffs = []
-    for match in matches:
-        counts = [int((match.scores == each).sum()) for each in (1.0, 0.5, 0.0)]
-        score, return_mean = mean_and_margin(match.scores), mean_and_margin(match.returns)
-        payoffs.append(
-            {
-                "run": names[match.player],
-                "against": names[match.opponent],
-                **dict(zip(("won", "drawn", "lost"), counts, strict=True)),
-                "unfinished": match.unfinished,
-                **dict(zip(("score", "score_margin"), score, strict=True)),
-                **dict(zip(("return_mean", "return_margin"), return_mean, strict=True)),
-            }
-        )
-        table.add_row(
-            escaped(names[match.player]),
-            escaped(names[match.opponent]),
-            ", ".join(f"{count:,}" for count in counts),
-            f"{score[0]:.3f} ± {score[1]:.3f}",
-            f"{return_mean[0]:,.3f} ± {return_mean[1]:.3f}",
-        )
-    elo_table = rich.table.Table(title="Elo, whose mean is 0")
-    for column in ("run", "Elo [95 % bootstrap interval]"):
-        elo_table.add_column(column)
-    order = sorted(range(len(runs)), key=lambda i: -ratings[i].elo)
-    for i in order:
-        each = ratings[i]
-        elo_table.add_row(escaped(names[i]), f"{each.elo:,.0f} [{each.low:,.0f}, {each.high:,.0f}]")
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     console = rich.console.Console(width=width, highlight=False, markup=False)
-    console.print(table)
-    console.print(elo_table)
+    console.print(match_table(matches, names, protocol))
+    console.print(elo_table(ratings, names))
     if options.json is not None:
-        elo = [
-            {"run": name, **dataclasses.asdict(each)}
-            for name, each in zip(names, ratings, strict=True)
-        ]
-        write_json(options.json, {"matches": payoffs, "elo": elo, "protocol": protocol})
+        write_json(options.json, to_json(matches, ratings, names) | {"protocol": protocol})
     return True
 
 
