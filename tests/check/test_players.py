@@ -7,9 +7,10 @@ import pytest
 from sebulba.check.suite import check
 from sebulba.config import ActorConfig, Config, EnvConfig, LearnerConfig
 from sebulba_agents.config import ImpalaConfig, PPOConfig, PQNConfig
-from sebulba_agents.replay_config import DDQNConfig, R2D2Config
+from sebulba_agents.replay_config import DDQNConfig
 from tests.check import faulty_players
 from tests.check.faulty_base import FaultyConfig
+from tests.check.test_faults import R2D2
 
 CORRIDOR = EnvConfig(suite="jax", id="Corridor-v0")
 TIDES = EnvConfig(suite="jax", id="Tides-v0", options={"state": True})
@@ -23,16 +24,7 @@ SOUND = {
     "ppo with a critic": dataclasses.replace(PPO, critic_observation="state"),
     "pqn": PQNConfig(hidden_sizes=(4,), num_minibatches=2, num_epochs=1),
     "ddqn": DDQNConfig(hidden_sizes=(4,), **REPLAY),
-    "r2d2": R2D2Config(
-        network="mlp",
-        hidden_sizes=(4,),
-        lstm_size=4,
-        dueling_size=4,
-        burn_in=4,
-        learn_length=8,
-        n_step=2,
-        **REPLAY,
-    ),
+    "r2d2": dataclasses.replace(R2D2, **REPLAY),
 }
 
 
