@@ -96,8 +96,9 @@ def with_environment(config: Config, environment: Any) -> Config:
     Args:
         config: the config that gets the environment.
         environment: a subclass of `gymnasium.Env`, or a function that takes `env.options` as
-            keywords and returns one; a JAX task or its class, as `sebulba.envs.jax_suite` explains;
-            or an adapter's function `(env_config, *, num_envs, seed)`.
+            keywords and returns one; a JAX task or its class, as
+            `sebulba.envs.jax_environment.JaxTask` explains; or an adapter's function
+            `(env_config, *, num_envs, seed)`.
 
     Raises:
         ConfigError: the environment is none of these.

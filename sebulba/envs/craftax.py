@@ -1,4 +1,4 @@
-"""Craftax: Crafter and a longer game of that kind in JAX, batched by `jax_suite`.
+"""Craftax: Crafter and a longer game of that kind in JAX, batched by `jax_environment`.
 
 Craftax's own time limit is a termination, so it is never reached, and episodes are truncated here.
 """
@@ -14,8 +14,9 @@ import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
 
 from sebulba.config import EnvConfig
-from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
+from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_limit
 from sebulba.envs.jax_tasks import TaskStep
+from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.lookup import refuse_options, refuse_unknown_options
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
@@ -63,7 +64,7 @@ def ids() -> list[str]:
 
 
 class CraftaxTask:
-    """A Craftax environment as a `sebulba.envs.jax_suite.JaxTask`; images are float32 in [0, 1]."""
+    """A Craftax environment as a `jax_environment.JaxTask`; images are float32 in [0, 1]."""
 
     def __init__(self, environment: Any, params: Any):
         self._environment = environment

@@ -10,7 +10,7 @@ import gymnasium
 import jax
 
 from sebulba.envs.actions import discretized, undiscretized
-from sebulba.envs.jax_suite import JaxTask
+from sebulba.envs.jax_environment import JaxTask
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.types import PyTree
 

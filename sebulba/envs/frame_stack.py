@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from sebulba import types
-from sebulba.envs.jax_suite import JaxTask, of_inner_state
+from sebulba.envs.jax_environment import JaxTask
 from sebulba.envs.jax_tasks import TaskStep
+from sebulba.envs.jax_wrappers import of_inner_state
 from sebulba.errors import ConfigError
 from sebulba.pytree import describe_inline, pytree_dataclass
 from sebulba.types import PyTree

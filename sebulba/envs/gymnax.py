@@ -1,4 +1,4 @@
-"""gymnax: pure-JAX environments, batched by `jax_suite`.
+"""gymnax: pure-JAX environments, batched by `jax_environment`.
 
 Uses gymnax 1.0.1's `step_env` and `is_truncated`: no autoreset, and truncation apart from
 termination.
@@ -16,7 +16,8 @@ import numpy as np
 
 from sebulba.config import EnvConfig
 from sebulba.envs.deferred_imports import deferred
-from sebulba.envs.jax_suite import JaxEnvironment, shared_task, wrap
+from sebulba.envs.jax_environment import JaxEnvironment, shared_task
+from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.types import PyTree
@@ -57,7 +58,7 @@ def ids() -> list[str]:
 
 
 class GymnaxTask:
-    """A gymnax environment as a `sebulba.envs.jax_suite.JaxTask`."""
+    """A gymnax environment as a `sebulba.envs.jax_environment.JaxTask`."""
 
     def __init__(self, environment: Any, params: Any):
         self._environment = environment

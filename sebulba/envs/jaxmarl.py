@@ -1,4 +1,4 @@
-"""JaxMARL: environments of several players in JAX, batched by `jax_suite`.
+"""JaxMARL: environments of several players in JAX, batched by `jax_environment`.
 
 JaxMARL has one flag for all ends. The table `_ENDS` says which ends are those of the task, so that
 the others are time limits, which truncate. Players that differ are padded, see `common_spaces`.
@@ -18,8 +18,9 @@ import numpy as np
 from sebulba.config import EnvConfig
 from sebulba.envs.common_spaces import CommonSpaces
 from sebulba.envs.deferred_imports import deferred
-from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
+from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_limit
 from sebulba.envs.jax_tasks import TaskStep
+from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.lookup import first_line
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
@@ -117,7 +118,7 @@ def ids() -> list[str]:
 
 
 class JaxMarlTask:
-    """A JaxMARL environment as a `sebulba.envs.jax_suite.JaxTask` of several players."""
+    """A JaxMARL environment as a `sebulba.envs.jax_environment.JaxTask` of several players."""
 
     def __init__(self, environment: Any, ends: _Ends, has_state: bool = False):
         self._environment = environment

@@ -1,4 +1,4 @@
-"""Jumanji: puzzles and planning problems in JAX, batched by `jax_suite`.
+"""Jumanji: puzzles and planning problems in JAX, batched by `jax_environment`.
 
 An observation of several fields becomes a dict of float32 arrays, one of a single field its array.
 Integers with bounds, of 3 to 64 values, become one-hot vectors. The field `action_mask` becomes
@@ -20,8 +20,9 @@ from jumanji import specs
 
 from sebulba.config import EnvConfig
 from sebulba.envs.actions import agent_action_space, num_choices
-from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
+from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_limit
 from sebulba.envs.jax_tasks import TaskStep
+from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.lookup import first_line, refuse_options
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
@@ -89,7 +90,7 @@ class JumanjiState:
 
 
 class JumanjiTask:
-    """A Jumanji environment with one reward as a `sebulba.envs.jax_suite.JaxTask`.
+    """A Jumanji environment with one reward as a `sebulba.envs.jax_environment.JaxTask`.
 
     Raises:
         ConfigError: it has several rewards, or masks of too many combinations.

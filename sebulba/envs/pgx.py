@@ -1,4 +1,4 @@
-"""pgx: board and card games in JAX, played against an opponent, batched by `jax_suite`.
+"""pgx: board and card games in JAX, played against an opponent, batched by `jax_environment`.
 
 Which player begins is drawn for each game. Rewards are the agent's: 1 for a game won, −1 for one
 lost, in games without points. An illegal action loses the game, and `EnvStep.action_mask` names the
@@ -15,10 +15,11 @@ import pgx
 
 from sebulba.config import EnvConfig
 from sebulba.config.plugins import load
-from sebulba.envs.jax_suite import JaxEnvironment, in_turns, shared_task, take_step_limit, wrap
+from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_limit
 from sebulba.envs.jax_tasks import TaskStep
+from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.lookup import refuse_unknown_options
-from sebulba.envs.turns import OPTIONS, GameInTurns, take_opponents
+from sebulba.envs.turns import OPTIONS, GameInTurns, in_turns, take_opponents
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 
@@ -155,7 +156,7 @@ class PgxGame:
 
 
 class PgxTask:
-    """A game of pgx as a `sebulba.envs.jax_suite.JaxTask`: between two steps, the opponents move.
+    """A game of pgx as a `jax_environment.JaxTask`: between two steps, the opponents move.
 
     The final observation may be that of an opponent, if it made the last move. Games end by
     termination alone, after which no agent evaluates it.

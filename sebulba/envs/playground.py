@@ -1,4 +1,4 @@
-"""MuJoCo Playground: robots in MJX, MuJoCo's physics in JAX, batched by `jax_suite`.
+"""MuJoCo Playground: robots in MJX, MuJoCo's physics in JAX, batched by `jax_environment`.
 
 Its training wrapper replaces final observations, so it is not used. Of observations with a part
 that only critics may see, agents see `state`.
@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from mujoco_playground import registry
 
 from sebulba.config import EnvConfig
-from sebulba.envs.jax_suite import JaxEnvironment, shared_task, take_step_limit, wrap
+from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_limit
 from sebulba.envs.jax_tasks import TaskStep
+from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.lookup import first_line
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
@@ -63,7 +64,7 @@ def ids() -> list[str]:
 
 
 class PlaygroundTask:
-    """A Playground environment as a `sebulba.envs.jax_suite.JaxTask`."""
+    """A Playground environment as a `sebulba.envs.jax_environment.JaxTask`."""
 
     def __init__(self, environment: Any):
         self._environment = environment

@@ -18,6 +18,7 @@ import numpy as np
 from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment, Opponent, StepInTurns, TraceableStep
 from sebulba.envs.final_rows import where_row
+from sebulba.envs.jax_environment import IN_TURNS, JaxEnvironment, JaxTask
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvironmentSpec, EnvStep, Opponents, PyTree
@@ -95,7 +96,7 @@ class TurnState:
 def _turn_functions(
     plies: Plies, is_opponents_turn: Callable[[PyTree], jax.Array]
 ) -> "_TurnFunctions":
-    """Return the functions of games; those of equal tasks share them, see `jax_suite`."""
+    """Return the functions of games; those of equal tasks share them, see `jax_environment`."""
     step, num_actions = plies.traceable_step, int(plies.spec.action_space.n)
     try:
         return _shared_functions(step, is_opponents_turn, num_actions)
@@ -295,3 +296,19 @@ class GameInTurns:
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
+
+
+def in_turns(
+    environment: JaxEnvironment, task: JaxTask, opponents: Opponents | None
+) -> JaxEnvironment | GameInTurns:
+    """Return the environment of one player, if the task is a game in turns; else as it is.
+
+    Args:
+        environment: of the task.
+        task: with its wrappers.
+        opponents: who moves for the opponent in the ring; None: random legal moves.
+    """
+    is_opponents_turn = getattr(task, IN_TURNS, None)
+    if is_opponents_turn is None:
+        return environment
+    return GameInTurns(environment, is_opponents_turn, opponents)

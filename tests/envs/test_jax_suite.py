@@ -8,7 +8,7 @@ import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
-from sebulba.envs.jax_suite import shared_task
+from sebulba.envs.jax_environment import shared_task
 from sebulba.errors import ConfigError
 
 

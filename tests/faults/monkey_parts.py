@@ -11,7 +11,7 @@ import time
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.envs.jax_suite import JaxEnvironment
+from sebulba.envs.jax_environment import JaxEnvironment
 from sebulba.envs.jax_tasks import Catch, Recall
 from tests.toys import ToyAgent
 
