@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.results import FOLDER
+from benchmarks.records import FOLDER
 from sebulba.config.loading import split_arguments
 from sebulba.figures.curves import read_run
 from sebulba.figures.drawing import save

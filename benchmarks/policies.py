@@ -13,7 +13,7 @@ import pathlib
 import jax
 
 from benchmarks.certificates import keep_start
-from benchmarks.results import FOLDER
+from benchmarks.records import FOLDER
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
 from sebulba.storage.checkpoints.manifest import ARRAYS, MANIFEST, Manifest
 from sebulba.storage.checkpoints.restore import find_step, restore

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from benchmarks import certificates, results
+from benchmarks import certificates, records, results
 from benchmarks.certificates import (
     CERTIFICATE,
     SameCurve,
@@ -21,7 +21,7 @@ from sebulba.storage.checksums import checksums_of
 from sebulba.storage.fingerprint import describe_cpu
 from tests.subprocesses import environment, run_python
 
-RECORDS = results.FOLDER / "results" / "records"
+RECORDS = records.FOLDER / "results" / "records"
 CERTIFIED = [path for path in sorted(RECORDS.iterdir()) if (path / CERTIFICATE).is_dir()]
 MAX_BYTES = 150_000
 
@@ -30,13 +30,13 @@ MAX_BYTES = 150_000
 def row(run_of, tmp_path, monkeypatch):
     """Returns the folder of pages in which a short run is the only row, `impala`."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(results, "commit_of", lambda process: "abc1234")
+    monkeypatch.setattr(records, "commit_of", lambda process: "abc1234")
     monkeypatch.setattr(certificates, "commit_of", lambda process: "abc1234")
     shutil.copytree(run_of("impala"), tmp_path / "run")
     process = json.loads((tmp_path / "run" / "run.json").read_text())
     process |= {"argv": ["train.py", "impala"], "code": {"commit": "abc1234"}}
     (tmp_path / "run" / "run.json").write_text(json.dumps(process))
-    results.add(tmp_path / "run", tmp_path)
+    records.add(tmp_path / "run", tmp_path)
     return tmp_path
 
 
@@ -49,8 +49,8 @@ def repeat(row, monkeypatch, *, code=EXIT_DONE, change=lambda run: None):
         change(into)
         return code
 
-    monkeypatch.setattr(results, "verify", verify)
-    return results.repeat("impala", row, keep=True)
+    monkeypatch.setattr(records, "verify", verify)
+    return records.repeat("impala", row, keep=True)
 
 
 def edit(path, change):
@@ -120,29 +120,29 @@ def test_a_digit_of_a_result_that_was_changed_is_found(row, monkeypatch, capsys)
 def test_the_beginning_of_a_row_is_certified_and_other_settings_are_refused(row):
     path = row / "results" / "records" / "impala" / CERTIFICATE
     shutil.rmtree(path)
-    assert results.certify(row / "run", row) == path
+    assert records.certify(row / "run", row) == path
     assert read_certificate(path) is not None
     record = row / "results" / "records" / "impala" / "seed-0.json"
     edit(record, lambda value: value["config"].update({"agent.discount": 0.5}))
     with pytest.raises(SystemExit, match=r"expected the settings of impala, got other .*discount"):
-        results.certify(row / "run", row)
+        records.certify(row / "run", row)
     (row / "run" / "checksums.jsonl").unlink()
     edit(record, lambda value: value["config"].pop("agent.discount"))
     with pytest.raises(SystemExit, match="expected a run with checksums and an exact policy lag"):
-        results.certify(row / "run", row)
+        records.certify(row / "run", row)
 
 
 def test_rows_without_a_certificate_say_why(row):
     shutil.rmtree(row / "results" / "records" / "impala" / CERTIFICATE)
     with pytest.raises(SystemExit, match=r"impala: none$"):
-        results.repeat("impala", row)
+        records.repeat("impala", row)
     record = row / "results" / "records" / "impala" / "seed-0.json"
     edit(record, lambda value: value["config"].update({"learner.policy_lag": None}))
     with pytest.raises(SystemExit, match="impala: none: free-running"):
-        results.repeat("impala", row)
+        records.repeat("impala", row)
     assert "| none: free-running |" in results.make_page(row)
     with pytest.raises(SystemExit, match=r"expected a row of docs/results.md"):
-        results.repeat("impla", row)
+        records.repeat("impla", row)
 
 
 def test_curves_are_compared_up_to_the_first_other_point():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import results
+from benchmarks.records import add, read_records
 from sebulba.figures.drawing import save
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def test_the_curves_are_what_the_records_give(figures, tmp_path):
 
 
 def test_every_row_was_trained_from_a_commit():
-    for name, records in results.read_records().items():
+    for name, records in read_records().items():
         assert all(record["commit"].isalnum() for record in records), name
 
 
@@ -71,13 +72,13 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(
     (run_dir / "summary.json").write_text(json.dumps(summary))
     (run_dir / "run.json").write_text(json.dumps(process))
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setattr(results, "commit_of", lambda process: "abc1234")
-    record = json.loads(results.add(run_dir, tmp_path).read_text())
+    monkeypatch.setattr("benchmarks.records.commit_of", lambda process: "abc1234")
+    record = json.loads(add(run_dir, tmp_path).read_text())
     assert record["arguments"] == [config_argument, "--seed", "7"]
     assert record["config"]["agent.num_epochs"] == 4
     assert len(record["curve"]) == 60
     np.testing.assert_allclose(record["curve"][-1], [5000, 50.0, 1.0])
-    results.add(run_dir, tmp_path, name="of_other_settings")
+    add(run_dir, tmp_path, name="of_other_settings")
     page = results.make_page(tmp_path)
     assert "| `of_other_settings` | jax Bandit-v0 |" in page
     assert "| `pqn_bandit` | jax Bandit-v0 | 7 | 5,000 | 3.00 [–] | 4.00" in page
@@ -110,4 +111,4 @@ def test_a_run_that_is_not_done_is_refused(tmp_path, summary):
     if summary is not None:
         (tmp_path / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(SystemExit, match="expected a run that is done, got one that is"):
-        results.add(tmp_path, tmp_path)
+        add(tmp_path, tmp_path)

@@ -1,0 +1,260 @@
+"""The records that the results page is made of, one of each run, and the certificates of rows.
+
+A row of the page is a directory in `docs/results/records/`, with a record of each seed, and perhaps
+a certificate, see `benchmarks.certificates`. Beside a record there may be the output of
+`sebulba.evaluate --json`, for figures of policies without noise.
+"""
+
+import json
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.certificates import (
+    CERTIFICATE,
+    Certificate,
+    SameCurve,
+    commit_of,
+    keep_certificate,
+    read_certificate,
+    record_repetition,
+    same_curve,
+)
+from sebulba.config.loading import split_arguments
+from sebulba.figures.curves import Run, read_run
+from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, EXIT_ROUNDING
+from sebulba.storage.checksums import CHECKSUMS, checksums_of
+from sebulba.verify import verify
+
+FOLDER = pathlib.Path(__file__).parents[1] / "docs"
+COLUMNS = ("env_steps", "wall_time_s", "episode_return_mean")
+"""Of the points of a learning curve."""
+_MAX_POINTS = 60
+_LENGTHS = ("run_dir", "run.total_learner_cycles", "run.stop_at_return")
+"""Settings in which a certificate may differ from its row: they change no learner cycle."""
+_REPEATED = ("env_steps", "updates", "episodes", "final_episode_return_mean")
+"""Numbers of a result that its repetition has, too."""
+_VERDICTS = {
+    EXIT_DONE: "the same bits",
+    EXIT_ROUNDING: "consistent with rounding",
+    EXIT_OTHER_RESULT: "another result",
+}
+_NO_POINT = "no return in so few cycles"
+
+
+def add(
+    run_dir: pathlib.Path, folder: pathlib.Path = FOLDER, *, name: str | None = None
+) -> pathlib.Path:
+    """Write the record of a finished run; return its path.
+
+    Args:
+        run_dir: the run's directory.
+        folder: the folder `docs`.
+        name: the row's name; None: the config's.
+
+    Raises:
+        SystemExit: the run has not ended or was interrupted, or no commit has the code.
+    """
+    run = read_run(run_dir)
+    if run.status != "done":
+        raise SystemExit(f"{run_dir}: expected a run that is done, got one that is {run.status}")
+    record = make_record(run, commit=commit_of(run.process))
+    record["name"] = name or record["name"]
+    path = folder / "results" / "records" / record["name"] / f"seed-{record['seed']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    if path == min(path.parent.glob("seed-*.json"), key=_seed_of) and _is_repeatable(run):
+        keep_certificate(run_dir, path.parent / CERTIFICATE)
+    return path
+
+
+def certify(
+    run_dir: pathlib.Path, folder: pathlib.Path = FOLDER, *, name: str | None = None
+) -> pathlib.Path:
+    """Write the certificate of a row from a run of its beginning; return its path.
+
+    Args:
+        run_dir: of a run with the row's settings and the seed of one of its records, which
+            `run.total_learner_cycles` may have ended early.
+        folder: the folder `docs`.
+        name: the row's name; None: the config's.
+
+    Raises:
+        SystemExit: the run is not the beginning of the row, or it cannot be repeated.
+    """
+    run = read_run(run_dir)
+    (config,), _ = split_arguments(run.process["argv"][1:])
+    row = folder / "results" / "records" / (name or pathlib.Path(config).stem)
+    record = _record_of(row, run.config["seed"])
+    commit_of(run.process)
+    if other := _other_settings(record, run.config):
+        raise SystemExit(f"{run_dir}: expected the settings of {row.name}, got other {other}")
+    if not _is_repeatable(run):
+        raise SystemExit(f"{run_dir}: expected a run with checksums and an exact policy lag")
+    keep_certificate(run_dir, row / CERTIFICATE)
+    return row / CERTIFICATE
+
+
+def repeat(
+    name: str, folder: pathlib.Path = FOLDER, *, cycles: int | None = None, keep: bool = False
+) -> int:
+    """Train a row's certificate again, print what is the same, and return the exit code.
+
+    Args:
+        name: of the row.
+        folder: the folder `docs`.
+        cycles: the most learner cycles to repeat; None: all of the certificate.
+        keep: whether to add the verdict to the certificate.
+
+    Raises:
+        SystemExit: the row has no certificate.
+    """
+    row = folder / "results" / "records" / name
+    certificate = read_certificate(row / CERTIFICATE)
+    if certificate is None:
+        raise SystemExit(f"{name}: {without_certificate(row)}")
+    record = _record_of(row, certificate.seed)
+    print(f"{name}: {_describe_relation(record, certificate)}", flush=True)
+    if other := _other_settings(record, certificate.config):
+        raise SystemExit(f"{name}: expected the settings of the result, got other {other}")
+    again = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-row-")) / "run"
+    code = verify(row / CERTIFICATE, cycles=cycles, into=again)
+    if code in _VERDICTS:
+        run, last = read_run(again), checksums_of(again)[-1]
+        if keep:
+            record_repetition(
+                row / CERTIFICATE,
+                process=run.process,
+                cycles=last.num_cycles,
+                verdict=_VERDICTS[code],
+            )
+        print(f"the result's curve: {describe_curve(same_curve(record, run.rows))}")
+        if last.env_steps >= record["summary"]["env_steps"] and not _is_result(record, run):
+            code = max(code, EXIT_OTHER_RESULT)
+    if code == EXIT_DONE:
+        shutil.rmtree(again.parent)
+        print("the repetition is removed")
+    return code
+
+
+def _is_result(record: Mapping[str, Any], run: Run) -> bool:
+    """Print whether a run has the numbers of a result, and return it."""
+    summary = run.summary or {}
+    other = [key for key in _REPEATED if summary.get(key) != record["summary"][key]]
+    for key in other:
+        print(f"another {key}: there {record['summary'][key]}, here {summary.get(key)}")
+    if not other:
+        print(f"the result is the same: {', '.join(_REPEATED)}")
+    return not other
+
+
+def _other_settings(record: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a result that a run has not, but for those of its length.
+
+    What the result lacks had its default then, as a setting that is new.
+    """
+    return [
+        key
+        for key, value in record["config"].items()
+        if key not in _LENGTHS and config.get(key) != value
+    ]
+
+
+def _record_of(row: pathlib.Path, seed: int) -> dict[str, Any]:
+    path = row / f"seed-{seed}.json"
+    if not path.is_file():
+        raise SystemExit(f"{row.name}: expected the record of seed {seed}, got none in {row}")
+    record: dict[str, Any] = json.loads(path.read_text())
+    return record
+
+
+def _seed_of(path: pathlib.Path) -> int:
+    return int(path.stem.removeprefix("seed-"))
+
+
+def _is_repeatable(run: Run) -> bool:
+    return run.config["learner.policy_lag"] is not None and (run.path / CHECKSUMS).is_file()
+
+
+def make_record(run: Run, *, commit: str) -> dict[str, Any]:
+    """Return what the page needs of a run, and what repeats it."""
+    assert run.summary is not None  # the run is done
+    command = run.process["argv"][1:]
+    (config,), _ = split_arguments(command)
+    measured = [row for row in run.rows if row.get("episode_return_mean") is not None]
+    chosen = np.unique(np.linspace(0, len(measured) - 1, _MAX_POINTS).round().astype(int))
+    names = ["env_steps", "updates", "wall_time_s", "steps_per_second", "episodes"]
+    names += ["best_episode_return_mean", "final_episode_return_mean", "status"]
+    return {
+        "name": pathlib.Path(config).stem,
+        "seed": run.config["seed"],
+        "arguments": list(_without_run_dir(command)),
+        "commit": commit,
+        "versions": run.process["versions"],
+        "platform": run.process["platform"],
+        "config": {**run.config, "run_dir": None},  # a path of one machine
+        "summary": {name: run.summary[name] for name in names},
+        "curve": [[round(measured[i][name], 2) for name in COLUMNS] for i in chosen],
+    }
+
+
+def _without_run_dir(command: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments of `sebulba.train` but for `--run-dir` and `--resume`."""
+    arguments = iter(command)
+    for each in arguments:
+        if each in ("--run-dir", "--resume"):
+            next(arguments, None)
+        else:
+            yield each
+
+
+def read_records(folder: pathlib.Path = FOLDER) -> dict[str, list[dict[str, Any]]]:
+    """Return the records by the name of the config, in the order of their seeds."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((folder / "results" / "records").glob("*/seed-*.json")):
+        groups.setdefault(path.parent.name, []).append(json.loads(path.read_text()))
+    return {name: sorted(each, key=lambda x: x["seed"]) for name, each in sorted(groups.items())}
+
+
+def without_certificate(row: pathlib.Path) -> str:
+    paths = sorted(row.glob("seed-*.json"), key=_seed_of)
+    if not paths:
+        raise SystemExit(f"{row.name}: expected a row of docs/results.md, got none in {row}")
+    is_free = json.loads(paths[0].read_text())["config"]["learner.policy_lag"] is None
+    return "none: free-running" if is_free else "none"
+
+
+def is_whole(record: Mapping[str, Any], certificate: Certificate) -> bool:
+    steps = certificate.last.env_steps
+    return certificate.commit == record["commit"] and steps == record["summary"]["env_steps"]
+
+
+def _describe_relation(record: Mapping[str, Any], certificate: Certificate) -> str:
+    """Return which part of a result a certificate is of."""
+    seed, cycles = certificate.seed, f"{certificate.last.num_cycles:,} learner cycles"
+    if is_whole(record, certificate):
+        return f"the whole run of seed {seed}, {cycles}, of commit {certificate.commit}"
+    if certificate.commit == record["commit"]:
+        return f"the first {cycles} of seed {seed}, of commit {certificate.commit}"
+    return (
+        f"the result of seed {seed} is of commit {record['commit']}, and its certificate, of the"
+        f" first {cycles}, of {certificate.commit}: it says what the later code computes"
+    )
+
+
+def describe_curve(curve: SameCurve) -> str:
+    if not curve.num_compared:
+        return _NO_POINT
+    if curve.is_whole:
+        points = "its only point" if curve.num_points == 1 else f"all {curve.num_points} points"
+        return f"the same in {points}, up to {curve.env_steps:,} env steps"
+    if not curve.num_points:
+        return f"other from its first point on, of {curve.num_compared}"
+    return (
+        f"the same up to {curve.env_steps:,} env steps, {curve.num_points} of"
+        f" {curve.num_compared} points, then other"
+    )
